@@ -1,0 +1,60 @@
+# Every target makes .venv on first use, and again when pyproject.toml or constraints.txt change.
+# ARGS goes to the command:  make test ARGS="-k session"   make bench ARGS="--help"
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+JAVA   := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+BIN    := .venv/bin
+STAMP  := .venv/.installed
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup java test test-core lint bench demo clean
+
+help: ## show the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+
+setup: java $(STAMP) ## make .venv with all extras, and see that there is a Java for Spark
+
+test: java lint ## lint, then all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+test-core: $(STAMP) ## the tests that need no Java, in seconds
+	$(BIN)/python -m pytest -m "not spark" $(ARGS)
+
+lint: $(STAMP) ## ruff (rules and format) and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+
+bench: $(STAMP) ## measure the core
+	$(BIN)/python bench/core.py $(ARGS)
+
+demo: $(STAMP) ## see it work
+	$(BIN)/python -m windrow.demo $(ARGS)
+
+clean: ## remove .venv, caches and build output
+	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache spark-warehouse
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "windrow needs Python 3.11 or newer: install it, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "making .venv, about a minute"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check \
+	  -e '.[spark,nodes,demo,sketches,dev]' -c constraints.txt
+	@touch $@
+
+# Spark 4 runs on Java 17 or newer. Only root on a machine with apt has it installed here; others are told.
+java:
+	@major() { $(JAVA) -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1; }; \
+	test "$$(major | grep . || echo 0)" -ge 17 && exit 0; \
+	if test -z "$(JAVA_HOME)" && test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+	  echo "installing openjdk-17-jre-headless for Spark"; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless >/dev/null; \
+	fi; \
+	test "$$(major | grep . || echo 0)" -ge 17 && exit 0; \
+	echo "Spark needs Java 17 or newer, and '$(JAVA)' is not: install openjdk-17-jre-headless or set JAVA_HOME" >&2; \
+	exit 1

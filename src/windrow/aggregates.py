@@ -1,0 +1,437 @@
+"""Aggregates: what a query asks of a window, as formulas over operators.
+
+An aggregate names a function and its inputs. Its **function** says which operators it reads and how their combined states
+become a result column; nothing else in windrow knows an aggregate by its name. Aggregates that need the same operator over
+the same expression share it, so mean, sum and count of x keep two numbers per slice.
+
+    wr.mean("speed * 3.6")                       an expression is SQL text
+    wr.quantile("speed", 0.95).alias("p95")      its column is called by its text or by an alias
+    wr.formula("sum(fare) / sum(distance)")      a formula shares the operators that it names
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from windrow.expressions import Expression, parse
+from windrow.operators import Bag, Count, Logs, Max, Min, Moments, Operator, Product, Sum
+from windrow.selections import ArgMax, ArgMin, First, Last
+from windrow.sketching import Frequent, Hll, Kll
+
+States = Sequence[Any]  # the combined states of an aggregate's operators, in their order
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One result column: a function over SQL expressions."""
+
+    function: str
+    inputs: tuple[Expression, ...] = ()
+    params: tuple[tuple[str, Any], ...] = ()
+    parts: tuple[Aggregate, ...] = ()  # of a formula: the aggregates that its expression names p0, p1, …
+    name: str = ""
+    _hash: int = field(default=0, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", self.text)
+        # hashed once per aggregate: plans of a million queries look aggregates up a million times
+        object.__setattr__(self, "_hash", hash((self.function, self.inputs, self.params, self.parts, self.name)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def alias(self, name: str) -> Aggregate:
+        """The same aggregate under another column name."""
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"an alias must be a name, not {name!r}")
+        return replace(self, name=name)
+
+    def param(self, name: str) -> Any:
+        return dict(self.params)[name]
+
+    @property
+    def text(self) -> str:
+        shown = [expression.text for expression in self.inputs]
+        if self.parts:
+            return re.sub(r"\bp(\d+)\b", lambda found: self.parts[int(found[1])].text, shown[0])
+        names = list(inspect.signature(FUNCTIONS[self.function].make).parameters)
+        if self.function.startswith("arg_"):
+            shown[1] = f"of={shown[1]}"
+        for name, value in self.params:
+            default = inspect.signature(FUNCTIONS[self.function].make).parameters[name].default
+            if value != default:
+                shown.append(f"{name}={value}" if names.index(name) != len(shown) else f"{value}")
+        return f"{self.function}({', '.join(shown)})"
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        return FUNCTIONS[self.function].operators(self)
+
+    def lower(self, states: States) -> pl.Series:
+        """The result column, from the combined states of `operators`."""
+        return FUNCTIONS[self.function].lower(self, states)
+
+    def to_dict(self) -> dict[str, Any]:
+        described: dict[str, Any] = {"text": f"formula({self.text!r})" if self.parts else self.text}
+        return described if self.name == self.text else described | {"name": self.name}
+
+
+def aggregate_from_dict(described: dict[str, Any]) -> Aggregate:
+    made = aggregate(described["text"])
+    return made.alias(described["name"]) if "name" in described else made
+
+
+@dataclass(frozen=True)
+class Function:
+    """How an aggregate is made, which operators it reads, and how their states become its result."""
+
+    make: Callable[..., Aggregate]
+    operators: Callable[[Aggregate], tuple[Operator, ...]]
+    lower: Callable[[Aggregate, States], pl.Series]
+
+
+FUNCTIONS: dict[str, Function] = {}
+
+
+def _function(
+    operators: Callable[[Aggregate], tuple[Operator, ...]], lower: Callable[[Aggregate, States], pl.Series]
+) -> Callable[[Callable[..., Aggregate]], Callable[..., Aggregate]]:
+    def declare(make: Callable[..., Aggregate]) -> Callable[..., Aggregate]:
+        FUNCTIONS[make.__name__.removesuffix("_")] = Function(make, operators, lower)
+        return make
+
+    return declare
+
+
+def _one(operator: Callable[..., Operator]) -> Callable[[Aggregate], tuple[Operator, ...]]:
+    return lambda asked: (operator(asked.inputs),)
+
+
+def _field(name: str) -> Callable[[Aggregate, States], pl.Series]:
+    return lambda _, states: states[0][name]
+
+
+def exact_to_int64(total: pl.Series) -> pl.Series:
+    """128-bit sums as int64, null where they do not fit."""
+    return total.cast(pl.Int64, strict=False) if total.dtype == pl.Int128() else total
+
+
+@_function(_one(Count), _field("count"))
+def count(x: str | None = None) -> Aggregate:
+    """How many events, or how many with a value of x."""
+    return Aggregate("count", () if x is None or x == "*" else (parse(x),))
+
+
+@_function(_one(Sum), _field("sum"))
+def sum(x: str) -> Aggregate:
+    """Integers exactly (null or an error beyond int64), decimals exactly, floats as doubles."""
+    return Aggregate("sum", (parse(x),))
+
+
+@_function(_one(Min), _field("value"))
+def min(x: str) -> Aggregate:
+    return Aggregate("min", (parse(x),))
+
+
+@_function(_one(Max), _field("value"))
+def max(x: str) -> Aggregate:
+    return Aggregate("max", (parse(x),))
+
+
+def _sum_and_count(asked: Aggregate) -> tuple[Operator, ...]:
+    return Sum(asked.inputs), Count(asked.inputs)
+
+
+def _lower_mean(_: Aggregate, states: States) -> pl.Series:
+    return states[0]["sum"].cast(pl.Float64) / states[1]["count"]
+
+
+@_function(_sum_and_count, _lower_mean)
+def mean(x: str) -> Aggregate:
+    """The average; never overflows."""
+    return Aggregate("mean", (parse(x),))
+
+
+@_function(_one(Product), _field("product"))
+def product(x: str) -> Aggregate:
+    return Aggregate("product", (parse(x),))
+
+
+def _lower_geometric_mean(_: Aggregate, states: States) -> pl.Series:
+    frame = pl.DataFrame({**states[0], "count": states[1]["count"]})
+    root = (pl.col("logs") / pl.col("count")).exp()
+    found = pl.when(pl.col("zeros") > 0).then(0.0).otherwise(root)
+    return frame.select(pl.when((pl.col("count") > 0) & (pl.col("negatives") == 0)).then(found)).to_series()
+
+
+@_function(lambda asked: (Logs(asked.inputs), Count(asked.inputs)), _lower_geometric_mean)
+def geometric_mean(x: str) -> Aggregate:
+    """Null when a value is negative, else 0 when one is zero."""
+    return Aggregate("geometric_mean", (parse(x),))
+
+
+def _spread(sample: bool, root: bool) -> Callable[[Aggregate, States], pl.Series]:
+    def lower(_: Aggregate, states: States) -> pl.Series:
+        n = states[0]["n"].to_numpy() - (1 if sample else 0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found = states[0]["m2"].to_numpy() / n
+            return pl.Series(np.sqrt(found) if root else found).set(pl.Series(n <= 0), None)
+
+    return lower
+
+
+@_function(_one(Moments), _spread(sample=True, root=False))
+def variance(x: str) -> Aggregate:
+    """Of a sample; null for one value."""
+    return Aggregate("variance", (parse(x),))
+
+
+@_function(_one(Moments), _spread(sample=False, root=False))
+def variance_pop(x: str) -> Aggregate:
+    return Aggregate("variance_pop", (parse(x),))
+
+
+@_function(_one(Moments), _spread(sample=True, root=True))
+def stddev(x: str) -> Aggregate:
+    """Of a sample; null for one value."""
+    return Aggregate("stddev", (parse(x),))
+
+
+@_function(_one(Moments), _spread(sample=False, root=True))
+def stddev_pop(x: str) -> Aggregate:
+    return Aggregate("stddev_pop", (parse(x),))
+
+
+@_function(
+    lambda asked: (Max(asked.inputs), Min(asked.inputs)), lambda _, states: states[0]["value"] - states[1]["value"]
+)
+def range_(x: str) -> Aggregate:
+    """max - min."""
+    return Aggregate("range", (parse(x),))
+
+
+def _first_or_last(operator: Callable[..., Operator]) -> Callable[[Aggregate], tuple[Operator, ...]]:
+    return lambda asked: (operator(asked.inputs, nulls=asked.param("nulls")),)
+
+
+@_function(_first_or_last(First), _field("value"))
+def first(x: str, nulls: bool = False) -> Aggregate:
+    """The first value in the order of events; nulls are skipped unless `nulls=True`."""
+    return Aggregate("first", (parse(x),), (("nulls", bool(nulls)),))
+
+
+@_function(_first_or_last(Last), _field("value"))
+def last(x: str, nulls: bool = False) -> Aggregate:
+    """The last value in the order of events; nulls are skipped unless `nulls=True`."""
+    return Aggregate("last", (parse(x),), (("nulls", bool(nulls)),))
+
+
+@_function(_one(ArgMin), _field("value"))
+def arg_min(x: str, of: str) -> Aggregate:
+    """x where `of` is smallest; ties go to the earliest event."""
+    return Aggregate("arg_min", (parse(x), parse(of)))
+
+
+@_function(_one(ArgMax), _field("value"))
+def arg_max(x: str, of: str) -> Aggregate:
+    """x where `of` is greatest; ties go to the earliest event."""
+    return Aggregate("arg_max", (parse(x), parse(of)))
+
+
+def _lower_m4(_: Aggregate, states: States) -> pl.Series:
+    columns = dict(zip(("min", "max", "first", "last"), (state["value"] for state in states), strict=True))
+    return pl.DataFrame(columns).to_struct()
+
+
+@_function(
+    lambda asked: (Min(asked.inputs), Max(asked.inputs), First(asked.inputs), Last(asked.inputs)), _lower_m4
+)
+def m4(x: str) -> Aggregate:
+    """min, max, first and last as one struct: enough to draw a line chart without visible error."""
+    return Aggregate("m4", (parse(x),))
+
+
+def _lower_quantile(asked: Aggregate, states: States) -> pl.Series:
+    found: pl.Series = states[0].quantile(0.5 if asked.function == "median" else asked.param("q"))
+    return found
+
+
+@_function(_one(Bag), _lower_quantile)
+def median(x: str) -> Aggregate:
+    """Exact; linear interpolation."""
+    return Aggregate("median", (parse(x),))
+
+
+def _share(q: float, what: str) -> float:
+    if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
+        raise ValueError(f"{what}: q must be between 0 and 1, not {q!r}")
+    return float(q)
+
+
+@_function(_one(Bag), _lower_quantile)
+def quantile(x: str, q: float) -> Aggregate:
+    """Exact; linear interpolation between the neighbouring values, as Spark's `percentile`."""
+    return Aggregate("quantile", (parse(x),), (("q", _share(q, "quantile")),))
+
+
+@_function(_one(Bag), lambda _, states: states[0].mode())
+def mode(x: str) -> Aggregate:
+    """The most frequent value; ties go to the smallest."""
+    return Aggregate("mode", (parse(x),))
+
+
+@_function(_one(Bag), lambda _, states: states[0].distinct())
+def distinct(x: str) -> Aggregate:
+    """How many different values, exactly."""
+    return Aggregate("distinct", (parse(x),))
+
+
+def _positive(value: int, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{what} must be a whole number greater than zero, not {value!r}")
+    return value
+
+
+@_function(lambda asked: (Kll(asked.inputs, k=asked.param("k")),), lambda asked, states: states[0].quantile(asked.param("q")))
+def approx_quantile(x: str, q: float, k: int = 200) -> Aggregate:
+    """A KLL sketch of Apache DataSketches; a greater k is more exact and larger."""
+    params = (("q", _share(q, "approx_quantile")), ("k", _positive(k, "approx_quantile: k")))
+    return Aggregate("approx_quantile", (parse(x),), params)
+
+
+@_function(lambda asked: (Hll(asked.inputs, lg_k=asked.param("lg_k")),), lambda _, states: states[0].estimate())
+def approx_distinct(x: str, lg_k: int = 12) -> Aggregate:
+    """An HLL sketch of Apache DataSketches with 2**lg_k registers."""
+    if not 4 <= _positive(lg_k, "approx_distinct: lg_k") <= 21:
+        raise ValueError(f"approx_distinct: lg_k must be between 4 and 21, not {lg_k!r}")
+    return Aggregate("approx_distinct", (parse(x),), (("lg_k", lg_k),))
+
+
+@_function(lambda asked: (Frequent(asked.inputs),), lambda asked, states: states[0].top(asked.param("k")))
+def top_k(x: str, k: int) -> Aggregate:
+    """The k most frequent values with their estimated counts (Apache DataSketches frequent items)."""
+    return Aggregate("top_k", (parse(x),), (("k", _positive(k, "top_k: k")),))
+
+
+def _formula_operators(asked: Aggregate) -> tuple[Operator, ...]:
+    return tuple(operator for part in asked.parts for operator in part.operators)
+
+
+def _lower_formula(asked: Aggregate, states: States) -> pl.Series:
+    columns, at = {}, 0
+    for number, part in enumerate(asked.parts):
+        size = len(part.operators)
+        columns[f"p{number}"] = exact_to_int64(part.lower(states[at : at + size]))
+        at += size
+    frame = pl.DataFrame(columns)
+    (expression,) = asked.inputs
+    return frame.select(expression.polars(frame.schema)).to_series()
+
+
+_CALL = re.compile(r"(`[^`]*`|'(?:[^'\\]|\\.|'')*'|\"[^\"]*\")|\b([A-Za-z_]\w*)\s*\(")
+
+
+@_function(_formula_operators, _lower_formula)
+def formula(text: str) -> Aggregate:
+    """Any SQL expression over aggregates, such as `sum(fare) / sum(distance)`."""
+    parts: list[Aggregate] = []
+    rest, at = "", 0
+    while found := _CALL.search(text, at):
+        name = _SYNONYMS.get((found[2] or "").lower(), (found[2] or "").lower())
+        if name not in FUNCTIONS:
+            rest, at = rest + text[at : found.end()], found.end()
+            continue
+        end = _closing(text, found.end())
+        part = _call(name, text[found.end() : end])
+        if part not in parts:
+            parts.append(part)
+        rest, at = rest + text[at : found.start()] + f"p{parts.index(part)}", end + 1
+    expression = parse(rest + text[at:])
+    stray = [column for column in expression.columns if column not in {f"p{n}" for n in range(len(parts))}]
+    if not parts or stray:
+        reason = f"{stray[0]} is outside of every aggregate" if stray else "it names no aggregate"
+        raise ValueError(f"formula {text!r}: {reason}")
+    return Aggregate("formula", (expression,), (), tuple(parts))
+
+
+_SYNONYMS = {"avg": "mean", "std": "stddev", "percentile": "quantile"}
+
+
+def aggregate(text: str) -> Aggregate:
+    """Read an aggregate as it is written in SQL or in a file: `mean(speed)`, `quantile(speed, 0.95)`, `sum(a) / sum(b)`."""
+    found = _CALL.match(text.strip())
+    name = _SYNONYMS.get((found[2] or "").lower(), (found[2] or "").lower()) if found else ""
+    if found and _closing(text.strip(), found.end()) == len(text.strip()) - 1:
+        if name in FUNCTIONS:
+            return _call(name, text.strip()[found.end() : -1])
+        near = difflib.get_close_matches(name, FUNCTIONS, 1)
+        raise ValueError(f"{text!r}: there is no aggregate {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    return formula(text)
+
+
+def _closing(text: str, at: int) -> int:
+    """The place of the bracket that closes the one before `at`."""
+    depth, quote = 1, ""
+    for place in range(at, len(text)):
+        letter = text[place]
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"`":
+            quote = letter
+        else:
+            depth += (letter == "(") - (letter == ")")
+            if not depth:
+                return place
+    raise ValueError(f"{text!r}: a bracket is not closed")
+
+
+def _call(name: str, arguments: str) -> Aggregate:
+    """Make an aggregate from the text between its brackets."""
+    make = FUNCTIONS[name].make
+    if name == "formula":
+        return formula(arguments.strip().strip("'\""))
+    given, at, start = [], 0, 0
+    while at <= len(arguments):
+        if at == len(arguments) or arguments[at] == ",":
+            given.append(arguments[start:at].strip())
+            start = at + 1
+        elif arguments[at] == "(":
+            at = _closing(arguments, at + 1)
+        elif arguments[at] in "'\"`":
+            at = arguments.index(arguments[at], at + 1)
+        at += 1
+    kinds = {key: str(parameter.annotation) for key, parameter in inspect.signature(make).parameters.items()}
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for number, value in enumerate(given if given != [""] else []):
+        keyword = re.match(r"(\w+)\s*=\s*(?![=])(.*)", value)
+        key = keyword[1] if keyword and keyword[1] in kinds else list(kinds)[number] if number < len(kinds) else None
+        if key is None:
+            raise ValueError(f"{name}({arguments}) has too many arguments")
+        read = _READERS.get(kinds[key], str)(keyword[2] if keyword and keyword[1] in kinds else value)
+        if keyword and keyword[1] in kinds:
+            named[key] = read
+        else:
+            positional.append(read)
+    try:
+        return make(*positional, **named)
+    except TypeError as error:
+        raise ValueError(f"{name}({arguments}): {error}") from None
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "float": float,
+    "int": int,
+    "bool": lambda text: text.lower() == "true",
+}
+
+__all__ = ["Aggregate", "Function"]

@@ -1,0 +1,238 @@
+"""Bags: every value of a slice with its count, sorted; the state behind exact quantiles, mode and distinct.
+
+A bag is two list columns, `values` (sorted, each once; NaN last and equal to itself) and `counts`. Here are the three
+things that can be done with them: count a sorted list of values (`counted`), bring bags that were laid end to end into the
+canonical form (`merged`), and ask many ranges of bags for ranks, modes and numbers of values (`BagRanges`).
+
+Ranges that hold one bag are read off directly. Ranges that overlap little are laid out and sorted once. For ranges that
+overlap much, ranks come from a **wavelet matrix** over the values' ranks: one level per bit, each a stable partition with
+prefix weights, so that a rank in a range costs one step per level however many bags the range holds. A mode has no such
+structure: it is counted per range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from windrow.ranges import Ints, ramp
+
+LAYOUT_LIMIT = 8  # lay ranges out while that takes at most so many times the entries there are
+
+
+def lists(flat: pl.Series, sizes: Ints) -> pl.Series:
+    """A list column whose rows are consecutive stretches of `flat`."""
+    import pyarrow as pa  # Arrow's own constructor takes offsets; Polars has none
+
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    series = pl.Series(flat.name, pa.LargeListArray.from_arrays(pa.array(offsets), flat.to_arrow()))
+    return series.cast(pl.List(flat.dtype))
+
+
+def flat(column: pl.Series) -> tuple[pl.Series, Ints]:
+    """The values of a list column end to end, and the size of each list (0 for null and empty)."""
+    sizes = column.list.len().fill_null(0).to_numpy().astype(np.int64)
+    return column.filter(pl.Series(sizes) > 0).explode(), sizes
+
+
+def _runs(values: pl.Series, sizes: Ints) -> Ints:
+    """Where a new value or a new list begins, in lists that are sorted and laid end to end."""
+    starts = (values != values.shift(1)).fill_null(True).to_numpy().copy()
+    ends = np.cumsum(sizes)
+    firsts = (ends - sizes)[sizes > 0]
+    starts[firsts] = True
+    return np.flatnonzero(starts)
+
+
+def counted(column: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Sorted lists of values → (values, counts)."""
+    values, sizes = flat(column)
+    starts = _runs(values, sizes)
+    if len(starts) < len(values):
+        owner = np.repeat(np.arange(len(sizes)), sizes)[starts]
+        counts = np.diff(np.append(starts, len(values)))
+        values, sizes = values.gather(starts), np.bincount(owner, minlength=len(sizes)).astype(np.int64)
+    else:
+        counts = np.ones(len(values), np.int64)
+    return lists(values, sizes), lists(pl.Series(counts, dtype=pl.Int64), sizes)
+
+
+def merged(values: pl.Series, counts: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Bags laid end to end within each row → one bag per row."""
+    entries, sizes = flat(values)
+    weights, _ = flat(counts)
+    owner = pl.Series("owner", np.repeat(np.arange(len(sizes)), sizes))
+    table = (
+        pl.DataFrame({"owner": owner, "value": entries, "count": weights})
+        .group_by("owner", "value")
+        .agg(pl.col("count").sum())
+        .sort("owner", "value")
+    )
+    sizes = np.bincount(table["owner"].to_numpy(), minlength=len(sizes)).astype(np.int64)
+    return lists(table["value"], sizes), lists(table["count"], sizes)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The entries of every range, sorted within it, with running weights over everything."""
+
+    rank: Ints
+    weight: Ints
+    reached: Ints  # weight up to and including each entry
+    start: Ints  # first entry of each range, and one past the last
+
+
+class BagRanges:
+    """Ranges [lo, hi) over a column of bags, asked for ranks, mode and number of values."""
+
+    def __init__(self, values: pl.Series, counts: pl.Series, lo: Ints, hi: Ints) -> None:
+        self._values, self._sizes = flat(values)
+        weights, _ = flat(counts)
+        self._weights = weights.to_numpy()
+        self._offsets = np.append(0, np.cumsum(self._sizes))
+        self._set_ranges(lo, hi)
+
+    def _set_ranges(self, lo: Ints, hi: Ints) -> None:
+        self._lo, self._hi = self._offsets[lo], self._offsets[hi]
+        self.total = self._reached[self._hi] - self._reached[self._lo]
+        self._single = bool((hi - lo == 1).all())
+
+    def take(self, index: Ints) -> BagRanges:
+        """The same bags, a choice of the ranges; what is shared by all ranges is computed once."""
+        self._ranked, self._lifted  # noqa: B018  share them with the copy
+        other = object.__new__(BagRanges)
+        other.__dict__ = {name: value for name, value in self.__dict__.items() if name != "_layout"}
+        other._lo, other._hi, other.total = self._lo[index], self._hi[index], self.total[index]
+        return other
+
+    @cached_property
+    def _reached(self) -> Ints:
+        return np.append(0, np.cumsum(self._weights))
+
+    @cached_property
+    def _ranked(self) -> tuple[pl.Series, Ints]:
+        """Every distinct value once, sorted, and the rank of each entry."""
+        if self._single:  # entries of one bag are compared with nothing else
+            return self._values, np.arange(len(self._values))
+        distinct = self._values.unique().sort()
+        return distinct, (self._values.rank("dense").cast(pl.Int64) - 1).to_numpy()
+
+    @cached_property
+    def _lifted(self) -> npt.NDArray[np.float64]:
+        """The distinct values as doubles, for interpolation."""
+        return self._ranked[0].cast(pl.Float64).to_numpy()
+
+    @cached_property
+    def _layout(self) -> _Layout:
+        sizes = self._hi - self._lo
+        at = np.repeat(self._lo, sizes) + ramp(sizes)
+        rank, weight = self._ranked[1][at], self._weights[at]
+        if not self._single:
+            order = np.lexsort((rank, np.repeat(np.arange(len(sizes)), sizes)))
+            rank, weight = rank[order], weight[order]
+        return _Layout(rank, weight, np.cumsum(weight), np.append(0, np.cumsum(sizes)))
+
+    @cached_property
+    def _wavelet(self) -> _Wavelet:
+        distinct, rank = self._ranked
+        return _Wavelet(rank, self._weights, max(1, int(len(distinct) - 1).bit_length()))
+
+    def _select(self, nth: Ints) -> Ints:
+        """The rank of the nth value (from 0, repeats counted) of each range; ranges are not empty."""
+        if self._single:
+            at = np.searchsorted(self._reached[1:], self._reached[self._lo] + nth, "right")
+            return self._ranked[1][at]
+        if "_layout" in self.__dict__ or int((self._hi - self._lo).sum()) <= LAYOUT_LIMIT * len(self._values):
+            layout = self._layout
+            before = np.append(0, layout.reached)[layout.start[:-1]]
+            return layout.rank[np.searchsorted(layout.reached, before + nth, "right")]
+        return self._wavelet.select(self._lo, self._hi, nth)
+
+    def quantile(self, q: float) -> pl.Series:
+        """Linear interpolation between the two values around q·(n-1), as Spark's `percentile`; null without values."""
+        some = np.flatnonzero(self.total > 0)
+        found = np.full(len(self.total), np.nan)
+        if len(some):
+            asked = self if len(some) == len(self.total) else self.take(some)
+            found[some] = asked._interpolate(q)
+        return pl.Series(found).set(pl.Series(self.total == 0), None)
+
+    def _interpolate(self, q: float) -> npt.NDArray[np.float64]:
+        exact = q * (self.total - 1)
+        below = np.floor(exact).astype(np.int64)
+        share = exact - below
+        low = self._lifted[self._select(below)]
+        high = self._lifted[self._select(np.minimum(below + 1, self.total - 1))]
+        with np.errstate(invalid="ignore"):
+            return np.where((share == 0) | (low == high), low, low * (1 - share) + high * share)
+
+    def distinct(self) -> pl.Series:
+        """How many different values each range holds."""
+        found = np.zeros(len(self.total), np.int64)
+        for begin, owner, _, _ in self._chunks():
+            found[begin : begin + int(owner[-1]) + 1] += np.bincount(owner)
+        return pl.Series(found)
+
+    def mode(self) -> pl.Series:
+        """The most frequent value, the smallest of them where several are; null without values."""
+        values, _ = self._ranked
+        chosen = np.full(len(self.total), -1)
+        for begin, owner, rank, weight in self._chunks():
+            order = np.lexsort((rank, -weight, owner))
+            firsts = order[np.unique(owner[order], return_index=True)[1]]
+            chosen[begin + owner[firsts]] = rank[firsts]
+        index = pl.Series(chosen, dtype=pl.Int64)
+        return values.gather(index.set(index < 0, None))
+
+    def _chunks(self, limit: int = 4_000_000) -> Iterator[tuple[int, Ints, Ints, Ints]]:
+        """(first range, owner from 0, rank, weight), each rank of a range once, a bounded number of entries at a time."""
+        rank_of = self._ranked[1]
+        sizes = self._hi - self._lo
+        cuts = np.searchsorted(np.cumsum(sizes), np.arange(limit, int(sizes.sum()) + limit, limit), "left") + 1
+        begin = 0
+        for end in np.minimum(np.unique(cuts), len(sizes)):
+            part = sizes[begin:end]
+            at = np.repeat(self._lo[begin:end], part) + ramp(part)
+            owner = np.repeat(np.arange(len(part)), part)
+            rank, weight = rank_of[at], self._weights[at]
+            if not self._single and len(at):
+                order = np.lexsort((rank, owner))
+                owner, rank, weight = owner[order], rank[order], weight[order]
+                new = np.append(True, (owner[1:] != owner[:-1]) | (rank[1:] != rank[:-1]))
+                weight = np.add.reduceat(weight, np.flatnonzero(new))
+                owner, rank = owner[new], rank[new]
+            if len(at):
+                yield begin, owner, rank, weight
+            begin = int(end)
+
+
+class _Wavelet:
+    """A wavelet matrix over ranks with weights: the rank at a given weight within any range, one step per bit."""
+
+    def __init__(self, rank: Ints, weight: Ints, bits: int) -> None:
+        self._levels: list[tuple[int, Ints, Ints, int]] = []
+        for bit in range(bits - 1, -1, -1):
+            zero = (rank >> bit) & 1 == 0
+            zeros = np.append(0, np.cumsum(zero))
+            weights = np.append(0, np.cumsum(np.where(zero, weight, 0)))
+            self._levels.append((bit, zeros, weights, int(zeros[-1])))
+            order = np.concatenate((np.flatnonzero(zero), np.flatnonzero(~zero)))
+            rank, weight = rank[order], weight[order]
+
+    def select(self, lo: Ints, hi: Ints, nth: Ints) -> Ints:
+        found = np.zeros(len(lo), np.int64)
+        lo, hi, nth = lo.copy(), hi.copy(), nth.copy()
+        for bit, zeros, weights, ones_from in self._levels:
+            below = weights[hi] - weights[lo]
+            one = nth >= below
+            found |= one.astype(np.int64) << bit
+            nth -= np.where(one, below, 0)
+            lo = np.where(one, ones_from + lo - zeros[lo], zeros[lo])
+            hi = np.where(one, ones_from + hi - zeros[hi], zeros[hi])
+        return found

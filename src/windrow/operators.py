@@ -1,0 +1,374 @@
+"""Operators: the partial states that slices keep, each declared once.
+
+An operator turns the events of a slice into a state of a few columns (`lift`), brings the states of the same slice together
+(`merge`), and combines the states of a range of slices for many windows at once (`combine`). Several aggregates read one
+operator: sum, mean and a formula over `sum(fare)` share `Sum(fare)`.
+
+    events ── lift, settle ──▶ state ── merge, settle_merged ──▶ state ── combine ──▶ one state per window
+
+`lift` and `merge` are Polars expressions for a `group_by`; what an expression cannot say (counting sorted values, building
+sketches) is done once per table in `settle` and `settle_merged`. A null state is the identity: a slice in which the operator
+saw nothing, or that was made before the operator existed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import polars as pl
+
+from windrow import bags, ranges
+from windrow.expressions import Expression
+from windrow.ranges import Arrays, Ints
+
+EXACT_SUM = pl.Decimal(38, 0)  # 128 bits that Arrow, Polars and Spark all know
+
+
+class Fields(dict[str, pl.Series]):
+    """The columns of a state, one row per slice or, combined, per window; `types` are those of the operator's inputs."""
+
+    types: Sequence[pl.DataType] = ()
+
+    def take(self, index: Ints) -> Fields:
+        return Fields({name: column.gather(index) for name, column in self.items()})
+
+
+class Combined(Protocol):
+    """Combined states, one per window, of which windows can be chosen."""
+
+    def take(self, index: Ints) -> Combined: ...
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a lift may look at: its input columns and the place of each event, both already filtered."""
+
+    columns: Sequence[pl.Expr]
+    types: Sequence[pl.DataType]
+    place: Mapping[str, pl.Expr]  # the columns of the order, most significant first
+    dense: bool  # no filter and no null: every group has a value
+    nan: bool  # a float input holds NaN in this batch
+
+
+@dataclass(frozen=True)
+class Operator:
+    kind: ClassVar[str]
+    ordered: ClassVar[bool] = False  # the state carries its place, and events must be lifted in order
+    inputs: tuple[Expression, ...]
+
+    @property
+    def text(self) -> str:
+        return f"{self.kind}({', '.join(expression.text for expression in self.inputs)})"
+
+    def refusal(self, types: Sequence[pl.DataType]) -> str | None:
+        """Why inputs of these types cannot be taken, or None."""
+        return None
+
+    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+        """The columns of the state."""
+        raise NotImplementedError
+
+    def lift(self, of: Inputs) -> dict[str, pl.Expr]:
+        raise NotImplementedError
+
+    def settle(self, state: Fields) -> Fields:
+        return state
+
+    def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
+        """Expressions over the state columns, which are called by `names`."""
+        raise NotImplementedError
+
+    def settle_merged(self, state: Fields) -> Fields:
+        return state
+
+    def combine(self, state: Fields, lo: Ints, hi: Ints) -> Combined:
+        raise NotImplementedError
+
+
+def _numeric(kind: str, types: Sequence[pl.DataType]) -> str | None:
+    return None if types[0].is_numeric() else f"{kind} needs a number, and this is {types[0]}"
+
+
+def _valid(column: pl.Series, lo: Ints, hi: Ints) -> pl.Series | None:
+    """Which ranges hold a state at all; None when all do."""
+    if not column.null_count():
+        return None
+    return pl.Series(ranges.differences(column.is_not_null().to_numpy().astype(np.int64), lo, hi) > 0)
+
+
+def _masked(found: pl.Series, valid: pl.Series | None) -> pl.Series:
+    return found if valid is None else found.set(~valid, None)
+
+
+@dataclass(frozen=True)
+class Count(Operator):
+    """How many events (no input), or how many with a value."""
+
+    kind: ClassVar[str] = "count"
+
+    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+        return {"count": pl.Int64()}
+
+    def lift(self, of: Inputs) -> dict[str, pl.Expr]:
+        if of.dense or not self.inputs:
+            return {"count": (of.columns[0].len() if of.columns else pl.len()).cast(pl.Int64)}
+        return {"count": of.columns[0].count().cast(pl.Int64)}
+
+    def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
+        return {"count": pl.col(names["count"]).sum()}
+
+    def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
+        counts = state["count"].fill_null(0).to_numpy()
+        return Fields(count=pl.Series(ranges.differences(counts, lo, hi)))
+
+
+@dataclass(frozen=True)
+class Sum(Operator):
+    """Integers in 128 bits, decimals exactly, floats as doubles; null where there was no value."""
+
+    kind: ClassVar[str] = "sum"
+
+    def refusal(self, types: Sequence[pl.DataType]) -> str | None:
+        return _numeric(self.kind, types)
+
+    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+        (dtype,) = types
+        if isinstance(dtype, pl.Decimal):
+            return {"sum": pl.Decimal(38, dtype.scale)}
+        return {"sum": EXACT_SUM if dtype.is_integer() else pl.Float64()}
+
+    def lift(self, of: Inputs) -> dict[str, pl.Expr]:
+        (x,), (dtype,) = of.columns, of.types
+        if dtype.is_integer():
+            x = x.cast(pl.Int128)
+        elif dtype.is_float():
+            x = x.cast(pl.Float64)
+        return {"sum": x.sum() if of.dense else pl.when(x.count() > 0).then(x.sum())}
+
+    def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
+        total = pl.col(names["sum"])
+        return {"sum": pl.when(total.count() > 0).then(total.sum())}
+
+    def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
+        column = state["sum"]
+        valid = _valid(column, lo, hi)
+        column = column.fill_null(0)
+        if column.dtype == pl.Float64():
+            (total,) = ranges.fold((column.to_numpy(),), _add, (0.0,), lo, hi)
+            return Fields(sum=_masked(pl.Series(total), valid))
+        if column.dtype == EXACT_SUM:
+            if float(column.cast(pl.Float64).abs().sum()) < 2**62:
+                total = ranges.differences(column.cast(pl.Int64).to_numpy(), lo, hi)
+                return Fields(sum=_masked(pl.Series(total), valid))
+            column = column.cast(pl.Int128)
+        prefix = pl.concat([column.clear(1).fill_null(0), column.cum_sum()])
+        return Fields(sum=_masked(prefix.gather(hi) - prefix.gather(lo), valid))
+
+
+def _add(a: Arrays, b: Arrays) -> Arrays:
+    with np.errstate(invalid="ignore"):  # inf - inf is NaN, as it should be
+        return (a[0] + b[0],)  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class _Extreme(Operator):
+    """The smallest or greatest value, of any type that has an order; NaN is greater than every number."""
+
+    sign: ClassVar[int]
+
+    def refusal(self, types: Sequence[pl.DataType]) -> str | None:
+        return f"{self.kind} needs values with an order, and this is {types[0]}" if types[0].is_nested() else None
+
+    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+        return {"value": types[0]}
+
+    def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
+        column = state["value"]
+        valid = _valid(column, lo, hi)
+        codes, back = _codes(column)
+        codes = codes if self.sign > 0 else ~codes
+        if valid is not None:
+            codes = np.where(column.is_null().to_numpy(), ranges.NOTHING, codes)
+        found = ranges.smallest(codes, lo, hi)
+        return Fields(value=back(found if self.sign > 0 else ~found, valid))
+
+
+@dataclass(frozen=True)
+class Min(_Extreme):
+    kind: ClassVar[str] = "min"
+    sign: ClassVar[int] = 1
+
+    def lift(self, of: Inputs) -> dict[str, pl.Expr]:
+        return {"value": of.columns[0].min()}
+
+    def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
+        return {"value": pl.col(names["value"]).min()}
+
+
+@dataclass(frozen=True)
+class Max(_Extreme):
+    kind: ClassVar[str] = "max"
+    sign: ClassVar[int] = -1
+
+    def lift(self, of: Inputs) -> dict[str, pl.Expr]:
+        return {"value": of.columns[0].nan_max() if of.nan else of.columns[0].max()}
+
+    def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
+        return {"value": pl.col(names["value"]).nan_max()}
+
+
+def _codes(column: pl.Series) -> tuple[Ints, Any]:
+    """64-bit codes in the order of the values, and the way back from codes to values."""
+    dtype = column.dtype
+    physical = column.to_physical()
+    if dtype.is_float():
+        bits = physical.fill_null(0.0).cast(pl.Float64).to_numpy().copy()
+        bits[np.isnan(bits)] = np.nan  # one bit pattern for every NaN
+        whole = bits.view(np.int64)
+        return whole ^ ((whole >> 63) & np.int64(2**63 - 1)), lambda codes, valid: _masked(
+            pl.Series((codes ^ ((codes >> 63) & np.int64(2**63 - 1))).view(np.float64)), valid
+        ).cast(dtype)
+    if physical.dtype.is_integer() and physical.dtype not in (pl.UInt64(), pl.Int128()):
+        return physical.fill_null(0).cast(pl.Int64).to_numpy(), lambda codes, valid: (
+            _masked(pl.Series(codes), valid).cast(physical.dtype).cast(dtype)
+        )
+    distinct = column.drop_nulls().unique().sort()
+    ranks = (column.rank("dense").cast(pl.Int64) - 1).fill_null(0).to_numpy()
+    return ranks, lambda codes, valid: distinct.gather(_masked(pl.Series(codes), valid))
+
+
+@dataclass(frozen=True)
+class Product(Operator):
+    kind: ClassVar[str] = "product"
+
+    def refusal(self, types: Sequence[pl.DataType]) -> str | None:
+        return _numeric(self.kind, types)
+
+    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+        return {"product": pl.Float64()}
+
+    def lift(self, of: Inputs) -> dict[str, pl.Expr]:
+        x = of.columns[0].cast(pl.Float64)
+        return {"product": pl.when(x.count() > 0).then(x.product())}
+
+    def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
+        x = pl.col(names["product"])
+        return {"product": pl.when(x.count() > 0).then(x.product())}
+
+    def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
+        column = state["product"]
+        (total,) = ranges.fold((column.fill_null(1.0).to_numpy(),), _multiply, (1.0,), lo, hi)
+        return Fields(product=_masked(pl.Series(total), _valid(column, lo, hi)))
+
+
+def _multiply(a: Arrays, b: Arrays) -> Arrays:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return (a[0] * b[0],)  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class Logs(Operator):
+    """For the geometric mean: the sum of the logarithms of positive values, and how many were zero or negative."""
+
+    kind: ClassVar[str] = "logs"
+
+    def refusal(self, types: Sequence[pl.DataType]) -> str | None:
+        return _numeric(self.kind, types)
+
+    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+        return {"logs": pl.Float64(), "zeros": pl.Int64(), "negatives": pl.Int64()}
+
+    def lift(self, of: Inputs) -> dict[str, pl.Expr]:
+        x = of.columns[0].cast(pl.Float64)
+        return {
+            "logs": pl.when(x > 0).then(x).otherwise(1.0).log().sum(),
+            "zeros": (x == 0).sum().cast(pl.Int64),
+            "negatives": (x < 0).sum().cast(pl.Int64),
+        }
+
+    def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
+        return {field: pl.col(name).sum() for field, name in names.items()}
+
+    def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
+        (logs,) = ranges.fold((state["logs"].fill_null(0.0).to_numpy(),), _add, (0.0,), lo, hi)
+        return Fields(
+            logs=pl.Series(logs),
+            zeros=pl.Series(ranges.differences(state["zeros"].fill_null(0).to_numpy(), lo, hi)),
+            negatives=pl.Series(ranges.differences(state["negatives"].fill_null(0).to_numpy(), lo, hi)),
+        )
+
+
+@dataclass(frozen=True)
+class Moments(Operator):
+    """Count, mean and M2 (the sum of squared distances from the mean), merged by the formula of Chan et al."""
+
+    kind: ClassVar[str] = "moments"
+
+    def refusal(self, types: Sequence[pl.DataType]) -> str | None:
+        return _numeric(self.kind, types)
+
+    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+        return {"n": pl.Float64(), "mean": pl.Float64(), "m2": pl.Float64()}
+
+    def lift(self, of: Inputs) -> dict[str, pl.Expr]:
+        x = of.columns[0].cast(pl.Float64)
+        n = x.count().cast(pl.Float64)
+        return {"n": n, "mean": x.mean(), "m2": x.var(ddof=0) * n}
+
+    def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
+        n, mean, m2 = (pl.col(names[field]) for field in ("n", "mean", "m2"))
+        pivot = mean.drop_nulls().first()  # means are averaged as distances, so that large ones do not cancel
+        whole = pivot + (n * (mean - pivot)).sum() / n.sum()
+        return {"n": n.sum(), "mean": whole, "m2": (m2 + n * (mean - whole).pow(2)).sum()}
+
+    def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
+        leaves = tuple(state[field].fill_null(0.0).to_numpy() for field in ("n", "mean", "m2"))
+        n, mean, m2 = ranges.fold(leaves, _chan, (0.0, 0.0, 0.0), lo, hi)
+        return Fields(n=pl.Series(n), mean=pl.Series(mean), m2=pl.Series(m2))
+
+
+def _chan(a: Arrays, b: Arrays) -> Arrays:
+    (na, mean_a, m2_a), (nb, mean_b, m2_b) = a, b
+    n = na + nb  # type: ignore[operator]
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        share = nb / n  # type: ignore[operator]
+        apart = mean_b - mean_a  # type: ignore[operator]
+        mean = mean_a + apart * share
+        m2 = m2_a + m2_b + apart * apart * (na * share)  # type: ignore[operator]
+    mean = np.where(na == 0, mean_b, np.where(nb == 0, mean_a, mean))
+    m2 = np.where(na == 0, m2_b, np.where(nb == 0, m2_a, m2))
+    return n, mean, m2
+
+
+@dataclass(frozen=True)
+class Bag(Operator):
+    """Every value with its count, sorted: exact quantiles, mode and distinct."""
+
+    kind: ClassVar[str] = "bag"
+
+    def refusal(self, types: Sequence[pl.DataType]) -> str | None:
+        return f"needs values with an order, and this is {types[0]}" if types[0].is_nested() else None
+
+    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+        return {"values": pl.List(types[0]), "counts": pl.List(pl.Int64())}
+
+    def lift(self, of: Inputs) -> dict[str, pl.Expr]:
+        (x,) = of.columns
+        return {"values": (x if of.dense else x.drop_nulls()).sort()}
+
+    def settle(self, state: Fields) -> Fields:
+        values, counts = bags.counted(state["values"])
+        return Fields(values=values, counts=counts)
+
+    def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
+        return {field: pl.col(name).list.explode() for field, name in names.items()}
+
+    def settle_merged(self, state: Fields) -> Fields:
+        values, counts = bags.merged(state["values"], state["counts"])
+        return Fields(values=values, counts=counts)
+
+    def combine(self, state: Fields, lo: Ints, hi: Ints) -> bags.BagRanges:
+        return bags.BagRanges(state["values"], state["counts"], lo, hi)

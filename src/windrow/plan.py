@@ -1,0 +1,276 @@
+"""The plan: queries become slice groups.
+
+Queries over the same keys and the same events share one **group**, whatever their window type, function or filter:
+
+    events ──▶ group by (car)      edges of all its windows, each operator once
+                 └──▶ group by ()  rolled up from the slices of (car), not from the events
+
+A group has **timelines** (a window together with the stretch of event time for which its query was there), and
+**signatures** (a list of aggregates with a filter); a query is one of each. So a million queries over ten thousand windows
+cost ten thousand windows. Planning is pure: the same entries give the same plan.
+
+A query's `where` is applied inside the operators, so queries with different predicates share slices; sessions, whose bounds
+depend on which events exist, are filtered first and so get a group per predicate, as do queries with `distinct_on`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from windrow.expressions import Expression
+from windrow.operators import Count, Operator
+from windrow.query import Query, QueryError
+from windrow.windows import INT64_MAX, INT64_MIN, FixedWindow, Session, Window, duration_text
+
+ROWS = Count(())  # the number of events: every filter of every group keeps it
+SHARING_LIMIT = 0.1  # slices per event beyond which sharing no longer pays
+
+
+class Entry(NamedTuple):
+    """A query with the event times between which it is there; `closing` queries still emit windows that began before."""
+
+    query: Query
+    since: int = INT64_MIN
+    until: int = INT64_MAX
+    closing: bool = False
+
+
+class Source(NamedTuple):
+    """Which events a group sees, on which measure."""
+
+    measure: str
+    distinct_on: tuple[str, ...] = ()
+    where: Expression | None = None
+
+
+class Timeline(NamedTuple):
+    """A window and the event times between which some query asked for it."""
+
+    window: Window
+    since: int
+    until: int
+    closing: bool
+
+
+class Signature(NamedTuple):
+    aggregates: tuple[Any, ...]
+    where: Expression | None
+
+
+class Held(NamedTuple):
+    """An operator over the events that satisfy a filter: one state per slice."""
+
+    operator: Operator
+    where: Expression | None
+
+    @property
+    def text(self) -> str:
+        return self.operator.text + (f"[{self.where.text}]" if self.where else "")
+
+
+class Rates(NamedTuple):
+    """What is known of a stream: events per second (or per unit of another measure), and distinct values per key column."""
+
+    events: float
+    keys: Mapping[str, float]
+
+    def distinct(self, keys: Sequence[str]) -> float:
+        product = 1.0
+        for key in keys:
+            product *= max(1.0, self.keys.get(key, 1.0))
+        return product
+
+
+@dataclass
+class Group:
+    """Everything that is asked about the same events by the same keys."""
+
+    source: Source
+    keys: tuple[str, ...]
+    sessions_apart: bool = False
+    timelines: dict[Timeline, int] = field(default_factory=dict)
+    signatures: dict[Signature, int] = field(default_factory=dict)
+    members: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # (timeline, signature) → queries
+    held: dict[Held, None] = field(default_factory=dict)
+    parent: Group | None = None
+    why: str = ""
+
+    @property
+    def identity(self) -> tuple[Source, tuple[str, ...], bool]:
+        return self.source, self.keys, self.sessions_apart
+
+    @property
+    def name(self) -> str:
+        shown = f"by ({', '.join(self.keys)}) on {self.source.measure}"
+        if self.source.where:
+            shown += f" where {self.source.where.text}"
+        if self.source.distinct_on:
+            shown += f" distinct on ({', '.join(self.source.distinct_on)})"
+        return shown + (" (sessions)" if self.sessions_apart else "")
+
+    @property
+    def has_sessions(self) -> bool:
+        return any(isinstance(timeline.window, Session) for timeline in self.timelines)
+
+    @property
+    def filters(self) -> list[Expression | None]:
+        return [one.where for one in self.held if one.operator == ROWS]
+
+    def add(self, entry: Entry, number: int) -> None:
+        query = entry.query
+        timeline = Timeline(query.window, entry.since, entry.until, entry.closing)
+        signature = Signature(query.aggregates, query.filter_inside)
+        place = self.timelines.setdefault(timeline, len(self.timelines))
+        if signature not in self.signatures:
+            self.signatures[signature] = len(self.signatures)
+            self.hold(Held(ROWS, signature.where))
+            for asked in signature.aggregates:
+                for operator in asked.operators:
+                    self.hold(Held(operator, signature.where))
+        self.members.setdefault((place, self.signatures[signature]), []).append(number)
+
+    def hold(self, one: Held) -> None:
+        self.held.setdefault(one)
+
+    def edges_per_second(self) -> float:
+        """How often a slice ends, at most: edges that coincide are counted once only where their grids are the same."""
+        grids = set()
+        for timeline in self.timelines:
+            if isinstance(timeline.window, FixedWindow):
+                grids |= timeline.window.grids()
+            elif isinstance(timeline.window, Session):
+                grids.add((timeline.window.gap, 0))
+        return sum(1 / period for period, _ in grids)
+
+
+@dataclass
+class Plan:
+    entries: Sequence[Entry]
+    groups: list[Group]
+    measures: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain data."""
+        return {
+            "queries": len(self.entries),
+            "measures": self.measures,
+            "groups": [_group_to_dict(group, self) for group in self.groups],
+        }
+
+    def explain(self) -> str:
+        """The plan as text: groups, operators, edges, placement, and why."""
+        described = self.to_dict()
+        lines = [f"{described['queries']:,} queries in {len(self.groups)} slice group{'s'[: len(self.groups) > 1]}"]
+        for group in described["groups"]:
+            lines.append(f"group {group['name']}")
+            lines.append(f"  queries    {group['queries']:,} over {group['windows']:,} windows: {_some(group['shows'])}")
+            lines.append(f"  edges      {group['edges']}")
+            lines.append(f"  operators  {len(group['operators'])}: {_some(group['operators'])}")
+            lines.append(f"  sliced     {group['sliced']}")
+            lines.append(f"  placement  {group['placement']}")
+            lines.append(f"  travels    {group['travels']}")
+        return "\n".join(lines)
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for two plans whose slice tables can be merged."""
+        parts = [[group.name, sorted(one.text for one in group.held)] for group in self.groups]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def plan(queries: Iterable[Query | Entry], time: str, rates: Rates | None = None) -> Plan:
+    """Group queries so that everything that can be shared is computed once."""
+    entries = [one if isinstance(one, Entry) else Entry(one) for one in queries]
+    groups: dict[Any, Group] = {}
+    names: set[str] = set()
+    for number, entry in enumerate(entries):
+        query = entry.query
+        if query.name in names:
+            raise QueryError(f"two queries are called {query.name!r}")
+        names.add(query.name)
+        source = Source(query.time or time, query.distinct_on, query.filter_first)
+        keys = tuple(sorted(query.by))
+        group = groups.get((source, keys))
+        if group is None:
+            group = groups[source, keys] = Group(source, keys)
+        group.add(entry, number)
+    if rates is not None:
+        _part_sessions(groups, entries, rates)
+    ordered = sorted(groups.values(), key=lambda group: (-len(group.keys), group.name))
+    _roll_up(ordered, rates)
+    measures = list(dict.fromkeys([time, *(group.source.measure for group in ordered)]))
+    return Plan(entries, ordered, measures)
+
+
+def _part_sessions(groups: dict[Any, Group], entries: Sequence[Entry], rates: Rates) -> None:
+    """A gap so small that its slices are no longer few beside the events gets a group of its own."""
+    for key, group in list(groups.items()):
+        both = group.has_sessions and any(isinstance(timeline.window, FixedWindow) for timeline in group.timelines)
+        if not both or not _too_many(group.edges_per_second() * rates.distinct(group.keys), rates):
+            continue
+        fixed, apart = Group(group.source, group.keys), Group(group.source, group.keys, sessions_apart=True)
+        for (place, _), numbers in group.members.items():
+            window = list(group.timelines)[place].window
+            for number in numbers:
+                (apart if isinstance(window, Session) else fixed).add(entries[number], number)
+        apart.why = f"kept apart: shared slices would be more than {SHARING_LIMIT:.0%} of the events"
+        groups[key], groups[(*key, "sessions")] = fixed, apart
+
+
+def _too_many(slices: float, rates: Rates) -> bool:
+    return slices > SHARING_LIMIT * rates.events
+
+
+def _roll_up(ordered: list[Group], rates: Rates | None) -> None:
+    """Let a group take its slices from the smallest finer group over the same events, where that pays."""
+    for group in ordered:
+        finer = [
+            one
+            for one in ordered
+            if set(group.keys) < set(one.keys) and one.source == group.source and one.parent is None
+        ]
+        for one in sorted(finer, key=lambda one: len(one.keys)):
+            together = (one.edges_per_second() + group.edges_per_second()) * (rates.distinct(one.keys) if rates else 0)
+            if rates and _too_many(together, rates):
+                group.why = f"not rolled up: slices of {one.name} would be more than {SHARING_LIMIT:.0%} of the events"
+                continue
+            group.parent, group.why = one, ""
+            for held in group.held:
+                one.hold(held)
+            break
+
+
+def _group_to_dict(group: Group, plan: Plan) -> dict[str, Any]:
+    windows = list(dict.fromkeys(str(timeline.window) for timeline in group.timelines))
+    temporal = any(timeline.window.is_temporal for timeline in group.timelines)
+    per_second = group.edges_per_second() * (1_000_000 if temporal else 1)
+    gaps = [timeline.window.gap for timeline in group.timelines if isinstance(timeline.window, Session)]
+    edges = f"{per_second:.6g} per {'second' if temporal else 'unit'}"
+    if gaps:
+        edges += f", sessions from runs connected under {duration_text(min(gaps), temporal)}"
+    global_ = not group.keys
+    return {
+        "name": group.name,
+        "keys": list(group.keys),
+        "queries": sum(len(numbers) for numbers in group.members.values()),
+        "windows": len(group.timelines),
+        "shows": windows,
+        "edges": edges,
+        "edges_per_second": per_second,
+        "operators": [one.text for one in group.held],
+        "sliced": f"rolled up from the slices {group.parent.name}" if group.parent else _sliced(group),
+        "placement": "sliceable anywhere: slices merge in any order" + (", one key" if global_ else ""),
+        "travels": "slices, no events",
+    }
+
+
+def _sliced(group: Group) -> str:
+    return "from the events" + (f"; {group.why}" if group.why else "")
+
+
+def _some(shown: Sequence[str], most: int = 6) -> str:
+    return ", ".join(shown[:most]) + (f", and {len(shown) - most:,} more" if len(shown) > most else "")

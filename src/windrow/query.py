@@ -1,0 +1,132 @@
+"""A query: a name, a window, aggregates, and over which events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from windrow.aggregates import Aggregate, aggregate, aggregate_from_dict
+from windrow.expressions import Expression, parse
+from windrow.windows import Session, Window, window_from_dict
+
+RESERVED = ("query", "window_start", "window_end", "revision", "retracted", "position")
+
+
+class QueryError(ValueError):
+    """A query that cannot be answered: which one, which column, and why."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """One window query.
+
+    name:        what its rows are called in the results; unique in an engine
+    window:      `tumbling`, `sliding`, `cumulating` or `session`
+    aggregates:  one or several of `wr.mean("speed")`, or SQL text such as "mean(speed)"
+    by:          key columns; () for the whole stream
+    where:       a predicate in SQL; a window without an event that satisfies it is not emitted
+    time:        the measure of its window, where it is not the engine's own
+    distinct_on: drop repeats of these columns within the lateness
+    """
+
+    name: str
+    window: Window
+    aggregates: tuple[Aggregate, ...]
+    by: tuple[str, ...] = ()
+    where: Expression | None = None
+    time: str | None = None
+    distinct_on: tuple[str, ...] = ()
+    _hash: int = field(default=0, repr=False, compare=False)
+
+    def __init__(
+        self,
+        name: str,
+        window: Window,
+        aggregates: Aggregate | str | Iterable[Aggregate | str],
+        by: str | Sequence[str] = (),
+        where: str | Expression | None = None,
+        time: str | None = None,
+        distinct_on: str | Sequence[str] = (),
+    ) -> None:
+        put = object.__setattr__
+        put(self, "name", name)
+        if not isinstance(name, str) or not name:
+            raise QueryError(f"a query needs a name, not {name!r}")
+        if not isinstance(window, Window):
+            raise QueryError(f"query {name!r}: window must be made by tumbling(…), session(…) and so on, not {window!r}")
+        put(self, "window", window)
+        put(self, "aggregates", _aggregates(name, aggregates))
+        put(self, "by", _columns(name, "by", by))
+        try:
+            put(self, "where", parse(where) if isinstance(where, str) else where)
+        except ValueError as error:
+            raise QueryError(f"query {name!r}: where: {error}") from error
+        put(self, "time", time)
+        put(self, "distinct_on", _columns(name, "distinct_on", distinct_on))
+
+    def to_dict(self) -> dict[str, Any]:
+        """A description in plain data, from which `from_dict` makes the same query."""
+        described: dict[str, Any] = {"name": self.name, "window": self.window.to_dict()}
+        described["aggregates"] = [asked.to_dict() for asked in self.aggregates]
+        if self.by:
+            described["by"] = list(self.by)
+        if self.where:
+            described["where"] = self.where.text
+        if self.time:
+            described["time"] = self.time
+        if self.distinct_on:
+            described["distinct_on"] = list(self.distinct_on)
+        return described
+
+    @staticmethod
+    def from_dict(described: dict[str, Any]) -> Query:
+        rest = dict(described)
+        window = window_from_dict(rest.pop("window"))
+        asked = [aggregate_from_dict(part) for part in rest.pop("aggregates")]
+        return Query(rest.pop("name"), window, asked, **rest)
+
+    @property
+    def filter_first(self) -> Expression | None:
+        """The predicate, where it must come before the windowing because it decides the windows' bounds."""
+        return self.where if isinstance(self.window, Session) else None
+
+    @property
+    def filter_inside(self) -> Expression | None:
+        """The predicate, where it can be applied inside the operators so that the slices are shared."""
+        return None if isinstance(self.window, Session) else self.where
+
+
+def _aggregates(name: str, given: Aggregate | str | Iterable[Aggregate | str]) -> tuple[Aggregate, ...]:
+    if isinstance(given, tuple) and given and all(type(one) is Aggregate for one in given):
+        asked: tuple[Aggregate, ...] = given
+    else:
+        several = [given] if isinstance(given, Aggregate | str) else list(given)
+        try:
+            asked = tuple(aggregate(one) if isinstance(one, str) else one for one in several)
+        except ValueError as error:
+            raise QueryError(f"query {name!r}: {error}") from error
+        for one in asked:
+            if not isinstance(one, Aggregate):
+                raise QueryError(f"query {name!r}: {one!r} is not an aggregate; write wr.mean('x') or 'mean(x)'")
+    if not asked:
+        raise QueryError(f"query {name!r} has no aggregates")
+    names = [one.name for one in asked]
+    if len(set(names)) < len(names):
+        twice = next(one for one in names if names.count(one) > 1)
+        raise QueryError(f"query {name!r} has two columns called {twice!r}; give one an alias")
+    if reserved := set(names) & set(RESERVED):
+        raise QueryError(f"query {name!r}: {min(reserved)!r} is a column of every result; choose another alias")
+    return asked
+
+
+def _columns(name: str, what: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    columns = (given,) if isinstance(given, str) else tuple(given)
+    for column in columns:
+        if not isinstance(column, str) or not column:
+            raise QueryError(f"query {name!r}: {what} must be column names, not {given!r}")
+        if column in RESERVED and what == "by":
+            raise QueryError(f"query {name!r}: {column!r} is a column of every result and cannot be a key")
+    if len(set(columns)) < len(columns):
+        raise QueryError(f"query {name!r}: {what} names a column twice: {list(columns)}")
+    return columns

@@ -1,0 +1,98 @@
+"""Combining ranges of a sorted array, for all windows at once.
+
+A window is an index range [lo, hi) over the sorted slices, never empty. Three ways to combine one, each vectorised over
+all ranges, none with a cost of slices × windows:
+
+| method | needs of the operator | time for n slices and w windows |
+| --- | --- | --- |
+| `differences` | exact inverse (integers) | n + w |
+| `smallest` | idempotent (min, max, first, last by rank) | n log r + w, r the longest range |
+| `fold` | associative, in order | n + w log r |
+
+`smallest` is a sparse table built and answered level by level; `fold` is a bottom-up segment tree, also level by level, so
+that neither keeps more than one level in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Arrays = tuple[npt.NDArray[np.generic], ...]
+
+NOTHING = np.int64(2**63 - 1)  # the code that is greater than every other: an empty slice in `smallest`
+
+
+def differences(values: npt.NDArray[np.int64], lo: Ints, hi: Ints) -> Ints:
+    """Sums of integers over each range, from prefix sums; exact, modulo 2**64."""
+    prefix = np.empty(len(values) + 1, np.int64)
+    prefix[0] = 0
+    np.cumsum(values, out=prefix[1:])
+    return prefix[hi] - prefix[lo]
+
+
+def smallest(codes: Ints, lo: Ints, hi: Ints) -> Ints:
+    """The smallest code of each range."""
+    width = hi - lo
+    level = np.frexp(width.astype(np.float64))[1] - 1  # floor(log2(width)), exact below 2**53
+    found = np.empty(len(lo), np.int64)
+    for depth in range(int(level.max(initial=-1)) + 1):
+        here = np.flatnonzero(level == depth)
+        if len(here):
+            found[here] = np.minimum(codes[lo[here]], codes[hi[here] - (1 << depth)])
+        step = 1 << depth
+        if step < len(codes):
+            codes = np.minimum(codes[:-step], codes[step:])
+    return found
+
+
+def fold(
+    leaves: Arrays, merge: Callable[[Arrays, Arrays], Arrays], identity: tuple[float, ...], lo: Ints, hi: Ints
+) -> Arrays:
+    """Merge the leaves of each range from left to right, in O(log) steps; a leaf is one entry of every array."""
+    size = len(lo)
+    left = tuple(np.full(size, unit, leaf.dtype) for leaf, unit in zip(leaves, identity, strict=True))
+    right = tuple(array.copy() for array in left)
+    open_, lo, hi = np.arange(size), lo.copy(), hi.copy()
+    while len(open_):
+        _absorb(left, leaves, open_, lo, (lo & 1) == 1, merge, from_left=True)
+        _absorb(right, leaves, open_, hi - 1, (hi & 1) == 1, merge, from_left=False)
+        lo, hi = (lo + 1) >> 1, hi >> 1
+        still = lo < hi
+        open_, lo, hi = open_[still], lo[still], hi[still]
+        if len(leaves[0]) % 2:
+            leaves = tuple(
+                np.append(leaf, np.asarray([unit], leaf.dtype)) for leaf, unit in zip(leaves, identity, strict=True)
+            )
+        leaves = merge(tuple(leaf[::2] for leaf in leaves), tuple(leaf[1::2] for leaf in leaves))
+    return merge(left, right)
+
+
+def _absorb(
+    into: Arrays,
+    leaves: Arrays,
+    open_: Ints,
+    at: Ints,
+    odd: npt.NDArray[np.bool_],
+    merge: Callable[[Arrays, Arrays], Arrays],
+    *,
+    from_left: bool,
+) -> None:
+    """Take the block at an odd end of each open range into its running result."""
+    chosen = np.flatnonzero(odd)
+    if not len(chosen):
+        return
+    target, block = open_[chosen], at[chosen]
+    taken = tuple(leaf[block] for leaf in leaves)
+    held = tuple(array[target] for array in into)
+    for array, merged in zip(into, merge(held, taken) if from_left else merge(taken, held), strict=True):
+        array[target] = merged
+
+
+def ramp(counts: Ints) -> Ints:
+    """0 … c-1 for each count c, one after the other."""
+    ends = np.cumsum(counts)
+    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)

@@ -1,0 +1,278 @@
+"""What a window is: its bounds, its edges, and the traits that the plan reads.
+
+A window is a small frozen description; nothing here touches data. Windows with fixed bounds are unions of **lattices**:
+all windows `[phase + k·period, phase + k·period + length)` for every integer k.
+
+    tumbling(10)        one lattice   |---------|---------|---------|
+    sliding(10, 4)      one lattice   |---------|
+                                          |---------|
+    cumulating(10, 5)   two lattices  |----|    |     |----|
+                                      |---------|     |---------|
+
+A lattice has at most two **grids** of edges, its starts and its ends; the edges of all windows of a group together cut the
+stream into slices. A session has no fixed edges: its bounds come from the events.
+
+Lengths are whole microseconds when they were written as a duration ("10 minutes", a timedelta), and plain units of the
+measure when they were written as an integer (`time="odometer"`); one window does not mix the two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any, ClassVar, NamedTuple
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+Duration = str | timedelta | int
+
+_UNITS = {
+    "microsecond": 1,
+    "us": 1,
+    "millisecond": 1_000,
+    "ms": 1_000,
+    "second": 1_000_000,
+    "sec": 1_000_000,
+    "s": 1_000_000,
+    "minute": 60_000_000,
+    "min": 60_000_000,
+    "m": 60_000_000,
+    "hour": 3_600_000_000,
+    "h": 3_600_000_000,
+    "day": 86_400_000_000,
+    "d": 86_400_000_000,
+    "week": 604_800_000_000,
+    "w": 604_800_000_000,
+}
+_PART = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([a-zµ]+)\s*,?\s*", re.IGNORECASE)
+
+
+class Length(NamedTuple):
+    """A length on a measure: `units` of it, or microseconds when `temporal`."""
+
+    units: int
+    temporal: bool
+
+
+def duration(value: Duration, what: str = "length") -> Length:
+    """Read a length as people write it: "90 seconds", "1 hour 30 minutes", a timedelta, or a plain integer."""
+    if isinstance(value, bool) or not isinstance(value, str | timedelta | int):
+        raise TypeError(f"{what} must be a duration such as '90 seconds', a timedelta or an integer, not {value!r}")
+    if isinstance(value, timedelta):
+        return _checked(Length(value // timedelta(microseconds=1), True), value, what)
+    if isinstance(value, int):
+        return _checked(Length(value, False), value, what)
+    text, at, total = value.strip(), 0, 0
+    while at < len(text):
+        part = _PART.match(text, at)
+        number, unit = (part[1], part[2].lower()) if part else ("", "")
+        if unit not in _UNITS:
+            unit = unit.removesuffix("s")
+        if not part or unit not in _UNITS:
+            raise ValueError(f"{what} {value!r} is not a duration: write it like '90 seconds' or '1 hour 30 minutes'")
+        whole, _, fraction = number.partition(".")
+        scale = _UNITS[unit]
+        micros = int(whole) * scale
+        if fraction:
+            share, rest = divmod(int(fraction) * scale, 10 ** len(fraction))
+            if rest:
+                raise ValueError(f"{what} {value!r} is not a whole number of microseconds")
+            micros += -share if whole.startswith("-") else share
+        total, at = total + micros, part.end()
+    if not text:
+        raise ValueError(f"{what} is empty: write it like '90 seconds'")
+    return _checked(Length(total, True), value, what)
+
+
+def _checked(length: Length, value: Duration, what: str) -> Length:
+    if not INT64_MIN <= length.units <= INT64_MAX:
+        raise ValueError(f"{what} {value!r} does not fit into 64 bits")
+    return length
+
+
+def duration_text(units: int, temporal: bool) -> str:
+    """The shortest exact way to write a length: 5400000000 µs is "1 hour 30 minutes"."""
+    if not temporal:
+        return str(units)
+    parts, rest = [], abs(units)
+    for name in ("day", "hour", "minute", "second", "millisecond", "microsecond"):
+        count, rest = divmod(rest, _UNITS[name])
+        if count:
+            parts.append(f"{count} {name}{'s' if count > 1 else ''}")
+    return ("-" if units < 0 else "") + (" ".join(parts) or "0 seconds")
+
+
+class Lattice(NamedTuple):
+    """The windows [phase + k·period, phase + k·period + length), for every integer k."""
+
+    period: int
+    phase: int
+    length: int
+
+
+class Grid(NamedTuple):
+    """The edges phase + k·period, with 0 ≤ phase < period."""
+
+    period: int
+    phase: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """The common part of all windows. `temporal` is None where no length says which kind of measure it needs."""
+
+    kind: ClassVar[str]
+
+    @property
+    def is_temporal(self) -> bool:
+        return bool(getattr(self, "temporal", False))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind} | {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True)
+class FixedWindow(Window):
+    """A window whose bounds are known before any event is seen (context free)."""
+
+    def lattices(self) -> Iterator[Lattice]:
+        raise NotImplementedError
+
+    def grids(self) -> set[Grid]:
+        """The edges of all its windows."""
+        found = set()
+        for period, phase, length in self.lattices():
+            found.add(Grid(period, phase % period))
+            found.add(Grid(period, (phase + length) % period))
+        return found
+
+    @property
+    def reach(self) -> int:
+        """How far a window that holds an event can lie from it, to either side."""
+        return max(lattice.length + lattice.period for lattice in self.lattices())
+
+
+@dataclass(frozen=True)
+class Tumbling(FixedWindow):
+    kind: ClassVar[str] = "tumbling"
+    length: int
+    offset: int
+    temporal: bool
+
+    def lattices(self) -> Iterator[Lattice]:
+        yield Lattice(self.length, self.offset, self.length)
+
+    def __str__(self) -> str:
+        return f"tumbling({_arguments(self, self.length)})"
+
+
+@dataclass(frozen=True)
+class Sliding(FixedWindow):
+    kind: ClassVar[str] = "sliding"
+    length: int
+    slide: int
+    offset: int
+    temporal: bool
+
+    def lattices(self) -> Iterator[Lattice]:
+        yield Lattice(self.slide, self.offset, self.length)
+
+    def __str__(self) -> str:
+        return f"sliding({_arguments(self, self.length, self.slide)})"
+
+
+@dataclass(frozen=True)
+class Cumulating(FixedWindow):
+    kind: ClassVar[str] = "cumulating"
+    length: int
+    step: int
+    offset: int
+    temporal: bool
+
+    def lattices(self) -> Iterator[Lattice]:
+        for part in range(self.step, self.length + 1, self.step):
+            yield Lattice(self.length, self.offset, part)
+
+    def grids(self) -> set[Grid]:
+        return {Grid(self.step, self.offset % self.step)}
+
+    @property
+    def reach(self) -> int:
+        return 2 * self.length
+
+    def __str__(self) -> str:
+        return f"cumulating({_arguments(self, self.length, self.step)})"
+
+
+@dataclass(frozen=True)
+class Session(Window):
+    """A maximal run of events of one key whose consecutive times differ by at most `gap`."""
+
+    kind: ClassVar[str] = "session"
+    gap: int
+    temporal: bool
+
+    @property
+    def reach(self) -> int:
+        return 2 * self.gap
+
+    def __str__(self) -> str:
+        return f"session({duration_text(self.gap, self.temporal)})"
+
+
+WINDOWS: dict[str, type[Window]] = {kind.kind: kind for kind in (Tumbling, Sliding, Cumulating, Session)}
+
+
+def window_from_dict(described: dict[str, Any]) -> Window:
+    rest = dict(described)
+    return WINDOWS[rest.pop("kind")](**rest)
+
+
+def _arguments(window: Tumbling | Sliding | Cumulating, *lengths: int) -> str:
+    shown = [duration_text(length, window.temporal) for length in lengths]
+    if window.offset:
+        shown.append(f"offset={duration_text(window.offset, window.temporal)}")
+    return ", ".join(shown)
+
+
+def _lengths(kind: str, offset: Duration | None, **lengths: Duration) -> tuple[dict[str, int], bool]:
+    """Read the arguments of one window: all positive, and all durations or all plain integers."""
+    read = {name: duration(value, f"{kind}: {name}") for name, value in lengths.items()}
+    for name, length in read.items():
+        if length.units <= 0:
+            raise ValueError(f"{kind}: {name} must be greater than zero, not {lengths[name]!r}")
+    if offset not in (None, 0):
+        assert offset is not None
+        read["offset"] = duration(offset, f"{kind}: offset")
+    if len({length.temporal for length in read.values()}) > 1:
+        raise ValueError(f"{kind}: {', '.join(read)} must all be durations or all be plain integers")
+    units = {"offset": 0} | {name: length.units for name, length in read.items()}
+    return units, next(iter(read.values())).temporal
+
+
+def tumbling(length: Duration, offset: Duration | None = None) -> Tumbling:
+    """Windows [o + kL, o + (k+1)L)."""
+    units, temporal = _lengths("tumbling", offset, length=length)
+    return Tumbling(units["length"], units["offset"] % units["length"], temporal)
+
+
+def sliding(length: Duration, slide: Duration, offset: Duration | None = None) -> Sliding:
+    """Windows [o + ks, o + ks + L); a slide longer than the length samples the stream."""
+    units, temporal = _lengths("sliding", offset, length=length, slide=slide)
+    return Sliding(units["length"], units["slide"], units["offset"] % units["slide"], temporal)
+
+
+def cumulating(length: Duration, step: Duration, offset: Duration | None = None) -> Cumulating:
+    """Windows [o + kL, o + kL + j·step), j = 1 … L/step: a total so far, every step, starting again every length."""
+    units, temporal = _lengths("cumulating", offset, length=length, step=step)
+    if units["length"] % units["step"]:
+        raise ValueError(f"cumulating: step {step!r} must divide length {length!r}")
+    return Cumulating(units["length"], units["step"], units["offset"] % units["length"], temporal)
+
+
+def session(gap: Duration) -> Session:
+    """Runs of events whose consecutive times differ by at most `gap`; closed once the watermark is past last + gap."""
+    units, temporal = _lengths("session", None, gap=gap)
+    return Session(units["gap"], temporal)

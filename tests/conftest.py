@@ -1,0 +1,50 @@
+"""How randomness is kept in hand: the same examples on every run, unless a seed is asked for.
+
+WINDROW_SEED unset    Hypothesis derives its examples from the test itself; the `seed` fixture is 0
+WINDROW_SEED=random   a fresh seed, printed in the header
+WINDROW_SEED=<n>      that seed again
+"""
+
+import os
+import secrets
+
+import pytest
+from hypothesis import settings
+
+_VARIABLE = "WINDROW_SEED"
+
+
+def _asked_seed() -> int | None:
+    """The seed of the environment; a fresh one is written back, so that xdist's workers share it."""
+    text = os.environ.get(_VARIABLE, "")
+    if text == "random":
+        text = os.environ[_VARIABLE] = str(secrets.randbelow(2**32))
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise pytest.UsageError(f"{_VARIABLE} is a whole number or 'random', not {text!r}")
+    return int(text)
+
+
+SEED = _asked_seed()
+
+settings.register_profile("windrow", derandomize=SEED is None, print_blob=True, deadline=None)
+settings.load_profile("windrow")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if SEED is not None and config.getoption("hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = str(SEED)  # Hypothesis reads it when its own plugin is configured
+
+
+def pytest_report_header() -> str:
+    if SEED is None:
+        return f"seed: fixed ({_VARIABLE}=random for other examples)"
+    return f"seed: {SEED} (repeat with {_VARIABLE}={SEED})"
+
+
+@pytest.fixture(scope="session")
+def seed() -> int:
+    """For tests that draw random numbers without Hypothesis."""
+    return SEED or 0

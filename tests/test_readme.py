@@ -1,0 +1,174 @@
+"""The documents tell the truth: their Python runs, and prints what they say it prints.
+
+    ```python                 runs; the blocks of one document share a namespace, from top to bottom
+    print(1 + 1)
+    ```
+    ```text                   directly after it (blank lines aside): what it must print, exactly
+    2
+    ```
+
+A block that opens with ```python spark needs a JVM: the document then has a second test, marked `spark`, that
+runs all of its blocks, and the first one leaves those out. Any other block is only prose. Blocks run in an
+empty folder.
+"""
+
+import contextlib
+import io
+import re
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+_FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)")
+
+
+@dataclass(frozen=True)
+class Block:
+    words: tuple[str, ...]  # of the opening fence: ("python", "spark")
+    line: int  # of the opening fence, from 1
+    body: str
+    adjacent: bool  # nothing but blank lines since the block before it
+
+    @property
+    def is_python(self) -> bool:
+        return self.words[:1] == ("python",)
+
+    @property
+    def needs_spark(self) -> bool:
+        return "spark" in self.words[1:]
+
+
+def blocks_of(text: str) -> list[Block]:
+    """The fenced blocks of a Markdown text."""
+    blocks: list[Block] = []
+    lines = enumerate(text.splitlines(), start=1)
+    adjacent = False
+    for number, line in lines:
+        opening = _FENCE.fullmatch(line.rstrip())
+        if opening is None:
+            adjacent = adjacent and not line.strip()
+            continue
+        body = []
+        for _, inner in lines:
+            closing = inner.strip()
+            if closing.startswith(opening["fence"]) and set(closing) == {opening["fence"][0]}:
+                break
+            body.append(inner.removeprefix(opening["indent"]) + "\n")
+        else:
+            raise ValueError(f"line {number}: the block is never closed")
+        blocks.append(Block(tuple(opening["info"].split()), number, "".join(body), adjacent))
+        adjacent = True
+    return blocks
+
+
+def run_document(text: str, name: str, *, spark: bool = False) -> None:
+    """Run a document's Python blocks in order; raises AssertionError where one prints something else."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    blocks = blocks_of(text)
+    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+        if not block.is_python or (block.needs_spark and not spark):
+            continue
+        source = "\n" * block.line + block.body  # so that a traceback shows the document's line
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(source, name, "exec", dont_inherit=True), namespace)
+        if following is not None and following.adjacent and following.words[:1] in {("text",), ("output",)}:
+            expected = following.body.removesuffix("\n")
+            actual = printed.getvalue().removesuffix("\n")
+            assert actual == expected, f"{name}:{block.line} prints\n{actual}\ninstead of\n{expected}"
+
+
+def documents() -> list[object]:
+    cases: list[object] = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        if not path.exists():
+            continue
+        name = str(path.relative_to(ROOT))
+        cases.append(pytest.param(path, False, id=name))
+        if "python spark" in path.read_text(encoding="utf-8"):
+            cases.append(pytest.param(path, True, id=f"{name}-spark", marks=pytest.mark.spark))
+    return cases
+
+
+@pytest.mark.parametrize(("path", "spark"), documents())
+def test_document(path: Path, spark: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_document(path.read_text(encoding="utf-8"), str(path), spark=spark)
+
+
+# --- the checker itself -------------------------------------------------------------------------------------
+
+RIGHT = """\
+Some prose.
+
+```python
+x = 20
+```
+```python
+print(x + 1)
+print("two")
+```
+
+```text
+21
+two
+```
+"""
+
+
+def test_right_output_passes() -> None:
+    run_document(RIGHT, "right.md")
+    run_document(RIGHT.replace("```text", "```output"), "right.md")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("21\n", "22\n", id="another"),
+        pytest.param("two\n```", "two \n```", id="a blank more"),
+        pytest.param("21\ntwo\n", "21\n", id="a line less"),
+        pytest.param("21\ntwo\n", "21\ntwo\n\n", id="a line more"),
+        pytest.param("21\ntwo\n", "", id="nothing"),
+    ],
+)
+def test_wrong_output_is_caught(old: str, new: str) -> None:
+    assert RIGHT.count(old) == 1
+    with pytest.raises(AssertionError, match=r"^wrong\.md:6 prints"):
+        run_document(RIGHT.replace(old, new), "wrong.md")
+
+
+def test_an_exception_shows_the_line_of_the_document() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        run_document("prose\n\n```python\nx = 1\nx / 0\n```\n", "wrong.md")
+    last = traceback.extract_tb(caught.tb)[-1]
+    assert (last.filename, last.lineno) == ("wrong.md", 5)
+
+
+def test_only_a_directly_following_text_block_is_output() -> None:
+    run_document("```python\nprint(1)\n```\nprose\n```text\na drawing\n```\n", "right.md")
+
+
+def test_other_blocks_do_not_run() -> None:
+    run_document("```sh\nexit 1\n```\n```\n1 / 0\n```\n````text\n```python\n1 / 0\n```\n````\n", "right.md")
+
+
+def test_blocks_in_lists_are_dedented() -> None:
+    text = "- item\n  ```python\n  if True:\n      print(1)\n  ```\n  ```text\n  2\n  ```\n"
+    run_document(text.replace("2", "1"), "right.md")
+    with pytest.raises(AssertionError, match="prints"):
+        run_document(text, "wrong.md")
+
+
+def test_spark_blocks_run_only_where_asked() -> None:
+    text = "```python spark\nraise KeyError('ran')\n```\n"
+    run_document(text, "right.md")
+    with pytest.raises(KeyError, match="ran"):
+        run_document(text, "right.md", spark=True)
+
+
+def test_an_open_block_is_refused() -> None:
+    with pytest.raises(ValueError, match="line 2: the block is never closed"):
+        run_document("prose\n```python\nprint(1)\n", "wrong.md")
