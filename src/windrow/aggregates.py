@@ -44,7 +44,9 @@ class Aggregate:
         if not self.name:
             object.__setattr__(self, "name", self.text)
         # hashed once per aggregate: plans of a million queries look aggregates up a million times
-        object.__setattr__(self, "_hash", hash((self.function, self.inputs, self.params, self.parts, self.name)))
+        object.__setattr__(
+            self, "_hash", hash((self.function, self.inputs, self.params, self.parts, self.name))
+        )
 
     def __hash__(self) -> int:
         return self._hash
@@ -212,7 +214,8 @@ def stddev_pop(x: str) -> Aggregate:
 
 
 @_function(
-    lambda asked: (Max(asked.inputs), Min(asked.inputs)), lambda _, states: states[0]["value"] - states[1]["value"]
+    lambda asked: (Max(asked.inputs), Min(asked.inputs)),
+    lambda _, states: states[0]["value"] - states[1]["value"],
 )
 def range_(x: str) -> Aggregate:
     """max - min."""
@@ -301,14 +304,19 @@ def _positive(value: int, what: str) -> int:
     return value
 
 
-@_function(lambda asked: (Kll(asked.inputs, k=asked.param("k")),), lambda asked, states: states[0].quantile(asked.param("q")))
+@_function(
+    lambda asked: (Kll(asked.inputs, k=asked.param("k")),),
+    lambda asked, states: states[0].quantile(asked.param("q")),
+)
 def approx_quantile(x: str, q: float, k: int = 200) -> Aggregate:
     """A KLL sketch of Apache DataSketches; a greater k is more exact and larger."""
     params = (("q", _share(q, "approx_quantile")), ("k", _positive(k, "approx_quantile: k")))
     return Aggregate("approx_quantile", (parse(x),), params)
 
 
-@_function(lambda asked: (Hll(asked.inputs, lg_k=asked.param("lg_k")),), lambda _, states: states[0].estimate())
+@_function(
+    lambda asked: (Hll(asked.inputs, lg_k=asked.param("lg_k")),), lambda _, states: states[0].estimate()
+)
 def approx_distinct(x: str, lg_k: int = 12) -> Aggregate:
     """An HLL sketch of Apache DataSketches with 2**lg_k registers."""
     if not 4 <= _positive(lg_k, "approx_distinct: lg_k") <= 21:
@@ -374,7 +382,9 @@ def aggregate(text: str) -> Aggregate:
         if name in FUNCTIONS:
             return _call(name, text.strip()[found.end() : -1])
         near = difflib.get_close_matches(name, FUNCTIONS, 1)
-        raise ValueError(f"{text!r}: there is no aggregate {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        raise ValueError(
+            f"{text!r}: there is no aggregate {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+        )
     return formula(text)
 
 
@@ -414,7 +424,13 @@ def _call(name: str, arguments: str) -> Aggregate:
     named: dict[str, Any] = {}
     for number, value in enumerate(given if given != [""] else []):
         keyword = re.match(r"(\w+)\s*=\s*(?![=])(.*)", value)
-        key = keyword[1] if keyword and keyword[1] in kinds else list(kinds)[number] if number < len(kinds) else None
+        key = (
+            keyword[1]
+            if keyword and keyword[1] in kinds
+            else list(kinds)[number]
+            if number < len(kinds)
+            else None
+        )
         if key is None:
             raise ValueError(f"{name}({arguments}) has too many arguments")
         read = _READERS.get(kinds[key], str)(keyword[2] if keyword and keyword[1] in kinds else value)

@@ -194,7 +194,9 @@ class BagRanges:
         """(first range, owner from 0, rank, weight), each rank of a range once, a bounded number of entries at a time."""
         rank_of = self._ranked[1]
         sizes = self._hi - self._lo
-        cuts = np.searchsorted(np.cumsum(sizes), np.arange(limit, int(sizes.sum()) + limit, limit), "left") + 1
+        cuts = (
+            np.searchsorted(np.cumsum(sizes), np.arange(limit, int(sizes.sum()) + limit, limit), "left") + 1
+        )
         begin = 0
         for end in np.minimum(np.unique(cuts), len(sizes)):
             part = sizes[begin:end]

@@ -31,11 +31,12 @@ import difflib
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from decimal import Decimal
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from typing import NoReturn
 
 import polars as pl
@@ -44,6 +45,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
 Schema = Mapping[str, pl.DataType]
+_Rule = Callable[..., "_Term"]
 INT64, FLOAT64, STRING, BOOLEAN, NULL = pl.Int64(), pl.Float64(), pl.String(), pl.Boolean(), pl.Null()
 
 
@@ -59,11 +61,21 @@ class ExpressionError(ValueError):
 
 
 class _Refusal(Exception):
-    """A reason that does not know its text yet."""
+    """A reason, before it knows its text."""
 
 
 def _refuse(reason: str) -> NoReturn:
     raise _Refusal(reason)
+
+
+@contextmanager
+def _naming(text: str) -> Iterator[None]:
+    try:
+        yield
+    except _Refusal as refusal:
+        raise ExpressionError(text, str(refusal)) from None
+    except RecursionError:
+        raise ExpressionError(text, "it is nested too deeply") from None
 
 
 @dataclass(frozen=True)
@@ -95,15 +107,11 @@ class Expression:
         return self._bind(schema).dtype
 
     def _bind(self, schema: Schema) -> _Term:
-        try:
-            if self.is_column:
-                return _column(self.node.name, schema)
-            term = _bind(self.node, schema)
-            return term if term.dtype != NULL else _refuse("it is always NULL and has no type; CAST the NULL")
-        except _Refusal as refusal:
-            raise ExpressionError(self.text, str(refusal)) from None
-        except RecursionError:
-            raise ExpressionError(self.text, "it is nested too deeply") from None
+        with _naming(self.text):
+            term = _column(self.node.name, schema) if self.is_column else _bind(self.node, schema)
+            if term.dtype == NULL and not self.is_column:
+                _refuse("it is always NULL and has no type; CAST the NULL")
+            return term
 
     def __reduce__(self) -> tuple[Callable[[str], Expression], tuple[str]]:
         return parse, (self.text,)
@@ -115,16 +123,12 @@ class Expression:
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
     """Read and check one expression. Needs no schema; types are checked by `dtype`, `polars` and `spark`."""
-    try:
+    with _naming(text):
         node = _read(text)
         for part in node.walk():
             _check(part)
         columns = dict.fromkeys(column.name for column in node.find_all(exp.Column, bfs=False))
         return Expression(node.sql(dialect="spark", comments=False), tuple(columns), node)
-    except _Refusal as refusal:
-        raise ExpressionError(text, str(refusal)) from None
-    except RecursionError:
-        raise ExpressionError(text, "it is nested too deeply") from None
 
 
 def _read(text: str) -> exp.Expr:
@@ -140,53 +144,53 @@ def _read(text: str) -> exp.Expr:
         _refuse(f"it is not a complete SQL expression{where}")
     if len(nodes) > 1:
         _refuse("it holds several statements")
-    if nodes[0] is None:
-        _refuse("it is empty")
-    return nodes[0].unnest()
-
-
-# Set by the dialect or without influence on the meaning fixed here; CAST and TRY_CAST are one thing.
-_FLAGS = {"safe", "typed", "coalesce", "ignore_nulls"}
+    return nodes[0].unnest() if nodes[0] is not None else _refuse("it is empty")
 
 
 def _check(node: exp.Expr) -> None:
-    """Refuse what is not known; bring one meaning into one form."""
-    kind = type(node)
-    if kind is exp.Concat and "safe" not in node.args:
-        _refuse("strings stand side by side; write \\' for a quote inside a string, || to join")
-    if kind not in _READERS and not _is_inner(node):
+    """Refuse what has no rule, or uses more of its node than the rule knows; write one meaning in one way."""
+    if isinstance(node.parent, exp.DataType) or isinstance(node, (exp.Identifier, exp.DataType)):
+        return
+    if isinstance(node, exp.TsOrDsToDate) and isinstance(node.parent, exp.DayOfWeek):
+        return  # sqlglot's own addition
+    if type(node) not in _FORMS:
         _refuse(_reason(node))
-    for name, value in node.args.items():
-        if value and name not in _FLAGS and kind in _READERS and name not in _READERS[kind][1]:
-            inner = value if isinstance(value, exp.Expr) else node
-            _refuse("subqueries are not allowed" if inner.find(exp.Query) else f"{node.sql('spark')} is not supported")
-    node.args.pop("safe", None) if kind is exp.TryCast else None
+    if isinstance(node, exp.Concat) and "safe" not in node.args:
+        _refuse("two strings stand side by side; write \\' for a quote inside a string, || to join")
+    # `safe` only tells TRY_CAST from CAST, which are the same here; the other three are set by the dialect
+    known = {*_FORMS[type(node)].split(), "negate", "safe", "typed", "coalesce", "ignore_nulls"}
+    if any(value and name not in known for name, value in node.args.items()):
+        _refuse("subqueries are not allowed" if node.find(exp.Query) else f"{node.sql('spark')} is not supported")
+    if isinstance(node, exp.Is) and not isinstance(node.expression, (exp.Null, exp.Boolean)):
+        _refuse(f"{node.sql('spark')} is not supported")
+    if isinstance(node, (exp.Cast, exp.TryCast)):
+        node.set("safe", None)
+        if node.args["to"].this.name not in _CASTS and not (_is_moment(node) and node.this.is_string):
+            _refuse(f"there is no CAST to {node.args['to'].sql('spark')}, only to {', '.join(_CASTS)}")
     if isinstance(node, exp.Column):
         if node.name == "*" or re.fullmatch(r"\^.*\$", node.name, re.DOTALL):
             _refuse(f"Polars reads the column name {node.name!r} as a pattern; rename the column")
         node.this.set("quoted", not _is_plain(node.name))
     elif isinstance(node, exp.Literal) and not node.is_string:
-        value = _number(node.name)
-        if abs(value) > (2**63 - 1 if isinstance(value, int) else math.nextafter(math.inf, 0)):
+        number = _number(node.name)
+        if number == math.inf or (isinstance(number, int) and number >= 2**63):
             _refuse(f"the number {node.name} is out of range")
-        node.set("this", repr(value))
+        node.set("this", repr(number))
 
 
-def _is_inner(node: exp.Expr) -> bool:
-    """Nodes that mean something only in their place."""
-    if isinstance(node, exp.TsOrDsToDate):
-        return isinstance(node.parent, exp.DayOfWeek)
-    return isinstance(node, (exp.Identifier, exp.DataType)) or isinstance(node.parent, exp.DataType)
+def _is_moment(node: exp.Expr) -> bool:
+    """TIMESTAMP '…', which sqlglot reads as a cast."""
+    return node.args["to"].this.name in ("TIMESTAMPTZ", "TIMESTAMP")
 
 
 def _reason(node: exp.Expr) -> str:
     if isinstance(node, exp.Window):
         return "window functions are not allowed"
     if isinstance(node, exp.AggFunc):
-        return f"{node.sql_name()} is an aggregate function; expressions work on one event at a time"
-    if isinstance(node, (exp.Query, exp.Exists, exp.SubqueryPredicate)):
+        return f"{node.sql_name()} is an aggregate function; an expression sees one event"
+    if isinstance(node, (exp.Query, exp.SubqueryPredicate)):
         return "subqueries are not allowed"
-    if isinstance(node, (exp.Func, exp.Anonymous)) and not isinstance(node, exp.Connector):
+    if isinstance(node, exp.Func):
         name = node.name if isinstance(node, exp.Anonymous) else node.sql_name()
         near = difflib.get_close_matches(name.upper(), FUNCTIONS, cutoff=0.5)
         return f"there is no function {name}" + (f"; did you mean {' or '.join(near)}?" if near else "")
@@ -195,15 +199,14 @@ def _reason(node: exp.Expr) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_plain(name: str) -> bool:
-    """Whether a name reads as a column without backticks, in every place: `interval` does not."""
-    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        return False
+    """Whether a name reads as a column without backticks: `interval` does not, before a minus."""
     probe = f"{name} - 1 = {name}"
     try:
         node = _read(probe)
     except _Refusal:
         return False
-    return node.sql(dialect="spark") == probe and [c.name for c in node.find_all(exp.Column)] == [name, name]
+    names = [column.name for column in node.find_all(exp.Column)]
+    return bool(re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)) and names == [name, name] and node.sql("spark") == probe
 
 
 def _number(text: str) -> int | float:
@@ -212,37 +215,51 @@ def _number(text: str) -> int | float:
 
 # --- terms: one node in Polars and in Spark, side by side ---------------------------------------------------------
 
-_NOT_LITERAL = object()
-
 
 @dataclass(frozen=True)
 class _Term:
     dtype: pl.DataType
     polars: pl.Expr
     spark: str
-    value: object = _NOT_LITERAL
-
-    @property
-    def is_literal(self) -> bool:
-        return self.value is not _NOT_LITERAL
-
-
-_Reader = Callable[[exp.Expr, Schema], _Term]
-_READERS: dict[type[exp.Expr], tuple[_Reader, frozenset[str]]] = {}
-
-
-def _reads(*kinds: type[exp.Expr], args: str = "this expression") -> Callable[[_Reader], _Reader]:
-    """Register the reader of some node classes, and the arguments that it understands: the rest is refused."""
-
-    def register(reader: _Reader) -> _Reader:
-        _READERS.update(dict.fromkeys(kinds, (reader, frozenset(args.split()))))
-        return reader
-
-    return register
+    is_literal: bool = False
+    value: object = None  # of a literal
 
 
 def _bind(node: exp.Expr, schema: Schema) -> _Term:
-    return _READERS[type(node)][0](node, schema)
+    if isinstance(node, exp.Column):
+        term = _column(node.name, schema)
+        if isinstance(term.dtype, (pl.Categorical, pl.Enum)):
+            return replace(term, dtype=STRING, polars=term.polars.cast(STRING))
+        beyond = term.dtype in (pl.UInt64, pl.UInt128, pl.Int128)  # Spark has no such integers
+        return replace(term, dtype=INT64, polars=term.polars.cast(INT64)) if beyond else term
+    if isinstance(node, (exp.Literal, exp.Boolean, exp.Null)):
+        return _literal(_number(node.name) if node.is_number else node.args.get("this"))
+    if isinstance(node, (exp.Cast, exp.TryCast)):
+        if _is_moment(node):
+            return _literal(_moment(node.this.name), pl.Datetime("us", "UTC"))
+        return _cast(_bind(node.this, schema), _CASTS[node.args["to"].this.name])
+    if isinstance(node, exp.Case):
+        subject = _bind(node.this, schema) if node.this else None
+        ifs = [(_bind(part.this, schema), _bind(part.args["true"], schema)) for part in node.args["ifs"]]
+        choices = [(_compare("=", subject, when) if subject else when, then) for when, then in ifs]
+        default = node.args.get("default")
+        return _choose("CASE", choices, _bind(default, schema) if default else _literal(None))
+    if isinstance(node, exp.Connector):  # a long chain is one level deep
+        parts = list(node.flatten())
+    else:
+        values = [node.args[name] for name in _FORMS[type(node)].split() if node.args.get(name)]
+        parts = [part for value in values for part in (value if isinstance(value, list) else [value])]
+    parts = [part.this if isinstance(part, exp.TsOrDsToDate) else part for part in parts]
+    term = _RULES[type(node)][1](*(_bind(part, schema) for part in parts))
+    return _not(term) if node.args.get("negate") else term
+
+
+def _column(name: str, schema: Schema) -> _Term:
+    if name not in schema:
+        near = difflib.get_close_matches(name, schema) or list(schema)[:8]
+        _refuse(f"there is no column {name!r}; there are {', '.join(near)}")
+    quoted = name.replace("`", "``")
+    return _Term(schema[name], pl.col(name), f"`{quoted}`")
 
 
 def _spark_type(dtype: pl.DataType) -> str:
@@ -254,31 +271,29 @@ def _spark_type(dtype: pl.DataType) -> str:
     return names.get(str(dtype), str(dtype).upper())
 
 
-def _literal(value: object, dtype: pl.DataType) -> _Term:
-    polars = pl.lit(value, dtype=dtype) if not isinstance(value, datetime) else _instant(value, dtype)
+def _literal(value: object, dtype: pl.DataType | None = None) -> _Term:
+    dtype = dtype or {str: STRING, bool: BOOLEAN, int: INT64, float: FLOAT64}.get(type(value), NULL)
+    polars = pl.lit(value, dtype=dtype) if not isinstance(value, datetime) else pl.lit(value.replace(tzinfo=None))
     if value is None:
         spark = "NULL" if dtype == NULL else f"CAST(NULL AS {_spark_type(dtype)})"
     elif isinstance(value, bool):
         spark = str(value).upper()
     elif isinstance(value, (int, float)):
-        spark = f"{value!r}{'D' if isinstance(value, float) else 'L'}"
+        spark = f"{value!r}{'L' if isinstance(value, int) else 'D'}"
+        spark = f"({spark})" if value < 0 else spark
     elif isinstance(value, str):
         spark = "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-    elif isinstance(value, datetime):  # the Z makes it independent of the session's time zone
-        iso = value.replace(tzinfo=None).isoformat() + ("Z" if _spark_type(dtype) == "TIMESTAMP" else "")
-        spark = f"{_spark_type(dtype)} '{iso}'"
+    elif isinstance(value, datetime) and isinstance(dtype, pl.Datetime):
+        if dtype.time_unit == "ms" and value.microsecond % 1000:
+            _refuse(f"{value} is finer than the column's milliseconds")
+        polars = polars.dt.cast_time_unit(dtype.time_unit)
+        if dtype.time_zone:
+            polars = polars.dt.replace_time_zone("UTC").dt.convert_time_zone(dtype.time_zone)
+        # with a Z it does not depend on the session's time zone
+        spark = f"{_spark_type(dtype)} '{value.replace(tzinfo=None).isoformat()}{'Z' if dtype.time_zone else ''}'"
     else:
         spark = f"CAST({value} AS {_spark_type(dtype)})"
-    return _Term(dtype, polars, f"({spark})" if spark.startswith("-") else spark, value)
-
-
-def _instant(value: datetime, dtype: pl.DataType) -> pl.Expr:
-    assert isinstance(dtype, pl.Datetime)
-    if dtype.time_unit == "ms" and value.microsecond % 1000:
-        _refuse(f"{value} is finer than the column's milliseconds")
-    expr = pl.lit(value.replace(tzinfo=None), dtype=pl.Datetime(dtype.time_unit))
-    zone = dtype.time_zone
-    return expr.dt.replace_time_zone("UTC").dt.convert_time_zone(zone) if zone else expr
+    return _Term(dtype, polars, spark, True, value)
 
 
 def _moment(text: str) -> datetime:
@@ -291,33 +306,15 @@ def _moment(text: str) -> datetime:
 
 
 def _to(term: _Term, dtype: pl.DataType) -> _Term:
-    """Convert to a type that `_common` has found: nothing is lost but a large integer's last bits in a double."""
+    """Convert to a type that `_common` has found; only large integers lose anything, their last bits in a double."""
     if term.dtype == dtype:
         return term
     if not term.is_literal:
         return _Term(dtype, term.polars.cast(dtype), f"CAST({term.spark} AS {_spark_type(dtype)})")
     value = term.value
-    if isinstance(value, int) and dtype == FLOAT64:
-        value = float(value)
-    elif isinstance(value, int) and dtype.is_decimal():
-        value = Decimal(value)
-    elif isinstance(value, str) and isinstance(dtype, pl.Datetime):
-        value = _moment(value)
-    return _literal(value, dtype)
-
-
-def _digits(term: _Term) -> pl.Decimal:
-    """The decimal type that holds a decimal or integer term."""
-    if isinstance(term.dtype, pl.Decimal):
-        return term.dtype
-    return pl.Decimal(len(str(abs(term.value))) if isinstance(term.value, int) else 20, 0)
-
-
-def _decimal(whole: int, scale: int) -> pl.Decimal:
-    """Where 38 digits do not suffice Spark keeps a scale of up to 6 and rounds longer ones: those are refused."""
-    if whole + scale > 38 and scale > 6:
-        _refuse("the decimal result needs more than 38 digits; CAST to DOUBLE")
-    return pl.Decimal(min(38, whole + scale), scale)
+    if isinstance(value, int) and not dtype.is_integer():
+        value = float(value) if dtype == FLOAT64 else Decimal(value)
+    return _literal(_moment(value) if isinstance(value, str) and isinstance(dtype, pl.Datetime) else value, dtype)
 
 
 def _common(terms: Sequence[_Term], what: str, mixed: bool = False) -> pl.DataType:
@@ -342,76 +339,67 @@ def _common(terms: Sequence[_Term], what: str, mixed: bool = False) -> pl.DataTy
     _refuse(f"{what} cannot mix {' and '.join(sorted(map(str, types)))}; CAST one of them")
 
 
-def _need(term: _Term, dtype: pl.DataType, what: str) -> _Term:
+def _need(dtype: pl.DataType, term: _Term, what: str) -> _Term:
     if term.dtype not in (dtype, NULL) and not (dtype == FLOAT64 and term.dtype.is_numeric()):
         _refuse(f"{what} needs {'numbers' if dtype == FLOAT64 else dtype}, not {term.dtype} {term.spark}")
     return _to(term, dtype)
 
 
-# --- columns, literals, logic, comparisons ------------------------------------------------------------------------
+def _digits(term: _Term) -> pl.Decimal:
+    """The decimal type that holds a decimal or integer term."""
+    if isinstance(term.dtype, pl.Decimal):
+        return term.dtype
+    return pl.Decimal(len(str(abs(term.value))) if isinstance(term.value, int) else 20, 0)
 
 
-def _column(name: str, schema: Schema) -> _Term:
-    if name not in schema:
-        near = difflib.get_close_matches(name, schema) or list(schema)[:8]
-        _refuse(f"there is no column {name!r}; there are {', '.join(near)}")
-    quoted = name.replace("`", "``")
-    return _Term(schema[name], pl.col(name), f"`{quoted}`")
+def _decimal(whole: int, scale: int) -> pl.Decimal:
+    """Where 38 digits do not suffice Spark keeps a scale of up to 6 and rounds longer ones: those are refused."""
+    if whole + scale > 38 and scale > 6:
+        _refuse("the decimal result needs more than 38 digits; CAST to DOUBLE")
+    return pl.Decimal(min(38, whole + scale), scale)
 
 
-@_reads(exp.Column, args="this")
-def _inner_column(node: exp.Expr, schema: Schema) -> _Term:
-    term = _column(node.name, schema)
-    if isinstance(term.dtype, (pl.Categorical, pl.Enum)):
-        return replace(term, dtype=STRING, polars=term.polars.cast(STRING))
-    if term.dtype in (pl.UInt64, pl.UInt128, pl.Int128):  # beyond Spark's integers
-        return replace(term, dtype=INT64, polars=term.polars.cast(INT64))
-    return term
+# --- rules --------------------------------------------------------------------------------------------------------
 
 
-@_reads(exp.Paren, args="this")
-def _paren(node: exp.Expr, schema: Schema) -> _Term:
-    return _bind(node.this, schema)
+def _function(name: str, needs: pl.DataType, gives: pl.DataType, polars: Callable[..., pl.Expr]) -> _Rule:
+    def rule(*terms: _Term) -> _Term:
+        terms = tuple(_need(needs, t, name) for t in terms)
+        return _Term(gives, polars(*(t.polars for t in terms)), f"{name}({', '.join(t.spark for t in terms)})")
+
+    return rule
 
 
-@_reads(exp.Literal, exp.Boolean, exp.Null, args="this is_string")
-def _constant(node: exp.Expr, schema: Schema) -> _Term:
-    if isinstance(node, exp.Literal):
-        value = node.name if node.is_string else _number(node.name)
-        return _literal(value, STRING if node.is_string else INT64 if isinstance(value, int) else FLOAT64)
-    return _literal(node.this, BOOLEAN) if isinstance(node, exp.Boolean) else _literal(None, NULL)
+_real, _text = partial(_function, needs=FLOAT64), partial(_function, needs=STRING)
 
 
-@_reads(exp.And, exp.Or)
-def _connect(node: exp.Expr, schema: Schema) -> _Term:
-    name, combine = ("AND", operator.and_) if isinstance(node, exp.And) else ("OR", operator.or_)
-    terms = [_need(_bind(part, schema), BOOLEAN, name) for part in node.flatten()]
-    return _Term(BOOLEAN, reduce(combine, [t.polars for t in terms]), f"({f' {name} '.join(t.spark for t in terms)})")
+def _connect(name: str, *terms: _Term) -> _Term:
+    terms = tuple(_need(BOOLEAN, t, name) for t in terms)
+    horizontal = pl.all_horizontal if name == "AND" else pl.any_horizontal
+    expr = horizontal([t.polars for t in terms])  # unlike nested & and |, linear in a long chain
+    return _Term(BOOLEAN, expr, f"({f' {name} '.join(t.spark for t in terms)})")
 
 
-@_reads(exp.Not, args="this")
-def _not(node: exp.Expr, schema: Schema) -> _Term:
-    return _negate(_need(_bind(node.this, schema), BOOLEAN, "NOT"))
-
-
-def _negate(term: _Term) -> _Term:
+def _not(term: _Term) -> _Term:
+    term = _need(BOOLEAN, term, "NOT")
     return _Term(BOOLEAN, ~term.polars, f"(NOT {term.spark})")
 
 
-_Comparison = tuple[str, Callable[[pl.Expr, pl.Expr], pl.Expr]]
-_COMPARISONS: dict[type[exp.Expr], _Comparison] = {
-    exp.EQ: ("=", operator.eq),
-    exp.NEQ: ("<>", operator.ne),
-    exp.LT: ("<", operator.lt),
-    exp.LTE: ("<=", operator.le),
-    exp.GT: (">", operator.gt),
-    exp.GTE: (">=", operator.ge),
-    exp.NullSafeEQ: ("<=>", pl.Expr.eq_missing),
+_SIGNS: dict[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<=>": lambda a, b: (a == b).fill_null(a.is_null() & b.is_null()),  # eq_missing miscounts rows beside a constant
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
 }
 
 
-def _compare(kind: type[exp.Expr], left: _Term, right: _Term) -> _Term:
-    sign, function = _COMPARISONS[kind]
+def _compare(sign: str, left: _Term, right: _Term) -> _Term:
     dtype = _common((left, right), sign, mixed=True)
     if not (dtype.is_numeric() or isinstance(dtype, (pl.String, pl.Boolean, pl.Datetime, pl.Date, pl.Null))):
         _refuse(f"{sign} cannot compare {dtype}")
@@ -420,364 +408,290 @@ def _compare(kind: type[exp.Expr], left: _Term, right: _Term) -> _Term:
     else:
         left, right = (_to(t, BOOLEAN if dtype == NULL else dtype) for t in (left, right))
         sides = [left.polars, right.polars]
-    return _Term(BOOLEAN, function(*sides), f"({left.spark} {sign} {right.spark})")
+    return _Term(BOOLEAN, _SIGNS[sign](*sides), f"({left.spark} {sign} {right.spark})")
 
 
-@_reads(*_COMPARISONS)
-def _comparison(node: exp.Expr, schema: Schema) -> _Term:
-    return _compare(type(node), _bind(node.this, schema), _bind(node.expression, schema))
-
-
-@_reads(exp.NullSafeNEQ)
-def _distinct_from(node: exp.Expr, schema: Schema) -> _Term:
-    return _negate(_compare(exp.NullSafeEQ, _bind(node.this, schema), _bind(node.expression, schema)))
-
-
-@_reads(exp.Is)
-def _is(node: exp.Expr, schema: Schema) -> _Term:
-    term, what = _bind(node.this, schema), _bind(node.expression, schema)
+def _is(term: _Term, what: _Term) -> _Term:
     if what.dtype == NULL and what.is_literal:
         return _Term(BOOLEAN, term.polars.is_null(), f"({term.spark} IS NULL)")
-    return _compare(exp.NullSafeEQ, _need(term, BOOLEAN, "IS TRUE or FALSE"), what)
+    return _compare("<=>", _need(BOOLEAN, term, "IS TRUE"), _need(BOOLEAN, what, "IS"))
 
 
-@_reads(exp.Between, args="this low high")
-def _between(node: exp.Expr, schema: Schema) -> _Term:
-    term, low, high = (_bind(node.args[name], schema) for name in ("this", "low", "high"))
-    above, below = _compare(exp.GTE, term, low), _compare(exp.LTE, term, high)
-    return _Term(BOOLEAN, above.polars & below.polars, f"({above.spark} AND {below.spark})")
-
-
-@_reads(exp.In, args="this expressions")
-def _in(node: exp.Expr, schema: Schema) -> _Term:
-    term, items = _bind(node.this, schema), [_bind(item, schema) for item in node.expressions]
+def _in(term: _Term, *items: _Term) -> _Term:
     if not items or not all(item.is_literal for item in items):
         _refuse("IN takes a list of literals")
     dtype = _common([term, *items], "IN", mixed=True)
-    term, *items = (_to(t, BOOLEAN if dtype == NULL else dtype) for t in (term, *items))
-    spark = f"({term.spark} IN ({', '.join(t.spark for t in items)}))"
-    if dtype.is_numeric() and not dtype.is_decimal() or dtype == STRING:
-        values = [t.value for t in items if t.value is not None]
-        found = term.polars.is_in(pl.Series(values, dtype=dtype).implode())
-        if len(values) < len(items):  # SQL: not found among unknowns is unknown
-            found = pl.when(found).then(True)
-        return _Term(BOOLEAN, found, spark)
-    return _Term(BOOLEAN, reduce(operator.or_, [term.polars == t.polars for t in items]), spark)
+    term, *listed = (_to(t, BOOLEAN if dtype == NULL else dtype) for t in (term, *items))
+    values = [t.value for t in listed if t.value is not None]
+    if values and (dtype.is_integer() or dtype.is_float() or dtype == STRING):
+        found = term.polars.is_in(values)
+    else:
+        found = reduce(operator.or_, [term.polars == t.polars for t in listed])
+    if len(values) < len(listed):  # SQL: not found among unknowns is unknown
+        found = pl.when(found).then(True)
+    return _Term(BOOLEAN, found, f"({term.spark} IN ({', '.join(t.spark for t in listed)}))")
 
 
-# --- conditionals -------------------------------------------------------------------------------------------------
-
-
-def _choose(choices: list[tuple[_Term, _Term]], default: _Term, what: str) -> _Term:
+def _choose(what: str, choices: Sequence[tuple[_Term, _Term]], default: _Term) -> _Term:
     dtype = _common([*(value for _, value in choices), default], what)
-    chosen = _to(default, dtype)
-    expr, whens = chosen.polars, ""
+    expr, spark = (last := _to(default, dtype)).polars, f" ELSE {last.spark} END"
     for condition, value in reversed(choices):
-        condition, value = _need(condition, BOOLEAN, what), _to(value, dtype)
+        condition, value = _need(BOOLEAN, condition, what), _to(value, dtype)
         expr = pl.when(condition.polars).then(value.polars).otherwise(expr)
-        whens = f" WHEN {condition.spark} THEN {value.spark}{whens}"
-    return _Term(dtype, expr, f"CASE{whens} ELSE {chosen.spark} END")
+        spark = f" WHEN {condition.spark} THEN {value.spark}{spark}"
+    return _Term(dtype, expr, f"CASE{spark}")
 
 
-@_reads(exp.Case, args="this ifs default")
-def _case(node: exp.Expr, schema: Schema) -> _Term:
-    subject = _bind(node.this, schema) if node.this else None
-    choices = []
-    for branch in node.args["ifs"]:
-        condition = _bind(branch.this, schema)
-        if subject:
-            condition = _compare(exp.EQ, subject, condition)
-        choices.append((condition, _bind(branch.args["true"], schema)))
-    default = node.args.get("default")
-    return _choose(choices, _bind(default, schema) if default else _literal(None, NULL), "CASE")
-
-
-@_reads(exp.If, args="this true false")
-def _if(node: exp.Expr, schema: Schema) -> _Term:
-    default = node.args.get("false")
-    choice = _bind(node.this, schema), _bind(node.args["true"], schema)
-    return _choose([choice], _bind(default, schema) if default else _literal(None, NULL), "IF")
-
-
-@_reads(exp.Nullif)
-def _nullif(node: exp.Expr, schema: Schema) -> _Term:
-    term = _bind(node.this, schema)
-    same = _compare(exp.EQ, term, _bind(node.expression, schema))
-    return _choose([(same, _literal(None, NULL))], term, "NULLIF")
-
-
-@_reads(exp.Coalesce, exp.Greatest, exp.Least, args="this expressions")
-def _first_or_extreme(node: exp.Expr, schema: Schema) -> _Term:
-    name = node.sql_name()  # type: ignore[attr-defined]
-    terms = [_bind(part, schema) for part in (node.this, *node.expressions)]
+def _pick(name: str, *terms: _Term) -> _Term:
+    """COALESCE, GREATEST or LEAST."""
     if len(terms) < 2:
         _refuse(f"{name} takes two values or more")
     dtype = _common(terms, name)
-    terms = [_to(t, dtype) for t in terms]
-    values = [t.polars for t in terms]
-    spark = f"{name}({', '.join(t.spark for t in terms)})"
+    values = [_to(t, dtype).polars for t in terms]
     if name == "COALESCE":
-        return _Term(dtype, pl.coalesce(values), spark)
-    if not (dtype.is_numeric() or isinstance(dtype, (pl.String, pl.Datetime, pl.Date))):
+        expr = pl.coalesce(values)
+    elif not (dtype.is_numeric() or isinstance(dtype, (pl.String, pl.Datetime, pl.Date))):
         _refuse(f"{name} cannot compare {dtype}")
-    expr = pl.max_horizontal(values) if name == "GREATEST" else pl.min_horizontal(values)
-    if dtype.is_float():  # Polars leaves NaN out; here it is the greatest number
-        if name == "GREATEST":
+    elif name == "LEAST":  # Polars leaves NaN out of both; here it is the greatest number
+        bare = [v.fill_nan(None) for v in values] if dtype.is_float() else values
+        expr = pl.coalesce(pl.min_horizontal(bare), *values) if dtype.is_float() else pl.min_horizontal(bare)
+    else:
+        expr = pl.max_horizontal(values)
+        if dtype.is_float():
             expr = pl.when(pl.any_horizontal([v.is_nan() for v in values])).then(math.nan).otherwise(expr)
-        else:
-            expr = pl.coalesce(pl.min_horizontal([v.fill_nan(None) for v in values]), *values)
-    return _Term(dtype, expr, spark)
+    return _Term(dtype, expr, f"{name}({', '.join(_to(t, dtype).spark for t in terms)})")
 
 
-# --- numbers ------------------------------------------------------------------------------------------------------
-
-
-def _number_type(terms: Sequence[_Term], what: str) -> pl.DataType:
-    for term in terms:
-        _need(term, FLOAT64, what)
-    dtype = _common(terms, what, mixed=True)
+def _number_type(what: str, *terms: _Term) -> pl.DataType:
+    dtype = _common([t for t in terms if _need(FLOAT64, t, what)], what, mixed=True)
     return FLOAT64 if dtype.is_float() else dtype if dtype.is_decimal() else INT64
 
 
-@_reads(exp.Add, exp.Sub, exp.Mul)
-def _arithmetic(node: exp.Expr, schema: Schema) -> _Term:
-    kinds = {exp.Add: ("+", operator.add), exp.Sub: ("-", operator.sub), exp.Mul: ("*", operator.mul)}
-    sign, function = kinds[type(node)]  # type: ignore[index]
-    left, right = _bind(node.this, schema), _bind(node.expression, schema)
-    dtype = _number_type((left, right), sign)
-    if not dtype.is_decimal():
-        left, right = _to(left, dtype), _to(right, dtype)
-        return _Term(dtype, function(left.polars, right.polars), f"({left.spark} {sign} {right.spark})")
-    left, right = (_to(t, dtype if t.dtype == NULL else _digits(t)) for t in (left, right))
-    a, b = _digits(left), _digits(right)
-    first = left.polars
-    if sign == "*":  # Polars keeps the larger scale of the two, so the first one gets the scale of the product
-        dtype = _decimal(a.precision + b.precision + 1 - a.scale - b.scale, a.scale + b.scale)
-        first = first.cast(pl.Decimal(38, dtype.scale))
+def _arithmetic(sign: str, left: _Term, right: _Term) -> _Term:
+    dtype = _number_type(sign, left, right)
+    if isinstance(dtype, pl.Decimal):
+        left, right = (_to(t, dtype if t.dtype == NULL else _digits(t)) for t in (left, right))
+        a, b = _digits(left), _digits(right)
+        if sign == "*":  # Polars keeps the larger scale of the two, so the first one gets that of the product
+            dtype = _decimal(a.precision + b.precision + 1 - a.scale - b.scale, a.scale + b.scale)
+            left = replace(left, polars=left.polars.cast(pl.Decimal(38, dtype.scale)))
+        else:
+            dtype = _decimal(max(a.precision - a.scale, b.precision - b.scale) + 1, max(a.scale, b.scale))
     else:
-        dtype = _decimal(max(a.precision - a.scale, b.precision - b.scale) + 1, max(a.scale, b.scale))
-    return _Term(dtype, function(first, right.polars), f"({left.spark} {sign} {right.spark})")
+        left, right = _to(left, dtype), _to(right, dtype)
+    return _Term(dtype, _SIGNS[sign](left.polars, right.polars), f"({left.spark} {sign} {right.spark})")
 
 
-@_reads(exp.Div)
-def _divide(node: exp.Expr, schema: Schema) -> _Term:
-    left, right = (_need(_bind(part, schema), FLOAT64, "/") for part in (node.this, node.expression))
+def _divide(left: _Term, right: _Term) -> _Term:
+    left, right = _need(FLOAT64, left, "/"), _need(FLOAT64, right, "/")
     quotient = left.polars / right.polars
-    if right.is_literal and right.value:  # only what can be zero is guarded
+    if right.value:  # only what can be zero is guarded
         return _Term(FLOAT64, quotient, f"({left.spark} / {right.spark})")
     return _Term(FLOAT64, pl.when(right.polars != 0).then(quotient), f"({left.spark} / NULLIF({right.spark}, 0.0D))")
 
 
-@_reads(exp.Mod)
-def _remainder(node: exp.Expr, schema: Schema) -> _Term:
-    left, right = _bind(node.this, schema), _bind(node.expression, schema)
-    if _number_type((left, right), "%") != INT64:
+def _remainder(left: _Term, right: _Term) -> _Term:
+    if _number_type("%", left, right) != INT64:
         _refuse("% is for integers, because Polars' remainder of doubles is not exact; CAST to BIGINT")
     left, right = _to(left, INT64), _to(right, INT64)
     rest = left.polars % right.polars  # has the divisor's sign, and is null for a divisor of zero
     expr = pl.when((rest != 0) & ((rest < 0) != (left.polars < 0))).then(rest - right.polars).otherwise(rest)
-    divisor = right.spark if right.is_literal and right.value else f"NULLIF({right.spark}, 0L)"
-    return _Term(INT64, expr, f"({left.spark} % {divisor})")
+    return _Term(INT64, expr, f"({left.spark} % {right.spark if right.value else f'NULLIF({right.spark}, 0L)'})")
 
 
-@_reads(exp.Neg, exp.Abs, args="this")
-def _signed(node: exp.Expr, schema: Schema) -> _Term:
-    name = "-" if isinstance(node, exp.Neg) else "ABS"
-    term = _bind(node.this, schema)
-    term = _to(term, _number_type([term], name))
+def _signed(name: str, term: _Term) -> _Term:
+    term = _to(term, _number_type(name, term))
     if name == "ABS":
         return _Term(term.dtype, term.polars.abs(), f"ABS({term.spark})")
     if isinstance(term.value, (int, float)):
-        return _literal(-term.value, term.dtype)
+        return _literal(-term.value)
     return _Term(term.dtype, -term.polars, f"(- {term.spark})")
 
 
-_REAL_FUNCTIONS: dict[type[exp.Expr], Callable[[pl.Expr], pl.Expr]] = {
-    exp.Sqrt: pl.Expr.sqrt,
-    exp.Exp: pl.Expr.exp,
-    exp.Sin: pl.Expr.sin,
-    exp.Cos: pl.Expr.cos,
-    exp.Tan: pl.Expr.tan,
-    exp.Asin: pl.Expr.arcsin,
-    exp.Acos: pl.Expr.arccos,
-    exp.Atan: pl.Expr.arctan,
-    exp.Radians: pl.Expr.radians,
-    exp.Degrees: pl.Expr.degrees,
-    exp.IsNan: lambda x: x.is_nan().fill_null(False),
-    exp.Ln: lambda x: pl.when(x > 0).then(x.log()),
-}
-
-
-@_reads(*_REAL_FUNCTIONS, args="this")
-def _real(node: exp.Expr, schema: Schema) -> _Term:
-    name = node.sql_names()[0].replace("IS_NAN", "ISNAN")  # type: ignore[attr-defined]
-    term = _need(_bind(node.this, schema), FLOAT64, name)
-    dtype = BOOLEAN if name == "ISNAN" else FLOAT64
-    return _Term(dtype, _REAL_FUNCTIONS[type(node)](term.polars), f"{name}({term.spark})")
-
-
-@_reads(exp.Log)
-def _log(node: exp.Expr, schema: Schema) -> _Term:
-    base, term = (_need(_bind(part, schema), FLOAT64, "LOG") for part in (node.this, node.expression))
+def _log(base: _Term, term: _Term) -> _Term:
+    base, term = _need(FLOAT64, base, "LOG"), _need(FLOAT64, term, "LOG")
     if not isinstance(base.value, float) or base.value <= 0 or base.value == 1:
         _refuse("LOG takes a literal base, positive and not 1")
     unit = math.log(base.value)
-    return _Term(FLOAT64, pl.when(term.polars > 0).then(term.polars.log() / unit), f"(LN({term.spark}) / {unit!r}D)")
+    return _Term(FLOAT64, pl.when(term.polars > 0).then(term.polars.log() / unit), f"(LN({term.spark}) / ({unit!r}D))")
 
 
-@_reads(exp.Pow)
-def _power(node: exp.Expr, schema: Schema) -> _Term:
-    base, exponent = (_need(_bind(part, schema), FLOAT64, "POWER") for part in (node.this, node.expression))
+def _power(base: _Term, exponent: _Term) -> _Term:
+    base, exponent = _need(FLOAT64, base, "POWER"), _need(FLOAT64, exponent, "POWER")
     x, y = base.polars, exponent.polars
     expr = x.pow(y)
     if exponent.value == 0.5:  # Polars takes the square root, which differs in one point
         expr = pl.when(x == -math.inf).then(math.inf).otherwise(expr)
-    elif not exponent.is_literal and base.value in (_NOT_LITERAL, 1.0, -1.0):  # C says 1, Java NaN
+    elif not exponent.is_literal and base.value in (None, 1.0, -1.0):  # Polars says 1, as C, and Java NaN
         expr = pl.when((x.abs() == 1) & ~y.is_finite()).then(math.nan).otherwise(expr)
     return _Term(FLOAT64, expr, f"POWER({base.spark}, {exponent.spark})")
 
 
-@_reads(exp.Ceil, exp.Floor, args="this")
-def _round(node: exp.Expr, schema: Schema) -> _Term:
-    name, function = ("CEIL", pl.Expr.ceil) if isinstance(node, exp.Ceil) else ("FLOOR", pl.Expr.floor)
-    term = _bind(node.this, schema)
+def _round(name: str, term: _Term) -> _Term:
     if term.dtype.is_integer():
         return _to(term, INT64)
-    x = _need(term, FLOAT64, name).spark
-    expr = function(_to(term, FLOAT64).polars).cast(INT64, strict=False)
-    spark = f"CASE WHEN {x} >= -9.223372036854775808E18D AND {x} < 9.223372036854775808E18D THEN {name}({x}) END"
-    return _Term(INT64, expr, spark)
+    term = _need(FLOAT64, term, name)
+    x, edge = term.spark, 2.0**63
+    expr = (term.polars.ceil() if name == "CEIL" else term.polars.floor()).cast(INT64, strict=False)
+    return _Term(INT64, expr, f"CASE WHEN {x} >= {-edge}D AND {x} < {edge}D THEN {name}({x}) END")
 
 
-# --- strings, casts, timestamps -----------------------------------------------------------------------------------
-
-_TEXT_FUNCTIONS: dict[type[exp.Expr], tuple[str, pl.DataType, Callable[..., pl.Expr]]] = {
-    exp.Lower: ("LOWER({})", STRING, lambda s: s.str.to_lowercase()),
-    exp.Upper: ("UPPER({})", STRING, lambda s: s.str.to_uppercase()),
-    exp.Trim: ("TRIM({})", STRING, lambda s: s.str.strip_chars(" ")),
-    exp.Length: ("CAST(LENGTH({}) AS BIGINT)", INT64, lambda s: s.str.len_chars().cast(INT64)),
-    exp.StartsWith: ("STARTSWITH({}, {})", BOOLEAN, lambda s, part: s.str.starts_with(part)),
-    exp.EndsWith: ("ENDSWITH({}, {})", BOOLEAN, lambda s, part: s.str.ends_with(part)),
-    exp.Contains: ("CONTAINS({}, {})", BOOLEAN, lambda s, part: s.str.contains(part, literal=True)),
-    exp.DPipe: ("CONCAT({}, {})", STRING, lambda s, part: pl.concat_str(s, part)),
-}
-
-
-@_reads(*_TEXT_FUNCTIONS)
-def _text(node: exp.Expr, schema: Schema) -> _Term:
-    form, dtype, function = _TEXT_FUNCTIONS[type(node)]
-    parts = [part for part in (node.this, node.args.get("expression")) if part]
-    terms = [_need(_bind(part, schema), STRING, form.split("(")[0]) for part in parts]
-    return _Term(dtype, function(*(t.polars for t in terms)), form.format(*(t.spark for t in terms)))
-
-
-@_reads(exp.Concat, args="expressions")
-def _concat(node: exp.Expr, schema: Schema) -> _Term:
-    terms = [_need(_bind(part, schema), STRING, "CONCAT") for part in node.expressions]
-    return _Term(STRING, pl.concat_str([t.polars for t in terms]), f"CONCAT({', '.join(t.spark for t in terms)})")
-
-
-@_reads(exp.Substring, args="this start length")
-def _substring(node: exp.Expr, schema: Schema) -> _Term:
-    term = _need(_bind(node.this, schema), STRING, "SUBSTRING")
-    bounds = [_bind(node.args[name], schema).value for name in ("start", "length") if node.args.get(name)]
-    start, length = (bounds + [None])[:2]
-    if not isinstance(start, int) or not (length is None or isinstance(length, int) and length >= 0):
+def _substring(term: _Term, start: _Term, length: _Term | None = None) -> _Term:
+    term, first, count = _need(STRING, term, "SUBSTRING"), start.value, length.value if length else None
+    if not isinstance(first, int) or (length and not isinstance(count, int)) or (isinstance(count, int) and count < 0):
         _refuse("SUBSTRING takes an integer literal as start, and one of zero or more as length")
-    assert length is None or isinstance(length, int)
-    expr = term.polars.str.slice(start - 1 if start > 0 else start, length)
-    return _Term(STRING, expr, f"SUBSTRING({', '.join([term.spark, *map(str, bounds)])})")
+    expr = term.polars.str.slice(first - 1 if first > 0 else first, count if isinstance(count, int) else None)
+    return _Term(STRING, expr, f"SUBSTRING({term.spark}, {first}{f', {count}' if length else ''})")
 
 
-@_reads(exp.Like, args="this expression negate")
-def _like(node: exp.Expr, schema: Schema) -> _Term:
-    term, pattern = _need(_bind(node.this, schema), STRING, "LIKE"), _bind(node.expression, schema)
-    if not isinstance(pattern.value, str) or re.sub(r"\\[%_\\]", "", pattern.value).count("\\"):
+def _like(term: _Term, pattern: _Term) -> _Term:
+    term, text = _need(STRING, term, "LIKE"), pattern.value
+    if not isinstance(text, str) or "\\" in re.sub(r"\\[%_\\]", "", text):
         _refuse("LIKE takes a literal pattern, in which \\ stands only before % _ or \\")
-    ends = re.fullmatch(r"(%?)([^%_\\]*)(%?)", pattern.value)
-    if ends:  # without a regular expression where none is needed
-        before, plain, after = ends.groups()
-        text = term.polars.str
-        if before and after:
-            expr = text.contains(plain, literal=True)
-        else:
-            expr = text.ends_with(plain) if before else text.starts_with(plain) if after else term.polars == plain
+    if simple := re.fullmatch(r"([^%_\\]*)%", text):  # the common case needs no regular expression
+        expr = term.polars.str.starts_with(simple[1])
     else:
-        marks = {"%": ".*", "_": "."}
-        tokens = re.findall(r"\\.|.", pattern.value, re.DOTALL)
-        expr = term.polars.str.contains(f"(?s)^{''.join(marks.get(t) or re.escape(t[-1]) for t in tokens)}$")
-    like = _Term(BOOLEAN, expr, f"({term.spark} LIKE {pattern.spark})")
-    return _negate(like) if node.args.get("negate") else like
+        marks = [{"%": ".*", "_": "."}.get(t) or re.escape(t[-1]) for t in re.findall(r"(?s)\\.|.", text)]
+        expr = term.polars.str.contains(f"(?s)^{''.join(marks)}$")
+    return _Term(BOOLEAN, expr, f"({term.spark} LIKE {pattern.spark})")
 
 
-_CASTS: dict[exp.DType, pl.DataType] = {
-    exp.DType.BIGINT: INT64,
-    exp.DType.INT: pl.Int32(),
-    exp.DType.DOUBLE: FLOAT64,
-    exp.DType.FLOAT: pl.Float32(),
-    exp.DType.TEXT: STRING,
-    exp.DType.BOOLEAN: BOOLEAN,
+def _clock(name: str, from_micros: str, polars: Callable[[pl.Expr], pl.Expr], term: _Term) -> _Term:
+    if not isinstance(term.dtype, pl.Datetime):
+        _refuse(f"{name} needs a timestamp, not {term.dtype} {term.spark}")
+    if not term.dtype.time_zone:
+        return _Term(INT64, polars(term.polars).cast(INT64), f"CAST({name}({term.spark}) AS BIGINT)")
+    # Spark's own functions would use the session's time zone
+    expr = polars(term.polars.dt.convert_time_zone("UTC")).cast(INT64)
+    return _Term(INT64, expr, from_micros.format(f"UNIX_MICROS({term.spark})"))
+
+
+_CASTS = {
+    "BIGINT": INT64,
+    "INT": pl.Int32(),
+    "DOUBLE": FLOAT64,
+    "FLOAT": pl.Float32(),
+    "TEXT": STRING,
+    "BOOLEAN": BOOLEAN,
 }
-_NUMERALS = {True: r"^ *([+-]?[0-9]+) *\z", False: r"^ *([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?) *\z"}
+_NUMERALS = {
+    True: r"^ *([+-]?[0-9]+) *\z",
+    False: r"^ *([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?) *\z",
+}
 
 
-@_reads(exp.Cast, exp.TryCast, args="this to")
-def _cast(node: exp.Expr, schema: Schema) -> _Term:
-    term, to = _bind(node.this, schema), node.args["to"]
-    if to.this in (exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMP) and isinstance(term.value, str):
-        return _literal(_moment(term.value), pl.Datetime("us", "UTC"))
-    target, source = _CASTS.get(to.this), term.dtype
-    if target is None:
-        _refuse(f"there is no CAST to {to.sql('spark')}, only to BIGINT, INT, DOUBLE, FLOAT, STRING and BOOLEAN")
-    if source in (target, NULL) or target == FLOAT64 and source.is_numeric():
+def _cast(term: _Term, target: pl.DataType) -> _Term:
+    source = term.dtype
+    if source in (target, NULL) or (target == FLOAT64 and source.is_numeric()):
         return _to(term, target)
     if target == pl.Float32() and source != BOOLEAN:  # by way of a double, so that all round alike
-        node = exp.Cast(this=node.this, to=exp.DataType(this=exp.DType.DOUBLE))
-        term = _cast(node, schema)
-        return _Term(target, term.polars.cast(target), f"CAST({term.spark} AS FLOAT)")
-    if source == STRING and target.is_numeric():
+        term = _cast(term, FLOAT64)
+    elif source == STRING and target.is_numeric():
         numeral = _NUMERALS[target.is_integer()]
-        found = f"REGEXP_EXTRACT({term.spark}, {_literal(numeral, STRING).spark}, 1)"
+        found = f"REGEXP_EXTRACT({term.spark}, {_literal(numeral).spark}, 1)"
         term = replace(term, polars=term.polars.str.extract(numeral), spark=found)
     elif source.is_numeric() and target == BOOLEAN:
-        return _compare(exp.NEQ, term, _literal(0, INT64))
+        return _compare("<>", term, _literal(0))
     elif source.is_float() and target == INT64:  # Spark takes 2 to the 63rd for the largest integer
         term = _to(term, FLOAT64)
-        term = replace(term, spark=f"NULLIF({term.spark}, 9.223372036854775808E18D)")
-    elif not (source == BOOLEAN or source.is_integer() or source.is_numeric() and target.is_integer()):
+        term = replace(term, spark=f"NULLIF({term.spark}, {2.0**63}D)")
+    elif not (source == BOOLEAN or source.is_integer() or (source.is_numeric() and target.is_integer())):
         _refuse(f"CAST from {source} to {target} would not be the same everywhere")
     return _Term(target, term.polars.cast(target, strict=False), f"TRY_CAST({term.spark} AS {_spark_type(target)})")
 
 
-_CLOCK: dict[type[exp.Expr], tuple[str, Callable[[pl.Expr], pl.Expr], str]] = {
-    exp.Hour: ("HOUR", lambda t: t.dt.hour(), "(PMOD({0}, 86400000000L) DIV 3600000000L)"),
-    exp.Minute: ("MINUTE", lambda t: t.dt.minute(), "(PMOD({0}, 3600000000L) DIV 60000000L)"),
-    exp.DayOfWeek: (
-        "DAYOFWEEK",
-        lambda t: t.dt.weekday() % 7 + 1,
-        "(PMOD(({0} - PMOD({0}, 86400000000L)) DIV 86400000000L + 4L, 7L) + 1L)",
+_PAIR, _LIST, _DAY = "this expression", "this expressions", "86400000000L"
+_WEEKDAY = f"(PMOD(({{0}} - PMOD({{0}}, {_DAY})) DIV {_DAY} + 4L, 7L) + 1L)"
+# Node class: the arguments that the rule understands, in its order, and the rule. What is not here is refused.
+_RULES: dict[type[exp.Expr], tuple[str, _Rule]] = {
+    exp.Paren: ("this", lambda term: term),
+    exp.And: (_PAIR, partial(_connect, "AND")),
+    exp.Or: (_PAIR, partial(_connect, "OR")),
+    exp.Not: ("this", _not),
+    exp.EQ: (_PAIR, partial(_compare, "=")),
+    exp.NEQ: (_PAIR, partial(_compare, "<>")),
+    exp.LT: (_PAIR, partial(_compare, "<")),
+    exp.LTE: (_PAIR, partial(_compare, "<=")),
+    exp.GT: (_PAIR, partial(_compare, ">")),
+    exp.GTE: (_PAIR, partial(_compare, ">=")),
+    exp.NullSafeEQ: (_PAIR, partial(_compare, "<=>")),
+    exp.NullSafeNEQ: (_PAIR, lambda left, right: _not(_compare("<=>", left, right))),
+    exp.Is: (_PAIR, _is),
+    exp.In: (_LIST, _in),
+    exp.Between: (
+        "this low high",
+        lambda t, low, high: _connect("AND", _compare(">=", t, low), _compare("<=", t, high)),
     ),
+    exp.If: ("this true false", lambda c, then, other=None: _choose("IF", [(c, then)], other or _literal(None))),
+    exp.Nullif: (_PAIR, lambda a, b: _choose("NULLIF", [(_compare("=", a, b), _literal(None))], a)),
+    exp.Coalesce: (_LIST, partial(_pick, "COALESCE")),
+    exp.Greatest: (_LIST, partial(_pick, "GREATEST")),
+    exp.Least: (_LIST, partial(_pick, "LEAST")),
+    exp.Add: (_PAIR, partial(_arithmetic, "+")),
+    exp.Sub: (_PAIR, partial(_arithmetic, "-")),
+    exp.Mul: (_PAIR, partial(_arithmetic, "*")),
+    exp.Div: (_PAIR, _divide),
+    exp.Mod: (_PAIR, _remainder),
+    exp.Neg: ("this", partial(_signed, "-")),
+    exp.Abs: ("this", partial(_signed, "ABS")),
+    exp.Ceil: ("this", partial(_round, "CEIL")),
+    exp.Floor: ("this", partial(_round, "FLOOR")),
+    exp.Sqrt: ("this", _real("SQRT", gives=FLOAT64, polars=pl.Expr.sqrt)),
+    exp.Exp: ("this", _real("EXP", gives=FLOAT64, polars=pl.Expr.exp)),
+    exp.Ln: ("this", _real("LN", gives=FLOAT64, polars=lambda x: pl.when(x > 0).then(x.log()))),
+    exp.Log: (_PAIR, _log),
+    exp.Pow: (_PAIR, _power),
+    exp.Sin: ("this", _real("SIN", gives=FLOAT64, polars=pl.Expr.sin)),
+    exp.Cos: ("this", _real("COS", gives=FLOAT64, polars=pl.Expr.cos)),
+    exp.Tan: ("this", _real("TAN", gives=FLOAT64, polars=pl.Expr.tan)),
+    exp.Asin: ("this", _real("ASIN", gives=FLOAT64, polars=pl.Expr.arcsin)),
+    exp.Acos: ("this", _real("ACOS", gives=FLOAT64, polars=pl.Expr.arccos)),
+    exp.Atan: ("this", _real("ATAN", gives=FLOAT64, polars=pl.Expr.arctan)),
+    exp.Radians: ("this", _real("RADIANS", gives=FLOAT64, polars=pl.Expr.radians)),
+    exp.Degrees: ("this", _real("DEGREES", gives=FLOAT64, polars=pl.Expr.degrees)),
+    exp.IsNan: ("this", _real("ISNAN", gives=BOOLEAN, polars=lambda x: x.is_nan().fill_null(False))),
+    exp.Lower: ("this", _text("LOWER", gives=STRING, polars=lambda s: s.str.to_lowercase())),
+    exp.Upper: ("this", _text("UPPER", gives=STRING, polars=lambda s: s.str.to_uppercase())),
+    exp.Trim: ("this", _text("TRIM", gives=STRING, polars=lambda s: s.str.strip_chars(" "))),
+    exp.Length: (
+        "this",
+        _text("LENGTH", gives=pl.Int32(), polars=lambda s: s.str.len_chars().cast(pl.Int32)),
+    ),
+    exp.Concat: ("expressions", _text("CONCAT", gives=STRING, polars=lambda *s: pl.concat_str(s))),
+    exp.DPipe: (_PAIR, _text("CONCAT", gives=STRING, polars=lambda *s: pl.concat_str(s))),
+    exp.StartsWith: (
+        _PAIR,
+        _text("STARTSWITH", gives=BOOLEAN, polars=lambda s, part: s.str.starts_with(part)),
+    ),
+    exp.EndsWith: (_PAIR, _text("ENDSWITH", gives=BOOLEAN, polars=lambda s, part: s.str.ends_with(part))),
+    exp.Contains: (
+        _PAIR,
+        _text("CONTAINS", gives=BOOLEAN, polars=lambda s, part: s.str.contains(part, literal=True)),
+    ),
+    exp.Substring: ("this start length", _substring),
+    exp.Like: (_PAIR, _like),
+    exp.Hour: (
+        "this",
+        partial(_clock, "HOUR", f"(PMOD({{0}}, {_DAY}) DIV 3600000000L)", lambda t: t.dt.hour()),
+    ),
+    exp.Minute: (
+        "this",
+        partial(_clock, "MINUTE", "(PMOD({0}, 3600000000L) DIV 60000000L)", lambda t: t.dt.minute()),
+    ),
+    exp.DayOfWeek: ("this", partial(_clock, "DAYOFWEEK", _WEEKDAY, lambda t: t.dt.weekday() % 7 + 1)),
 }
-
-
-@_reads(*_CLOCK, args="this")
-def _clock(node: exp.Expr, schema: Schema) -> _Term:
-    name, function, from_micros = _CLOCK[type(node)]
-    inner = node.this.this if isinstance(node.this, exp.TsOrDsToDate) else node.this
-    term = _bind(inner, schema)
-    if not isinstance(term.dtype, pl.Datetime):
-        _refuse(f"{name} needs a timestamp, not {term.dtype} {term.spark}")
-    if not term.dtype.time_zone:
-        return _Term(INT64, function(term.polars).cast(INT64), f"CAST({name}({term.spark}) AS BIGINT)")
-    # Spark's own functions would use the session's time zone
-    expr = function(term.polars.dt.convert_time_zone("UTC")).cast(INT64)
-    return _Term(INT64, expr, from_micros.format(f"UNIX_MICROS({term.spark})"))
-
-
-FUNCTIONS: tuple[str, ...] = tuple(
-    sorted(
-        {name.replace("IS_NAN", "ISNAN") for kind in _READERS if issubclass(kind, exp.Func) for name in kind.sql_names()}
-        - {"AND", "OR", "CASE", "CAST", "LIKE", "TRY_CAST", "DAY_OF_WEEK"}
-        | {"LOG10", "LOG2", "DAYOFWEEK"}
-    )
+_FORMS: dict[type[exp.Expr], str] = {
+    **{kind: form for kind, (form, _) in _RULES.items()},
+    exp.Column: "this",
+    exp.Literal: "this is_string",
+    exp.Boolean: "this",
+    exp.Null: "",
+    exp.Cast: "this to",
+    exp.TryCast: "this to",
+    exp.Case: "this ifs default",
+}
+FUNCTIONS = sorted(
+    {name for kind in _RULES if issubclass(kind, exp.Func) for name in kind.sql_names()}
+    - {"AND", "OR", "LIKE", "IS_NAN", "DAY_OF_WEEK", "IIF", "LEN"}
+    | {"LOG10", "LOG2", "DAYOFWEEK"}
 )

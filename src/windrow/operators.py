@@ -67,7 +67,9 @@ class Operator:
         """Why inputs of these types cannot be taken, or None."""
         return None
 
-    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+    def fields(
+        self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]
+    ) -> dict[str, pl.DataType]:
         """The columns of the state."""
         raise NotImplementedError
 
@@ -109,7 +111,9 @@ class Count(Operator):
 
     kind: ClassVar[str] = "count"
 
-    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+    def fields(
+        self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]
+    ) -> dict[str, pl.DataType]:
         return {"count": pl.Int64()}
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
@@ -134,7 +138,9 @@ class Sum(Operator):
     def refusal(self, types: Sequence[pl.DataType]) -> str | None:
         return _numeric(self.kind, types)
 
-    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+    def fields(
+        self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]
+    ) -> dict[str, pl.DataType]:
         (dtype,) = types
         if isinstance(dtype, pl.Decimal):
             return {"sum": pl.Decimal(38, dtype.scale)}
@@ -180,9 +186,15 @@ class _Extreme(Operator):
     sign: ClassVar[int]
 
     def refusal(self, types: Sequence[pl.DataType]) -> str | None:
-        return f"{self.kind} needs values with an order, and this is {types[0]}" if types[0].is_nested() else None
+        return (
+            f"{self.kind} needs values with an order, and this is {types[0]}"
+            if types[0].is_nested()
+            else None
+        )
 
-    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+    def fields(
+        self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]
+    ) -> dict[str, pl.DataType]:
         return {"value": types[0]}
 
     def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
@@ -232,9 +244,9 @@ def _codes(column: pl.Series) -> tuple[Ints, Any]:
             pl.Series((codes ^ ((codes >> 63) & np.int64(2**63 - 1))).view(np.float64)), valid
         ).cast(dtype)
     if physical.dtype.is_integer() and physical.dtype not in (pl.UInt64(), pl.Int128()):
-        return physical.fill_null(0).cast(pl.Int64).to_numpy(), lambda codes, valid: (
-            _masked(pl.Series(codes), valid).cast(physical.dtype).cast(dtype)
-        )
+        return physical.fill_null(0).cast(
+            pl.Int64
+        ).to_numpy(), lambda codes, valid: _masked(pl.Series(codes), valid).cast(physical.dtype).cast(dtype)
     distinct = column.drop_nulls().unique().sort()
     ranks = (column.rank("dense").cast(pl.Int64) - 1).fill_null(0).to_numpy()
     return ranks, lambda codes, valid: distinct.gather(_masked(pl.Series(codes), valid))
@@ -247,7 +259,9 @@ class Product(Operator):
     def refusal(self, types: Sequence[pl.DataType]) -> str | None:
         return _numeric(self.kind, types)
 
-    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+    def fields(
+        self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]
+    ) -> dict[str, pl.DataType]:
         return {"product": pl.Float64()}
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
@@ -278,7 +292,9 @@ class Logs(Operator):
     def refusal(self, types: Sequence[pl.DataType]) -> str | None:
         return _numeric(self.kind, types)
 
-    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+    def fields(
+        self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]
+    ) -> dict[str, pl.DataType]:
         return {"logs": pl.Float64(), "zeros": pl.Int64(), "negatives": pl.Int64()}
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
@@ -310,7 +326,9 @@ class Moments(Operator):
     def refusal(self, types: Sequence[pl.DataType]) -> str | None:
         return _numeric(self.kind, types)
 
-    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+    def fields(
+        self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]
+    ) -> dict[str, pl.DataType]:
         return {"n": pl.Float64(), "mean": pl.Float64(), "m2": pl.Float64()}
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
@@ -352,7 +370,9 @@ class Bag(Operator):
     def refusal(self, types: Sequence[pl.DataType]) -> str | None:
         return f"needs values with an order, and this is {types[0]}" if types[0].is_nested() else None
 
-    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+    def fields(
+        self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]
+    ) -> dict[str, pl.DataType]:
         return {"values": pl.List(types[0]), "counts": pl.List(pl.Int64())}
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:

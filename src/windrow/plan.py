@@ -97,6 +97,7 @@ class Group:
     members: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # (timeline, signature) → queries
     held: dict[Held, None] = field(default_factory=dict)
     parent: Group | None = None
+    children: list[Group] = field(default_factory=list)
     why: str = ""
 
     @property
@@ -113,12 +114,24 @@ class Group:
         return shown + (" (sessions)" if self.sessions_apart else "")
 
     @property
+    def cutting(self) -> list[Timeline]:
+        """The timelines whose edges cut its slices: its own, and those of the groups that are rolled up from it."""
+        return [timeline for group in (self, *self.children) for timeline in group.timelines]
+
+    @property
+    def gap(self) -> int | None:
+        """The smallest session gap: what connects the events of one slice."""
+        gaps = [timeline.window.gap for timeline in self.cutting if isinstance(timeline.window, Session)]
+        return min(gaps, default=None)
+
+    @property
     def has_sessions(self) -> bool:
         return any(isinstance(timeline.window, Session) for timeline in self.timelines)
 
     @property
     def filters(self) -> list[Expression | None]:
-        return [one.where for one in self.held if one.operator == ROWS]
+        """The filters of its own queries."""
+        return list(dict.fromkeys(signature.where for signature in self.signatures))
 
     def add(self, entry: Entry, number: int) -> None:
         query = entry.query
@@ -164,10 +177,14 @@ class Plan:
     def explain(self) -> str:
         """The plan as text: groups, operators, edges, placement, and why."""
         described = self.to_dict()
-        lines = [f"{described['queries']:,} queries in {len(self.groups)} slice group{'s'[: len(self.groups) > 1]}"]
+        lines = [
+            f"{described['queries']:,} queries in {len(self.groups)} slice group{'s'[: len(self.groups) > 1]}"
+        ]
         for group in described["groups"]:
             lines.append(f"group {group['name']}")
-            lines.append(f"  queries    {group['queries']:,} over {group['windows']:,} windows: {_some(group['shows'])}")
+            lines.append(
+                f"  queries    {group['queries']:,} over {group['windows']:,} windows: {_some(group['shows'])}"
+            )
             lines.append(f"  edges      {group['edges']}")
             lines.append(f"  operators  {len(group['operators'])}: {_some(group['operators'])}")
             lines.append(f"  sliced     {group['sliced']}")
@@ -193,10 +210,9 @@ def plan(queries: Iterable[Query | Entry], time: str, rates: Rates | None = None
             raise QueryError(f"two queries are called {query.name!r}")
         names.add(query.name)
         source = Source(query.time or time, query.distinct_on, query.filter_first)
-        keys = tuple(sorted(query.by))
-        group = groups.get((source, keys))
+        group = groups.get((source, query.by))
         if group is None:
-            group = groups[source, keys] = Group(source, keys)
+            group = groups[source, query.by] = Group(source, query.by)
         group.add(entry, number)
     if rates is not None:
         _part_sessions(groups, entries, rates)
@@ -209,7 +225,9 @@ def plan(queries: Iterable[Query | Entry], time: str, rates: Rates | None = None
 def _part_sessions(groups: dict[Any, Group], entries: Sequence[Entry], rates: Rates) -> None:
     """A gap so small that its slices are no longer few beside the events gets a group of its own."""
     for key, group in list(groups.items()):
-        both = group.has_sessions and any(isinstance(timeline.window, FixedWindow) for timeline in group.timelines)
+        both = group.has_sessions and any(
+            isinstance(timeline.window, FixedWindow) for timeline in group.timelines
+        )
         if not both or not _too_many(group.edges_per_second() * rates.distinct(group.keys), rates):
             continue
         fixed, apart = Group(group.source, group.keys), Group(group.source, group.keys, sessions_apart=True)
@@ -234,11 +252,14 @@ def _roll_up(ordered: list[Group], rates: Rates | None) -> None:
             if set(group.keys) < set(one.keys) and one.source == group.source and one.parent is None
         ]
         for one in sorted(finer, key=lambda one: len(one.keys)):
-            together = (one.edges_per_second() + group.edges_per_second()) * (rates.distinct(one.keys) if rates else 0)
+            together = (one.edges_per_second() + group.edges_per_second()) * (
+                rates.distinct(one.keys) if rates else 0
+            )
             if rates and _too_many(together, rates):
                 group.why = f"not rolled up: slices of {one.name} would be more than {SHARING_LIMIT:.0%} of the events"
                 continue
             group.parent, group.why = one, ""
+            one.children.append(group)
             for held in group.held:
                 one.hold(held)
             break

@@ -54,7 +54,9 @@ class Query:
         if not isinstance(name, str) or not name:
             raise QueryError(f"a query needs a name, not {name!r}")
         if not isinstance(window, Window):
-            raise QueryError(f"query {name!r}: window must be made by tumbling(…), session(…) and so on, not {window!r}")
+            raise QueryError(
+                f"query {name!r}: window must be made by tumbling(…), session(…) and so on, not {window!r}"
+            )
         put(self, "window", window)
         put(self, "aggregates", _aggregates(name, aggregates))
         put(self, "by", _columns(name, "by", by))
@@ -108,7 +110,9 @@ def _aggregates(name: str, given: Aggregate | str | Iterable[Aggregate | str]) -
             raise QueryError(f"query {name!r}: {error}") from error
         for one in asked:
             if not isinstance(one, Aggregate):
-                raise QueryError(f"query {name!r}: {one!r} is not an aggregate; write wr.mean('x') or 'mean(x)'")
+                raise QueryError(
+                    f"query {name!r}: {one!r} is not an aggregate; write wr.mean('x') or 'mean(x)'"
+                )
     if not asked:
         raise QueryError(f"query {name!r} has no aggregates")
     names = [one.name for one in asked]
@@ -116,7 +120,9 @@ def _aggregates(name: str, given: Aggregate | str | Iterable[Aggregate | str]) -
         twice = next(one for one in names if names.count(one) > 1)
         raise QueryError(f"query {name!r} has two columns called {twice!r}; give one an alias")
     if reserved := set(names) & set(RESERVED):
-        raise QueryError(f"query {name!r}: {min(reserved)!r} is a column of every result; choose another alias")
+        raise QueryError(
+            f"query {name!r}: {min(reserved)!r} is a column of every result; choose another alias"
+        )
     return asked
 
 

@@ -8,15 +8,14 @@ A state is the serialized form of an Apache DataSketches sketch, one `bytes` per
 | sketch                           | answers         | error()                                    |
 | -------------------------------- | --------------- | ------------------------------------------ |
 | `Kll(k=200)`                     | quantiles       | 1.3 % of the rank, in 99 of 100 sketches   |
-| `Hll(lg_k=12)`                   | distinct values | 3.2 % relative, at two standard deviations |
+| `Hll(lg_k=12)`                   | distinct values | 3.3 % relative, at two standard deviations |
 | `Frequent(dtype, lg_max_map=10)` | frequent values | 0.13 % of the number of events, always     |
 
-lift and merge write that form themselves, with NumPy and Polars: the library takes arrays for KLL only, and
-windrow runs no Python per event; its KLL tosses coins that cannot be seeded, and its HLL and frequent items
-depend on the order of arrival, so that a replay would give another answer. Here a state depends on a slice's
-values and a merge on the states, never on their order, and an HLL state is the same for every tree of merges.
-Only lowering, `error()` and HLL states with 4 or 6 bits a register need the library itself.
-
+lift and merge write that form themselves, with NumPy and Polars: the library takes arrays for KLL only, and windrow
+runs no Python per event; its KLL tosses coins that cannot be seeded, and its HLL and frequent items depend on the order
+of arrival, so that a replay would give another answer. Here a state depends on a slice's values and a merge on the
+states, never on their order, and an HLL state is the same for every tree of merges. Only lowering, `error()` and HLL
+states with 4 or 6 bits a register need the library itself.
 Karnin et al. 2016 (KLL); Flajolet et al. 2007 (HLL); Misra, Gries 1982 and Agarwal et al. 2012 (frequent).
 """
 
@@ -115,9 +114,9 @@ def _capacities(k: int, levels: int) -> tuple[int, ...]:
 class Kll:
     """Quantiles of values as doubles (integers beyond 2^53 are rounded; times are their integers).
 
-    NaN is left out: windrow puts it above every number, KLL has no such place, and Spark's KLL leaves it out.
-    An item on level h stands for 2^h values. From a full level every second item goes up, the odd or the even
-    by the toss of a coin, so that errors cancel. The coin is a hash of the items, so an adversary can foresee it.
+    NaN is left out: windrow puts it above every number, KLL has no such place, and Spark's KLL leaves it out. An item
+    on level h stands for 2^h values. From a full level every second item goes up, the odd or the even by the toss of a
+    coin, so that errors cancel. The coin is a hash of the items: whoever chooses the values could foresee it.
     """
 
     k: int = 200
@@ -128,9 +127,8 @@ class Kll:
 
     def lift(self, values: pl.Series, offsets: Array) -> list[bytes | None]:
         ids, doubles = _slice_ids(values, offsets), _doubles(values)
-        number = ~np.isnan(doubles)
-        doubles, ranges = doubles[number], _ranges(ids[number], offsets)
-        slices = (doubles[a:b] for a, b in ranges)
+        ids, doubles = ids[number := ~np.isnan(doubles)], doubles[number]
+        slices = (doubles[a:b] for a, b in _ranges(ids, offsets))
         return [self._write(len(x), x.min(), x.max(), [x]) if len(x) else None for x in slices]
 
     def merge(self, states: Sequence[bytes]) -> bytes:
@@ -149,15 +147,15 @@ class Kll:
         return head + struct.pack("<2d", low, high) + b"".join(level.tobytes() for level in levels)
 
     def _compress(self, levels: list[Array]) -> list[Array]:
-        """Halve levels that are too full, lowest first, until the whole fits; sort them all."""
+        """Halve levels that are too full, lowest first, until the whole fits; leave none empty; sort all."""
         kept, total = list[Array](), sum(map(len, levels))
         for height, level in enumerate(levels):  # which may grow at its end while it is walked
             level, capacities = np.sort(level), _capacities(self.k, len(levels))
             if total > sum(capacities) and len(level) > capacities[height]:
-                odd, coin = len(level) % 2, (zlib.crc32(level.data, height) * 0x9E3779B1 >> 31) & 1
-                half = level[odd + coin :: 2]
+                rest, coin = 2 - len(level) % 2, (zlib.crc32(level.data, height) * 0x9E3779B1 >> 31) & 1
+                half = level[rest + coin :: 2]
                 levels[height + 1 : height + 2] = [np.concatenate([*levels[height + 1 : height + 2], half])]
-                level, total = level[:odd], total - len(half)
+                level, total = level[:rest], total - len(half)
             kept.append(level)
         return kept
 
@@ -181,7 +179,10 @@ class Kll:
         As in Spark's `percentile_approx` never an interpolated value; q=0 and q=1 are the exact extremes.
         """
         sketch = _library().kll_doubles_sketch.deserialize(state)
-        return [None] * len(qs) if sketch.is_empty() else list(sketch.get_quantiles(list(qs), True))
+        if sketch.is_empty():
+            return [None] * len(qs)
+        ends: dict[float, Any] = {0: sketch.get_min_value(), 1: sketch.get_max_value()}
+        return [ends.get(q, v) for q, v in zip(qs, sketch.get_quantiles(list(qs), True), strict=True)]
 
     def error(self) -> float:
         """How far the rank of an answer may be from q, as a share of all values, in 99 of 100 sketches."""
@@ -235,9 +236,9 @@ def _hash_text(items: pl.Series) -> Array:
 class Hll:
     """Distinct values: integers as int64, floats as doubles (NaN is one value, -0.0 is 0.0), text as UTF-8.
 
-    As Spark's `hll_sketch_agg` for int, bigint, string, binary; it takes no others. Times are integers: units
-    must agree (in Spark `unix_micros`); decimals, categories, 128-bit integers are text. Empty strings do not
-    count, as in DataSketches and Spark. An estimate depends on the values, not on the order they came in.
+    As Spark's `hll_sketch_agg` for int, bigint, string, binary; it takes no others. Times are integers: units must
+    agree (in Spark `unix_micros`); decimals, categories, 128-bit integers are text. Empty strings do not count, as in
+    DataSketches and Spark. An estimate depends on the values, not on the order they came in.
     """
 
     lg_k: int = 12
@@ -260,11 +261,10 @@ class Hll:
     def merge(self, states: Sequence[bytes]) -> bytes:
         coupons, filled = zip(*map(self._read, states), strict=True)
         registers = [x for x in filled if x is not None]
-        highest = np.maximum.reduce(registers) if registers else None
-        return self._write(np.unique(np.concatenate(coupons)), highest)
+        return self._write(np.unique(np.concatenate(coupons)), np.maximum.reduce(registers) if registers else None)
 
     def _write(self, coupons: Array, registers: Array | None) -> bytes:
-        """The compact form of distinct, sorted coupons: a list, a set, or if many, 8-bit registers."""
+        """The compact form of distinct, sorted coupons: a list, a set, or registers flagged as merged."""
         lg_k, count = self.lg_k, len(coupons)
         if registers is None and count <= (3 << lg_k >> 5 if lg_k >= 8 else 7):
             if count < 8:
@@ -276,10 +276,7 @@ class Hll:
         np.maximum.at(registers, at, ranks)
         counts = np.bincount(registers, minlength=64)
         low, high = (counts * np.exp2(-np.arange(64.0))).reshape(2, 32).sum(1)  # sums of powers of two: exact
-        merged = (
-            8 | 16
-        )  # compact, and flagged as out of order: the estimate is then that of the registers alone
-        head = struct.pack("<8B3d2I", 10, 1, 7, lg_k, 0, merged, 0, 10, 0.0, low, high, counts[0], 0)
+        head = struct.pack("<8B3d2I", 10, 1, 7, lg_k, 0, 24, 0, 10, 0.0, low, high, counts[0], 0)
         return head + registers.tobytes()
 
     def _read(self, state: bytes) -> tuple[Array, Array | None]:
@@ -287,9 +284,8 @@ class Hll:
         if state[7] & 3 < 2:
             coupons = np.frombuffer(state[4 * state[0] :], np.uint32)
             return coupons[coupons != 0], None
-        if state[7] >> 2 != 2:  # four or six bits a register
-            library = _library()
-            union = library.hll_union(self.lg_k)
+        if state[7] >> 2 & 3 != 2:  # four or six bits a register
+            union = (library := _library()).hll_union(self.lg_k)
             union.update(library.hll_sketch.deserialize(state))
             state = union.get_result(library.tgt_hll_type.HLL_8).serialize_compact()
         return np.empty(0, np.uint32), np.frombuffer(state, np.uint8, 1 << self.lg_k, 40)
@@ -308,11 +304,11 @@ class Hll:
 class Frequent:
     """The most frequent values of a column of type `dtype`, in that type.
 
-    A state keeps at most `capacity` items. If there are more, the largest count beyond is taken off all, and
-    what stays positive is kept. All ever taken off is the state's offset; offset · (capacity + 1) ≤ events in
-    every tree of merges (the library's bound: 3.5 / 2^lg_max_map). lift has no Python per item; merge and top
-    have, per kept item. Items are UTF-8 (`frequent_strings_sketch`, Spark's string) or 8 bytes
-    (`frequent_items_sketch` with `PyLongsSerDe` or `PyDoublesSerDe`, Spark's bigint and double).
+    A state keeps at most `capacity` items. If there are more, the largest count beyond is taken off all, and what stays
+    positive is kept. All ever taken off is the state's offset; offset · (capacity + 1) ≤ events in every tree of merges
+    (the library's bound: 3.5 / 2^lg_max_map). lift has no Python per item; merge and top have, per kept item. Items are
+    UTF-8 (`frequent_strings_sketch`) or 8 bytes (`frequent_items_sketch` with `PyLongsSerDe` or `PyDoublesSerDe`). So
+    are Spark's `approx_top_k_accumulate(x, capacity)` for string, bigint, double; 8 bytes of null count follow.
     """
 
     dtype: pl.DataType
@@ -383,7 +379,7 @@ class Frequent:
         return items, weights, offset, total
 
     def top(self, state: bytes, k: int) -> pl.DataFrame:
-        """At most k items of highest count: `item`, `count` (never too low), `lower` (never too high).
+        """At most k items of highest count: `value`, `count` (never too low), `lower` (never too high).
 
         Ties are in the order of items. Every item with more than error() · events is there.
         """
@@ -395,8 +391,8 @@ class Frequent:
             kind = np.float64 if self.dtype.is_float() else np.uint64 if self.dtype == pl.UInt64 else np.int64
             found = pl.Series(np.array(items, np.int64).view(kind)).cast(self.dtype)
         lower = pl.Series(weights, dtype=pl.Int64)
-        table = pl.DataFrame({"item": found, "count": lower + offset, "lower": lower})
-        return table.sort("count", "item", descending=[True, False]).head(k)
+        table = pl.DataFrame({"value": found, "count": lower + offset, "lower": lower})
+        return table.sort("count", "value", descending=[True, False]).head(k)
 
     def error(self) -> float:
         """How far `count` and `lower` may be apart, as a share of the number of events; certain."""

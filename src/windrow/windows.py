@@ -25,6 +25,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, NamedTuple
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+FURTHEST = 2**62  # times and bounds stay within ±FURTHEST, so that differences of two never wrap around
 
 Duration = str | timedelta | int
 
@@ -59,7 +60,9 @@ class Length(NamedTuple):
 def duration(value: Duration, what: str = "length") -> Length:
     """Read a length as people write it: "90 seconds", "1 hour 30 minutes", a timedelta, or a plain integer."""
     if isinstance(value, bool) or not isinstance(value, str | timedelta | int):
-        raise TypeError(f"{what} must be a duration such as '90 seconds', a timedelta or an integer, not {value!r}")
+        raise TypeError(
+            f"{what} must be a duration such as '90 seconds', a timedelta or an integer, not {value!r}"
+        )
     if isinstance(value, timedelta):
         return _checked(Length(value // timedelta(microseconds=1), True), value, what)
     if isinstance(value, int):
@@ -71,7 +74,9 @@ def duration(value: Duration, what: str = "length") -> Length:
         if unit not in _UNITS:
             unit = unit.removesuffix("s")
         if not part or unit not in _UNITS:
-            raise ValueError(f"{what} {value!r} is not a duration: write it like '90 seconds' or '1 hour 30 minutes'")
+            raise ValueError(
+                f"{what} {value!r} is not a duration: write it like '90 seconds' or '1 hour 30 minutes'"
+            )
         whole, _, fraction = number.partition(".")
         scale = _UNITS[unit]
         micros = int(whole) * scale
@@ -87,8 +92,8 @@ def duration(value: Duration, what: str = "length") -> Length:
 
 
 def _checked(length: Length, value: Duration, what: str) -> Length:
-    if not INT64_MIN <= length.units <= INT64_MAX:
-        raise ValueError(f"{what} {value!r} does not fit into 64 bits")
+    if abs(length.units) > FURTHEST:
+        raise ValueError(f"{what} {value!r} is longer than any measure: at most {FURTHEST} units")
     return length
 
 

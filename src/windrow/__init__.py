@@ -1,0 +1,40 @@
+"""windrow: many window queries over event streams, answered in one pass."""
+
+from windrow.aggregates import (
+    Aggregate,
+    aggregate,
+    approx_distinct,
+    approx_quantile,
+    arg_max,
+    arg_min,
+    count,
+    distinct,
+    first,
+    formula,
+    geometric_mean,
+    last,
+    m4,
+    max,
+    mean,
+    median,
+    min,
+    mode,
+    product,
+    quantile,
+    range_ as range,
+    stddev,
+    stddev_pop,
+    sum,
+    top_k,
+    variance,
+    variance_pop,
+)
+from windrow.binding import InputError
+from windrow.engine import Engine, Metrics, windows
+from windrow.expressions import ExpressionError
+from windrow.plan import Plan, Rates, plan
+from windrow.query import Query, QueryError
+from windrow.results import results_of
+from windrow.windows import cumulating, session, sliding, tumbling
+
+__version__ = "0.1.0"

@@ -1,0 +1,341 @@
+"""Assembly: slices and a watermark become results.
+
+Rows of the slice table are sorted by (key, slice); a window of a key is an index range [lo, hi) of them. First all due
+windows of all queries are listed as such ranges, then each operator combines its ranges (see `ranges`), then each signature
+turns states into columns, and only at the end are rows written out per query. Everything is one array operation over all
+keys and windows at once.
+
+The windows that are due are listed per lattice in the cheaper of two ways: all windows between two times, for every key (few
+windows, or keys that are dense), or for every row the windows that it is the first row of (sparse keys, pauses, short
+windows). Both cost at most a step per row and lattice, and neither sees the empty windows of a pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from windrow.expressions import Expression
+from windrow.operators import Combined
+from windrow.plan import ROWS, Group, Held, Signature, Timeline
+from windrow.ranges import Ints, ramp
+from windrow.sessions import Runs, Sessions
+from windrow.slices import SliceSchema
+from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN, FixedWindow
+
+
+class Rows:
+    """A slice table sorted by (key, slice), and where each key's rows are."""
+
+    def __init__(self, table: pl.DataFrame, schema: SliceSchema) -> None:
+        self.table, self.schema = table, schema
+        self.start = table["slice_start"].to_numpy()
+        self.key, self.keys, self.key_count = _numbered(table, list(schema.keys))
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @cached_property
+    def ranks(self) -> tuple[Ints, Ints | None]:
+        """The distinct slice starts, and each row's (key, rank of its start) as one number; None when no row is missing."""
+        distinct = np.unique(self.start)
+        if len(distinct) * self.key_count == len(self):
+            return distinct, None
+        return distinct, self.key * (len(distinct) + 1) + np.searchsorted(distinct, self.start)
+
+    def first_at(self, key: Ints, time: Ints) -> Ints:
+        """The first row of each key whose slice starts at or after a time."""
+        distinct, numbers = self.ranks
+        rank = np.searchsorted(distinct, time, "left")
+        if numbers is None:
+            return key * len(distinct) + rank
+        return np.searchsorted(numbers, key * (len(distinct) + 1) + rank, "left")
+
+    @cached_property
+    def runs(self) -> Runs:
+        first, last = (self.table[name].to_numpy() for name in ("first", "last"))
+        return Runs(self.key, self.start, first, last)
+
+    def keys_at(self, key: Ints) -> pl.DataFrame:
+        """The key columns for key numbers; without keys, a frame without columns."""
+        return self.keys[key] if self.keys.width else self.keys
+
+    def choose(self, rows: npt.NDArray[np.generic]) -> Rows:
+        return Rows(
+            self.table[rows] if rows.dtype != np.bool_ else self.table.filter(pl.Series(rows)), self.schema
+        )
+
+
+def _numbered(table: pl.DataFrame, keys: list[str]) -> tuple[Ints, pl.DataFrame, int]:
+    """The number of each row's key, from 0 in the order of the sorted table; the keys; how many they are."""
+    if not keys:
+        return np.zeros(table.height, np.int64), pl.DataFrame(), min(1, table.height)
+    fresh = table.select(pl.any_horizontal(pl.col(key).ne_missing(pl.col(key).shift(1)) for key in keys)).to_series()
+    if len(fresh):
+        fresh = fresh.scatter(0, True)
+    number = (fresh.cum_sum().cast(pl.Int64) - 1).to_numpy()
+    found = table.select(keys).filter(fresh)
+    return number, found, found.height
+
+
+@dataclass(frozen=True)
+class Lattices:
+    """Every lattice of a group's fixed windows, as arrays."""
+
+    period: Ints
+    phase: Ints
+    length: Ints
+    since: Ints
+    until: Ints  # windows start before it, INT64_MAX for all
+    timeline: Ints
+
+    @staticmethod
+    def of(group: Group) -> Lattices:
+        rows = [
+            (*lattice, timeline.since, timeline.until, place)
+            for timeline, place in group.timelines.items()
+            if isinstance(timeline.window, FixedWindow)
+            for lattice in timeline.window.lattices()
+        ]
+        return Lattices(*np.array(rows, np.int64).reshape(-1, 6).T)
+
+    def any_end(self, after: int, upto: int) -> bool:
+        """Whether a window ends after one time and at or before another."""
+        if after == INT64_MIN or upto == INT64_MAX:
+            return bool(len(self.period))
+        ends = self.phase + self.length
+        return bool(((upto - ends) // self.period > (after - ends) // self.period).any())
+
+    def horizon(self, frozen: int) -> int:
+        """The start of the earliest window that is not frozen; nothing before it is needed."""
+        if not len(self.period):
+            return INT64_MAX
+        after = np.maximum(frozen, -2 * FURTHEST + self.length + self.phase)
+        starts = self.phase + ((after - self.length - self.phase) // self.period + 1) * self.period
+        # a query that came later has no window that starts before it did
+        waits = self.phase - ((self.phase - np.maximum(self.since, -FURTHEST)) // self.period) * self.period
+        starts = np.where(self.since > INT64_MIN, np.maximum(starts, waits), starts)
+        return int(np.where(starts < self.until, starts, INT64_MAX).min())
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of keys as ranges of rows; a column for each."""
+
+    timeline: Ints
+    key: Ints
+    start: Ints
+    end: Ints
+    lo: Ints
+    hi: Ints
+    lead: Ints  # up to this row lie the events that a query that is being removed still has to answer
+
+    def take(self, chosen: npt.NDArray[np.generic]) -> Windows:
+        return Windows(*(getattr(self, name)[chosen] for name in Windows.__dataclass_fields__))
+
+    @staticmethod
+    def join(parts: Iterable[Windows]) -> Windows:
+        several = list(parts)
+        return Windows(
+            *(
+                np.concatenate([np.empty(0, np.int64), *(getattr(part, name) for part in several)])
+                for name in Windows.__dataclass_fields__
+            )
+        )
+
+
+def due(rows: Rows, lattices: Lattices, after: int, upto: int) -> Windows:
+    """The windows with a row in them that end after one time and at or before another."""
+    if not len(rows) or not len(lattices.period):
+        return Windows.join([])
+    known = rows.start[rows.start > INT64_MIN]
+    if not len(known):
+        return Windows.join([])
+    low, high = int(known.min()), int(known.max())
+    period, phase, length = lattices.period, lattices.phase, lattices.length
+    since = np.maximum(lattices.since, low - length - period)
+    least = np.maximum(-((phase - since) // period), (max(after, low) - length - phase) // period + 1)
+    most = np.minimum((high - phase) // period, (np.minimum(upto, high + length) - length - phase) // period)
+    most = np.minimum(most, (np.minimum(lattices.until, high + 1) - 1 - phase) // period)
+    count = np.maximum(most - least + 1, 0)
+    by_range = (count > 0) & (count * rows.key_count <= max(len(rows), 64))
+    parts = [_by_range(rows, lattices, np.flatnonzero(by_range), least, count)]
+    parts += [
+        _by_row(rows, lattices, int(at), int(least[at]), int(most[at]))
+        for at in np.flatnonzero((count > 0) & ~by_range)
+    ]
+    return Windows.join(parts)
+
+
+def _by_range(rows: Rows, lattices: Lattices, chosen: Ints, least: Ints, count: Ints) -> Windows:
+    of = np.repeat(chosen, count[chosen])
+    start = lattices.phase[of] + (least[of] + ramp(count[chosen])) * lattices.period[of]
+    keys = rows.key_count
+    if keys > 1:
+        of, start = np.repeat(of, keys), np.repeat(start, keys)
+        key = np.tile(np.arange(keys), len(of) // keys)
+    else:
+        key = np.zeros(len(of), np.int64)
+    return _ranged(rows, lattices, of, key, start)
+
+
+def _by_row(rows: Rows, lattices: Lattices, at: int, least: int, most: int) -> Windows:
+    period, phase, length = int(lattices.period[at]), int(lattices.phase[at]), int(lattices.length[at])
+    start = np.maximum(rows.start, -FURTHEST - length - 1)
+    before = np.append(-FURTHEST - length - 1, start[:-1])
+    before[np.append(True, rows.key[1:] != rows.key[:-1])] = -FURTHEST - length - 1
+    last = np.minimum((start - phase) // period, most)
+    first = np.maximum((np.maximum(before, start - length) - phase) // period + 1, least)
+    count = np.maximum(last - first + 1, 0)
+    row = np.repeat(np.arange(len(rows)), count)
+    begin = phase + (first[row] + ramp(count)) * period
+    return _ranged(rows, lattices, np.full(len(row), at), rows.key[row], begin, row)
+
+
+def _ranged(
+    rows: Rows, lattices: Lattices, of: Ints, key: Ints, start: Ints, lo: Ints | None = None
+) -> Windows:
+    end = start + lattices.length[of]
+    lo = rows.first_at(key, start) if lo is None else lo
+    hi = lead = rows.first_at(key, end)
+    until = lattices.until[of]
+    if (until < end).any():
+        lead = rows.first_at(key, np.minimum(until, end))
+    found = Windows(lattices.timeline[of], key, start, end, lo, hi, lead)
+    empty = lead <= lo
+    return found.take(~empty) if empty.any() else found
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers to one signature: which windows, of which queries, with which columns."""
+
+    where: Expression | None
+    window: Ints  # place in the windows
+    query: Ints
+    columns: Mapping[str, pl.Series]
+    column_of: Ints  # place in the columns
+
+
+class Assembler:
+    """Lowers windows of a group to answers. Prepared once per plan."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.timelines: Sequence[Timeline] = list(group.timelines)
+        self.lattices = Lattices.of(group)
+        self._signatures: Sequence[Signature] = list(group.signatures)
+        wanted: dict[int, list[int]] = {}
+        members: dict[int, list[list[int]]] = {}
+        for (timeline, signature), queries in group.members.items():
+            wanted.setdefault(signature, []).append(timeline)
+            members.setdefault(signature, []).append(queries)
+        self._wanted: dict[int, npt.NDArray[np.bool_]] = {}
+        self._first: dict[int, Ints] = {}
+        self._count: dict[int, Ints] = {}
+        self._queries: dict[int, Ints] = {}
+        for signature, places in wanted.items():
+            sizes = np.array([len(queries) for queries in members[signature]], np.int64)
+            mask, first, count = (np.zeros(len(self.timelines), np.int64) for _ in range(3))
+            mask[places], count[places], first[places] = 1, sizes, np.cumsum(sizes) - sizes
+            self._wanted[signature] = mask.astype(np.bool_)
+            self._first[signature], self._count[signature] = first, count
+            self._queries[signature] = np.array(
+                [one for queries in members[signature] for one in queries], np.int64
+            )
+        self._users: dict[Held, list[int]] = {}
+        for place, signature in enumerate(self._signatures):
+            for one in _held_by(signature):
+                self._users.setdefault(one, []).append(place)
+
+    def counts(
+        self, rows: Rows, windows: Windows, where: Expression | None, upto: Ints | None = None
+    ) -> Ints:
+        """How many events that satisfy a filter each window holds."""
+        held = Held(ROWS, where)
+        combined = held.operator.combine(
+            rows.schema.state(rows.table, held), windows.lo, windows.hi if upto is None else upto
+        )
+        return combined["count"].to_numpy()  # type: ignore[index,no-any-return]
+
+    def answers(
+        self,
+        rows: Rows,
+        windows: Windows,
+        keep: Mapping[Expression | None, npt.NDArray[np.bool_]] | None = None,
+    ) -> Iterator[Answers]:
+        """The answers for these windows; `keep` says per filter which windows are wanted, by default those not empty."""
+        if not len(windows.lo):
+            return
+        full: dict[Expression | None, npt.NDArray[np.bool_]] = {}
+        for where in self.group.filters:
+            full[where] = keep[where] if keep else self.counts(rows, windows, where, windows.lead) > 0
+        combined: dict[Held, tuple[Combined, Ints | None]] = {}
+        for place, signature in enumerate(self._signatures):
+            chosen = full[signature.where]
+            if not self._wanted[place].all():
+                chosen = chosen & self._wanted[place][windows.timeline]
+            index = np.flatnonzero(chosen)
+            if not len(index):
+                continue
+            columns, at = {}, 0
+            states = [
+                self._state(rows, windows, one, index, full, combined) for one in _operators_of(signature)
+            ]
+            for asked in signature.aggregates:
+                size = len(asked.operators)
+                columns[asked.name] = asked.lower(states[at : at + size])
+                at += size
+            timeline = windows.timeline[index]
+            count = self._count[place][timeline]
+            queries = self._queries[place][np.repeat(self._first[place][timeline], count) + ramp(count)]
+            yield Answers(signature.where, np.repeat(index, count), queries, columns, np.repeat(np.arange(len(index)), count))
+
+    def _state(
+        self,
+        rows: Rows,
+        windows: Windows,
+        one: Held,
+        index: Ints,
+        full: Mapping[Expression | None, npt.NDArray[np.bool_]],
+        combined: dict[Held, tuple[Combined, Ints | None]],
+    ) -> Combined:
+        """An operator's states for some windows, combined once for all windows whose queries need it."""
+        if one not in combined:
+            wanted = full[one.where]
+            timelines = np.logical_or.reduce([self._wanted[place] for place in self._users[one]])
+            if not timelines.all():
+                wanted = wanted & timelines[windows.timeline]
+            place = None
+            part = windows
+            if not wanted.all():
+                place = np.cumsum(wanted) - 1
+                part = windows.take(wanted)
+            state = one.operator.combine(rows.schema.state(rows.table, one), part.lo, part.hi)
+            combined[one] = state, place
+        state, place = combined[one]
+        if place is not None:
+            index = place[index]
+            size = int(place[-1]) + 1
+        else:
+            size = len(windows.lo)
+        return state if len(index) == size else state.take(index)
+
+
+def _operators_of(signature: Signature) -> list[Held]:
+    return [Held(operator, signature.where) for asked in signature.aggregates for operator in asked.operators]
+
+
+def _held_by(signature: Signature) -> list[Held]:
+    return list(dict.fromkeys(_operators_of(signature)))
+
+
+def session_windows(place: int, found: Sessions) -> Windows:
+    """The sessions of one timeline as windows."""
+    size = np.full(len(found.lo), place)
+    return Windows(size, found.key, found.first, found.last + found.gap, found.lo, found.hi, found.hi)

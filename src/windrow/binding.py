@@ -1,0 +1,168 @@
+"""Binding: a plan meets the columns of real events.
+
+Everything that can be wrong between queries and events is found here, before any state is touched: a column that is not there,
+a type that an aggregate cannot take, a window in seconds over a measure of kilometres. A binding then prepares batches: the
+time of each measure in whole units, keys, inputs and filters, each computed once for all groups.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+
+import polars as pl
+
+from windrow.expressions import Expression
+from windrow.plan import Group, Plan
+from windrow.query import Query, QueryError
+from windrow.slicing import filter_column, input_column, key_column, time_column
+
+ARRIVAL = "arrival"  # the measure that stands for processing time
+
+
+class InputError(ValueError):
+    """A batch that cannot be taken: which column, and why. The engine is as it was before."""
+
+
+class Binding:
+    """A plan over events with a given schema."""
+
+    def __init__(self, plan: Plan, columns: Mapping[str, pl.DataType], order_by: Sequence[str]) -> None:
+        self._columns, self._order_by = dict(columns), order_by
+        self.inputs: dict[str, pl.DataType] = {}
+        self.keys: dict[str, pl.DataType] = {}
+        self.measures: dict[str, pl.DataType] = {}
+        self.needed: dict[str, pl.DataType] = {}
+        self._prepared: dict[str, pl.Expr] = {}
+        self._ordered = any(one.operator.ordered for group in plan.groups for one in group.held)
+        for column in order_by:
+            self._column(column, "order_by")
+        for group in plan.groups:
+            self._bind(group, plan)
+        self.place: dict[str, pl.DataType] = {"at": pl.Int64()}
+        self.place |= {f"{number}": columns[column] for number, column in enumerate(order_by)}
+        self.place["nth"] = pl.Int64()
+        if self._ordered:
+            self._prepared |= {f"order:{number}": pl.col(column) for number, column in enumerate(order_by)}
+
+    def _bind(self, group: Group, plan: Plan) -> None:
+        query = _some_query(group, plan)
+        measure = group.source.measure
+        if measure not in self.measures:
+            self.measures[measure] = self._measure(measure, f"query {query.name!r}: time")
+        temporal = not self.measures[measure].is_integer()
+        for (place, _), numbers in group.members.items():
+            window = list(group.timelines)[place].window if len(group.timelines) < 8 else None
+            asked = plan.entries[numbers[0]].query
+            window = window or asked.window
+            if window.is_temporal != temporal:
+                kind = "a timestamp: write a duration such as '10 seconds'" if temporal else "a number: write plain numbers"
+                raise QueryError(f"query {asked.name!r}: {window} does not fit {measure!r}, which is {kind}")
+        for key in group.keys:
+            dtype = self._column(key, f"query {query.name!r}: by")
+            if dtype.is_nested():
+                raise QueryError(f"query {query.name!r}: by: column {key!r} is {dtype}, which cannot be a key")
+            self.keys[key] = dtype
+            self._prepared[key_column(key)] = pl.col(key)
+        for column in group.source.distinct_on:
+            self._column(column, f"query {query.name!r}: distinct_on")
+            self._prepared[f"distinct:{column}"] = pl.col(column)
+        if group.source.where:
+            self._filter(group.source.where, query)
+        for signature, place in group.signatures.items():
+            named = next(plan.entries[q[0]].query for at, q in group.members.items() if at[1] == place)
+            if signature.where:
+                self._filter(signature.where, named)
+            for asked in signature.aggregates:
+                for operator in asked.operators:
+                    types = [self._input(expression, named, asked.text) for expression in operator.inputs]
+                    if reason := operator.refusal(types):
+                        raise QueryError(f"query {named.name!r}: {asked.text}: {reason}")
+
+    def _column(self, name: str, whose: str) -> pl.DataType:
+        if name not in self._columns:
+            near = difflib.get_close_matches(name, self._columns, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(map(repr, self._columns)) or 'none'}"
+            raise QueryError(f"{whose}: there is no column {name!r} in the events{hint}")
+        self.needed[name] = self._columns[name]
+        return self._columns[name]
+
+    def _measure(self, name: str, whose: str) -> pl.DataType:
+        if name == ARRIVAL:
+            return pl.Datetime("us", "UTC")
+        dtype = self._column(name, whose)
+        column = pl.col(name)
+        if isinstance(dtype, pl.Datetime):
+            scale = {"ns": column.to_physical() // 1000, "us": column.to_physical(), "ms": column.to_physical() * 1000}
+            self._prepared[time_column(name)] = scale[dtype.time_unit]
+            return pl.Datetime("us", dtype.time_zone)
+        if dtype == pl.Date():
+            self._prepared[time_column(name)] = column.cast(pl.Datetime("us")).to_physical()
+            return pl.Datetime("us")
+        if dtype.is_integer():
+            self._prepared[time_column(name)] = column.cast(pl.Int64)
+            return pl.Int64()
+        raise QueryError(f"{whose}: column {name!r} is {dtype}; a time must be a timestamp, a date or an integer")
+
+    def _input(self, expression: Expression, query: Query, text: str) -> pl.DataType:
+        if expression.text not in self.inputs:
+            for column in expression.columns:
+                self._column(column, f"query {query.name!r}: {text}")
+            try:
+                dtype = expression.dtype(self._columns)
+                self._prepared[input_column(expression.text)] = expression.polars(self._columns)
+            except ValueError as error:
+                raise QueryError(f"query {query.name!r}: {text}: {error}") from error
+            self.inputs[expression.text] = dtype
+        return self.inputs[expression.text]
+
+    def _filter(self, where: Expression, query: Query) -> None:
+        for column in where.columns:
+            self._column(column, f"query {query.name!r}: where")
+        try:
+            dtype = where.dtype(self._columns)
+            kept = where.polars(self._columns).fill_null(False)
+        except ValueError as error:
+            raise QueryError(f"query {query.name!r}: where: {error}") from error
+        if dtype not in (pl.Boolean(), pl.Null()):
+            raise QueryError(f"query {query.name!r}: where: {where.text!r} is {dtype}, not true or false")
+        self._prepared[filter_column(where.text)] = kept.cast(pl.Boolean)
+
+    def checked(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The batch, if its columns are still what they were."""
+        nulls = []
+        for name, dtype in self.needed.items():
+            if name not in frame.columns:
+                raise InputError(f"column {name!r} is missing from this batch; it has {', '.join(map(repr, frame.columns))}")
+            now = frame.schema[name]
+            if now == pl.Null():
+                nulls.append(pl.col(name).cast(dtype))
+            elif now != dtype:
+                raise InputError(f"column {name!r} is {now} in this batch, and was {dtype} before")
+        return frame.with_columns(nulls) if nulls else frame
+
+    def prepare(self, frame: pl.DataFrame, arrived: int, clock: Callable[[], int]) -> pl.DataFrame:
+        """The columns that the kernels read, for a checked batch whose times are there."""
+        extra = []
+        if ARRIVAL in self.measures:
+            extra.append(pl.lit(clock(), pl.Int64).alias(time_column(ARRIVAL)))
+        if self._ordered:
+            extra.append(pl.int_range(arrived, arrived + pl.len(), dtype=pl.Int64).alias("nth"))
+        try:
+            # a frame of literals alone would have one row: a real column keeps the height
+            return frame.with_columns(
+                *(expression.alias(name) for name, expression in self._prepared.items()), *extra
+            ).select(*self._prepared, *(time_column(ARRIVAL) for _ in [0] if ARRIVAL in self.measures), *(["nth"] if self._ordered else []))
+        except pl.exceptions.PolarsError as error:
+            raise InputError(f"this batch cannot be read: {error}") from error
+
+    def without_time(self, frame: pl.DataFrame) -> pl.Series | None:
+        """Which events have no time on some measure; None when all have."""
+        columns = [measure for measure in self.measures if measure != ARRIVAL and frame[measure].null_count()]
+        if not columns:
+            return None
+        return frame.select(pl.any_horizontal(pl.col(column).is_null() for column in columns)).to_series()
+
+
+def _some_query(group: Group, plan: Plan) -> Query:
+    return plan.entries[next(iter(group.members.values()))[0]].query

@@ -1,0 +1,502 @@
+"""The engine: many window queries over a live stream, in one process.
+
+    push(batch) ──▶ slices of every group ──▶ the watermark moves ──▶ results
+    advance(watermark), finish()              ──────────────────────▶ results
+
+A batch either is taken whole or changes nothing: columns, types and times are checked, and all slices made, before any state is
+touched. The watermark of each measure is the greatest time seen minus the lateness, or what `advance` says; it never moves back.
+"""
+
+from __future__ import annotations
+
+import time as clocks
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+
+from windrow import distinct, snapshots
+from windrow.binding import ARRIVAL, Binding, InputError
+from windrow.frames import as_given, to_polars
+from windrow.late import Mask, slice_behind
+from windrow.measures import Measure, measures_of
+from windrow.plan import Entry, Plan, Rates, Source, plan
+from windrow.query import Query, QueryError
+from windrow.results import ResultSchema
+from windrow.slices import merge, schema_of
+from windrow.slicing import filter_column, key_column, roll_up, slice, time_column
+from windrow.state import Change, Emitted, GroupState
+from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN, Duration, FixedWindow
+
+Lengths = Duration | Mapping[str, Duration | None] | None
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Counts since the engine was made, and what it holds now."""
+
+    events: int = 0  # taken in
+    late: int = 0  # behind the watermark when they came
+    dropped: int = 0  # left out of at least one window
+    bad: int = 0  # without a time, left out with bad_events="drop"
+    repeats: int = 0  # dropped by distinct_on, once for each set of columns
+    results: int = 0  # rows emitted
+    overflows: int = 0  # integer sums that did not fit into int64, emitted as null
+    slices: int = 0  # live
+    state_bytes: int = 0
+    watermarks: Mapping[str, int | datetime | None] = field(default_factory=dict)
+
+
+@dataclass
+class _Bound:
+    """What exists once the types of the events are known."""
+
+    columns: dict[str, pl.DataType]
+    binding: Binding
+    states: dict[Any, GroupState]
+    results: ResultSchema
+
+
+class Engine:
+    """Answers queries over events that come in batches.
+
+    time:        the column that windows are measured on, a timestamp or an integer; "arrival" for processing time
+    lateness:    how far events may be out of order; None if only `advance` moves the watermark; a mapping for several measures
+    updates:     how long emitted windows are kept to be emitted again when late events change them
+    order_by:    columns that order events of the same time
+    bad_events:  "raise" or "drop" for events without a time
+    rates:       what is known of the stream, for the planner; measured on the first batch otherwise
+    keep_late:   how many dropped events `late_events` keeps at most
+    """
+
+    def __init__(
+        self,
+        queries: Query | Iterable[Query],
+        time: str,
+        *,
+        lateness: Lengths = 0,
+        updates: Lengths = None,
+        order_by: str | Sequence[str] = (),
+        bad_events: Literal["raise", "drop"] = "raise",
+        rates: Rates | None = None,
+        keep_late: int = 100_000,
+        clock: Callable[[], int] = lambda: clocks.time_ns() // 1000,
+    ) -> None:
+        if bad_events not in ("raise", "drop"):
+            raise ValueError(f"bad_events must be 'raise' or 'drop', not {bad_events!r}")
+        self._time, self._order_by = time, (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        self._bad_events, self._rates, self._keep_late, self._clock = bad_events, rates, keep_late, clock
+        self._lateness, self._updates = lateness, updates
+        self._entries = [Entry(query) for query in ([queries] if isinstance(queries, Query) else queries)]
+        self._plan = plan(self._entries, time, rates)
+        self._measures: dict[str, Measure] = measures_of(self._plan.measures, time, lateness, updates)
+        self._bound: _Bound | None = None
+        self._kept: dict[tuple[str, tuple[str, ...]], pl.DataFrame] = {}
+        self._late: list[pl.DataFrame] = []
+        self._counts = Metrics()
+        self._arrived = 0
+        self._finished = False
+
+    # --- the stream ---------------------------------------------------------------------------------------------
+
+    def push(self, batch: Any) -> pl.DataFrame:
+        """Take a batch (Arrow, Polars or pandas) and return the results that it makes final."""
+        self._open()
+        frame = to_polars(batch)
+        bound = self._bound or self._bind(frame)
+        frame = bound.binding.checked(frame)
+        missing = bound.binding.without_time(frame)
+        if missing is not None:
+            if self._bad_events == "raise":
+                raise InputError(
+                    f"{int(missing.sum())} of {frame.height} events have no time in "
+                    f"{' or '.join(map(repr, bound.binding.measures))}; bad_events='drop' leaves them out"
+                )
+            frame = frame.filter(~missing)
+        events = bound.binding.prepare(frame, self._arrived, self._clock)
+        spans = {name: self._span(events, name, bound.binding) for name in bound.binding.measures}
+        if not frame.height:
+            self._counts = replace(self._counts, bad=self._counts.bad + (0 if missing is None else int(missing.sum())))
+            return self._nothing()
+        taken = self._take(events, bound, spans)
+
+        self._bound = bound  # from here on nothing is refused
+        self._kept |= taken.kept
+        for state, table in taken.slices:
+            state.absorb(table)
+        if taken.dropped.any():
+            self._set_aside(frame.filter(pl.Series(taken.dropped)))
+        self._arrived += frame.height
+        self._counts = replace(
+            self._counts,
+            events=self._counts.events + frame.height,
+            late=self._counts.late + taken.late,
+            dropped=self._counts.dropped + int(taken.dropped.sum()),
+            repeats=self._counts.repeats + taken.repeats,
+            bad=self._counts.bad + (0 if missing is None else int(missing.sum())),
+        )
+        moves = {}
+        for name, (_, newest) in spans.items():
+            measure = self._measures[name]
+            measure.seen = newest if measure.seen is None else max(measure.seen, newest)
+            moves[name] = measure.after(newest)
+        return self._step(moves, taken.changes)
+
+    def advance(self, watermark: int | datetime, time: str | None = None) -> pl.DataFrame:
+        """Say that no more events older than the watermark are expected, and return the results that this makes final."""
+        self._open()
+        name = time or self._time
+        if name not in self._measures:
+            raise ValueError(f"there is no measure {name!r}; there are {', '.join(map(repr, self._measures))}")
+        moment = _moment(watermark)
+        return self._step({name: max(self._measures[name].watermark, moment)}, {})
+
+    def finish(self) -> pl.DataFrame:
+        """The end of the stream: close everything that is open."""
+        self._open()
+        self._finished = True
+        return self._step({name: INT64_MAX for name in self._measures}, {})
+
+    def add(self, query: Query, since: int | datetime | None = None) -> int | datetime | None:
+        """Ask one more query from an event time on; returns that time, None for a query that sees everything.
+
+        The default is just after the greatest time seen; an earlier `since` is moved there.
+        """
+        self._open()
+        name = query.time or self._time
+        measure = self._measures.get(name)
+        seen = INT64_MIN if measure is None or measure.seen is None else measure.seen + 1
+        begin = seen if since is None else max(seen, _moment(since))
+        self._change([*self._entries, Entry(query, begin)])
+        return None if begin == INT64_MIN else self._shown(begin, name)
+
+    def remove(self, name: str, when: Literal["now", "windows_closed"] = "now") -> None:
+        """Stop a query; with `windows_closed`, windows that hold an event already seen are still emitted."""
+        self._open()
+        if when not in ("now", "windows_closed"):
+            raise ValueError(f"when must be 'now' or 'windows_closed', not {when!r}")
+        found = [entry for entry in self._entries if entry.query.name == name]
+        if not found:
+            raise QueryError(f"there is no query called {name!r}")
+        rest = [entry for entry in self._entries if entry.query.name != name]
+        seen = self._measures[found[0].query.time or self._time].seen
+        if when == "windows_closed" and seen is not None:
+            if found[0].closing:
+                return
+            rest.append(found[0]._replace(until=seen + 1, closing=True))
+        self._change(rest)
+
+    # --- what it says of itself ---------------------------------------------------------------------------------
+
+    @property
+    def queries(self) -> list[Query]:
+        return [entry.query for entry in self._entries]
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    def explain(self) -> str:
+        return self._plan.explain()
+
+    @property
+    def watermark(self) -> int | datetime | None:
+        """Of the engine's own measure; `metrics.watermarks` has all."""
+        return self.metrics.watermarks[self._time]
+
+    @property
+    def metrics(self) -> Metrics:
+        states = list(self._bound.states.values()) if self._bound else []
+        marks = {
+            name: None if measure.watermark == INT64_MIN else self._shown(measure.watermark, name)
+            for name, measure in self._measures.items()
+        }
+        return replace(
+            self._counts,
+            slices=sum(state.height for state in states),
+            state_bytes=sum(state.size for state in states)
+            + sum(int(kept.estimated_size()) for kept in self._kept.values()),
+            watermarks=marks,
+        )
+
+    def late_events(self) -> pl.DataFrame:
+        """The events that some window has left out, as they came; each is handed out once."""
+        taken, self._late = self._late, []
+        if taken:
+            return pl.concat(taken, how="diagonal")
+        return pl.DataFrame(schema=self._bound.columns if self._bound else None)
+
+    def snapshot(self) -> bytes:
+        """The whole state as bytes, from which `Engine.restore` goes on, in this process or another."""
+        return snapshots.write(self)
+
+    @staticmethod
+    def restore(data: bytes, clock: Callable[[], int] | None = None) -> Engine:
+        """An engine that goes on where `snapshot` was taken."""
+        return snapshots.read(data, clock)
+
+    # --- how it works -------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._finished:
+            raise ValueError("this engine is finished; make a new one")
+
+    def _bind(self, frame: pl.DataFrame) -> _Bound:
+        rates = self._rates
+        if rates is None and frame.height:
+            rates = _measured(frame, Binding(self._plan, frame.schema, self._order_by), self._time)
+        planned = self._plan if rates is self._rates else plan(self._entries, self._time, rates)
+        bound = self._bound_to(planned, dict(frame.schema), {})
+        if frame.height:
+            self._plan, self._rates = planned, rates
+        return bound
+
+    def _bound_to(self, planned: Plan, columns: dict[str, pl.DataType], states: Mapping[Any, GroupState]) -> _Bound:
+        binding = Binding(planned, columns, self._order_by)
+        for name, dtype in binding.measures.items():
+            if name in self._measures:
+                self._measures[name].check(name, dtype)
+        held = {
+            group.identity: GroupState(group, schema_of(group, binding.inputs, binding.keys, binding.place))
+            for group in planned.groups
+        }
+        bounds = {binding.measures[group.source.measure] for group in planned.groups}
+        bound = bounds.pop() if len(bounds) == 1 else pl.Int64()
+        retractions = any(measure.updates for measure in self._measures.values())
+        results = ResultSchema([entry.query for entry in planned.entries], binding.keys, bound, retractions)
+        results.learn(held.values())
+        for identity, state in held.items():
+            if identity in states:
+                states[identity].rebind(state.group, state.schema)
+        return _Bound(columns, binding, held | {name: states[name] for name in held if name in states}, results)
+
+    def _change(self, entries: list[Entry]) -> None:
+        """Go on with other queries; refused whole or done."""
+        planned = plan(entries, self._time, self._rates)
+        measures = measures_of(planned.measures, self._time, self._lateness, self._updates)
+        before = self._measures
+        self._measures = measures | {name: one for name, one in before.items() if name in measures}
+        if self._bound is not None:
+            try:
+                self._bound = self._bound_to(planned, self._bound.columns, self._bound.states)
+            except ValueError:
+                self._measures = before
+                raise
+        self._entries, self._plan = entries, planned
+
+    def _span(self, events: pl.DataFrame, name: str, binding: Binding) -> tuple[int, int]:
+        """The least and the greatest time of a batch, if every window around them can be written."""
+        column = events[time_column(name)]
+        if not len(column):
+            return 0, 0
+        low, high = int(column.min()), int(column.max())  # type: ignore[arg-type]
+        furthest = max(
+            (entry.query for entry in self._entries if (entry.query.time or self._time) == name),
+            key=lambda query: query.window.reach,
+        )
+        measure = self._measures[name]
+        room = FURTHEST - furthest.window.reach - (measure.lateness or 0) - measure.updates
+        if low < -room or high > room:
+            raise InputError(
+                f"query {furthest.name!r}: {name!r} is {low if low < -room else high} in this batch, "
+                f"so far out that {furthest.window} around it cannot be written in 64 bits"
+            )
+        return low, high
+
+    def _take(self, events: pl.DataFrame, bound: _Bound, spans: Mapping[str, tuple[int, int]]) -> _Taken:
+        """Slice a batch for every group, without touching any state."""
+        taken = _Taken(np.zeros(events.height, np.bool_))
+        behind: dict[str, Mask | None] = {}
+        any_late = np.zeros(events.height, np.bool_)
+        for name, (oldest, _) in spans.items():
+            mark = self._measures[name].watermark
+            behind[name] = events[time_column(name)].to_numpy() < mark if oldest < mark else None
+            if behind[name] is not None:
+                any_late |= behind[name]
+        taken.late = int(any_late.sum())
+        sources: dict[Source, list[GroupState]] = {}
+        for state in bound.states.values():
+            sources.setdefault(state.group.source, []).append(state)
+        for source, states in sources.items():
+            chosen, place = self._source(events, source, taken)
+            mask = behind[source.measure]
+            if mask is not None and place is not None:
+                mask = mask[place]
+            self._slice(source, states, chosen, mask, place, taken)
+        return taken
+
+    def _source(self, events: pl.DataFrame, source: Source, taken: _Taken) -> tuple[pl.DataFrame, Any]:
+        """The events that a source sees, and their places in the batch (None for all)."""
+        keep: pl.Series | None = None
+        if source.distinct_on:
+            known = (source.measure, source.distinct_on)
+            measure = self._measures[source.measure]
+            if known not in taken.fresh:
+                kept = self._kept.get(known)
+                if kept is not None:
+                    kept = distinct.forget(kept, measure.lateness, measure.watermark)
+                taken.fresh[known], taken.kept[known] = distinct.fresh(
+                    events, source.distinct_on, time_column(source.measure), measure.lateness, kept
+                )
+                taken.repeats += int((~taken.fresh[known]).sum())
+            keep = taken.fresh[known]
+        if source.where:
+            satisfied = events[filter_column(source.where.text)]
+            keep = satisfied if keep is None else keep & satisfied
+        if keep is None or keep.all():
+            return events, None
+        return events.filter(keep), keep.arg_true().to_numpy()
+
+    def _slice(
+        self, source: Source, states: list[GroupState], events: pl.DataFrame, behind: Mask | None, place: Any, taken: _Taken
+    ) -> None:
+        """Slices for the groups of one source: from the events, or rolled up from those of a finer group."""
+        measure = self._measures[source.measure]
+        frozen = measure.frozen
+        ahead = events if behind is None else events.filter(pl.Series(~behind))
+        made: dict[Any, pl.DataFrame] = {}
+        for state in states:
+            parent = state.group.parent
+            if parent is not None and parent.identity in made:
+                table = roll_up(made[parent.identity], state.own_edges, state.schema)
+            else:
+                table = slice(ahead, source.measure, state.edges, state.schema)
+            made[state.group.identity] = table
+            taken.slices.append((state, table))
+            if behind is None:
+                continue
+            table, dropped = slice_behind(state, events, behind, frozen)
+            taken.slices.append((state, table))
+            taken.dropped[dropped if place is None else place[dropped]] = True
+            if measure.updates and table.height:
+                table = merge([table], state.schema)
+                taken.changes[state.group.identity] = Change(table, frozen, state.earlier(measure.watermark))
+
+    def _step(self, moves: Mapping[str, int], changes: Mapping[Any, Change]) -> pl.DataFrame:
+        """Move watermarks, emit what is due, and forget what is over."""
+        bound = self._bound
+        if bound is None:
+            for name, mark in moves.items():
+                self._measures[name].watermark = mark
+            return self._nothing()
+        emitted: list[Emitted] = []
+        for identity, state in bound.states.items():
+            name = state.group.source.measure
+            before, now = self._measures[name].watermark, moves.get(name, self._measures[name].watermark)
+            change = changes.get(identity)
+            if change is None and (now == before or not state.may_be_due(before, now)):
+                continue
+            emitted.extend(state.step(before, now, change))
+            state.prune(self._measures[name].frozen_at(now))
+        for name, mark in moves.items():
+            self._measures[name].watermark = mark
+        results, overflows = bound.results.build(emitted)
+        self._counts = replace(
+            self._counts, results=self._counts.results + results.height, overflows=self._counts.overflows + overflows
+        )
+        self._retire()
+        return results
+
+    def _retire(self) -> None:
+        """Let go of queries that were being removed and have emitted their last window."""
+        done = [entry for entry in self._entries if entry.closing and self._is_over(entry)]
+        if done:
+            self._change([entry for entry in self._entries if entry not in done])
+
+    def _is_over(self, entry: Entry) -> bool:
+        query = entry.query
+        frozen = self._measures[query.time or self._time].frozen
+        if frozen <= entry.until + query.window.reach:
+            return False
+        if isinstance(query.window, FixedWindow) or self._bound is None:
+            return True
+        for state in self._bound.states.values():
+            if any(numbers for numbers in state.group.members.values() if self._plan.entries.index(entry) in numbers):
+                return not (state.rows.table["first"] < entry.until).any()
+        return True
+
+    def _nothing(self) -> pl.DataFrame:
+        if self._bound is None:
+            return pl.DataFrame(schema={"query": pl.String})
+        return pl.DataFrame(schema=self._bound.results.all)
+
+    def _shown(self, moment: int, name: str) -> int | datetime:
+        """A time as users write it."""
+        dtype = self._bound.binding.measures.get(name) if self._bound else None
+        if dtype is None or dtype.is_integer() or abs(moment) > 2**57:
+            return moment
+        return datetime.fromtimestamp(moment // 1_000_000, UTC).replace(microsecond=moment % 1_000_000)
+
+    def _set_aside(self, events: pl.DataFrame) -> None:
+        room = self._keep_late - sum(part.height for part in self._late)
+        if room > 0:
+            self._late.append(events.head(room))
+
+
+@dataclass
+class _Taken:
+    """A batch, sliced."""
+
+    dropped: Mask
+    late: int = 0
+    repeats: int = 0
+    slices: list[tuple[GroupState, pl.DataFrame]] = field(default_factory=list)
+    changes: dict[Any, Change] = field(default_factory=dict)
+    fresh: dict[tuple[str, tuple[str, ...]], pl.Series] = field(default_factory=dict)
+    kept: dict[tuple[str, tuple[str, ...]], pl.DataFrame] = field(default_factory=dict)
+
+
+def windows(
+    data: Any,
+    queries: Query | Iterable[Query],
+    time: str,
+    *,
+    lateness: Lengths = 0,
+    order_by: str | Sequence[str] = (),
+    bad_events: Literal["raise", "drop"] = "raise",
+) -> Any:
+    """Answer queries over a whole table; takes and returns a Polars frame, an Arrow table or a pandas frame.
+
+    A whole table has no late events; `lateness` only says how far apart repeats may be for `distinct_on`.
+    """
+    asked = [queries] if isinstance(queries, Query) else list(queries)
+    if any((query.time or time) == ARRIVAL for query in asked):
+        raise QueryError("a whole table has no arrival times; name a time column")
+    engine = Engine(asked, time, lateness=lateness, order_by=order_by, bad_events=bad_events)
+    for measure in engine._measures.values():
+        measure.still = True
+    frame = to_polars(data)
+    engine.push(frame)
+    if engine._bound is None:  # an empty table still has columns and types
+        engine._bound = engine._bind(frame)
+    results = engine.finish()
+    if overflows := engine.metrics.overflows:
+        raise OverflowError(f"{overflows} integer sums do not fit into 64 bits; sum a double or a decimal instead")
+    return as_given(results, data if not isinstance(data, pl.LazyFrame) else results)
+
+
+def _measured(frame: pl.DataFrame, binding: Binding, time: str) -> Rates | None:
+    """Events per unit of the measure, and distinct values per key, as seen in a first batch."""
+    times = binding.prepare(frame, 0, lambda: 0)
+    column = times[time_column(time)] if time_column(time) in times.columns else None
+    if column is None or column.null_count() == len(column):
+        return None
+    span = int(column.max()) - int(column.min())  # type: ignore[arg-type]
+    keys = {key: float(times[key_column(key)].approx_n_unique()) for key in binding.keys}
+    return Rates(frame.height / max(span, 1), keys) if span > 0 else None
+
+
+def _moment(value: int | datetime) -> int:
+    """A time on a measure as a whole number, within what windows can be written for."""
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo else value.replace(tzinfo=UTC)
+        since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+        value = (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"a time is an integer or a datetime, not {value!r}")
+    return max(-FURTHEST, min(FURTHEST, int(value)))
+
+

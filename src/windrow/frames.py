@@ -1,0 +1,37 @@
+"""Tables at the border: Arrow, Polars and pandas in, and the same out."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import polars as pl
+
+
+def to_polars(data: Any) -> pl.DataFrame:
+    """A Polars frame of a Polars, Arrow or pandas table, without a copy where there need be none."""
+    if isinstance(data, pl.DataFrame):
+        return data
+    if isinstance(data, pl.LazyFrame):
+        return data.collect()
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(data, pandas.DataFrame):
+        return pl.from_pandas(data)
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        frame = pl.from_arrow(data)
+        return frame if isinstance(frame, pl.DataFrame) else frame.struct.unnest()
+    raise TypeError(
+        f"expected an Arrow table, a Polars frame or a pandas frame, not {type(data).__module__}.{type(data).__name__}"
+    )
+
+
+def as_given(frame: pl.DataFrame, like: Any) -> Any:
+    """The frame as what `like` is."""
+    if isinstance(like, pl.DataFrame):
+        return frame
+    if isinstance(like, pl.LazyFrame):
+        return frame.lazy()
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(like, pandas.DataFrame):
+        return frame.to_pandas()
+    return frame.to_arrow()

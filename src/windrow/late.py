@@ -1,0 +1,128 @@
+"""Events behind the watermark: which windows leave them out, and how the rest still get them.
+
+An event older than the watermark (minus `updates`) is left out of the windows that are frozen, and only of those: it goes into
+its slice like any other, where every window that is still open finds it. Frozen fixed windows are never assembled again, so
+nothing needs to be done for them. A frozen session must not grow or fuse through it, so it goes into a slice of its own that
+is barred from the sessions that leave it out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from windrow.assembly import Lattices
+from windrow.ranges import Ints
+from windrow.sessions import left_out
+from windrow.slicing import filter_column, key_column, slice, time_column
+from windrow.state import GroupState
+from windrow.windows import INT64_MIN, Session
+
+Mask = npt.NDArray[np.bool_]
+
+
+def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, frozen: int) -> tuple[pl.DataFrame, Mask]:
+    """The slices of the events behind the watermark, and which events some window has left out."""
+    group = state.group
+    time = events[time_column(group.source.measure)].to_numpy()
+    late = behind & (time < frozen)
+    dropped = np.zeros(len(time), np.bool_)
+    wanted = behind & ~late
+    at = np.flatnonzero(late)
+    bar = np.zeros(len(time), np.int32)
+    if len(at):
+        starts, place = np.unique(state.own_edges.floor(time[at]), return_inverse=True)
+        for where in group.filters:
+            kept = np.ones(len(at), np.bool_) if where is None else events[filter_column(where.text)].to_numpy()[at]
+            lattices = _asked(state, where)
+            out, in_ = _fixed(starts, lattices, frozen)
+            dropped[at] |= kept & out[place]
+            wanted[at] |= in_[place]
+        masks = _sessions(state, events, time, frozen)
+        for timeline, out_of in masks.items():
+            dropped[at] |= out_of[at]
+            wanted[at] |= ~out_of[at] & (time[at] >= timeline[1])
+        bar = _bars(state, masks, at, len(time))
+    chosen = events.filter(pl.Series(wanted))
+    if group.gap is not None:
+        chosen = chosen.with_columns(pl.Series("barred", bar[wanted], dtype=pl.Int32))
+    return slice(chosen, group.source.measure, state.edges, state.schema), dropped
+
+
+def _asked(state: GroupState, where: object) -> Lattices:
+    """The lattices that queries with this filter ask for."""
+    lattices = state.assembler.lattices
+    signatures = {place for signature, place in state.group.signatures.items() if signature.where == where}
+    timelines = {timeline for timeline, signature in state.group.members if signature in signatures}
+    chosen = np.isin(lattices.timeline, list(timelines))
+    return Lattices(*(getattr(lattices, name)[chosen] for name in Lattices.__dataclass_fields__))
+
+
+def _fixed(starts: Ints, lattices: Lattices, frozen: int) -> tuple[Mask, Mask]:
+    """For each slice: does a frozen window hold it, does one that is not?"""
+    out, in_ = np.zeros(len(starts), np.bool_), np.zeros(len(starts), np.bool_)
+    known = np.flatnonzero(starts > INT64_MIN)
+    x = starts[known][:, None]
+    step = max(1, 4_000_000 // max(1, len(known)))
+    for begin in range(0, len(lattices.period), step):
+        part = Lattices(*(getattr(lattices, name)[begin : begin + step] for name in Lattices.__dataclass_fields__))
+        latest = part.phase + (x - part.phase) // part.period * part.period
+        earliest = part.phase + ((x - part.length - part.phase) // part.period + 1) * part.period
+        waits = part.phase - (part.phase - np.maximum(part.since, x - part.length)) // part.period * part.period
+        earliest = np.maximum(earliest, waits)
+        asked = (earliest <= latest) & (earliest < part.until)
+        ends = np.minimum(latest, part.phase + (np.minimum(part.until, x + 1) - 1 - part.phase) // part.period * part.period)
+        out[known] |= (asked & (earliest + part.length <= frozen)).any(axis=1)
+        in_[known] |= (asked & (ends + part.length > frozen)).any(axis=1)
+    return out, in_
+
+
+def _sessions(state: GroupState, events: pl.DataFrame, time: Ints, frozen: int) -> dict[tuple[int, int], Mask]:
+    """For each session timeline, as (gap, since), which events of the batch it leaves out."""
+    masks: dict[tuple[int, int], Mask] = {}
+    timelines = state.session_timelines
+    if not timelines:
+        return masks
+    keys = list(state.schema.keys)
+    rows = state.rows
+    if keys:
+        named = events.select(pl.col(key_column(key)).alias(key) for key in keys)
+        late = named.filter(pl.Series(time < frozen)).unique().with_row_index("_number")
+        numbered = named.with_row_index("_event").join(late, on=keys, nulls_equal=True, maintain_order="left")
+        at, key = numbered["_event"].to_numpy(), numbered["_number"].cast(pl.Int64).to_numpy()
+    else:
+        at, key = np.arange(len(time)), np.zeros(len(time), np.int64)
+    views = dict(
+        (timeline, view) for view, several in state.session_views(rows) for timeline in several
+    )
+    for timeline in timelines:
+        assert isinstance(timeline.window, Session)
+        view = views.get(timeline, rows)
+        runs = view.runs
+        if keys:
+            table = view.keys.with_row_index("_row_key").join(late, on=keys, how="left", nulls_equal=True, maintain_order="left")
+            code = table["_number"].cast(pl.Int64).fill_null(-1).to_numpy()[runs.key] if len(runs.key) else runs.key
+        else:
+            code = runs.key
+        chosen = np.flatnonzero(code >= 0)
+        order = chosen[np.lexsort((runs.last[chosen], runs.first[chosen], code[chosen]))]
+        near = type(runs)(code[order], runs.slice_start[order], runs.first[order], runs.last[order])
+        mask = np.zeros(len(time), np.bool_)
+        mask[at] = left_out(near, timeline, frozen, key, time[at])
+        masks[timeline.window.gap, timeline.since] = mask
+    return masks
+
+
+def _bars(state: GroupState, masks: dict[tuple[int, int], Mask], at: Ints, size: int) -> npt.NDArray[np.int32]:
+    """A number for each event's set of sessions that leave it out, known to the state."""
+    bar = np.zeros(size, np.int32)
+    if not masks:
+        return bar
+    matrix = np.stack([mask[at] for mask in masks.values()], axis=1)
+    for row in np.unique(matrix, axis=0):
+        members = frozenset(name for name, out in zip(masks, row, strict=True) if out)
+        if members not in state.bars:
+            state.bars.append(members)
+        bar[at[(matrix == row).all(axis=1)]] = state.bars.index(members)
+    return bar

@@ -1,0 +1,173 @@
+"""Results: one row per (query, key, window), in one order on every run.
+
+    query │ keys … │ window_start │ window_end │ revision │ [retracted] │ a column for every aggregate
+
+A query's row is null in the columns of aggregates that it does not have, and in keys that are not its own; `results_of` gives
+one query's own columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from windrow.query import Query, QueryError
+from windrow.state import Emitted, GroupState
+
+RESULT_COLUMNS = ("query", "window_start", "window_end", "revision", "retracted")
+
+
+@dataclass
+class ResultSchema:
+    """The columns of the results, for the queries of a plan."""
+
+    queries: Sequence[Query]
+    keys: Mapping[str, pl.DataType]
+    bound: pl.DataType  # of window_start and window_end
+    retractions: bool
+    columns: dict[str, pl.DataType] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.names = pl.Series("query", [query.name for query in self.queries], dtype=pl.String)
+        self.rank = self.names.rank("ordinal").cast(pl.Int64).to_numpy()
+
+    @property
+    def all(self) -> dict[str, pl.DataType]:
+        marks: dict[str, pl.DataType] = {"revision": pl.Int32()}
+        if self.retractions:
+            marks["retracted"] = pl.Boolean()
+        bounds = {"window_start": self.bound, "window_end": self.bound}
+        return {"query": pl.String(), **self.keys, **bounds, **marks, **self.columns}
+
+    def learn(self, states: Iterable[GroupState]) -> None:
+        """Find the type of every aggregate's column; one name with two types is refused."""
+        nothing = np.empty(0, np.int64)
+        for state in states:
+            empty = state.schema.empty()
+            for signature, place in state.group.signatures.items():
+                for asked in signature.aggregates:
+                    combined = [
+                        operator.combine(state.schema.state(empty, held), nothing, nothing)
+                        for operator in asked.operators
+                        for held in state.schema.held
+                        if held.operator == operator and held.where == signature.where
+                    ]
+                    dtype = asked.lower(combined).dtype
+                    dtype = pl.Int64() if dtype == pl.Int128() else dtype
+                    if self.columns.setdefault(asked.name, dtype) != dtype:
+                        whose = next(self.queries[q[0]] for at, q in state.group.members.items() if at[1] == place)
+                        raise QueryError(
+                            f"query {whose.name!r}: column {asked.name!r} would be {dtype} here and "
+                            f"{self.columns[asked.name]} in another query; give one an alias"
+                        )
+                    if asked.name in self.keys:
+                        raise QueryError(f"column {asked.name!r} is both a key and an aggregate; give one an alias")
+
+    def build(self, emitted: Iterable[Emitted]) -> tuple[pl.DataFrame, int]:
+        """The result table, and how many integer sums did not fit into int64."""
+        chunks = [one for one in emitted if len(one.answers.window)]
+        if not chunks:
+            return pl.DataFrame(schema=self.all), 0
+        window = [one.answers.window for one in chunks]
+        start = np.concatenate([one.windows.start[at] for one, at in zip(chunks, window, strict=True)])
+        end = np.concatenate([one.windows.end[at] for one, at in zip(chunks, window, strict=True)])
+        key = np.concatenate([one.windows.key[at] for one, at in zip(chunks, window, strict=True)])
+        query = np.concatenate([one.answers.query for one in chunks])
+        revision = np.concatenate([one.revision[at] for one, at in zip(chunks, window, strict=True)])
+        order = _sorted(end, self.rank[query], key, start)
+        columns: dict[str, pl.Series] = {"query": self.names.gather(query[order])}
+        columns |= self._keys(chunks, order)
+        columns["window_start"] = _as(pl.Series(start[order]), self.bound)
+        columns["window_end"] = _as(pl.Series(end[order]), self.bound)
+        columns["revision"] = pl.Series(revision[order], dtype=pl.Int32)
+        if self.retractions:
+            taken_back = np.concatenate([np.full(len(one.answers.window), one.retracted) for one in chunks])
+            columns["retracted"] = pl.Series(taken_back[order])
+        values, overflows = self._values(chunks, order)
+        return pl.DataFrame({**columns, **values}), overflows
+
+    def _keys(self, chunks: list[Emitted], order: Any) -> dict[str, pl.Series]:
+        if not self.keys:
+            return {}
+        frames = [
+            one.rows.keys_at(one.windows.key[one.answers.window])
+            if one.rows.keys.width
+            else pl.DataFrame({key: pl.Series([None], dtype=dtype).new_from_index(0, len(one.answers.window)) for key, dtype in self.keys.items()})
+            for one in chunks
+        ]
+        whole = pl.concat(frames, how="diagonal")[order]
+        missing = [key for key in self.keys if key not in whole.columns]
+        nulls = {key: pl.Series([None], dtype=self.keys[key]).new_from_index(0, whole.height) for key in missing}
+        return {key: nulls[key] if key in nulls else whole[key] for key in self.keys}
+
+    def _values(self, chunks: list[Emitted], order: Any) -> tuple[dict[str, pl.Series], int]:
+        """Each column from the chunks that have it; every other row points at nothing."""
+        offsets = np.cumsum([0, *(len(one.answers.window) for one in chunks)])
+        users: dict[str, list[int]] = {}
+        for place, one in enumerate(chunks):
+            for name in one.answers.columns:
+                users.setdefault(name, []).append(place)
+        found, overflows = {}, 0
+        for name, dtype in self.columns.items():
+            parts, base = [pl.Series(name, [], dtype=dtype)], 0
+            index = np.full(len(order), -1)
+            for place in users.get(name, ()):
+                answers = chunks[place].answers
+                part = answers.columns[name]
+                if part.dtype == pl.Int128():
+                    fits = part.cast(pl.Int64, strict=False)
+                    overflows += int(fits[answers.column_of].null_count() - part[answers.column_of].null_count())
+                    part = fits
+                index[offsets[place] : offsets[place + 1]] = answers.column_of + base
+                parts.append(part.alias(name).cast(dtype))
+                base += len(part)
+            whole = pl.concat(parts) if len(parts) > 2 else parts[-1]
+            index = index[order]
+            at = pl.Series(index)
+            found[name] = whole.gather(at if index.min(initial=0) >= 0 else at.set(at < 0, None)).alias(name)
+        return found, overflows
+
+
+def _sorted(end: Any, rank: Any, key: Any, start: Any) -> Any:
+    """The order of emission: end, query, key, start."""
+    if len(end) > 1:
+        span = [int(column.max()) - int(column.min()) + 1 for column in (end, rank, key)]
+        if span[0] * span[1] * span[2] < 2**62:  # one number sorts faster than four
+            packed = ((end - end.min()) * span[1] + (rank - rank.min())) * span[2] + (key - key.min())
+            order = np.argsort(packed, kind="stable")
+            tied = np.flatnonzero(packed[order][1:] == packed[order][:-1])
+            if not len(tied):
+                return order
+    return np.lexsort((start, key, rank, end))
+
+
+def _as(bound: pl.Series, dtype: pl.DataType) -> pl.Series:
+    return bound.cast(dtype) if dtype != pl.Int64() else bound
+
+
+def results_of(results: Any, query: str | Query) -> Any:
+    """One query's rows and its own columns, of a Polars, Arrow or pandas result.
+
+    A column that is null in all of the query's rows is left out when only the name is given; with the `Query` itself, its
+    columns are known.
+    """
+    from windrow.frames import as_given, to_polars
+
+    frame = to_polars(results)
+    name = query.name if isinstance(query, Query) else query
+    rows = frame.filter(pl.col("query") == name)
+    if isinstance(query, Query):
+        own = ["query", *query.by, "window_start", "window_end", "revision"]
+        own += [column for column in ("retracted",) if column in frame.columns]
+        own += [asked.name for asked in query.aggregates]
+    else:
+        if not rows.height and frame.height:
+            raise KeyError(f"there are no results of a query called {name!r}")
+        own = [
+            column for column in frame.columns if column in RESULT_COLUMNS or rows[column].null_count() < rows.height
+        ]
+    return as_given(rows.select(own), results)

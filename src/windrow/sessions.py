@@ -1,0 +1,140 @@
+"""Sessions, from the runs in a slice table.
+
+A run is a row whose events are connected under the group's smallest gap; a session of a larger gap is a row of runs, each at
+most that gap after the one before. So all gaps are answered from the same rows, from the smallest gap to the largest, each
+looking only at the breaks that the one before it has left:
+
+    runs        ▂▂  ▂ ▂▂    ▂▂        ▂▂▂ ▂
+    gap 2       └┘  └──┘    └┘        └───┘
+    gap 4       └──────────────┘      └───┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from windrow.plan import Timeline
+from windrow.ranges import Ints
+from windrow.windows import INT64_MAX, INT64_MIN, Session
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Rows sorted by (key, first): the number of the key, the slice, and the run's first and last time."""
+
+    key: Ints
+    slice_start: Ints
+    first: Ints
+    last: Ints
+
+    def reached(self) -> Ints:
+        """The latest time of the key so far; runs of late events may lie within others."""
+        table = pl.DataFrame({"key": self.key, "last": self.last})
+        return table.select(pl.col("last").cum_max().over("key")).to_series().to_numpy()
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """The sessions of one gap, as ranges [lo, hi) of runs."""
+
+    timeline: Timeline
+    gap: int
+    lo: Ints
+    hi: Ints
+    key: Ints
+    first: Ints
+    last: Ints
+
+    def take(self, chosen: npt.NDArray[np.generic]) -> Sessions:
+        columns = (self.lo, self.hi, self.key, self.first, self.last)
+        return Sessions(self.timeline, self.gap, *(column[chosen] for column in columns))
+
+
+def sessions(runs: Runs, timelines: Sequence[Timeline]) -> Iterator[Sessions]:
+    """All sessions of each timeline, by gap; those of one gap in the order of the runs."""
+    reached = runs.reached()
+    apart = np.full(len(runs.key), INT64_MAX)
+    if len(apart) > 1:
+        same = runs.key[1:] == runs.key[:-1]
+        apart[1:][same] = runs.first[1:][same] - reached[:-1][same]
+    breaks = np.arange(len(apart))
+    for timeline in sorted(timelines, key=_gap):
+        gap = _gap(timeline)
+        if timeline.since == INT64_MIN:
+            breaks = lo = breaks[apart[breaks] > gap]
+            hi = np.append(lo[1:], len(apart))[: len(lo)]
+        else:  # a query that came later sees the runs from its time on, which are the last ones of each key
+            seen = runs.slice_start >= timeline.since
+            begins = seen & ((apart > gap) | ~np.append(False, seen[:-1]))
+            ends = np.append(begins[1:] | ~seen[1:] | (apart[1:] > gap), True)[: len(seen)]
+            lo, hi = np.flatnonzero(begins), np.flatnonzero(ends & seen) + 1
+        found = Sessions(timeline, gap, lo, hi, runs.key[lo], runs.first[lo], reached[hi - 1])
+        yield found.take(found.first < timeline.until) if timeline.closing else found
+
+
+def needed(runs: Runs, timelines: Sequence[Timeline], frozen: int) -> npt.NDArray[np.bool_]:
+    """Which runs may still matter: those of sessions that are open, or so near that a late event might be left out by them.
+
+    The largest gap decides for all: its sessions hold those of every smaller gap, and close later.
+    """
+    largest = max(timelines, key=_gap)
+    keep = np.zeros(len(runs.key), np.bool_)
+    for found in sessions(runs, [largest._replace(since=INT64_MIN, until=INT64_MAX, closing=False)]):
+        near = found.last + 2 * found.gap >= frozen
+        follows = np.append(found.key[1:] == found.key[:-1], False)[: len(near)]
+        next_first = np.append(found.first[1:], 0)[: len(near)]
+        next_open = np.append(found.last[1:], 0)[: len(near)] + found.gap >= frozen
+        near |= follows & next_open & (next_first <= found.last + 2 * found.gap)
+        keep = _covered(len(keep), found.take(near))
+    return keep
+
+
+def left_out(
+    runs: Runs, timeline: Timeline, frozen: int, key: Ints, time: Ints
+) -> npt.NDArray[np.bool_]:
+    """Which events of a batch, given by key number and time, a session query leaves out because they are late.
+
+    A late event at most a gap after a frozen session would change it, and is left out. The others join what is open; one
+    whose session would be frozen at once is left out too.
+    """
+    gap = _gap(timeline)
+    always = timeline._replace(since=INT64_MIN, until=INT64_MAX, closing=False)
+    settled = np.full(int(max(key.max(initial=-1), runs.key.max(initial=-1))) + 1, INT64_MIN)
+    is_open = np.zeros(len(runs.key), np.bool_)
+    for found in sessions(runs, [always._replace(since=timeline.since)]):
+        ended = found.last + gap < frozen
+        np.maximum.at(settled, found.key[ended], found.last[ended] + gap)
+        is_open = _covered(len(runs.key), found.take(~ended))
+    out = (time < frozen) & (time <= settled[key]) & (time >= timeline.since)
+    joins = np.flatnonzero(~out & (time >= timeline.since))
+    union = Runs(
+        np.concatenate((runs.key[is_open], key[joins])),
+        np.zeros(int(is_open.sum()) + len(joins), np.int64),
+        np.concatenate((runs.first[is_open], time[joins])),
+        np.concatenate((runs.last[is_open], time[joins])),
+    )
+    order = np.lexsort((union.last, union.first, union.key))
+    ended = np.zeros(len(order), np.bool_)
+    in_order = Runs(union.key[order], union.slice_start, union.first[order], union.last[order])
+    for found in sessions(in_order, [always]):
+        ended[order] = np.repeat(found.last + gap < frozen, found.hi - found.lo)
+    out[joins] = ended[int(is_open.sum()) :]
+    return out
+
+
+def _covered(size: int, found: Sessions) -> npt.NDArray[np.bool_]:
+    """Which runs lie in one of the sessions."""
+    marks = np.zeros(size + 1, np.int64)
+    np.add.at(marks, found.lo, 1)
+    np.add.at(marks, found.hi, -1)
+    return np.cumsum(marks[:-1]) > 0
+
+
+def _gap(timeline: Timeline) -> int:
+    assert isinstance(timeline.window, Session)
+    return timeline.window.gap

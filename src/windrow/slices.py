@@ -1,0 +1,186 @@
+"""The slice table: its schema, how two become one, and how it travels.
+
+A row is one slice of one key: the events between two neighbouring edges, or, where sessions are asked for, one run of them
+that is connected under the group's smallest gap.
+
+    keys │ slice_start │ [barred │ first │ last] │ count().count │ sum(speed).sum │ …
+
+- `slice_start` is the edge at or before the slice's events, INT64_MIN where there is none; the edge after it ends the slice.
+- `first` and `last` are the times of a run's first and last event, there only where sessions need them.
+- `barred` is not 0 for late events that some session has left out because it was closed: they form slices of their own, so
+  that every other window still has them.
+
+`merge` is associative and commutative: it brings rows with the same (keys, slice_start, barred) together, joining runs that
+are at most a gap apart, so that any tree of merges gives the same table.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from windrow.operators import Fields
+from windrow.plan import Group, Held
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class SliceSchema:
+    """The columns of a group's slice table, once the types of its inputs are known."""
+
+    keys: Mapping[str, pl.DataType]
+    held: tuple[Held, ...]
+    inputs: Mapping[str, pl.DataType]  # the type of every expression, by its text
+    place: Mapping[str, pl.DataType]  # the order's columns, for states that carry their place
+    gap: int | None  # the smallest session gap; None without sessions
+    names: Mapping[Held, Mapping[str, str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        named = {one: {name: f"{one.text}.{name}" for name in self.state_types(one)} for one in self.held}
+        object.__setattr__(self, "names", named)
+
+    def input_types(self, one: Held) -> list[pl.DataType]:
+        return [self.inputs[expression.text] for expression in one.operator.inputs]
+
+    def state_types(self, one: Held) -> dict[str, pl.DataType]:
+        return one.operator.fields(self.input_types(one), self.place)
+
+    @cached_property
+    def identity(self) -> list[str]:
+        return [*self.keys, "slice_start", *(["barred"] if self.gap is not None else [])]
+
+    @cached_property
+    def columns(self) -> dict[str, pl.DataType]:
+        runs: dict[str, pl.DataType] = {}
+        if self.gap is not None:
+            runs = {"barred": pl.Int32(), "first": pl.Int64(), "last": pl.Int64()}
+        states = {
+            self.names[one][name]: dtype for one in self.held for name, dtype in self.state_types(one).items()
+        }
+        return {**self.keys, "slice_start": pl.Int64(), **runs, **states}
+
+    def empty(self) -> pl.DataFrame:
+        return pl.DataFrame(schema=self.columns)
+
+    def conform(self, table: pl.DataFrame) -> pl.DataFrame:
+        """A table of an older plan in this schema: what it does not have is the identity."""
+        if list(table.columns) == list(self.columns):
+            return table
+        missing = [
+            (pl.col("slice_start") if name in ("first", "last") else pl.lit(0 if name == "barred" else None))
+            .cast(dtype)
+            .alias(name)
+            for name, dtype in self.columns.items()
+            if name not in table.columns
+        ]
+        return table.with_columns(missing).select(*self.columns)
+
+    def state(self, table: pl.DataFrame, one: Held) -> Fields:
+        """The columns of one operator's state."""
+        found = Fields({name: table[column] for name, column in self.names[one].items()})
+        found.types = self.input_types(one)
+        return found
+
+
+def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
+    """One table with each slice once, sorted by key (nulls first), slice and run."""
+    order = [*schema.identity, *(["first"] if schema.gap is not None else [])]
+    table = pl.concat(tables) if len(tables) > 1 else tables[0]
+    if table.height < 2:
+        return table
+    table = table.sort(order)
+    fresh = table.select(
+        pl.any_horizontal(pl.col(column).ne_missing(pl.col(column).shift(1)) for column in schema.identity)
+    ).to_series()
+    fresh = fresh.scatter(0, True)
+    if schema.gap is not None:
+        slices = table.select("last", slice=fresh.cum_sum())
+        reached = slices.select(pl.col("last").cum_max().over("slice")).to_series().shift(1)
+        fresh = fresh | (table["first"] - reached > schema.gap).fill_null(True)
+    if fresh.all():
+        return table
+    shared = ~fresh | (~fresh).shift(-1).fill_null(False)
+    run = fresh.cum_sum().alias("_run")
+    several = (
+        table.with_columns(run).filter(shared).group_by(pl.col("_run").set_sorted(), maintain_order=True)
+    )
+    runs = [pl.col("first").min(), pl.col("last").max()] if schema.gap is not None else []
+    states = [
+        merged.alias(schema.names[one][name])
+        for one in schema.held
+        for name, merged in one.operator.merge(schema.names[one]).items()
+    ]
+    merged_rows = settle(
+        several.agg(*(pl.col(column).first() for column in schema.identity), *runs, *states), schema
+    )
+    if shared.all():
+        return merged_rows.select(*schema.columns)
+    alone = table.with_columns(run).filter(~shared)
+    both = pl.concat([alone, merged_rows.select(alone.columns)])
+    return both.sort("_run").drop("_run")
+
+
+def settle(table: pl.DataFrame, schema: SliceSchema, lifted: bool = False) -> pl.DataFrame:
+    """What the operators do once per table, after the expressions of a `group_by`; then the declared types."""
+    for one in schema.held:
+        names = schema.names[one]
+        state = Fields({name: table[column] for name, column in names.items() if column in table.columns})
+        state.types = schema.input_types(one)
+        done = one.operator.settle(state) if lifted else one.operator.settle_merged(state)
+        if done is not state:
+            table = table.with_columns(column.alias(names[name]) for name, column in done.items())
+    wrong = [
+        pl.col(name).cast(dtype)
+        for name, dtype in schema.columns.items()
+        if name in table.columns and table.schema[name] != dtype
+    ]
+    return table.with_columns(wrong) if wrong else table
+
+
+def pack(header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> bytes:
+    """A header and named tables as bytes: a JSON line, then Arrow IPC streams."""
+    parts = []
+    for table in tables.values():
+        buffer = io.BytesIO()
+        table.write_ipc_stream(buffer)
+        parts.append(buffer.getvalue())
+    sizes = dict(zip(tables, map(len, parts), strict=True))
+    first = json.dumps({"windrow": VERSION, **header, "tables": sizes}).encode()
+    return b"\n".join((first, b"".join(parts)))
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
+    """The way back; refuses what is not ours, is cut short, or is of another version."""
+    line, _, rest = bytes(data).partition(b"\n")
+    try:
+        header = json.loads(line)
+        version = header["windrow"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError("these bytes are not a snapshot of windrow") from None
+    if version != VERSION:
+        raise ValueError(f"this snapshot has version {version}; this windrow reads version {VERSION}")
+    tables, at = {}, 0
+    for name, size in header["tables"].items():
+        if at + size > len(rest):
+            raise ValueError(
+                f"this snapshot is cut short: {len(rest)} of {sum(header['tables'].values())} bytes are there"
+            )
+        tables[name] = pl.read_ipc_stream(io.BytesIO(rest[at : at + size]))
+        at += size
+    return header, tables
+
+
+def schema_of(
+    group: Group,
+    inputs: Mapping[str, pl.DataType],
+    keys: Mapping[str, pl.DataType],
+    place: Mapping[str, pl.DataType],
+) -> SliceSchema:
+    return SliceSchema({key: keys[key] for key in group.keys}, tuple(group.held), inputs, place, group.gap)

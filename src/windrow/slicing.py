@@ -1,0 +1,208 @@
+"""Slicing: events become slices.
+
+    times ──▶ Edges.index ──▶ slice of each event ──▶ group_by(keys, slice).agg(lifts) ──▶ slice table
+
+The slice of an event is the stretch between the two neighbouring edges around its time. Events in order are cut at positions:
+one binary search per edge instead of one per event. Otherwise edges are looked up per event, in a table over the greatest
+common divisor of all grids where that is small, by binary search where it is not, and grid by grid where there are more edges
+than events. No event is ever moved or split off later: late and out-of-order events fall into their slice like any other.
+
+Sessions need no sort: two events in one cell [k·gap, (k+1)·gap) are never more than a gap apart, so cells cut like edges, and
+`slices.merge` joins neighbouring cells into runs on the small table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from windrow.operators import Inputs
+from windrow.plan import Timeline
+from windrow.ranges import Ints, ramp
+from windrow.slices import SliceSchema, merge, settle
+from windrow.windows import INT64_MAX, INT64_MIN, FixedWindow
+
+TABLE_LIMIT = 1 << 22  # entries of a lookup table
+EDGES_PER_EVENT = 4  # more edges than that, and events are looked up grid by grid
+
+
+@dataclass(frozen=True)
+class Edges:
+    """All edges of a group: grids, each from one event time to another, and single points."""
+
+    period: Ints
+    phase: Ints
+    since: Ints
+    until: Ints
+    points: Ints
+
+    @staticmethod
+    def of(timelines: Iterable[Timeline]) -> Edges:
+        grids, points = set(), set()
+        for timeline in timelines:
+            points |= {timeline.since, timeline.until} - {INT64_MIN, INT64_MAX}
+            if isinstance(timeline.window, FixedWindow):
+                stop = (
+                    timeline.until if timeline.until == INT64_MAX else timeline.until + timeline.window.reach
+                )
+                grids |= {(*grid, timeline.since, stop) for grid in timeline.window.grids()}
+        columns = np.array(sorted(grids), np.int64).reshape(-1, 4).T
+        return Edges(*columns, np.array(sorted(points), np.int64))
+
+    def floor(self, times: Ints) -> Ints:
+        """The last edge at or before each time; INT64_MIN where there is none."""
+        if not len(times):
+            return times
+        lo, hi = int(times.min()), int(times.max())
+        if self._count(lo, hi) > max(EDGES_PER_EVENT * len(times), 4096) * max(1, len(self.period)):
+            return self._floor_by_grid(times)
+        edges = self._between(lo, hi)
+        return edges[np.searchsorted(edges, times, "right") - 1]
+
+    def index(self, times: Ints, in_order: bool, cell: int | None) -> tuple[npt.NDArray[np.uint32], Ints]:
+        """For each event the number of its stretch between two cuts, and for each stretch the edge before it.
+
+        With a `cell`, the multiples of it cut too, so that a slice can come in several stretches.
+        """
+        lo, hi = int(times.min()), int(times.max())
+        cells = (hi - lo) // cell + 2 if cell else 0
+        if self._count(lo, hi) + cells > max(EDGES_PER_EVENT * len(times), 4096):
+            return self._index_by_grid(times, cell)
+        edges = self._between(lo, hi)
+        cuts = edges
+        if cell:
+            first = lo // cell * cell
+            cuts = np.unique(np.concatenate((edges, np.arange(first, hi + 1, cell))))
+        before = edges[np.searchsorted(edges, cuts, "right") - 1]
+        if in_order:
+            ends = np.append(np.searchsorted(times, cuts[1:], "left"), len(times))
+            return np.repeat(np.arange(len(cuts), dtype=np.uint32), np.diff(ends, prepend=0)), before
+        inner = cuts[1:]
+        step = int(np.gcd.reduce(inner - inner[0])) if len(inner) > 1 else 0
+        base = int(inner[0]) if len(inner) else 0
+        if step and (hi - base) // step < TABLE_LIMIT:
+            table = np.repeat(np.arange(1, len(cuts), dtype=np.uint32), np.append(np.diff(inner) // step, 1))
+            cell_of = (times - base) // step
+            found = table[np.clip(cell_of, 0, len(table) - 1)]
+            found[times < base] = 0
+            return found, before
+        return (np.searchsorted(inner, times, "right")).astype(np.uint32), before
+
+    def _count(self, lo: int, hi: int) -> float:
+        """About how many edges there are between two times."""
+        return float(((hi - lo) / self.period).sum()) + len(self.points)
+
+    def _between(self, lo: int, hi: int) -> Ints:
+        """The last edge at or before `lo` (INT64_MIN without one), and all edges up to `hi`, sorted."""
+        start = np.maximum(self.since, lo - self.period)
+        first = -((self.phase - start) // self.period)
+        last = (np.minimum(self.until, hi) - self.phase) // self.period
+        count = np.maximum(last - first + 1, 0)
+        edges = np.repeat(self.phase + first * self.period, count) + ramp(count) * np.repeat(
+            self.period, count
+        )
+        edges = np.unique(np.concatenate((edges, self.points)))
+        from_ = np.searchsorted(edges, lo, "right") - 1
+        edges = edges[max(from_, 0) : np.searchsorted(edges, hi, "right")]
+        return edges if from_ >= 0 else np.append(np.int64(INT64_MIN), edges)
+
+    def _floor_by_grid(self, times: Ints) -> Ints:
+        found = np.full(len(times), INT64_MIN)
+        if len(self.points):
+            at = np.searchsorted(self.points, times, "right") - 1
+            found = np.where(at >= 0, self.points[at], found)
+        for period, phase, since, until in zip(self.period, self.phase, self.since, self.until, strict=True):
+            edge = np.minimum(times, until)
+            edge = edge - (edge - phase) % period
+            np.maximum(found, edge, out=found, where=edge >= since)
+        return found
+
+    def _index_by_grid(self, times: Ints, cell: int | None) -> tuple[npt.NDArray[np.uint32], Ints]:
+        starts = self._floor_by_grid(times)
+        if cell:
+            cuts = np.maximum(starts, times - times % cell)
+            cuts, numbers = np.unique(cuts, return_inverse=True)
+            return numbers.astype(np.uint32), self._floor_by_grid(cuts)
+        starts, numbers = np.unique(starts, return_inverse=True)
+        return numbers.astype(np.uint32), starts
+
+
+def slice(batch: pl.DataFrame, measure: str, edges: Edges, schema: SliceSchema) -> pl.DataFrame:
+    """The slices of a prepared batch (see `prepare`), a row for each (keys, stretch between two cuts)."""
+    if not batch.height:
+        return schema.empty()
+    time, order = time_column(measure), [name for name in batch.columns if name.startswith("order:")]
+    in_order = batch[time].is_sorted()
+    if any(one.operator.ordered for one in schema.held) and not (in_order and not order):
+        batch, in_order = batch.sort([time, *order], maintain_order=True), True
+    numbers, before = edges.index(batch[time].to_numpy(), in_order, schema.gap)
+    barred = ["barred"] if "barred" in batch.columns else []
+    lifts = list(_lifts(batch, time, schema))
+    if schema.gap is not None:
+        lifts += [pl.col(time).min().alias("first"), pl.col(time).max().alias("last")]
+    keys = [pl.col(key_column(key)).alias(key) for key in schema.keys]
+    table = (
+        batch.with_columns(pl.Series("slice_start", numbers))
+        .group_by(*keys, "slice_start", *barred)
+        .agg(lifts)
+    )
+    table = table.with_columns(pl.Series("slice_start", before[table["slice_start"].to_numpy()]))
+    if schema.gap is not None and not barred:
+        table = table.with_columns(barred=pl.lit(0, pl.Int32))
+    table = settle(table, schema, lifted=True).select(*schema.columns)
+    return merge([table], schema) if schema.gap is not None else table
+
+
+def key_column(name: str) -> str:
+    return f"key:{name}"
+
+
+def time_column(name: str) -> str:
+    return f"time:{name}"
+
+
+def input_column(text: str) -> str:
+    return f"input:{text}"
+
+
+def filter_column(text: str) -> str:
+    return f"filter:{text}"
+
+
+def _lifts(batch: pl.DataFrame, time: str, schema: SliceSchema) -> Iterable[pl.Expr]:
+    """The expressions that lift every operator of the schema."""
+    place = {"at": pl.col(time)} | {
+        name: pl.col(f"order:{name}" if name != "nth" else "nth") for name in schema.place if name != "at"
+    }
+    nan: dict[str, bool] = {}
+    for one in schema.held:
+        columns = [input_column(expression.text) for expression in one.operator.inputs]
+        keep = pl.col(filter_column(one.where.text)) if one.where else None
+        for column in columns:
+            if column not in nan:
+                values = batch[column]
+                nan[column] = values.dtype.is_float() and bool(values.is_nan().any())
+        chosen = [pl.col(column) for column in columns] or ([keep] if keep is not None else [])
+        of = Inputs(
+            columns=[column if keep is None else column.filter(keep) for column in chosen],
+            types=schema.input_types(one),
+            place={name: column if keep is None else column.filter(keep) for name, column in place.items()},
+            dense=keep is None and not any(batch[column].null_count() for column in columns),
+            nan=any(nan[column] for column in columns),
+        )
+        for name, lifted in one.operator.lift(of).items():
+            yield lifted.alias(schema.names[one][name])
+
+
+def roll_up(table: pl.DataFrame, edges: Edges, schema: SliceSchema) -> pl.DataFrame:
+    """The slices of a coarser key set from those of a finer one."""
+    if not table.height:
+        return schema.empty()
+    starts = table["slice_start"].to_numpy().copy()
+    known = starts != INT64_MIN
+    starts[known] = edges.floor(starts[known])
+    return merge([schema.conform(table.with_columns(pl.Series("slice_start", starts)))], schema)

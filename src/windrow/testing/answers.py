@@ -1,0 +1,261 @@
+"""What each aggregate means, over the rows of one window in their order: the arithmetic of the oracle.
+
+One function per aggregate, from its definition, over the values that are not null. Whatever a double could get
+wrong is done in fractions and rounded once at the end. Sketches are answered exactly: `compare` allows for their
+error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from windrow.aggregates import Aggregate
+from windrow.testing.expressions import evaluate
+from windrow.windows import INT64_MAX, INT64_MIN
+
+Row = Mapping[str, Any]
+Values = list[Any]
+
+_NAN = math.nan  # one object, so that it equals itself inside tuples and dicts
+
+
+def is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def canonical(value: Any) -> Any:
+    """One form for values that are equal as keys: NaN is one value, and so are 0.0 and -0.0."""
+    return _NAN if is_nan(value) else value + 0.0 if isinstance(value, float) else value
+
+
+def rank(value: Any) -> tuple[Any, ...]:
+    """The order of values: nulls first, NaN above every number."""
+    return (0,) if value is None else (2,) if is_nan(value) else (1, value)
+
+
+def fits(value: int) -> bool:
+    return INT64_MIN <= value <= INT64_MAX
+
+
+def answer(asked: Aggregate, rows: Sequence[Row]) -> Any:
+    """The aggregate over a window's rows. An integer sum may be larger than int64: what then is for others to say."""
+    if asked.parts:
+        parts = {f"p{number}": _in_int64(answer(part, rows)) for number, part in enumerate(asked.parts)}
+        return evaluate(asked.inputs[0], parts)
+    return _ANSWERS[asked.function](asked, rows)
+
+
+def values_of(asked: Aggregate, rows: Sequence[Row]) -> Values:
+    """The values of an aggregate's first input that are not null, in the order of the rows."""
+    found = [evaluate(asked.inputs[0], row) for row in rows]
+    return [value for value in found if value is not None]
+
+
+def _in_int64(value: Any) -> Any:
+    return None if isinstance(value, int) and not fits(value) else value
+
+
+def _to_float(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _finite(values: Values) -> bool:
+    return all(math.isfinite(value) for value in values)
+
+
+# --- one function per aggregate -------------------------------------------------------------------------------------
+
+
+def _count(asked: Aggregate, rows: Sequence[Row]) -> int:
+    return len(values_of(asked, rows)) if asked.inputs else len(rows)
+
+
+def _sum(values: Values) -> Any:
+    if not values:
+        return None
+    if not any(isinstance(value, float) for value in values):
+        return _exact_sum(values)
+    if not _finite(values):
+        return sum(float(value) for value in values if not math.isfinite(value))  # inf, -inf, or NaN
+    return _to_float(sum(map(Fraction, values), Fraction()))
+
+
+def _exact_sum(values: Values) -> int | Decimal:
+    """Of integers or decimals, to the last digit."""
+    if not any(isinstance(value, Decimal) for value in values):
+        return sum(values)
+    total = sum(map(Fraction, values), Fraction())
+    scale = max(-int(value.as_tuple().exponent) for value in values if isinstance(value, Decimal))
+    return Decimal(f"{int(total * 10**scale)}E-{scale}") if scale > 0 else Decimal(int(total))
+
+
+def _mean(values: Values) -> float | None:
+    if not values:
+        return None
+    if not _finite(values):
+        return float(_sum(values))
+    return _to_float(sum(map(Fraction, values), Fraction()) / len(values))
+
+
+def _product(values: Values) -> float | None:
+    if not values:
+        return None
+    if not _finite(values):
+        return math.prod(float(value) for value in values)
+    return _to_float(math.prod(map(Fraction, values), start=Fraction(1)))
+
+
+def _geometric_mean(values: Values) -> float | None:
+    if not values or any(value < 0 for value in values):
+        return None
+    if any(value == 0 for value in values):
+        return 0.0
+    if not _finite(values):
+        return float(_sum(values))
+    return math.exp(math.fsum(math.log(value) for value in values) / len(values))
+
+
+def _variance(values: Values, sample: bool) -> float | None:
+    n = len(values) - sample
+    if n <= 0:
+        return None
+    if not _finite(values):
+        return math.nan
+    mean = sum(map(Fraction, values), Fraction()) / len(values)
+    return _to_float(sum(((Fraction(value) - mean) ** 2 for value in values), Fraction()) / n)
+
+
+def _root(value: float | None) -> float | None:
+    return None if value is None else math.sqrt(value)
+
+
+def _min(values: Values) -> Any:
+    return min(values, key=rank, default=None)
+
+
+def _max(values: Values) -> Any:
+    return max(values, key=rank, default=None)
+
+
+def _range(values: Values) -> Any:
+    return _max(values) - _min(values) if values else None
+
+
+def _first(values: Values) -> Any:
+    return values[0] if values else None
+
+
+def _last(values: Values) -> Any:
+    return values[-1] if values else None
+
+
+def _place(asked: Aggregate, rows: Sequence[Row], at: int) -> Any:
+    """The first or the last value, and with `nulls=True` even when it is null."""
+    values = [evaluate(asked.inputs[0], row) for row in rows]
+    held = values if asked.param("nulls") else [value for value in values if value is not None]
+    return held[at] if held else None
+
+
+def _arg(asked: Aggregate, rows: Sequence[Row], choose: Callable[..., Any]) -> Any:
+    """x of the row that min or max chooses by y among those with a y: both take the earliest of equals."""
+    x, y = asked.inputs
+    pairs = [(evaluate(x, row), evaluate(y, row)) for row in rows]
+    held = [pair for pair in pairs if pair[1] is not None]
+    return choose(held, key=lambda pair: rank(pair[1]))[0] if held else None
+
+
+def _m4(values: Values) -> dict[str, Any]:
+    return {"min": _min(values), "max": _max(values), "first": _first(values), "last": _last(values)}
+
+
+def neighbours(values: Values, q: float) -> tuple[float, float, float]:
+    """The sorted values around the place q·(n - 1), and how far the place lies from the lower to the upper one."""
+    ordered = sorted(values, key=rank)
+    place = q * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return float(ordered[low]), float(ordered[high]), place - low
+
+
+def _quantile(values: Values, q: float) -> float | None:
+    """Linear interpolation between the two values around it."""
+    if not values:
+        return None
+    low, high, share = neighbours(values, q)
+    return low if share == 0 or low == high else low * (1 - share) + high * share
+
+
+def counts(values: Iterable[Any]) -> list[tuple[Any, int]]:
+    """Each value with its count, the most frequent first and the smallest of equally frequent ones first."""
+    found = Counter(canonical(value) for value in values)
+    return sorted(found.items(), key=lambda one: (-one[1], rank(one[0])))
+
+
+def _mode(values: Values) -> Any:
+    return counts(values)[0][0] if values else None
+
+
+def _distinct(values: Values) -> int:
+    return len(counts(values))
+
+
+# Sketches, as exactly as their definition allows: KLL leaves NaN out, HLL and the frequent items take it for a value,
+# and HLL does not count empty strings.
+
+
+def numbers_of(values: Values) -> list[float]:
+    return sorted(float(value) for value in values if not is_nan(value))
+
+
+def _approx_quantile(values: Values, q: float) -> float | None:
+    """The smallest value with at least the share q of all values at or below it."""
+    ordered = numbers_of(values)
+    return ordered[max(0, math.ceil(q * len(ordered)) - 1)] if ordered else None
+
+
+def _approx_distinct(values: Values) -> int:
+    return _distinct([value for value in values if value not in ("", b"")])
+
+
+def _top_k(values: Values, k: int) -> list[dict[str, Any]] | None:
+    return [{"value": value, "count": count} for value, count in counts(values)[:k]] if values else None
+
+
+def _of_values(function: Callable[[Values], Any]) -> Callable[[Aggregate, Sequence[Row]], Any]:
+    return lambda asked, rows: function(values_of(asked, rows))
+
+
+_ANSWERS: dict[str, Callable[[Aggregate, Sequence[Row]], Any]] = {
+    "count": _count,
+    "sum": _of_values(_sum),
+    "min": _of_values(_min),
+    "max": _of_values(_max),
+    "mean": _of_values(_mean),
+    "product": _of_values(_product),
+    "geometric_mean": _of_values(_geometric_mean),
+    "variance": _of_values(lambda values: _variance(values, sample=True)),
+    "variance_pop": _of_values(lambda values: _variance(values, sample=False)),
+    "stddev": _of_values(lambda values: _root(_variance(values, sample=True))),
+    "stddev_pop": _of_values(lambda values: _root(_variance(values, sample=False))),
+    "range": _of_values(_range),
+    "first": lambda asked, rows: _place(asked, rows, 0),
+    "last": lambda asked, rows: _place(asked, rows, -1),
+    "arg_min": lambda asked, rows: _arg(asked, rows, min),
+    "arg_max": lambda asked, rows: _arg(asked, rows, max),
+    "m4": _of_values(_m4),
+    "median": _of_values(lambda values: _quantile(values, 0.5)),
+    "quantile": lambda asked, rows: _quantile(values_of(asked, rows), asked.param("q")),
+    "mode": _of_values(_mode),
+    "distinct": _of_values(_distinct),
+    "approx_quantile": lambda asked, rows: _approx_quantile(values_of(asked, rows), asked.param("q")),
+    "approx_distinct": _of_values(_approx_distinct),
+    "top_k": lambda asked, rows: _top_k(values_of(asked, rows), asked.param("k")),
+}

@@ -1,0 +1,245 @@
+"""Transcripts: what goes in, what must come out, step by step, in a file that every runtime runs.
+
+    queries:
+    - {name: q, window: "tumbling(10)", aggregates: ["count()"], by: [k], where: x > 1}
+    time: t                        # the measure; also lateness, updates, order_by, bad_events, as of the engine
+    types: {fare: "decimal(10, 2)"}   # of columns whose values do not say it themselves
+    steps:
+    - input: [{t: 1, k: a, x: 2}]      # columns that a row leaves out are null
+      expect: []                       # all rows of this step, in their order; no `expect`: not looked at
+    - watermark: 10                    # with `measure: odometer` where it is not the engine's own
+      expect: [{query: q, k: a, window_start: 0, window_end: 10, count(): 1}]
+    - add: {name: r, …}                # with `since`, and `becomes`: where it really begins
+    - remove: q                        # with `when: windows_closed`
+    - finish: true
+
+A row of `expect` leaves out `revision` when it is 0 and `retracted` when it is false. A step may also say `error`, a
+piece of the message that it must fail with, and `counted`, the numbers of late and dropped events up to then. Windows
+and aggregates are text, and an aggregate may have a name: `aggregates: {total: sum(x)}`. `!decimal 1.20` is a decimal.
+Nothing in a file is evaluated as Python.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from windrow import windows
+from windrow.aggregates import Aggregate, aggregate
+from windrow.query import Query
+from windrow.testing.compare import differences
+from windrow.testing.oracle import Oracle, Row, microseconds
+from windrow.windows import Window
+
+WINDOWS: dict[str, Callable[..., Window]] = {
+    "tumbling": windows.tumbling,
+    "sliding": windows.sliding,
+    "cumulating": windows.cumulating,
+    "session": windows.session,
+}
+_OPTIONS = ("time", "lateness", "updates", "order_by", "bad_events")
+_ACTIONS = ("input", "watermark", "add", "remove", "finish")
+_DETAILS = ("expect", "error", "counted", "measure", "since", "becomes", "when")
+_QUERY = {"name", "window", "aggregates", "by", "where", "time", "distinct_on"}
+
+
+class Runtime(Protocol):
+    """What runs a transcript. Results are rows; `Oracle` is one."""
+
+    def push(self, rows: list[Row], /) -> Any: ...
+    def advance(self, watermark: Any, /, time: str | None = None) -> Any: ...
+    def finish(self) -> Any: ...
+    def add(self, query: Query, /, since: Any = None) -> Any: ...
+    def remove(self, name: str, /, when: str = "now") -> Any: ...
+
+
+@dataclass(frozen=True)
+class Step:
+    action: str
+    value: Any
+    details: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.value}"
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """One file: its queries, its options for the engine, the types of its columns, its steps."""
+
+    name: str
+    queries: tuple[Query, ...]
+    options: Mapping[str, Any]
+    types: Mapping[str, str]
+    steps: tuple[Step, ...]
+
+    @property
+    def all_queries(self) -> tuple[Query, ...]:
+        """Those of the beginning and those that are added; of two with one name the later one."""
+        added = [step.value for step in self.steps if step.action == "add"]
+        return tuple({query.name: query for query in [*self.queries, *added]}.values())
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What not every runtime can do: `updates`, `add`, `remove`, `bad_events`, `late` (events are dropped)."""
+        found = {step.action for step in self.steps} & {"add", "remove"}
+        if any(step.details.get("counted", {}).get("dropped") for step in self.steps):
+            found.add("late")
+        found |= {name for name in ("updates", "bad_events") if self.options.get(name) is not None}
+        return frozenset(found)
+
+    def check(self, runtime: Runtime) -> Iterator[str]:
+        """Run all steps; yields a line for everything that is not as expected.
+
+        The oracle runs beside the runtime: the file must be right about it, and it knows how exact a float must be.
+        """
+        oracle = Oracle(self.queries, **self.options)
+        for number, step in enumerate(self.steps, 1):
+            place = f"{self.name}, step {number} ({step.action})"
+            if "error" in step.details:
+                yield from (f"{place}: {line}" for line in _failure(runtime, step))
+                continue
+            told, found = run_step(oracle, step), run_step(runtime, step)
+            if "expect" in step.details:
+                for line in differences(told, step.details["expect"], self.all_queries, ordered=True):
+                    yield f"{place}: the file and the oracle disagree: {line}"
+                for line in differences(found, told, self.all_queries, ordered=True):
+                    yield f"{place}: {line}"
+            for name, value in step.details.get("counted", {}).items():
+                for who in (oracle, runtime):
+                    if getattr(who, name) != value:
+                        yield f"{place}: {name} is {getattr(who, name)}, not {value}"
+            if "becomes" in step.details and found != _time(step.details["becomes"]):
+                yield f"{place}: begins at {found}, not {step.details['becomes']}"
+
+
+def run_step(runtime: Runtime, step: Step) -> Any:
+    """What one step gives: rows, or for `add` the time that the query begins at."""
+    if step.action == "input":
+        return runtime.push(step.value)
+    if step.action == "watermark":
+        return runtime.advance(step.value, time=step.details.get("measure"))
+    if step.action == "add":
+        return runtime.add(step.value, since=step.details.get("since"))
+    if step.action == "remove":
+        return runtime.remove(step.value, when=step.details.get("when", "now"))
+    return runtime.finish()
+
+
+def _failure(runtime: Runtime, step: Step) -> Iterator[str]:
+    try:
+        run_step(runtime, step)
+    except (ValueError, TypeError, OverflowError) as error:
+        if step.details["error"] not in str(error):
+            yield f"fails with {error!s}, which does not say {step.details['error']!r}"
+    else:
+        yield f"does not fail, and should with {step.details['error']!r}"
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in plain values, and decimals."""
+
+
+_Loader.add_constructor("!decimal", lambda loader, node: Decimal(str(node.value)))
+
+
+def read(path: Path) -> Transcript:
+    """Read a file; an unknown word in it is an error, so that no expectation is silently left out."""
+    try:
+        return _transcript(path.stem, yaml.load(path.read_text(encoding="utf-8"), _Loader))
+    except (ValueError, KeyError, yaml.YAMLError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _transcript(name: str, given: dict[str, Any]) -> Transcript:
+    _known(given, {"queries", "types", "steps", *_OPTIONS})
+    options = {key: given[key] for key in _OPTIONS if key in given}
+    rows = [row for step in given["steps"] for row in step.get("input") or []]
+    types = _types(rows) | given.get("types", {})
+    retracted = {"retracted": False} if options.get("updates") is not None else {}
+    steps = tuple(_step(step, types, {"revision": 0} | retracted) for step in given["steps"])
+    return Transcript(name, tuple(map(query_of, given["queries"])), options, types, steps)
+
+
+def _step(given: dict[str, Any], types: Mapping[str, str], default: Row) -> Step:
+    _known(given, {*_ACTIONS, *_DETAILS})
+    (action,) = [key for key in _ACTIONS if key in given]
+    value, details = given[action], {key: given[key] for key in _DETAILS if key in given}
+    if action == "input":
+        value = [{column: _typed(row.get(column), types[column]) for column in types} for row in value]
+    if action == "add":
+        value = query_of(value)
+    if "expect" in details:
+        details["expect"] = [{**default, **row} for row in details["expect"] or []]
+    return Step(action, value, details)
+
+
+def query_of(given: dict[str, Any]) -> Query:
+    """A query from plain data, its window and its aggregates in words."""
+    _known(given, _QUERY)
+    rest = {key: given[key] for key in given if key not in ("name", "window", "aggregates")}
+    asked: list[Aggregate]
+    if isinstance(given["aggregates"], Mapping):
+        asked = [aggregate(text).alias(alias) for alias, text in given["aggregates"].items()]
+    else:
+        asked = [aggregate(text) for text in given["aggregates"]]
+    return Query(given["name"], window_of(given["window"]), asked, **rest)
+
+
+def window_of(text: str) -> Window:
+    """Read `sliding(10, 5)`: a known name, and literals between the brackets."""
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in WINDOWS:
+            raise ValueError("it is none of " + ", ".join(WINDOWS))
+        named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        return WINDOWS[call.func.id](*map(ast.literal_eval, call.args), **named)
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise ValueError(f"{text!r} is not a window: {error}") from error
+
+
+def _known(given: Mapping[str, Any], words: set[str]) -> None:
+    if unknown := given.keys() - words:
+        raise ValueError(f"{sorted(unknown)[0]!r} is none of {', '.join(sorted(words))}")
+
+
+def _time(value: Any) -> Any:
+    return microseconds(value) if isinstance(value, datetime) else value
+
+
+def _types(rows: list[dict[str, Any]]) -> dict[str, str]:
+    """The types of all columns of a file: int, float, bool, string, timestamp, decimal(38, scale)."""
+    found: dict[str, str] = {}
+    for column in dict.fromkeys(column for row in rows for column in row):
+        values = [row[column] for row in rows if row.get(column) is not None]
+        kinds = {"bool" if isinstance(value, bool) else type(value).__name__ for value in values}
+        if kinds <= {"int", "float"} and "float" in kinds:
+            found[column] = "float"
+        elif kinds == {"Decimal"}:
+            found[column] = f"decimal(38, {max(-int(value.as_tuple().exponent) for value in values)})"
+        elif len(kinds) == 1 and kinds <= {"int", "bool", "str", "datetime"}:
+            kind = kinds.pop()
+            found[column] = {"str": "string", "datetime": "timestamp"}.get(kind, kind)
+        elif kinds:
+            raise ValueError(f"column {column!r} has values of several types: {', '.join(sorted(kinds))}")
+        else:
+            found[column] = "int"
+    return found
+
+
+def _typed(value: Any, kind: str) -> Any:
+    if value is None:
+        return None
+    if kind == "float":
+        return float(value)
+    return Decimal(str(value)) if kind.startswith("decimal") else value
