@@ -156,6 +156,10 @@ class Binding:
         except pl.exceptions.PolarsError as error:
             raise InputError(f"this batch cannot be read: {error}") from error
 
+    def times(self, frame: pl.DataFrame, measure: str) -> pl.Series:
+        """The times of a measure in whole units."""
+        return frame.select(self._prepared[time_column(measure)]).to_series()
+
     def without_time(self, frame: pl.DataFrame) -> pl.Series | None:
         """Which events have no time on some measure; None when all have."""
         columns = [measure for measure in self.measures if measure != ARRIVAL and frame[measure].null_count()]

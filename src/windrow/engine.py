@@ -20,14 +20,14 @@ import polars as pl
 
 from windrow import distinct, snapshots
 from windrow.binding import ARRIVAL, Binding, InputError
-from windrow.frames import as_given, to_polars
+from windrow.frames import as_given, flag_sorted, to_polars
 from windrow.late import Mask, slice_behind
 from windrow.measures import Measure, measures_of
 from windrow.plan import Entry, Plan, Rates, Source, plan
 from windrow.query import Query, QueryError
 from windrow.results import ResultSchema
 from windrow.slices import merge, schema_of
-from windrow.slicing import filter_column, key_column, roll_up, slice, time_column
+from windrow.slicing import filter_column, roll_up, slice, time_column
 from windrow.state import Change, Emitted, GroupState
 from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN, Duration, FixedWindow
 
@@ -105,7 +105,7 @@ class Engine:
     def push(self, batch: Any) -> pl.DataFrame:
         """Take a batch (Arrow, Polars or pandas) and return the results that it makes final."""
         self._open()
-        frame = to_polars(batch)
+        frame = flag_sorted(to_polars(batch), self._measures)
         bound = self._bound or self._bind(frame)
         frame = bound.binding.checked(frame)
         missing = bound.binding.without_time(frame)
@@ -127,14 +127,14 @@ class Engine:
         self._kept |= taken.kept
         for state, table in taken.slices:
             state.absorb(table)
-        if taken.dropped.any():
+        if taken.dropped is not None and taken.dropped.any():
             self._set_aside(frame.filter(pl.Series(taken.dropped)))
         self._arrived += frame.height
         self._counts = replace(
             self._counts,
             events=self._counts.events + frame.height,
             late=self._counts.late + taken.late,
-            dropped=self._counts.dropped + int(taken.dropped.sum()),
+            dropped=self._counts.dropped + (0 if taken.dropped is None else int(taken.dropped.sum())),
             repeats=self._counts.repeats + taken.repeats,
             bad=self._counts.bad + (0 if missing is None else int(missing.sum())),
         )
@@ -308,21 +308,21 @@ class Engine:
 
     def _take(self, events: pl.DataFrame, bound: _Bound, spans: Mapping[str, tuple[int, int]]) -> _Taken:
         """Slice a batch for every group, without touching any state."""
-        taken = _Taken(np.zeros(events.height, np.bool_))
-        behind: dict[str, Mask | None] = {}
-        any_late = np.zeros(events.height, np.bool_)
+        taken = _Taken()
+        behind: dict[str, Mask] = {}
         for name, (oldest, _) in spans.items():
             mark = self._measures[name].watermark
-            behind[name] = events[time_column(name)].to_numpy() < mark if oldest < mark else None
-            if behind[name] is not None:
-                any_late |= behind[name]
-        taken.late = int(any_late.sum())
+            if oldest < mark:
+                behind[name] = events[time_column(name)].to_numpy() < mark
+        if behind:
+            taken.dropped = np.zeros(events.height, np.bool_)
+            taken.late = int(np.logical_or.reduce(list(behind.values())).sum())
         sources: dict[Source, list[GroupState]] = {}
         for state in bound.states.values():
             sources.setdefault(state.group.source, []).append(state)
         for source, states in sources.items():
             chosen, place = self._source(events, source, taken)
-            mask = behind[source.measure]
+            mask = behind.get(source.measure)
             if mask is not None and place is not None:
                 mask = mask[place]
             self._slice(source, states, chosen, mask, place, taken)
@@ -370,6 +370,7 @@ class Engine:
                 continue
             table, dropped = slice_behind(state, events, behind, frozen)
             taken.slices.append((state, table))
+            assert taken.dropped is not None
             taken.dropped[dropped if place is None else place[dropped]] = True
             if measure.updates and table.height:
                 table = merge([table], state.schema)
@@ -440,7 +441,7 @@ class Engine:
 class _Taken:
     """A batch, sliced."""
 
-    dropped: Mask
+    dropped: Mask | None = None  # None when no event is behind the watermark
     late: int = 0
     repeats: int = 0
     slices: list[tuple[GroupState, pl.DataFrame]] = field(default_factory=list)
@@ -480,13 +481,18 @@ def windows(
 
 def _measured(frame: pl.DataFrame, binding: Binding, time: str) -> Rates | None:
     """Events per unit of the measure, and distinct values per key, as seen in a first batch."""
-    times = binding.prepare(frame, 0, lambda: 0)
-    column = times[time_column(time)] if time_column(time) in times.columns else None
-    if column is None or column.null_count() == len(column):
+    if time == ARRIVAL or frame[time].null_count() == frame.height:
         return None
-    span = int(column.max()) - int(column.min())  # type: ignore[arg-type]
-    keys = {key: float(times[key_column(key)].approx_n_unique()) for key in binding.keys}
-    return Rates(frame.height / max(span, 1), keys) if span > 0 else None
+    low, high = frame.select(pl.col(time).min().alias("low"), pl.col(time).max().alias("high")).row(0)
+    ends = frame.select(*(pl.lit(pl.Series(name, [low, high], dtype=frame.schema[name])) for name in [time]))
+    span = int(binding.times(ends, time).max() - binding.times(ends, time).min())  # type: ignore[operator]
+    sample = frame.select(*binding.keys).gather_every(max(1, frame.height // 50_000)) if binding.keys else frame.clear()
+    keys = {}
+    for key in binding.keys:
+        found = sample[key].n_unique()
+        # a sample that hardly repeats itself says that there are more where it came from
+        keys[key] = found * (frame.height / sample.height if found > sample.height / 2 else 1.0)
+    return Rates(frame.height / span, keys) if span > 0 else None
 
 
 def _moment(value: int | datetime) -> int:

@@ -118,8 +118,8 @@ class Count(Operator):
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
         if of.dense or not self.inputs:
-            return {"count": (of.columns[0].len() if of.columns else pl.len()).cast(pl.Int64)}
-        return {"count": of.columns[0].count().cast(pl.Int64)}
+            return {"count": of.columns[0].len() if of.columns else pl.len()}
+        return {"count": of.columns[0].is_not_null().sum()}
 
     def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
         return {"count": pl.col(names["count"]).sum()}
@@ -150,7 +150,7 @@ class Sum(Operator):
         (x,), (dtype,) = of.columns, of.types
         if dtype.is_integer():
             x = x.cast(pl.Int128)
-        elif dtype.is_float():
+        elif dtype == pl.Float32():
             x = x.cast(pl.Float64)
         return {"sum": x.sum() if of.dense else pl.when(x.count() > 0).then(x.sum())}
 
@@ -301,8 +301,8 @@ class Logs(Operator):
         x = of.columns[0].cast(pl.Float64)
         return {
             "logs": pl.when(x > 0).then(x).otherwise(1.0).log().sum(),
-            "zeros": (x == 0).sum().cast(pl.Int64),
-            "negatives": (x < 0).sum().cast(pl.Int64),
+            "zeros": (x == 0).sum(),
+            "negatives": (x < 0).sum(),
         }
 
     def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
@@ -333,8 +333,7 @@ class Moments(Operator):
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
         x = of.columns[0].cast(pl.Float64)
-        n = x.count().cast(pl.Float64)
-        return {"n": n, "mean": x.mean(), "m2": x.var(ddof=0) * n}
+        return {"n": x.is_not_null().sum(), "mean": x.mean(), "m2": x.var(ddof=0) * x.count()}
 
     def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
         n, mean, m2 = (pl.col(names[field]) for field in ("n", "mean", "m2"))

@@ -68,7 +68,7 @@ class Edges:
 
         With a `cell`, the multiples of it cut too, so that a slice can come in several stretches.
         """
-        lo, hi = int(times.min()), int(times.max())
+        lo, hi = (int(times[0]), int(times[-1])) if in_order else (int(times.min()), int(times.max()))
         cells = (hi - lo) // cell + 2 if cell else 0
         if self._count(lo, hi) + cells > max(EDGES_PER_EVENT * len(times), 4096):
             return self._index_by_grid(times, cell)
