@@ -424,6 +424,13 @@ def test_other_column_types_take_part_as_the_nearest_common_one() -> None:
     assert in_polars(parse("z = '2024-05-31 22:30' AND dayofweek(z) = 6"), rows, schema) == [True]
 
 
+def test_a_constant_beside_a_constant_column() -> None:
+    """Polars 2.1 gives one row when a literal stands left of a column that happens to hold one value."""
+    rows = [row(i=n) for n in range(3)]
+    assert in_polars(parse("1 <= CASE WHEN i > 5 THEN 1 ELSE 2 END"), rows) == [True] * 3
+    assert in_polars(parse("NULL <=> CASE WHEN i > 5 THEN 1 ELSE 2 END"), rows) == [False] * 3
+
+
 def test_a_constant_has_a_value_for_each_event() -> None:
     frame = pl.DataFrame({"k": ["a", "a", "b"]})
     summed = frame.group_by("k", maintain_order=True).agg(parse("1").polars(frame.schema).sum().alias("n"))

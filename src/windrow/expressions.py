@@ -392,11 +392,12 @@ _SIGNS: dict[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
-    "<=>": lambda a, b: (a == b).fill_null(a.is_null() & b.is_null()),  # eq_missing miscounts rows beside a constant
+    "<=>": lambda a, b: (a == b).fill_null(a.is_null() & b.is_null()),  # eq_missing miscounts rows
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
 }
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def _compare(sign: str, left: _Term, right: _Term) -> _Term:
@@ -408,7 +409,10 @@ def _compare(sign: str, left: _Term, right: _Term) -> _Term:
     else:
         left, right = (_to(t, BOOLEAN if dtype == NULL else dtype) for t in (left, right))
         sides = [left.polars, right.polars]
-    return _Term(BOOLEAN, _SIGNS[sign](*sides), f"({left.spark} {sign} {right.spark})")
+    expr = _SIGNS[sign](*sides)
+    if not sides[0].meta.root_names():  # Polars 2.1 takes the length of the left side, and a constant has one row
+        expr = _SIGNS[_MIRRORED.get(sign, sign)](*reversed(sides))
+    return _Term(BOOLEAN, expr, f"({left.spark} {sign} {right.spark})")
 
 
 def _is(term: _Term, what: _Term) -> _Term:

@@ -77,20 +77,19 @@ class Edges:
         if cell:
             first = lo // cell * cell
             cuts = np.unique(np.concatenate((edges, np.arange(first, hi + 1, cell))))
+            cuts = cuts[np.searchsorted(cuts, lo, "right") - 1 :]
         before = edges[np.searchsorted(edges, cuts, "right") - 1]
         if in_order:
             ends = np.append(np.searchsorted(times, cuts[1:], "left"), len(times))
             return np.repeat(np.arange(len(cuts), dtype=np.uint32), np.diff(ends, prepend=0)), before
         inner = cuts[1:]
         step = int(np.gcd.reduce(inner - inner[0])) if len(inner) > 1 else 0
-        base = int(inner[0]) if len(inner) else 0
+        base = int(inner[0]) + (lo - int(inner[0])) // step * step if step else 0
         if step and (hi - base) // step < TABLE_LIMIT:
-            table = np.repeat(np.arange(1, len(cuts), dtype=np.uint32), np.append(np.diff(inner) // step, 1))
-            cell_of = (times - base) // step
-            found = table[np.clip(cell_of, 0, len(table) - 1)]
-            found[times < base] = 0
-            return found, before
-        return (np.searchsorted(inner, times, "right")).astype(np.uint32), before
+            ends = np.append(inner, base + ((hi - base) // step + 1) * step)
+            sizes = np.diff((ends - base) // step, prepend=0)
+            return np.repeat(np.arange(len(cuts), dtype=np.uint32), sizes)[(times - base) // step], before
+        return np.searchsorted(inner, times, "right").astype(np.uint32), before
 
     def _count(self, lo: int, hi: int) -> float:
         """About how many edges there are between two times."""
@@ -98,7 +97,7 @@ class Edges:
 
     def _between(self, lo: int, hi: int) -> Ints:
         """The last edge at or before `lo` (INT64_MIN without one), and all edges up to `hi`, sorted."""
-        start = np.maximum(self.since, lo - self.period)
+        start = np.maximum(self.since, np.minimum(self.until, lo) - self.period)
         first = -((self.phase - start) // self.period)
         last = (np.minimum(self.until, hi) - self.phase) // self.period
         count = np.maximum(last - first + 1, 0)

@@ -31,18 +31,17 @@ from typing import Any, Protocol
 
 import yaml
 
-from windrow import windows
 from windrow.aggregates import Aggregate, aggregate
 from windrow.query import Query
 from windrow.testing.compare import differences
 from windrow.testing.oracle import Oracle, Row, microseconds
-from windrow.windows import Window
+from windrow.windows import Window, cumulating, session, sliding, tumbling
 
 WINDOWS: dict[str, Callable[..., Window]] = {
-    "tumbling": windows.tumbling,
-    "sliding": windows.sliding,
-    "cumulating": windows.cumulating,
-    "session": windows.session,
+    "tumbling": tumbling,
+    "sliding": sliding,
+    "cumulating": cumulating,
+    "session": session,
 }
 _OPTIONS = ("time", "lateness", "updates", "order_by", "bad_events")
 _ACTIONS = ("input", "watermark", "add", "remove", "finish")
@@ -218,7 +217,7 @@ def _time(value: Any) -> Any:
 
 
 def _types(rows: list[dict[str, Any]]) -> dict[str, str]:
-    """The types of all columns of a file: int, float, bool, string, timestamp, decimal(38, scale)."""
+    """The types of all columns of a file: int, float, bool, string, timestamp(_utc), decimal(38, scale)."""
     found: dict[str, str] = {}
     for column in dict.fromkeys(column for row in rows for column in row):
         values = [row[column] for row in rows if row.get(column) is not None]
@@ -228,8 +227,9 @@ def _types(rows: list[dict[str, Any]]) -> dict[str, str]:
         elif kinds == {"Decimal"}:
             found[column] = f"decimal(38, {max(-int(value.as_tuple().exponent) for value in values)})"
         elif len(kinds) == 1 and kinds <= {"int", "bool", "str", "datetime"}:
+            zoned = any(isinstance(value, datetime) and value.tzinfo for value in values)
             kind = kinds.pop()
-            found[column] = {"str": "string", "datetime": "timestamp"}.get(kind, kind)
+            found[column] = {"str": "string", "datetime": "timestamp_utc" if zoned else "timestamp"}.get(kind, kind)
         elif kinds:
             raise ValueError(f"column {column!r} has values of several types: {', '.join(sorted(kinds))}")
         else:

@@ -1,0 +1,81 @@
+"""Every transcript on every runtime. Another runtime is one more entry in RUNTIMES."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windrow.query import Query
+from windrow.testing.oracle import Oracle
+from windrow.testing.transcripts import Runtime, Transcript, read, window_of
+
+FOLDER = Path(__file__).parent / "transcripts"
+TRANSCRIPTS = sorted(FOLDER.glob("*.yaml"))
+
+
+class EngineRuntime:
+    """The engine as a runtime: rows in a DataFrame with the transcript's types, results as rows."""
+
+    def __init__(self, transcript: Transcript) -> None:
+        import polars as pl
+
+        try:
+            from windrow.engine import Engine
+        except ModuleNotFoundError as error:
+            if error.name != "windrow.engine":
+                raise
+            pytest.skip("windrow.engine is not there yet")
+        kinds: dict[str, Any] = {
+            "int": pl.Int64,
+            "float": pl.Float64,
+            "bool": pl.Boolean,
+            "string": pl.String,
+            "timestamp": pl.Datetime("us"),
+            "timestamp_utc": pl.Datetime("us", "UTC"),
+        }
+        self._frame = pl.DataFrame
+        self._schema = {}
+        for column, kind in transcript.types.items():
+            if kind.startswith("decimal"):
+                precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
+                self._schema[column] = pl.Decimal(int(precision), int(scale))
+            else:
+                self._schema[column] = kinds[kind]
+        self.engine = Engine(transcript.queries, **transcript.options)
+
+    def push(self, rows: list[Any]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.engine.push(self._frame(rows, schema=self._schema)).to_dicts()
+        return found
+
+    def advance(self, watermark: Any, time: str | None = None) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.engine.advance(watermark, **({"time": time} if time else {})).to_dicts()
+        return found
+
+    def finish(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.engine.finish().to_dicts()
+        return found
+
+    def add(self, query: Query, since: Any = None) -> Any:
+        return self.engine.add(query, **({} if since is None else {"since": since}))
+
+    def remove(self, name: str, when: str = "now") -> Any:
+        return self.engine.remove(name, when=when)
+
+    def __getattr__(self, name: str) -> Any:
+        """late, dropped, bad: the engine's metrics."""
+        metrics = self.__dict__["engine"].metrics
+        return metrics[name] if isinstance(metrics, dict) else getattr(metrics, name)
+
+
+RUNTIMES: dict[str, Callable[[Transcript], Runtime]] = {
+    "oracle": lambda transcript: Oracle(transcript.queries, **transcript.options),
+    "engine": EngineRuntime,
+}
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
+def test_transcript(path: Path, runtime: str) -> None:
+    transcript = read(path)
+    assert "\n".join(transcript.check(RUNTIMES[runtime](transcript))) == ""
