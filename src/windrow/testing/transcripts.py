@@ -2,7 +2,7 @@
 
     queries:
     - {name: q, window: "tumbling(10)", aggregates: ["count()"], by: [k], where: x > 1}
-    time: t                        # the measure; also lateness, updates, order_by, bad_events, as of the engine
+    time: t                           # unless it is t; also lateness, updates, order_by, bad_events, as of the engine
     types: {fare: "decimal(10, 2)"}   # of columns whose values do not say it themselves
     steps:
     - input: [{t: 1, k: a, x: 2}]      # columns that a row leaves out are null
@@ -115,7 +115,7 @@ class Transcript:
                 for who in (oracle, runtime):
                     if getattr(who, name) != value:
                         yield f"{place}: {name} is {getattr(who, name)}, not {value}"
-            if "becomes" in step.details and found != _time(step.details["becomes"]):
+            if "becomes" in step.details and _time(found) != _time(step.details["becomes"]):
                 yield f"{place}: begins at {found}, not {step.details['becomes']}"
 
 
@@ -162,7 +162,7 @@ def read(path: Path) -> Transcript:
 
 def _transcript(name: str, given: dict[str, Any]) -> Transcript:
     _known(given, {"queries", "types", "steps", *_OPTIONS})
-    options = {key: given[key] for key in _OPTIONS if key in given}
+    options = {"time": "t"} | {key: given[key] for key in _OPTIONS if key in given}
     rows = [row for step in given["steps"] for row in step.get("input") or []]
     types = _types(rows) | given.get("types", {})
     retracted = {"retracted": False} if options.get("updates") is not None else {}

@@ -1,0 +1,267 @@
+"""What properties are checked on: random events, queries, and ways of feeding them in.
+
+A `Stream` is a whole run: queries, the options of the engine, and steps (`transcripts.Step`) that any runtime takes.
+
+    times     a walk from a base: many steps of 0, small ones, pauses longer than every window, and steps back
+    batches   every event says how many batches end after it: mostly none, sometimes one, sometimes two (an empty batch)
+    values    few keys, null among them; nulls; integers near the ends of int64; now and then NaN and infinities
+
+Steps back are at most the lateness, unless `beyond` asks for events that come too late. Everything is small, so that
+what fails is readable: every draw shrinks to fewer events in one batch with small times and plain values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+from hypothesis import strategies as st
+
+from windrow.aggregates import Aggregate, aggregate
+from windrow.query import Query
+from windrow.testing.transcripts import Step
+from windrow.windows import Window, cumulating, session, sliding, tumbling
+
+Row = Mapping[str, Any]
+
+SCHEMA: dict[str, pl.DataType] = {
+    "t": pl.Int64(),  # the measure of the engine
+    "o": pl.Int64(),  # another measure
+    "k": pl.String(),  # keys …
+    "j": pl.Int64(),
+    "g": pl.Float64(),
+    "x": pl.Int64(),  # … and values
+    "y": pl.Float64(),
+    "z": pl.Int64(),
+    "s": pl.String(),
+    "b": pl.Boolean(),
+}
+
+LENGTHS = (10, 1, 2, 3, 5, 7, 12, 25)  # most do not divide each other
+PAUSE = 1000  # longer than every window, gap, lateness and update
+BASES = (0, -37, 10**15, -(10**15) - 3)  # where a stream begins
+MOVES = (1, 0, 0, 2, 3, 5, 7, 11, 30, PAUSE)  # from the newest event to the next
+
+AGGREGATES: tuple[Aggregate, ...] = tuple(
+    map(
+        aggregate,
+        (
+            *("count()", "count(x)", "count(s)", "sum(x)", "sum(y)", "sum(z)", "sum(x * 2)", "sum(x + y)"),
+            *("mean(x)", "mean(y)", "mean(z)", "product(x)", "product(y)", "geometric_mean(x)", "geometric_mean(y)"),
+            *("min(x)", "min(y)", "min(z)", "min(s)", "min(b)", "max(x)", "max(y)", "max(z)", "max(s)", "max(b)"),
+            *("variance(x)", "variance(y)", "variance_pop(z)", "stddev(y)", "stddev_pop(x)", "stddev_pop(y)"),
+            *("range(x)", "range(y)", "first(x)", "last(x)", "first(s, true)", "last(y, true)", "first(b)", "last(s)"),
+            *("arg_min(s, of=x)", "arg_min(x, of=y)", "arg_max(s, of=x)", "arg_max(t, of=y)", "arg_max(x, of=s)"),
+            *("m4(x)", "m4(y)", "median(x)", "median(y)", "median(z)", "quantile(x, 0.25)", "quantile(y, 0.9)"),
+            *("quantile(y, 0)", "quantile(x, 1)", "mode(x)", "mode(y)", "mode(s)", "mode(b)"),
+            *("distinct(x)", "distinct(y)", "distinct(s)", "distinct(b)", "distinct(z)"),
+            *("sum(x) / count(y)", "max(x) - min(x) + 1", "mean(y) + stddev_pop(y)", "sum(z) / count()"),
+        ),
+    )
+)
+FILTERS = ("x > 1", "y < 1", "s = 'a'", "b", "k = 'a' OR j IS NULL", "x IS NOT NULL AND NOT b", "x > 1000")
+KEYS = ((), ("k",), ("k", "j"), ("j", "k"), ("j",), ("g",))
+DISTINCT_ON = (("x",), ("k", "s"), ("g",))
+NAMES = ("m", "c", "x", "a", "q10", "q9")  # not in the order of the alphabet: emission is
+
+# Columns of different lengths, laid side by side: one number draws a row, and 0 is the plainest.
+_NAN, _INF = math.nan, math.inf
+_X = (1, 2, None, 0, -7, 3, 2, 5, None, 1, 100)
+_Y = (1.5, None, -2.25, 0.1, 0.0, 0.3, 1e6, -0.0, 7.75, 1.5, None, 1e-3, 2.0)
+_WILD_Y = (*_Y, _NAN, _INF, -_INF, _NAN)
+_Z = (1, 2**63 - 1, None, -(2**63), 2**62, 7, -(2**61))
+_S = (("a", True), ("b", False), (None, None), ("", True), ("ä", None))
+_K = (("a", 1, 1.5), ("b", 1, 0.0), (None, None, None), ("a", 2, -0.0), ("b", None, _NAN), ("c", 2, 1.5), (None, 1, _NAN))
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Queries, the engine's options, and what happens."""
+
+    queries: tuple[Query, ...]
+    options: Mapping[str, Any]
+    steps: tuple[Step, ...]
+
+    @property
+    def rows(self) -> list[Row]:
+        """All events, in the order in which they come."""
+        return [row for step in self.steps if step.action == "input" for row in step.value]
+
+    @property
+    def all_queries(self) -> tuple[Query, ...]:
+        """Those of the beginning and those that are added."""
+        return (*self.queries, *(step.value for step in self.steps if step.action == "add"))
+
+
+def frame(rows: Sequence[Row]) -> pl.DataFrame:
+    """Rows as a batch."""
+    return pl.DataFrame({name: [row[name] for row in rows] for name in SCHEMA}, schema=SCHEMA)
+
+
+# --- queries --------------------------------------------------------------------------------------------------------
+
+lengths = st.sampled_from(LENGTHS)
+offsets = st.sampled_from((None, None, 1, 4, -3, 40))
+
+
+@st.composite
+def _cumulating(draw: st.DrawFn) -> Window:
+    step = draw(st.sampled_from((5, 1, 2, 3, 7)))
+    return cumulating(step * draw(st.integers(1, 4)), step, draw(offsets))
+
+
+def windows() -> st.SearchStrategy[Window]:
+    """All kinds; slides longer than the window, and steps, gaps and offsets that fit nothing."""
+    return st.one_of(
+        st.builds(tumbling, lengths, offsets),
+        st.builds(sliding, lengths, lengths, offsets),
+        st.builds(session, lengths),
+        _cumulating(),
+    )
+
+
+@st.composite
+def queries(
+    draw: st.DrawFn, name: str, measures: Sequence[str | None] = (None,), *, repeats: bool = True
+) -> Query:
+    """One query; `measures` to choose its own from, `repeats`: it may drop repeats."""
+    rare = st.integers(0, 7)
+    return Query(
+        name,
+        draw(windows()),
+        draw(st.lists(st.sampled_from(AGGREGATES), min_size=1, max_size=3, unique=True)),
+        by=draw(st.sampled_from(KEYS)),
+        where=draw(st.sampled_from(FILTERS)) if draw(st.booleans()) else None,
+        time=draw(st.sampled_from(measures)),
+        distinct_on=draw(st.sampled_from(DISTINCT_ON)) if repeats and draw(rare) == 7 else (),
+    )
+
+
+@st.composite
+def query_sets(draw: st.DrawFn, most: int = 4, measures: Sequence[str | None] = (None,)) -> tuple[Query, ...]:
+    count = draw(st.integers(1, most))
+    return tuple(draw(queries(name, measures)) for name in NAMES[:count])
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+def _moves(back: int) -> st.SearchStrategy[int]:
+    """Steps on a measure, in one of four cases back by at most so much; ahead only where there is no back."""
+    ahead = st.sampled_from(MOVES)
+    return st.one_of(ahead, ahead, ahead, st.integers(-back, 0)) if back else ahead
+
+
+@st.composite
+def events(draw: st.DrawFn, backs: Mapping[str, int], most: int = 24) -> list[Row]:
+    """Events in the order in which they come, at most `backs` of each measure behind the newest."""
+    newest = {measure: draw(st.sampled_from(BASES)) for measure in backs}
+    moves = {measure: _moves(back) for measure, back in backs.items()}
+    ys = draw(st.sampled_from((_Y, _Y, _Y, _WILD_Y)))
+    value = st.integers(0, len(_X) * len(ys) * len(_Z) * len(_S) - 1)
+    key = st.sampled_from(_K)
+    found: list[Row] = []
+    for _ in range(draw(st.integers(0, most))):
+        times = {measure: newest[measure] + draw(moves[measure]) for measure in backs}
+        newest = {measure: max(newest[measure], times[measure]) for measure in backs}
+        (k, j, g), number = draw(key), draw(value)
+        s, b = _S[number % len(_S)]
+        values = {"x": _X[number % len(_X)], "y": ys[number % len(ys)], "z": _Z[number % len(_Z)], "s": s, "b": b}
+        found.append({"t": 0, "o": 0} | times | {"k": k, "j": j, "g": g} | values)
+    return found
+
+
+@st.composite
+def splits(draw: st.DrawFn, rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows in batches of any size, empty ones and single ones among them."""
+    ends = st.sampled_from((0, 0, 0, 0, 0, 1, 1, 2))
+    batches: list[list[Row]] = [[]]
+    for row in rows:
+        batches[-1].append(row)
+        batches += [[] for _ in range(draw(ends))]
+    return batches
+
+
+# --- whole runs -----------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def streams(
+    draw: st.DrawFn,
+    *,
+    beyond: bool = False,
+    updates: bool = False,
+    changes: bool = False,
+    watermarks: bool = False,
+    measures: bool = True,
+    most: int = 24,
+) -> Stream:
+    """A run of an engine.
+
+    beyond:      some events come later than the lateness allows
+    updates:     emitted windows can change
+    changes:     queries come and go
+    watermarks:  they are also moved from outside, and may be moved by nothing else
+    measures:    queries may have a measure of their own
+    """
+    several = measures and draw(st.integers(0, 3)) == 3
+    names = ("t", "o") if several else ("t",)
+    asked = draw(query_sets(measures=(None, "o") if several else (None,)))
+    lateness: dict[str, int | None] = {name: draw(st.sampled_from((0, 3, 5, 12, 30))) for name in names}
+    if watermarks and draw(st.booleans()):
+        lateness["t"] = None
+    backs = {name: (late or 0) + (draw(st.sampled_from((10, 40, 200))) if beyond else 0) for name, late in lateness.items()}
+    if lateness["t"] is None:
+        backs["t"] += 30
+    options: dict[str, Any] = {"time": "t", "lateness": lateness if several else lateness["t"]}
+    if updates:
+        kept = {name: draw(st.sampled_from((20, 1, 6, 100))) for name in names}
+        options["updates"] = kept if several else kept["t"]
+    if draw(st.integers(0, 3)) == 3:
+        options["order_by"] = draw(st.sampled_from((("x",), ("s", "x"), ("y",))))
+    batches = draw(splits(draw(events(backs, most))))
+    steps = [Step("input", batch, {}) for batch in batches]
+    if watermarks:
+        steps = draw(_with_watermarks(steps))
+    if changes:
+        steps = draw(_with_changes(steps, asked, (None, "o") if several else (None,)))
+    return Stream(asked, options, (*steps, Step("finish", True, {})))
+
+
+@st.composite
+def _with_watermarks(draw: st.DrawFn, steps: Sequence[Step]) -> list[Step]:
+    """Watermarks after some steps, near the newest event, before and after it."""
+    found: list[Step] = []
+    newest: int | None = None
+    for step in steps:
+        found.append(step)
+        newest = max([*([] if newest is None else [newest]), *(row["t"] for row in step.value)], default=None)
+        if newest is not None and draw(st.booleans()):
+            found.append(Step("watermark", newest + draw(st.integers(-30, 30)), {}))
+    return found
+
+
+@st.composite
+def _with_changes(
+    draw: st.DrawFn, steps: Sequence[Step], asked: Sequence[Query], measures: Sequence[str | None]
+) -> list[Step]:
+    """Queries added and removed between the steps."""
+    there, spare = [query.name for query in asked], list(NAMES[len(asked) :])
+    newest = 0
+    found: list[Step] = []
+    for step in steps:
+        what = draw(st.sampled_from(("", "", "add", "remove", "close")))
+        if what == "add" and spare:
+            query = draw(queries(spare.pop(0), measures))
+            since = draw(st.sampled_from((None, None, newest + 3, newest + 20, newest - 5)))
+            found.append(Step("add", query, {"since": since}))
+            there.append(query.name)
+        elif what in ("remove", "close") and there:
+            name = there.pop(draw(st.integers(0, len(there) - 1)))
+            found.append(Step("remove", name, {"when": "now" if what == "remove" else "windows_closed"}))
+        newest = max([newest, *(row["t"] for row in step.value)])
+        found.append(step)
+    return found
