@@ -127,9 +127,16 @@ def slicing(scale: float, runs: int) -> Iterator[Line]:
         late=lambda: run(late, mixed, "2 seconds"),
     )
     rate = f"{events.height / found['one'] / 1e6:.1f}M events/s"
-    yield Line("one window / bare group_by", found["bare"] / found["one"], 0.7, seconds=_only(found, "bare", "one"), note=rate)
+    yield Line(
+        "one window / bare group_by", found["bare"] / found["one"], 0.7, seconds=_only(found, "bare", "one"), note=rate
+    )
     yield Line("1,000 windows / one", found["one"] / found["thousand"], 0.7, seconds=_only(found, "one", "thousand"))
-    yield Line("20% late, 20 windows and a session / one", found["one"] / found["late"], 0.5, seconds=_only(found, "one", "late"))
+    yield Line(
+        "20% late, 20 windows and a session / one",
+        found["one"] / found["late"],
+        0.5,
+        seconds=_only(found, "one", "late"),
+    )
 
 
 def assembly(scale: float, runs: int) -> Iterator[Line]:
@@ -148,7 +155,9 @@ def assembly(scale: float, runs: int) -> Iterator[Line]:
         rows = ready.finish().height
         times.append(time.perf_counter() - begin)
     note = f"{rows:,} results from {engine.metrics.slices:,} slices"
-    yield Line("results per second, 1,000 windows", rows / min(times), 1_000_000, seconds={"assembly": min(times)}, note=note)
+    yield Line(
+        "results per second, 1,000 windows", rows / min(times), 1_000_000, seconds={"assembly": min(times)}, note=note
+    )
 
 
 def sliding(scale: float, runs: int) -> Iterator[Line]:
@@ -158,7 +167,11 @@ def sliding(scale: float, runs: int) -> Iterator[Line]:
     rng = np.random.default_rng(3)
     times = np.repeat(np.arange(seconds), keys) * SECOND
     events = pl.DataFrame(
-        {"ts": pl.Series(times).cast(pl.Datetime("us")), "key": np.tile(np.arange(keys), seconds), "x": rng.random(seconds * keys)}
+        {
+            "ts": pl.Series(times).cast(pl.Datetime("us")),
+            "key": np.tile(np.arange(keys), seconds),
+            "x": rng.random(seconds * keys),
+        }
     )
     ready = {}
     for name, length in (("short", max(30, int(360 * scale))), ("long", max(300, int(3600 * scale)))):
@@ -172,7 +185,9 @@ def sliding(scale: float, runs: int) -> Iterator[Line]:
             begin = time.perf_counter()
             engine.advance(seconds * SECOND)  # the same number of windows for both
             found[name] = min(found[name], time.perf_counter() - begin)
-    yield Line("sliding 1 hour / 6 minutes, every second, 100 keys", found["long"] / found["short"], most=1.5, seconds=found)
+    yield Line(
+        "sliding 1 hour / 6 minutes, every second, 100 keys", found["long"] / found["short"], most=1.5, seconds=found
+    )
 
 
 def quantiles(scale: float, runs: int) -> Iterator[Line]:
@@ -188,7 +203,9 @@ def quantiles(scale: float, runs: int) -> Iterator[Line]:
         thousand=lambda: run([events], many),
     )
     yield Line("median / sort by group", found["sort"] / found["median"], 0.7, seconds=_only(found, "sort", "median"))
-    yield Line("1,000 quantiles / median", found["median"] / found["thousand"], 0.8, seconds=_only(found, "median", "thousand"))
+    yield Line(
+        "1,000 quantiles / median", found["median"] / found["thousand"], 0.8, seconds=_only(found, "median", "thousand")
+    )
 
 
 def state(scale: float, runs: int) -> Iterator[Line]:
@@ -237,7 +254,11 @@ def main() -> int:
             print(line, flush=True)
             lines.append(line)
     asked.json.parent.mkdir(parents=True, exist_ok=True)
-    described = {"machine": machine(), "scale": asked.scale, "lines": [asdict(line) | {"good": line.good} for line in lines]}
+    described = {
+        "machine": machine(),
+        "scale": asked.scale,
+        "lines": [asdict(line) | {"good": line.good} for line in lines],
+    }
     asked.json.write_text(json.dumps(described, indent=1) + "\n")
     short = [line.name for line in lines if not line.good]
     if short:

@@ -696,8 +696,9 @@ def test_spark_means_the_same(spark: Any, seed: int) -> None:
     assert isinstance(result, pl.DataFrame)
     for n, expression in enumerate(expressions):
         compare(expression, rows, result[f"v{n}"].to_list())
-        widened = {pl.Datetime("us", "UTC"): result[f"v{n}"].dtype}
-        assert result[f"v{n}"].dtype == widened.get(dtype := expression.dtype(SCHEMA), dtype), expression.text
+        dtype = expression.dtype(SCHEMA)
+        if not isinstance(dtype, pl.Datetime):  # which comes back in the session's time zone
+            assert result[f"v{n}"].dtype == dtype, expression.text
 
 
 def overflows(expression: Expression, rows: list[Row]) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from windrow.query import Query
 from windrow.testing.oracle import Oracle
-from windrow.testing.transcripts import Runtime, Transcript, read, window_of
+from windrow.testing.transcripts import Runtime, Transcript, read
 
 FOLDER = Path(__file__).parent / "transcripts"
 TRANSCRIPTS = sorted(FOLDER.glob("*.yaml"))

@@ -16,6 +16,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,15 +39,15 @@ class Aggregate:
     params: tuple[tuple[str, Any], ...] = ()
     parts: tuple[Aggregate, ...] = ()  # of a formula: the aggregates that its expression names p0, p1, …
     name: str = ""
-    _hash: int = field(default=0, repr=False, compare=False)
+    operators: tuple[Operator, ...] = field(init=False, repr=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.name:
             object.__setattr__(self, "name", self.text)
+        object.__setattr__(self, "operators", FUNCTIONS[self.function].operators(self))
         # hashed once per aggregate: plans of a million queries look aggregates up a million times
-        object.__setattr__(
-            self, "_hash", hash((self.function, self.inputs, self.params, self.parts, self.name))
-        )
+        object.__setattr__(self, "_hash", hash((self.function, self.inputs, self.params, self.parts, self.name)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -65,18 +66,13 @@ class Aggregate:
         shown = [expression.text for expression in self.inputs]
         if self.parts:
             return re.sub(r"\bp(\d+)\b", lambda found: self.parts[int(found[1])].text, shown[0])
-        names = list(inspect.signature(FUNCTIONS[self.function].make).parameters)
+        defaults = FUNCTIONS[self.function].defaults
         if self.function.startswith("arg_"):
             shown[1] = f"of={shown[1]}"
         for name, value in self.params:
-            default = inspect.signature(FUNCTIONS[self.function].make).parameters[name].default
-            if value != default:
-                shown.append(f"{name}={value}" if names.index(name) != len(shown) else f"{value}")
+            if value != defaults[name]:
+                shown.append(f"{value}" if list(defaults)[len(shown)] == name else f"{name}={value}")
         return f"{self.function}({', '.join(shown)})"
-
-    @property
-    def operators(self) -> tuple[Operator, ...]:
-        return FUNCTIONS[self.function].operators(self)
 
     def lower(self, states: States) -> pl.Series:
         """The result column, from the combined states of `operators`."""
@@ -92,23 +88,31 @@ def aggregate_from_dict(described: dict[str, Any]) -> Aggregate:
     return made.alias(described["name"]) if "name" in described else made
 
 
-@dataclass(frozen=True)
+@dataclass
 class Function:
     """How an aggregate is made, which operators it reads, and how their states become its result."""
 
     make: Callable[..., Aggregate]
     operators: Callable[[Aggregate], tuple[Operator, ...]]
     lower: Callable[[Aggregate, States], pl.Series]
+    lower_many: Callable[[Sequence[Aggregate], States], list[pl.Series]] | None = None  # of the same operators, at once
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The parameters by name, with their defaults."""
+        return {name: one.default for name, one in inspect.signature(self.make).parameters.items()}
 
 
 FUNCTIONS: dict[str, Function] = {}
 
 
 def _function(
-    operators: Callable[[Aggregate], tuple[Operator, ...]], lower: Callable[[Aggregate, States], pl.Series]
+    operators: Callable[[Aggregate], tuple[Operator, ...]],
+    lower: Callable[[Aggregate, States], pl.Series],
+    lower_many: Callable[[Sequence[Aggregate], States], list[pl.Series]] | None = None,
 ) -> Callable[[Callable[..., Aggregate]], Callable[..., Aggregate]]:
     def declare(make: Callable[..., Aggregate]) -> Callable[..., Aggregate]:
-        FUNCTIONS[make.__name__.removesuffix("_")] = Function(make, operators, lower)
+        FUNCTIONS[make.__name__.removesuffix("_")] = Function(make, operators, lower, lower_many)
         return make
 
     return declare
@@ -214,8 +218,7 @@ def stddev_pop(x: str) -> Aggregate:
 
 
 @_function(
-    lambda asked: (Max(asked.inputs), Min(asked.inputs)),
-    lambda _, states: states[0]["value"] - states[1]["value"],
+    lambda asked: (Max(asked.inputs), Min(asked.inputs)), lambda _, states: states[0]["value"] - states[1]["value"]
 )
 def range_(x: str) -> Aggregate:
     """max - min."""
@@ -255,20 +258,26 @@ def _lower_m4(_: Aggregate, states: States) -> pl.Series:
     return pl.DataFrame(columns).to_struct()
 
 
-@_function(
-    lambda asked: (Min(asked.inputs), Max(asked.inputs), First(asked.inputs), Last(asked.inputs)), _lower_m4
-)
+@_function(lambda asked: (Min(asked.inputs), Max(asked.inputs), First(asked.inputs), Last(asked.inputs)), _lower_m4)
 def m4(x: str) -> Aggregate:
     """min, max, first and last as one struct: enough to draw a line chart without visible error."""
     return Aggregate("m4", (parse(x),))
 
 
+def _q(asked: Aggregate) -> float:
+    return 0.5 if asked.function == "median" else float(asked.param("q"))
+
+
 def _lower_quantile(asked: Aggregate, states: States) -> pl.Series:
-    found: pl.Series = states[0].quantile(0.5 if asked.function == "median" else asked.param("q"))
+    return _lower_quantiles([asked], states)[0]
+
+
+def _lower_quantiles(several: Sequence[Aggregate], states: States) -> list[pl.Series]:
+    found: list[pl.Series] = states[0].quantiles([_q(asked) for asked in several])
     return found
 
 
-@_function(_one(Bag), _lower_quantile)
+@_function(_one(Bag), _lower_quantile, _lower_quantiles)
 def median(x: str) -> Aggregate:
     """Exact; linear interpolation."""
     return Aggregate("median", (parse(x),))
@@ -280,7 +289,7 @@ def _share(q: float, what: str) -> float:
     return float(q)
 
 
-@_function(_one(Bag), _lower_quantile)
+@_function(_one(Bag), _lower_quantile, _lower_quantiles)
 def quantile(x: str, q: float) -> Aggregate:
     """Exact; linear interpolation between the neighbouring values, as Spark's `percentile`."""
     return Aggregate("quantile", (parse(x),), (("q", _share(q, "quantile")),))
@@ -305,8 +314,7 @@ def _positive(value: int, what: str) -> int:
 
 
 @_function(
-    lambda asked: (Kll(asked.inputs, k=asked.param("k")),),
-    lambda asked, states: states[0].quantile(asked.param("q")),
+    lambda asked: (Kll(asked.inputs, k=asked.param("k")),), lambda asked, states: states[0].quantile(asked.param("q"))
 )
 def approx_quantile(x: str, q: float, k: int = 200) -> Aggregate:
     """A KLL sketch of Apache DataSketches; a greater k is more exact and larger."""
@@ -314,9 +322,7 @@ def approx_quantile(x: str, q: float, k: int = 200) -> Aggregate:
     return Aggregate("approx_quantile", (parse(x),), params)
 
 
-@_function(
-    lambda asked: (Hll(asked.inputs, lg_k=asked.param("lg_k")),), lambda _, states: states[0].estimate()
-)
+@_function(lambda asked: (Hll(asked.inputs, lg_k=asked.param("lg_k")),), lambda _, states: states[0].estimate())
 def approx_distinct(x: str, lg_k: int = 12) -> Aggregate:
     """An HLL sketch of Apache DataSketches with 2**lg_k registers."""
     if not 4 <= _positive(lg_k, "approx_distinct: lg_k") <= 21:
@@ -382,9 +388,7 @@ def aggregate(text: str) -> Aggregate:
         if name in FUNCTIONS:
             return _call(name, text.strip()[found.end() : -1])
         near = difflib.get_close_matches(name, FUNCTIONS, 1)
-        raise ValueError(
-            f"{text!r}: there is no aggregate {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
-        )
+        raise ValueError(f"{text!r}: there is no aggregate {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     return formula(text)
 
 
@@ -424,13 +428,7 @@ def _call(name: str, arguments: str) -> Aggregate:
     named: dict[str, Any] = {}
     for number, value in enumerate(given if given != [""] else []):
         keyword = re.match(r"(\w+)\s*=\s*(?![=])(.*)", value)
-        key = (
-            keyword[1]
-            if keyword and keyword[1] in kinds
-            else list(kinds)[number]
-            if number < len(kinds)
-            else None
-        )
+        key = keyword[1] if keyword and keyword[1] in kinds else list(kinds)[number] if number < len(kinds) else None
         if key is None:
             raise ValueError(f"{name}({arguments}) has too many arguments")
         read = _READERS.get(kinds[key], str)(keyword[2] if keyword and keyword[1] in kinds else value)
@@ -444,10 +442,6 @@ def _call(name: str, arguments: str) -> Aggregate:
         raise ValueError(f"{name}({arguments}): {error}") from None
 
 
-_READERS: dict[str, Callable[[str], Any]] = {
-    "float": float,
-    "int": int,
-    "bool": lambda text: text.lower() == "true",
-}
+_READERS: dict[str, Callable[[str], Any]] = {"float": float, "int": int, "bool": lambda text: text.lower() == "true"}
 
 __all__ = ["Aggregate", "Function"]

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.expressions import Expression
 from windrow.operators import Combined
 from windrow.plan import ROWS, Group, Held, Signature, Timeline
@@ -66,9 +67,7 @@ class Rows:
         return self.keys[key] if self.keys.width else self.keys
 
     def choose(self, rows: npt.NDArray[np.generic]) -> Rows:
-        return Rows(
-            self.table[rows] if rows.dtype != np.bool_ else self.table.filter(pl.Series(rows)), self.schema
-        )
+        return Rows(self.table[rows] if rows.dtype != np.bool_ else self.table.filter(pl.Series(rows)), self.schema)
 
 
 def _numbered(table: pl.DataFrame, keys: list[str]) -> tuple[Ints, pl.DataFrame, int]:
@@ -197,9 +196,7 @@ def _by_row(rows: Rows, lattices: Lattices, at: int, least: int, most: int) -> W
     return _ranged(rows, lattices, np.full(len(row), at), rows.key[row], begin, row)
 
 
-def _ranged(
-    rows: Rows, lattices: Lattices, of: Ints, key: Ints, start: Ints, lo: Ints | None = None
-) -> Windows:
+def _ranged(rows: Rows, lattices: Lattices, of: Ints, key: Ints, start: Ints, lo: Ints | None = None) -> Windows:
     end = start + lattices.length[of]
     lo = rows.first_at(key, start) if lo is None else lo
     hi = lead = rows.first_at(key, end)
@@ -245,17 +242,14 @@ class Assembler:
             mask[places], count[places], first[places] = 1, sizes, np.cumsum(sizes) - sizes
             self._wanted[signature] = mask.astype(np.bool_)
             self._first[signature], self._count[signature] = first, count
-            self._queries[signature] = np.array(
-                [one for queries in members[signature] for one in queries], np.int64
-            )
+            self._queries[signature] = np.array([one for queries in members[signature] for one in queries], np.int64)
+        self._batches = [_alike(signature.aggregates) for signature in self._signatures]
         self._users: dict[Held, list[int]] = {}
         for place, signature in enumerate(self._signatures):
             for one in _held_by(signature):
                 self._users.setdefault(one, []).append(place)
 
-    def counts(
-        self, rows: Rows, windows: Windows, where: Expression | None, upto: Ints | None = None
-    ) -> Ints:
+    def counts(self, rows: Rows, windows: Windows, where: Expression | None, upto: Ints | None = None) -> Ints:
         """How many events that satisfy a filter each window holds."""
         held = Held(ROWS, where)
         combined = held.operator.combine(
@@ -264,10 +258,7 @@ class Assembler:
         return combined["count"].to_numpy()  # type: ignore[index,no-any-return]
 
     def answers(
-        self,
-        rows: Rows,
-        windows: Windows,
-        keep: Mapping[Expression | None, npt.NDArray[np.bool_]] | None = None,
+        self, rows: Rows, windows: Windows, keep: Mapping[Expression | None, npt.NDArray[np.bool_]] | None = None
     ) -> Iterator[Answers]:
         """The answers for these windows; `keep` says per filter which windows are wanted, by default those not empty."""
         if not len(windows.lo):
@@ -283,18 +274,19 @@ class Assembler:
             index = np.flatnonzero(chosen)
             if not len(index):
                 continue
-            columns, at = {}, 0
-            states = [
-                self._state(rows, windows, one, index, full, combined) for one in _operators_of(signature)
-            ]
-            for asked in signature.aggregates:
-                size = len(asked.operators)
-                columns[asked.name] = asked.lower(states[at : at + size])
-                at += size
+            columns = {}
+            for several in self._batches[place]:
+                states = [
+                    self._state(rows, windows, Held(operator, signature.where), index, full, combined)
+                    for operator in several[0].operators
+                ]
+                columns |= lower(several, states)
             timeline = windows.timeline[index]
             count = self._count[place][timeline]
             queries = self._queries[place][np.repeat(self._first[place][timeline], count) + ramp(count)]
-            yield Answers(signature.where, np.repeat(index, count), queries, columns, np.repeat(np.arange(len(index)), count))
+            yield Answers(
+                signature.where, np.repeat(index, count), queries, columns, np.repeat(np.arange(len(index)), count)
+            )
 
     def _state(
         self,
@@ -327,12 +319,26 @@ class Assembler:
         return state if len(index) == size else state.take(index)
 
 
-def _operators_of(signature: Signature) -> list[Held]:
-    return [Held(operator, signature.where) for asked in signature.aggregates for operator in asked.operators]
+def _alike(aggregates: Sequence[Aggregate]) -> list[list[Aggregate]]:
+    """Aggregates that can be lowered together: the same operators, by a function that takes several."""
+    alike: dict[object, list[Aggregate]] = {}
+    for place, asked in enumerate(aggregates):
+        together = FUNCTIONS[asked.function].lower_many
+        alike.setdefault((together, asked.operators) if together else place, []).append(asked)
+    return list(alike.values())
+
+
+def lower(several: Sequence[Aggregate], states: Sequence[Combined]) -> dict[str, pl.Series]:
+    """The columns of aggregates that are alike."""
+    together = FUNCTIONS[several[0].function].lower_many
+    columns = together(several, states) if together else [several[0].lower(states)]
+    return {asked.name: column for asked, column in zip(several, columns, strict=True)}
 
 
 def _held_by(signature: Signature) -> list[Held]:
-    return list(dict.fromkeys(_operators_of(signature)))
+    return list(
+        dict.fromkeys(Held(operator, signature.where) for asked in signature.aggregates for operator in asked.operators)
+    )
 
 
 def session_windows(place: int, found: Sessions) -> Windows:

@@ -12,7 +12,7 @@ structure: it is counted per range.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +22,7 @@ import polars as pl
 
 from windrow.ranges import Ints, ramp
 
+CHUNK = 4_000_000  # entries that are worked on at a time
 LAYOUT_LIMIT = 8  # lay ranges out while that takes at most so many times the entries there are
 
 
@@ -31,8 +32,10 @@ def lists(flat: pl.Series, sizes: Ints) -> pl.Series:
 
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
-    series = pl.Series(flat.name, pa.LargeListArray.from_arrays(pa.array(offsets), flat.to_arrow()))
-    return series.cast(pl.List(flat.dtype))
+    inner = flat.to_arrow()
+    buffers = [None, pa.py_buffer(offsets)]
+    array = pa.Array.from_buffers(pa.large_list(inner.type), len(sizes), buffers, children=[inner])
+    return pl.Series(flat.name, array).cast(pl.List(flat.dtype))
 
 
 def flat(column: pl.Series) -> tuple[pl.Series, Ints]:
@@ -144,7 +147,7 @@ class BagRanges:
         return _Wavelet(rank, self._weights, max(1, int(len(distinct) - 1).bit_length()))
 
     def _select(self, nth: Ints) -> Ints:
-        """The rank of the nth value (from 0, repeats counted) of each range; ranges are not empty."""
+        """The rank of the nth value (from 0, repeats counted) of each range; a column per range, none empty."""
         if self._single:
             at = np.searchsorted(self._reached[1:], self._reached[self._lo] + nth, "right")
             return self._ranked[1][at]
@@ -152,19 +155,25 @@ class BagRanges:
             layout = self._layout
             before = np.append(0, layout.reached)[layout.start[:-1]]
             return layout.rank[np.searchsorted(layout.reached, before + nth, "right")]
-        return self._wavelet.select(self._lo, self._hi, nth)
+        lo, hi = (np.broadcast_to(bound, nth.shape).ravel() for bound in (self._lo, self._hi))
+        return self._wavelet.select(lo, hi, nth.ravel()).reshape(nth.shape)
 
-    def quantile(self, q: float) -> pl.Series:
-        """Linear interpolation between the two values around q·(n-1), as Spark's `percentile`; null without values."""
+    def quantiles(self, qs: Sequence[float]) -> list[pl.Series]:
+        """A column for each q: linear interpolation between the two values around q·(n-1), as Spark's `percentile`."""
         some = np.flatnonzero(self.total > 0)
-        found = np.full(len(self.total), np.nan)
-        if len(some):
-            asked = self if len(some) == len(self.total) else self.take(some)
-            found[some] = asked._interpolate(q)
-        return pl.Series(found).set(pl.Series(self.total == 0), None)
+        asked = self if len(some) == len(self.total) else self.take(some)
+        found = np.full((len(qs), len(self.total)), np.nan)
+        step = max(1, CHUNK // max(1, len(some)))
+        for begin in range(0, len(qs), step):
+            found[begin : begin + step, some] = asked._interpolate(np.asarray(qs[begin : begin + step], np.float64))
+        columns = [pl.Series(column) for column in found]
+        if len(some) == len(self.total):
+            return columns
+        empty = pl.Series(self.total == 0)
+        return [column.set(empty, None) for column in columns]
 
-    def _interpolate(self, q: float) -> npt.NDArray[np.float64]:
-        exact = q * (self.total - 1)
+    def _interpolate(self, qs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        exact = qs[:, None] * (self.total - 1)
         below = np.floor(exact).astype(np.int64)
         share = exact - below
         low = self._lifted[self._select(below)]
@@ -190,13 +199,11 @@ class BagRanges:
         index = pl.Series(chosen, dtype=pl.Int64)
         return values.gather(index.set(index < 0, None))
 
-    def _chunks(self, limit: int = 4_000_000) -> Iterator[tuple[int, Ints, Ints, Ints]]:
+    def _chunks(self, limit: int = CHUNK) -> Iterator[tuple[int, Ints, Ints, Ints]]:
         """(first range, owner from 0, rank, weight), each rank of a range once, a bounded number of entries at a time."""
         rank_of = self._ranked[1]
         sizes = self._hi - self._lo
-        cuts = (
-            np.searchsorted(np.cumsum(sizes), np.arange(limit, int(sizes.sum()) + limit, limit), "left") + 1
-        )
+        cuts = np.searchsorted(np.cumsum(sizes), np.arange(limit, int(sizes.sum()) + limit, limit), "left") + 1
         begin = 0
         for end in np.minimum(np.unique(cuts), len(sizes)):
             part = sizes[begin:end]

@@ -56,7 +56,11 @@ class Binding:
             asked = plan.entries[numbers[0]].query
             window = window or asked.window
             if window.is_temporal != temporal:
-                kind = "a timestamp: write a duration such as '10 seconds'" if temporal else "a number: write plain numbers"
+                kind = (
+                    "a timestamp: write a duration such as '10 seconds'"
+                    if temporal
+                    else "a number: write plain numbers"
+                )
                 raise QueryError(f"query {asked.name!r}: {window} does not fit {measure!r}, which is {kind}")
         for key in group.keys:
             dtype = self._column(key, f"query {query.name!r}: by")
@@ -82,7 +86,11 @@ class Binding:
     def _column(self, name: str, whose: str) -> pl.DataType:
         if name not in self._columns:
             near = difflib.get_close_matches(name, self._columns, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(map(repr, self._columns)) or 'none'}"
+            hint = (
+                f"; did you mean {near[0]!r}?"
+                if near
+                else f"; there are {', '.join(map(repr, self._columns)) or 'none'}"
+            )
             raise QueryError(f"{whose}: there is no column {name!r} in the events{hint}")
         self.needed[name] = self._columns[name]
         return self._columns[name]
@@ -133,7 +141,9 @@ class Binding:
         nulls = []
         for name, dtype in self.needed.items():
             if name not in frame.columns:
-                raise InputError(f"column {name!r} is missing from this batch; it has {', '.join(map(repr, frame.columns))}")
+                raise InputError(
+                    f"column {name!r} is missing from this batch; it has {', '.join(map(repr, frame.columns))}"
+                )
             now = frame.schema[name]
             if now == pl.Null():
                 nulls.append(pl.col(name).cast(dtype))
@@ -152,7 +162,11 @@ class Binding:
             # a frame of literals alone would have one row: a real column keeps the height
             return frame.with_columns(
                 *(expression.alias(name) for name, expression in self._prepared.items()), *extra
-            ).select(*self._prepared, *(time_column(ARRIVAL) for _ in [0] if ARRIVAL in self.measures), *(["nth"] if self._ordered else []))
+            ).select(
+                *self._prepared,
+                *(time_column(ARRIVAL) for _ in [0] if ARRIVAL in self.measures),
+                *(["nth"] if self._ordered else []),
+            )
         except pl.exceptions.PolarsError as error:
             raise InputError(f"this batch cannot be read: {error}") from error
 

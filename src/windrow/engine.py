@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from windrow import distinct, snapshots
+from windrow import repeats, snapshots
 from windrow.binding import ARRIVAL, Binding, InputError
 from windrow.frames import as_given, flag_sorted, to_polars
 from windrow.late import Mask, slice_behind
@@ -337,8 +337,8 @@ class Engine:
             if known not in taken.fresh:
                 kept = self._kept.get(known)
                 if kept is not None:
-                    kept = distinct.forget(kept, measure.lateness, measure.watermark)
-                taken.fresh[known], taken.kept[known] = distinct.fresh(
+                    kept = repeats.forget(kept, measure.lateness, measure.watermark)
+                taken.fresh[known], taken.kept[known] = repeats.fresh(
                     events, source.distinct_on, time_column(source.measure), measure.lateness, kept
                 )
                 taken.repeats += int((~taken.fresh[known]).sum())
@@ -351,7 +351,13 @@ class Engine:
         return events.filter(keep), keep.arg_true().to_numpy()
 
     def _slice(
-        self, source: Source, states: list[GroupState], events: pl.DataFrame, behind: Mask | None, place: Any, taken: _Taken
+        self,
+        source: Source,
+        states: list[GroupState],
+        events: pl.DataFrame,
+        behind: Mask | None,
+        place: Any,
+        taken: _Taken,
     ) -> None:
         """Slices for the groups of one source: from the events, or rolled up from those of a finer group."""
         measure = self._measures[source.measure]
@@ -481,7 +487,7 @@ def windows(
 
 def _measured(frame: pl.DataFrame, binding: Binding, time: str) -> Rates | None:
     """Events per unit of the measure, and distinct values per key, as seen in a first batch."""
-    if time == ARRIVAL or frame[time].null_count() == frame.height:
+    if time == ARRIVAL or time not in binding.measures or frame[time].null_count() == frame.height:
         return None
     low, high = frame.select(pl.col(time).min().alias("low"), pl.col(time).max().alias("high")).row(0)
     ends = frame.select(*(pl.lit(pl.Series(name, [low, high], dtype=frame.schema[name])) for name in [time]))
@@ -504,5 +510,3 @@ def _moment(value: int | datetime) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"a time is an integer or a datetime, not {value!r}")
     return max(-FURTHEST, min(FURTHEST, int(value)))
-
-

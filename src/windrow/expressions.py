@@ -578,10 +578,7 @@ _CASTS = {
     "TEXT": STRING,
     "BOOLEAN": BOOLEAN,
 }
-_NUMERALS = {
-    True: r"^ *([+-]?[0-9]+) *\z",
-    False: r"^ *([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?) *\z",
-}
+_NUMERALS = {True: r"^ *([+-]?[0-9]+) *\z", False: r"^ *([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?) *\z"}
 
 
 def _cast(term: _Term, target: pl.DataType) -> _Term:
@@ -657,31 +654,16 @@ _RULES: dict[type[exp.Expr], tuple[str, _Rule]] = {
     exp.Lower: ("this", _text("LOWER", gives=STRING, polars=lambda s: s.str.to_lowercase())),
     exp.Upper: ("this", _text("UPPER", gives=STRING, polars=lambda s: s.str.to_uppercase())),
     exp.Trim: ("this", _text("TRIM", gives=STRING, polars=lambda s: s.str.strip_chars(" "))),
-    exp.Length: (
-        "this",
-        _text("LENGTH", gives=pl.Int32(), polars=lambda s: s.str.len_chars().cast(pl.Int32)),
-    ),
+    exp.Length: ("this", _text("LENGTH", gives=pl.Int32(), polars=lambda s: s.str.len_chars().cast(pl.Int32))),
     exp.Concat: ("expressions", _text("CONCAT", gives=STRING, polars=lambda *s: pl.concat_str(s))),
     exp.DPipe: (_PAIR, _text("CONCAT", gives=STRING, polars=lambda *s: pl.concat_str(s))),
-    exp.StartsWith: (
-        _PAIR,
-        _text("STARTSWITH", gives=BOOLEAN, polars=lambda s, part: s.str.starts_with(part)),
-    ),
+    exp.StartsWith: (_PAIR, _text("STARTSWITH", gives=BOOLEAN, polars=lambda s, part: s.str.starts_with(part))),
     exp.EndsWith: (_PAIR, _text("ENDSWITH", gives=BOOLEAN, polars=lambda s, part: s.str.ends_with(part))),
-    exp.Contains: (
-        _PAIR,
-        _text("CONTAINS", gives=BOOLEAN, polars=lambda s, part: s.str.contains(part, literal=True)),
-    ),
+    exp.Contains: (_PAIR, _text("CONTAINS", gives=BOOLEAN, polars=lambda s, part: s.str.contains(part, literal=True))),
     exp.Substring: ("this start length", _substring),
     exp.Like: (_PAIR, _like),
-    exp.Hour: (
-        "this",
-        partial(_clock, "HOUR", f"(PMOD({{0}}, {_DAY}) DIV 3600000000L)", lambda t: t.dt.hour()),
-    ),
-    exp.Minute: (
-        "this",
-        partial(_clock, "MINUTE", "(PMOD({0}, 3600000000L) DIV 60000000L)", lambda t: t.dt.minute()),
-    ),
+    exp.Hour: ("this", partial(_clock, "HOUR", f"(PMOD({{0}}, {_DAY}) DIV 3600000000L)", lambda t: t.dt.hour())),
+    exp.Minute: ("this", partial(_clock, "MINUTE", "(PMOD({0}, 3600000000L) DIV 60000000L)", lambda t: t.dt.minute())),
     exp.DayOfWeek: ("this", partial(_clock, "DAYOFWEEK", _WEEKDAY, lambda t: t.dt.weekday() % 7 + 1)),
 }
 _FORMS: dict[type[exp.Expr], str] = {

@@ -72,7 +72,9 @@ def _fixed(starts: Ints, lattices: Lattices, frozen: int) -> tuple[Mask, Mask]:
         waits = part.phase - (part.phase - np.maximum(part.since, x - part.length)) // part.period * part.period
         earliest = np.maximum(earliest, waits)
         asked = (earliest <= latest) & (earliest < part.until)
-        ends = np.minimum(latest, part.phase + (np.minimum(part.until, x + 1) - 1 - part.phase) // part.period * part.period)
+        ends = np.minimum(
+            latest, part.phase + (np.minimum(part.until, x + 1) - 1 - part.phase) // part.period * part.period
+        )
         out[known] |= (asked & (earliest + part.length <= frozen)).any(axis=1)
         in_[known] |= (asked & (ends + part.length > frozen)).any(axis=1)
     return out, in_
@@ -93,15 +95,15 @@ def _sessions(state: GroupState, events: pl.DataFrame, time: Ints, frozen: int) 
         at, key = numbered["_event"].to_numpy(), numbered["_number"].cast(pl.Int64).to_numpy()
     else:
         at, key = np.arange(len(time)), np.zeros(len(time), np.int64)
-    views = dict(
-        (timeline, view) for view, several in state.session_views(rows) for timeline in several
-    )
+    views = dict((timeline, view) for view, several in state.session_views(rows) for timeline in several)
     for timeline in timelines:
         assert isinstance(timeline.window, Session)
         view = views.get(timeline, rows)
         runs = view.runs
         if keys:
-            table = view.keys.with_row_index("_row_key").join(late, on=keys, how="left", nulls_equal=True, maintain_order="left")
+            table = view.keys.with_row_index("_row_key").join(
+                late, on=keys, how="left", nulls_equal=True, maintain_order="left"
+            )
             code = table["_number"].cast(pl.Int64).fill_null(-1).to_numpy()[runs.key] if len(runs.key) else runs.key
         else:
             code = runs.key

@@ -43,7 +43,9 @@ class Measure:
 
     def check(self, name: str, dtype: pl.DataType) -> None:
         if self.temporal is not None and self.temporal == dtype.is_integer():
-            kind = "a number: write plain numbers" if dtype.is_integer() else "a timestamp: write '10 seconds' or the like"
+            kind = (
+                "a number: write plain numbers" if dtype.is_integer() else "a timestamp: write '10 seconds' or the like"
+            )
             raise QueryError(f"lateness and updates do not fit {name!r}, which is {kind}")
 
 

@@ -67,9 +67,7 @@ class Operator:
         """Why inputs of these types cannot be taken, or None."""
         return None
 
-    def fields(
-        self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]
-    ) -> dict[str, pl.DataType]:
+    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         """The columns of the state."""
         raise NotImplementedError
 
@@ -111,9 +109,7 @@ class Count(Operator):
 
     kind: ClassVar[str] = "count"
 
-    def fields(
-        self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]
-    ) -> dict[str, pl.DataType]:
+    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"count": pl.Int64()}
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
@@ -138,9 +134,7 @@ class Sum(Operator):
     def refusal(self, types: Sequence[pl.DataType]) -> str | None:
         return _numeric(self.kind, types)
 
-    def fields(
-        self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]
-    ) -> dict[str, pl.DataType]:
+    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         (dtype,) = types
         if isinstance(dtype, pl.Decimal):
             return {"sum": pl.Decimal(38, dtype.scale)}
@@ -186,15 +180,9 @@ class _Extreme(Operator):
     sign: ClassVar[int]
 
     def refusal(self, types: Sequence[pl.DataType]) -> str | None:
-        return (
-            f"{self.kind} needs values with an order, and this is {types[0]}"
-            if types[0].is_nested()
-            else None
-        )
+        return f"{self.kind} needs values with an order, and this is {types[0]}" if types[0].is_nested() else None
 
-    def fields(
-        self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]
-    ) -> dict[str, pl.DataType]:
+    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"value": types[0]}
 
     def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
@@ -259,9 +247,7 @@ class Product(Operator):
     def refusal(self, types: Sequence[pl.DataType]) -> str | None:
         return _numeric(self.kind, types)
 
-    def fields(
-        self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]
-    ) -> dict[str, pl.DataType]:
+    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"product": pl.Float64()}
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
@@ -292,9 +278,7 @@ class Logs(Operator):
     def refusal(self, types: Sequence[pl.DataType]) -> str | None:
         return _numeric(self.kind, types)
 
-    def fields(
-        self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]
-    ) -> dict[str, pl.DataType]:
+    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"logs": pl.Float64(), "zeros": pl.Int64(), "negatives": pl.Int64()}
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
@@ -326,9 +310,7 @@ class Moments(Operator):
     def refusal(self, types: Sequence[pl.DataType]) -> str | None:
         return _numeric(self.kind, types)
 
-    def fields(
-        self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]
-    ) -> dict[str, pl.DataType]:
+    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"n": pl.Float64(), "mean": pl.Float64(), "m2": pl.Float64()}
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
@@ -369,9 +351,7 @@ class Bag(Operator):
     def refusal(self, types: Sequence[pl.DataType]) -> str | None:
         return f"needs values with an order, and this is {types[0]}" if types[0].is_nested() else None
 
-    def fields(
-        self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]
-    ) -> dict[str, pl.DataType]:
+    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"values": pl.List(types[0]), "counts": pl.List(pl.Int64())}
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:

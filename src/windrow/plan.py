@@ -177,9 +177,7 @@ class Plan:
     def explain(self) -> str:
         """The plan as text: groups, operators, edges, placement, and why."""
         described = self.to_dict()
-        lines = [
-            f"{described['queries']:,} queries in {len(self.groups)} slice group{'s'[: len(self.groups) > 1]}"
-        ]
+        lines = [f"{described['queries']:,} queries in {len(self.groups)} slice group{'s'[: len(self.groups) > 1]}"]
         for group in described["groups"]:
             lines.append(f"group {group['name']}")
             lines.append(
@@ -225,9 +223,7 @@ def plan(queries: Iterable[Query | Entry], time: str, rates: Rates | None = None
 def _part_sessions(groups: dict[Any, Group], entries: Sequence[Entry], rates: Rates) -> None:
     """A gap so small that its slices are no longer few beside the events gets a group of its own."""
     for key, group in list(groups.items()):
-        both = group.has_sessions and any(
-            isinstance(timeline.window, FixedWindow) for timeline in group.timelines
-        )
+        both = group.has_sessions and any(isinstance(timeline.window, FixedWindow) for timeline in group.timelines)
         if not both or not _too_many(group.edges_per_second() * rates.distinct(group.keys), rates):
             continue
         fixed, apart = Group(group.source, group.keys), Group(group.source, group.keys, sessions_apart=True)
@@ -252,9 +248,7 @@ def _roll_up(ordered: list[Group], rates: Rates | None) -> None:
             if set(group.keys) < set(one.keys) and one.source == group.source and one.parent is None
         ]
         for one in sorted(finer, key=lambda one: len(one.keys)):
-            together = (one.edges_per_second() + group.edges_per_second()) * (
-                rates.distinct(one.keys) if rates else 0
-            )
+            together = (one.edges_per_second() + group.edges_per_second()) * (rates.distinct(one.keys) if rates else 0)
             if rates and _too_many(together, rates):
                 group.why = f"not rolled up: slices of {one.name} would be more than {SHARING_LIMIT:.0%} of the events"
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from windrow.aggregates import Aggregate, aggregate, aggregate_from_dict
@@ -37,7 +37,6 @@ class Query:
     where: Expression | None = None
     time: str | None = None
     distinct_on: tuple[str, ...] = ()
-    _hash: int = field(default=0, repr=False, compare=False)
 
     def __init__(
         self,
@@ -110,9 +109,7 @@ def _aggregates(name: str, given: Aggregate | str | Iterable[Aggregate | str]) -
             raise QueryError(f"query {name!r}: {error}") from error
         for one in asked:
             if not isinstance(one, Aggregate):
-                raise QueryError(
-                    f"query {name!r}: {one!r} is not an aggregate; write wr.mean('x') or 'mean(x)'"
-                )
+                raise QueryError(f"query {name!r}: {one!r} is not an aggregate; write wr.mean('x') or 'mean(x)'")
     if not asked:
         raise QueryError(f"query {name!r} has no aggregates")
     names = [one.name for one in asked]
@@ -120,9 +117,7 @@ def _aggregates(name: str, given: Aggregate | str | Iterable[Aggregate | str]) -
         twice = next(one for one in names if names.count(one) > 1)
         raise QueryError(f"query {name!r} has two columns called {twice!r}; give one an alias")
     if reserved := set(names) & set(RESERVED):
-        raise QueryError(
-            f"query {name!r}: {min(reserved)!r} is a column of every result; choose another alias"
-        )
+        raise QueryError(f"query {name!r}: {min(reserved)!r} is a column of every result; choose another alias")
     return asked
 
 

@@ -65,8 +65,7 @@ def fold(
         open_, lo, hi = open_[still], lo[still], hi[still]
         if len(leaves[0]) % 2:
             leaves = tuple(
-                np.append(leaf, np.asarray([unit], leaf.dtype))
-                for leaf, unit in zip(leaves, identity, strict=True)
+                np.append(leaf, np.asarray([unit], leaf.dtype)) for leaf, unit in zip(leaves, identity, strict=True)
             )
         leaves = merge(tuple(leaf[::2] for leaf in leaves), tuple(leaf[1::2] for leaf in leaves))
     return merge(left, right)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from windrow.plan import Held
 from windrow.query import Query, QueryError
 from windrow.state import Emitted, GroupState
 
@@ -48,16 +49,17 @@ class ResultSchema:
         nothing = np.empty(0, np.int64)
         for state in states:
             empty = state.schema.empty()
+            combined = {
+                one: one.operator.combine(state.schema.state(empty, one), nothing, nothing) for one in state.schema.held
+            }
+            known: dict[Any, pl.DataType] = {}
             for signature, place in state.group.signatures.items():
                 for asked in signature.aggregates:
-                    combined = [
-                        operator.combine(state.schema.state(empty, held), nothing, nothing)
-                        for operator in asked.operators
-                        for held in state.schema.held
-                        if held.operator == operator and held.where == signature.where
-                    ]
-                    dtype = asked.lower(combined).dtype
-                    dtype = pl.Int64() if dtype == pl.Int128() else dtype
+                    alike = (asked.function, asked.inputs, asked.parts)
+                    if alike not in known:
+                        dtype = asked.lower([combined[Held(one, signature.where)] for one in asked.operators]).dtype
+                        known[alike] = pl.Int64() if dtype == pl.Int128() else dtype
+                    dtype = known[alike]
                     if self.columns.setdefault(asked.name, dtype) != dtype:
                         whose = next(self.queries[q[0]] for at, q in state.group.members.items() if at[1] == place)
                         raise QueryError(
@@ -96,7 +98,12 @@ class ResultSchema:
         frames = [
             one.rows.keys_at(one.windows.key[one.answers.window])
             if one.rows.keys.width
-            else pl.DataFrame({key: pl.Series([None], dtype=dtype).new_from_index(0, len(one.answers.window)) for key, dtype in self.keys.items()})
+            else pl.DataFrame(
+                {
+                    key: pl.Series([None], dtype=dtype).new_from_index(0, len(one.answers.window))
+                    for key, dtype in self.keys.items()
+                }
+            )
             for one in chunks
         ]
         whole = pl.concat(frames, how="diagonal")[order]
@@ -111,25 +118,31 @@ class ResultSchema:
         for place, one in enumerate(chunks):
             for name in one.answers.columns:
                 users.setdefault(name, []).append(place)
+        together: dict[tuple[int, ...], list[str]] = {}
+        for name in self.columns:
+            together.setdefault(tuple(users.get(name, ())), []).append(name)
         found, overflows = {}, 0
-        for name, dtype in self.columns.items():
-            parts, base = [pl.Series(name, [], dtype=dtype)], 0
+        for places, names in together.items():
+            parts, base = [], 0
             index = np.full(len(order), -1)
-            for place in users.get(name, ()):
+            for place in places:
                 answers = chunks[place].answers
-                part = answers.columns[name]
-                if part.dtype == pl.Int128():
-                    fits = part.cast(pl.Int64, strict=False)
-                    overflows += int(fits[answers.column_of].null_count() - part[answers.column_of].null_count())
-                    part = fits
+                columns = {name: answers.columns[name] for name in names}
+                for name, column in columns.items():
+                    if column.dtype == pl.Int128():
+                        columns[name] = column.cast(pl.Int64, strict=False)
+                        lost = columns[name].null_count() - column.null_count()
+                        if lost:
+                            gone = columns[name].is_null() & column.is_not_null()
+                            overflows += int(gone.gather(answers.column_of).sum())
+                parts.append(pl.DataFrame(columns))
                 index[offsets[place] : offsets[place + 1]] = answers.column_of + base
-                parts.append(part.alias(name).cast(dtype))
-                base += len(part)
-            whole = pl.concat(parts) if len(parts) > 2 else parts[-1]
-            index = index[order]
-            at = pl.Series(index)
-            found[name] = whole.gather(at if index.min(initial=0) >= 0 else at.set(at < 0, None)).alias(name)
-        return found, overflows
+                base += parts[-1].height
+            whole = pl.concat(parts) if parts else pl.DataFrame(schema={name: self.columns[name] for name in names})
+            at = pl.Series(index[order])
+            chosen = whole.select(pl.all().gather(at if index.min(initial=0) >= 0 else at.set(at < 0, None)))
+            found |= {column.name: column for column in chosen.iter_columns()}
+        return {name: found[name] for name in self.columns}, overflows
 
 
 def _sorted(end: Any, rank: Any, key: Any, start: Any) -> Any:

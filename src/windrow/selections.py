@@ -26,9 +26,7 @@ class Selection(Operator):
     by_greatest: ClassVar[bool] = False
     latest: ClassVar[bool] = False
 
-    def fields(
-        self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]
-    ) -> dict[str, pl.DataType]:
+    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         by = {"by": types[1]} if len(types) > 1 else {}
         return {"value": types[0], **by, **place}
 
@@ -43,10 +41,7 @@ class Selection(Operator):
         held = pl.col(names["nth"]).is_not_null()
         keys = [pl.col(names[field]).filter(held) for field in fields]
         return {
-            field: pl.col(name)
-            .filter(held)
-            .sort_by(keys, descending=descending, nulls_last=descending)
-            .first()
+            field: pl.col(name).filter(held).sort_by(keys, descending=descending, nulls_last=descending).first()
             for field, name in names.items()
         }
 
@@ -92,18 +87,12 @@ class ArgMin(Selection):
     kind: ClassVar[str] = "arg_min"
 
     def refusal(self, types: Sequence[pl.DataType]) -> str | None:
-        return (
-            f"{self.kind} needs values with an order, and this is {types[1]}"
-            if types[1].is_nested()
-            else None
-        )
+        return f"{self.kind} needs values with an order, and this is {types[1]}" if types[1].is_nested() else None
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
         x, by = of.columns
         chosen = {"value": x, "by": by, **of.place}
-        if (
-            of.nan or not of.dense
-        ):  # a stable sort says what NaN means; without one, the first extreme is enough
+        if of.nan or not of.dense:  # a stable sort says what NaN means; without one, the first extreme is enough
             held = by.is_not_null()
             return {
                 name: column.filter(held)

@@ -94,9 +94,7 @@ def needed(runs: Runs, timelines: Sequence[Timeline], frozen: int) -> npt.NDArra
     return keep
 
 
-def left_out(
-    runs: Runs, timeline: Timeline, frozen: int, key: Ints, time: Ints
-) -> npt.NDArray[np.bool_]:
+def left_out(runs: Runs, timeline: Timeline, frozen: int, key: Ints, time: Ints) -> npt.NDArray[np.bool_]:
     """Which events of a batch, given by key number and time, a session query leaves out because they are late.
 
     A late event at most a gap after a frozen session would change it, and is left out. The others join what is open; one

@@ -46,9 +46,7 @@ class _Sketched(Operator):
     def _sketch(self, types: Sequence[pl.DataType]) -> Any:
         raise NotImplementedError
 
-    def fields(
-        self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]
-    ) -> dict[str, pl.DataType]:
+    def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"sketch": pl.Binary()}
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:

@@ -61,9 +61,7 @@ class SliceSchema:
         runs: dict[str, pl.DataType] = {}
         if self.gap is not None:
             runs = {"barred": pl.Int32(), "first": pl.Int64(), "last": pl.Int64()}
-        states = {
-            self.names[one][name]: dtype for one in self.held for name, dtype in self.state_types(one).items()
-        }
+        states = {self.names[one][name]: dtype for one in self.held for name, dtype in self.state_types(one).items()}
         return {**self.keys, "slice_start": pl.Int64(), **runs, **states}
 
     def empty(self) -> pl.DataFrame:
@@ -108,18 +106,14 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
         return table
     shared = ~fresh | (~fresh).shift(-1).fill_null(False)
     run = fresh.cum_sum().alias("_run")
-    several = (
-        table.with_columns(run).filter(shared).group_by(pl.col("_run").set_sorted(), maintain_order=True)
-    )
+    several = table.with_columns(run).filter(shared).group_by(pl.col("_run").set_sorted(), maintain_order=True)
     runs = [pl.col("first").min(), pl.col("last").max()] if schema.gap is not None else []
     states = [
         merged.alias(schema.names[one][name])
         for one in schema.held
         for name, merged in one.operator.merge(schema.names[one]).items()
     ]
-    merged_rows = settle(
-        several.agg(*(pl.col(column).first() for column in schema.identity), *runs, *states), schema
-    )
+    merged_rows = settle(several.agg(*(pl.col(column).first() for column in schema.identity), *runs, *states), schema)
     if shared.all():
         return merged_rows.select(*schema.columns)
     alone = table.with_columns(run).filter(~shared)
@@ -178,9 +172,6 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
 
 
 def schema_of(
-    group: Group,
-    inputs: Mapping[str, pl.DataType],
-    keys: Mapping[str, pl.DataType],
-    place: Mapping[str, pl.DataType],
+    group: Group, inputs: Mapping[str, pl.DataType], keys: Mapping[str, pl.DataType], place: Mapping[str, pl.DataType]
 ) -> SliceSchema:
     return SliceSchema({key: keys[key] for key in group.keys}, tuple(group.held), inputs, place, group.gap)

@@ -46,9 +46,7 @@ class Edges:
         for timeline in timelines:
             points |= {timeline.since, timeline.until} - {INT64_MIN, INT64_MAX}
             if isinstance(timeline.window, FixedWindow):
-                stop = (
-                    timeline.until if timeline.until == INT64_MAX else timeline.until + timeline.window.reach
-                )
+                stop = timeline.until if timeline.until == INT64_MAX else timeline.until + timeline.window.reach
                 grids |= {(*grid, timeline.since, stop) for grid in timeline.window.grids()}
         columns = np.array(sorted(grids), np.int64).reshape(-1, 4).T
         return Edges(*columns, np.array(sorted(points), np.int64))
@@ -101,9 +99,7 @@ class Edges:
         first = -((self.phase - start) // self.period)
         last = (np.minimum(self.until, hi) - self.phase) // self.period
         count = np.maximum(last - first + 1, 0)
-        edges = np.repeat(self.phase + first * self.period, count) + ramp(count) * np.repeat(
-            self.period, count
-        )
+        edges = np.repeat(self.phase + first * self.period, count) + ramp(count) * np.repeat(self.period, count)
         edges = np.unique(np.concatenate((edges, self.points)))
         from_ = np.searchsorted(edges, lo, "right") - 1
         edges = edges[max(from_, 0) : np.searchsorted(edges, hi, "right")]
@@ -144,11 +140,7 @@ def slice(batch: pl.DataFrame, measure: str, edges: Edges, schema: SliceSchema) 
     if schema.gap is not None:
         lifts += [pl.col(time).min().alias("first"), pl.col(time).max().alias("last")]
     keys = [pl.col(key_column(key)).alias(key) for key in schema.keys]
-    table = (
-        batch.with_columns(pl.Series("slice_start", numbers))
-        .group_by(*keys, "slice_start", *barred)
-        .agg(lifts)
-    )
+    table = batch.with_columns(pl.Series("slice_start", numbers)).group_by(*keys, "slice_start", *barred).agg(lifts)
     table = table.with_columns(pl.Series("slice_start", before[table["slice_start"].to_numpy()]))
     if schema.gap is not None and not barred:
         table = table.with_columns(barred=pl.lit(0, pl.Int32))

@@ -44,17 +44,15 @@ class Revisions:
 
     table: pl.DataFrame | None = None
 
-    def ids(self, rows: Rows, windows: Windows, timelines: Sequence[Timeline], where: Expression | None) -> pl.DataFrame:
+    def ids(
+        self, rows: Rows, windows: Windows, timelines: Sequence[Timeline], where: Expression | None
+    ) -> pl.DataFrame:
         """What identifies windows: timeline, filter, key, start, and the end where it is fixed."""
         fixed = np.array([not isinstance(timeline.window, Session) for timeline in timelines])[windows.timeline]
         lines = pl.Series("line", [f"{timeline.window} {timeline.since}" for timeline in timelines])
         texts = pl.Series("where", [where.text if where else ""]).new_from_index(0, len(windows.lo))
-        return rows.keys_at(windows.key).with_columns(
-            lines.gather(windows.timeline),
-            texts,
-            pl.Series("start", windows.start),
-            pl.Series("end", np.where(fixed, windows.end, 0)),
-        )
+        bounds = [pl.Series("start", windows.start), pl.Series("end", np.where(fixed, windows.end, 0))]
+        return pl.DataFrame([*rows.keys_at(windows.key), lines.gather(windows.timeline), texts, *bounds])
 
     def of(self, ids: pl.DataFrame) -> Ints:
         """The last revision of each, -1 where none is known."""
@@ -162,7 +160,9 @@ class GroupState:
                 if change is None:
                     yield from self._emit(view, session_windows(place, found.take((ends >= before) & (ends < now))))
                 else:
-                    yield from self._changed_sessions(view, place, found, change.sessions.get(found.timeline), before, now)
+                    yield from self._changed_sessions(
+                        view, place, found, change.sessions.get(found.timeline), before, now
+                    )
         for timeline, earlier in (change.sessions if change and not len(rows) else {}).items():
             yield from self._changed_sessions(rows, self.group.timelines[timeline], None, earlier, before, now)
 
@@ -218,7 +218,9 @@ class GroupState:
             if ids is None:
                 gone, same = np.ones(was.height, np.bool_), closed
             else:
-                gone = was.join(ids, on=ids.columns, how="left", nulls_equal=True, maintain_order="left", coalesce=False)
+                gone = was.join(
+                    ids, on=ids.columns, how="left", nulls_equal=True, maintain_order="left", coalesce=False
+                )
                 gone = gone[f"{ids.columns[-2]}_right"].is_null().to_numpy()
                 counts = self.assembler.counts(view, windows, None)
                 facts = {"rows": earlier.counts, "upto": earlier.windows.end}
@@ -248,7 +250,9 @@ class GroupState:
         told = {}
         for view, timelines in self.session_views(self.rows):
             for found in sessions(view.runs, timelines):
-                windows = session_windows(self.group.timelines[found.timeline], found.take(found.last + found.gap < watermark))
+                windows = session_windows(
+                    self.group.timelines[found.timeline], found.take(found.last + found.gap < watermark)
+                )
                 told[found.timeline] = Earlier(view, windows, self.assembler.counts(view, windows, None))
         return told
 
@@ -305,5 +309,3 @@ def _codes(keys: pl.DataFrame, rows: Rows) -> Ints:
 def _gap(timeline: Timeline) -> int:
     assert isinstance(timeline.window, Session)
     return timeline.window.gap
-
-

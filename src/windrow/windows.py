@@ -60,9 +60,7 @@ class Length(NamedTuple):
 def duration(value: Duration, what: str = "length") -> Length:
     """Read a length as people write it: "90 seconds", "1 hour 30 minutes", a timedelta, or a plain integer."""
     if isinstance(value, bool) or not isinstance(value, str | timedelta | int):
-        raise TypeError(
-            f"{what} must be a duration such as '90 seconds', a timedelta or an integer, not {value!r}"
-        )
+        raise TypeError(f"{what} must be a duration such as '90 seconds', a timedelta or an integer, not {value!r}")
     if isinstance(value, timedelta):
         return _checked(Length(value // timedelta(microseconds=1), True), value, what)
     if isinstance(value, int):
@@ -74,9 +72,7 @@ def duration(value: Duration, what: str = "length") -> Length:
         if unit not in _UNITS:
             unit = unit.removesuffix("s")
         if not part or unit not in _UNITS:
-            raise ValueError(
-                f"{what} {value!r} is not a duration: write it like '90 seconds' or '1 hour 30 minutes'"
-            )
+            raise ValueError(f"{what} {value!r} is not a duration: write it like '90 seconds' or '1 hour 30 minutes'")
         whole, _, fraction = number.partition(".")
         scale = _UNITS[unit]
         micros = int(whole) * scale

@@ -121,8 +121,8 @@ def agrees(asked: Aggregate, actual: Any, expected: Any, events: Events = ()) ->
         return _SKETCHES[asked.function](asked, actual, expected, events)
     if not (_is_number(actual) and _is_number(expected)) or is_nan(actual) or is_nan(expected):
         return False
-    if math.isinf(actual) and math.isinf(expected):
-        return False  # of different signs
+    if math.isinf(expected):
+        return False
     allowed = allowance(asked, expected, events)
     return abs(float(actual) - float(expected)) <= allowed if allowed else False
 
