@@ -30,7 +30,18 @@ from windrow.slices import SliceSchema
 from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN, FixedWindow
 
 
-class Rows:
+class Keys:
+    """Keys by their number."""
+
+    def __init__(self, keys: pl.DataFrame) -> None:
+        self.keys = keys
+
+    def keys_at(self, key: Ints) -> pl.DataFrame:
+        """The key columns for key numbers; without keys, a frame without columns."""
+        return self.keys[key] if self.keys.width else self.keys
+
+
+class Rows(Keys):
     """A slice table sorted by (key, slice), and where each key's rows are."""
 
     def __init__(self, table: pl.DataFrame, schema: SliceSchema) -> None:
@@ -61,10 +72,6 @@ class Rows:
     def runs(self) -> Runs:
         first, last = (self.table[name].to_numpy() for name in ("first", "last"))
         return Runs(self.key, self.start, first, last)
-
-    def keys_at(self, key: Ints) -> pl.DataFrame:
-        """The key columns for key numbers; without keys, a frame without columns."""
-        return self.keys[key] if self.keys.width else self.keys
 
     def choose(self, rows: npt.NDArray[np.generic]) -> Rows:
         return Rows(self.table[rows] if rows.dtype != np.bool_ else self.table.filter(pl.Series(rows)), self.schema)
@@ -248,6 +255,13 @@ class Assembler:
         for place, signature in enumerate(self._signatures):
             for one in _held_by(signature):
                 self._users.setdefault(one, []).append(place)
+
+    def queries_of(self, timeline: int) -> Ints:
+        """All queries that ask for a timeline."""
+        found = [
+            self._queries[place][self._first[place][timeline] :][: self._count[place][timeline]] for place in self._queries
+        ]
+        return np.concatenate(found)
 
     def counts(self, rows: Rows, windows: Windows, where: Expression | None, upto: Ints | None = None) -> Ints:
         """How many events that satisfy a filter each window holds."""

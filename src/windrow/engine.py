@@ -26,9 +26,10 @@ from windrow.measures import Measure, measures_of
 from windrow.plan import Entry, Plan, Rates, Source, plan
 from windrow.query import Query, QueryError
 from windrow.results import ResultSchema
+from windrow.revisions import Emitted
 from windrow.slices import merge, schema_of
 from windrow.slicing import filter_column, roll_up, slice, time_column
-from windrow.state import Change, Emitted, GroupState
+from windrow.state import Change, GroupState
 from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN, Duration, FixedWindow
 
 Lengths = Duration | Mapping[str, Duration | None] | None
@@ -380,7 +381,7 @@ class Engine:
             taken.dropped[dropped if place is None else place[dropped]] = True
             if measure.updates and table.height:
                 table = merge([table], state.schema)
-                taken.changes[state.group.identity] = Change(table, frozen, state.earlier(measure.watermark))
+                taken.changes[state.group.identity] = Change(table, frozen, state.told(measure.watermark))
 
     def _step(self, moves: Mapping[str, int], changes: Mapping[Any, Change]) -> pl.DataFrame:
         """Move watermarks, emit what is due, and forget what is over."""

@@ -467,7 +467,9 @@ def _pick(name: str, *terms: _Term) -> _Term:
 
 
 def _number_type(what: str, *terms: _Term) -> pl.DataType:
-    dtype = _common([t for t in terms if _need(FLOAT64, t, what)], what, mixed=True)
+    for term in terms:
+        _need(FLOAT64, term, what)
+    dtype = _common(terms, what, mixed=True)
     return FLOAT64 if dtype.is_float() else dtype if dtype.is_decimal() else INT64
 
 

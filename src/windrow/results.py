@@ -17,7 +17,8 @@ import polars as pl
 
 from windrow.plan import Held
 from windrow.query import Query, QueryError
-from windrow.state import Emitted, GroupState
+from windrow.revisions import Emitted
+from windrow.state import GroupState
 
 RESULT_COLUMNS = ("query", "window_start", "window_end", "revision", "retracted")
 
@@ -77,7 +78,7 @@ class ResultSchema:
         window = [one.answers.window for one in chunks]
         start = np.concatenate([one.windows.start[at] for one, at in zip(chunks, window, strict=True)])
         end = np.concatenate([one.windows.end[at] for one, at in zip(chunks, window, strict=True)])
-        key = np.concatenate([one.windows.key[at] for one, at in zip(chunks, window, strict=True)])
+        key = np.concatenate([ranks[one.windows.key[at]] for one, ranks, at in zip(chunks, _ranks(chunks), window, strict=True)])
         query = np.concatenate([one.answers.query for one in chunks])
         revision = np.concatenate([one.revision[at] for one, at in zip(chunks, window, strict=True)])
         order = _sorted(end, self.rank[query], key, start)
@@ -96,8 +97,8 @@ class ResultSchema:
         if not self.keys:
             return {}
         frames = [
-            one.rows.keys_at(one.windows.key[one.answers.window])
-            if one.rows.keys.width
+            one.keys.keys_at(one.windows.key[one.answers.window])
+            if one.keys.keys.width
             else pl.DataFrame(
                 {
                     key: pl.Series([None], dtype=dtype).new_from_index(0, len(one.answers.window))
@@ -143,6 +144,27 @@ class ResultSchema:
             chosen = whole.select(pl.all().gather(at if index.min(initial=0) >= 0 else at.set(at < 0, None)))
             found |= {column.name: column for column in chosen.iter_columns()}
         return {name: found[name] for name in self.columns}, overflows
+
+
+def _ranks(chunks: list[Emitted]) -> list[Any]:
+    """For each chunk the rank of its keys: their number, unless what is taken back numbers them in another way."""
+    if not any(one.retracted for one in chunks):
+        return [np.arange(one.windows.key.max(initial=-1) + 1) for one in chunks]
+    names = {tuple(one.keys.keys.columns) for one in chunks}
+    known = {}
+    for columns in names:
+        if columns:
+            every = pl.concat([one.keys.keys for one in chunks if tuple(one.keys.keys.columns) == columns])
+            known[columns] = every.unique().sort(columns).with_row_index("_rank")
+    ranks = []
+    for one in chunks:
+        columns = tuple(one.keys.keys.columns)
+        if columns:
+            found = one.keys.keys.join(known[columns], on=columns, how="left", nulls_equal=True, maintain_order="left")
+            ranks.append(found["_rank"].cast(pl.Int64).to_numpy())
+        else:
+            ranks.append(np.zeros(int(one.windows.key.max(initial=-1)) + 1, np.int64))
+    return ranks
 
 
 def _sorted(end: Any, rank: Any, key: Any, start: Any) -> Any:

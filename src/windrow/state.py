@@ -8,69 +8,23 @@ events change windows that were already emitted: `Revisions` remembers how often
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from windrow.assembly import Answers, Assembler, Rows, Windows, due, session_windows
+from windrow.assembly import Answers, Assembler, Keys, Rows, Windows, due, session_windows
 from windrow.expressions import Expression
 from windrow.plan import Group, Timeline
 from windrow.ranges import Ints
+from windrow.revisions import Emitted, Revisions
 from windrow.sessions import Sessions, needed, sessions
 from windrow.slices import SliceSchema, merge
 from windrow.slicing import Edges
 from windrow.windows import Session
 
 Bar = frozenset[tuple[int, int]]  # the sessions, as (gap, since), that leave an event out
-
-
-@dataclass(frozen=True)
-class Emitted:
-    """Windows with their answers, a revision for each window, and whether they are taken back."""
-
-    rows: Rows
-    windows: Windows
-    answers: Answers
-    revision: Ints
-    retracted: bool = False
-
-
-@dataclass
-class Revisions:
-    """The last revision of each window that was emitted more than once, or may be."""
-
-    table: pl.DataFrame | None = None
-
-    def ids(
-        self, rows: Rows, windows: Windows, timelines: Sequence[Timeline], where: Expression | None
-    ) -> pl.DataFrame:
-        """What identifies windows: timeline, filter, key, start, and the end where it is fixed."""
-        fixed = np.array([not isinstance(timeline.window, Session) for timeline in timelines])[windows.timeline]
-        lines = pl.Series("line", [f"{timeline.window} {timeline.since}" for timeline in timelines])
-        texts = pl.Series("where", [where.text if where else ""]).new_from_index(0, len(windows.lo))
-        bounds = [pl.Series("start", windows.start), pl.Series("end", np.where(fixed, windows.end, 0))]
-        return pl.DataFrame([*rows.keys_at(windows.key), lines.gather(windows.timeline), texts, *bounds])
-
-    def of(self, ids: pl.DataFrame) -> Ints:
-        """The last revision of each, -1 where none is known."""
-        if self.table is None or not self.table.height:
-            return np.full(ids.height, -1)
-        found = ids.join(self.table, on=ids.columns, how="left", nulls_equal=True, maintain_order="left")
-        return found["revision"].fill_null(-1).to_numpy()
-
-    def set(self, ids: pl.DataFrame, revision: Ints) -> None:
-        fresh = ids.with_columns(pl.Series("revision", revision, dtype=pl.Int64))
-        if self.table is not None:
-            rest = self.table.join(ids, on=ids.columns, how="anti", nulls_equal=True)
-            fresh = pl.concat([rest.select(fresh.columns), fresh])
-        self.table = fresh
-
-    def forget(self, before: int) -> None:
-        if self.table is not None:
-            self.table = self.table.filter(pl.max_horizontal("start", "end") > before)
 
 
 @dataclass
@@ -160,11 +114,7 @@ class GroupState:
                 if change is None:
                     yield from self._emit(view, session_windows(place, found.take((ends >= before) & (ends < now))))
                 else:
-                    yield from self._changed_sessions(
-                        view, place, found, change.sessions.get(found.timeline), before, now
-                    )
-        for timeline, earlier in (change.sessions if change and not len(rows) else {}).items():
-            yield from self._changed_sessions(rows, self.group.timelines[timeline], None, earlier, before, now)
+                    yield from self._changed_sessions(view, place, found, change.told.get(found.timeline), now)
 
     def _emit(self, rows: Rows, windows: Windows) -> Iterator[Emitted]:
         """Windows that are due: new, unless a late event opened them again."""
@@ -204,56 +154,56 @@ class GroupState:
             yield Emitted(rows, windows, answers, revisions[answers.where])
 
     def _changed_sessions(
-        self, view: Rows, place: int, found: Sessions | None, earlier: Earlier | None, before: int, now: int
+        self, view: Rows, place: int, found: Sessions, told: pl.DataFrame | None, now: int
     ) -> Iterator[Emitted]:
-        """Sessions that are closed and not as they were said before; and those said before that are no more."""
-        windows = session_windows(place, found) if found is not None else Windows.join([])
-        timelines = self.assembler.timelines
-        ids = self.revisions.ids(view, windows, timelines, None) if len(windows.lo) else None
-        closed = windows.end < now
-        if earlier is not None and len(earlier.windows.lo):
-            was = self.revisions.ids(earlier.rows, earlier.windows, timelines, None)
-            known = np.maximum(self.revisions.of(was), 0)
-            self.revisions.set(was, known)
-            if ids is None:
-                gone, same = np.ones(was.height, np.bool_), closed
-            else:
-                gone = was.join(
-                    ids, on=ids.columns, how="left", nulls_equal=True, maintain_order="left", coalesce=False
-                )
-                gone = gone[f"{ids.columns[-2]}_right"].is_null().to_numpy()
-                counts = self.assembler.counts(view, windows, None)
-                facts = {"rows": earlier.counts, "upto": earlier.windows.end}
-                told = was.with_columns(pl.Series(name, values) for name, values in facts.items())
-                both = ids.join(told, on=ids.columns, how="left", nulls_equal=True, maintain_order="left")
-                same = ((both["rows"] == pl.Series(counts)) & (both["upto"] == pl.Series(windows.end))).fill_null(False)
-                same = same.to_numpy()
-            closed = closed & ~same
-            if gone.any():
-                self.revisions.set(was.filter(pl.Series(gone)), known[gone] + 1)
-                yield from self._retract(earlier, place, gone, known + 1)
-        if ids is not None and closed.any():
-            keep = {None: closed}
-            revision = self.revisions.of(ids) + 1
-            self.revisions.set(ids.filter(pl.Series(closed)), revision[closed])
-            for answers in self.assembler.answers(view, windows, keep):
-                yield Emitted(view, windows, answers, revision)
+        """Sessions that are closed and not as they were told; and those told that are no more."""
+        windows = session_windows(place, found)
+        ids = self.revisions.ids(view, windows, self.assembler.timelines, None)
+        told = self.revisions.with_reopened(told, ids, found.timeline)
+        known = np.maximum(self.revisions.of(told.select(ids.columns)), 0)
+        told = told.with_columns(pl.Series("known", known))
+        gone = told.join(ids, on=ids.columns, how="anti", nulls_equal=True)
+        if gone.height:
+            revision = gone["known"].to_numpy() + 1
+            self.revisions.set(gone.select(ids.columns), revision)
+            yield self._retracted(place, gone, revision)
+        before = ids.join(told, on=ids.columns, how="left", nulls_equal=True, maintain_order="left")
+        is_open = windows.end >= now
+        again = before["known"].is_not_null().to_numpy() & is_open
+        if again.any():
+            those = pl.Series(again)
+            was = before.filter(those)
+            self.revisions.set(ids.filter(those), was["known"].to_numpy(), was["upto"])
+        counts = pl.Series(self.assembler.counts(view, windows, None))
+        same = (before["rows"] == counts) & (before["upto"] == pl.Series(windows.end))
+        changed = ~is_open & ~same.fill_null(False).to_numpy()
+        if not changed.any():
+            return
+        revision = before["known"].fill_null(pl.Series(self.revisions.of(ids))).to_numpy() + 1
+        self.revisions.set(ids.filter(pl.Series(changed)), revision[changed])
+        for answers in self.assembler.answers(view, windows, {None: changed}):
+            yield Emitted(view, windows, answers, revision)
 
-    def _retract(self, earlier: Earlier, place: int, gone: npt.NDArray[np.bool_], revision: Ints) -> Iterator[Emitted]:
+    def _retracted(self, place: int, gone: pl.DataFrame, revision: Ints) -> Emitted:
+        """Windows that were told and are no more, for every query that heard of them."""
         queries = self.assembler.queries_of(place)
-        index = np.repeat(np.flatnonzero(gone), len(queries))
-        answers = Answers(None, index, np.tile(queries, int(gone.sum())), {}, np.zeros(len(index), np.int64))
-        yield Emitted(earlier.rows, earlier.windows, answers, revision, retracted=True)
+        key = np.arange(gone.height)
+        start, end = gone["start"].to_numpy(), gone["upto"].to_numpy()
+        windows = Windows(np.full(gone.height, place), key, start, end, key, key, key)
+        index = np.repeat(key, len(queries))
+        answers = Answers(None, index, np.tile(queries, gone.height), {}, np.zeros(len(index), np.int64))
+        return Emitted(Keys(gone.select(*self.schema.keys)), windows, answers, revision, retracted=True)
 
-    def earlier(self, watermark: int) -> dict[Timeline, Earlier]:
-        """The sessions that have been emitted so far, as they were said."""
+    def told(self, watermark: int) -> dict[Timeline, pl.DataFrame]:
+        """The closed sessions, as they were told: what identifies them, how many events, up to when."""
         told = {}
         for view, timelines in self.session_views(self.rows):
             for found in sessions(view.runs, timelines):
-                windows = session_windows(
-                    self.group.timelines[found.timeline], found.take(found.last + found.gap < watermark)
+                closed = found.take(found.last + found.gap < watermark)
+                windows = session_windows(self.group.timelines[found.timeline], closed)
+                told[found.timeline] = self.revisions.ids(view, windows, self.assembler.timelines, None).with_columns(
+                    pl.Series("rows", self.assembler.counts(view, windows, None)), pl.Series("upto", windows.end)
                 )
-                told[found.timeline] = Earlier(view, windows, self.assembler.counts(view, windows, None))
         return told
 
     def prune(self, frozen: int) -> None:
@@ -280,21 +230,12 @@ class GroupState:
 
 
 @dataclass(frozen=True)
-class Earlier:
-    """Sessions as they were when they were last emitted."""
-
-    rows: Rows
-    windows: Windows
-    counts: Ints
-
-
-@dataclass(frozen=True)
 class Change:
-    """What late events within `updates` have brought: their slices, and what had been said of sessions before."""
+    """What late events within `updates` have brought: their slices, and what had been told of sessions before."""
 
     table: pl.DataFrame
     frozen: int
-    sessions: Mapping[Timeline, Earlier]
+    told: Mapping[Timeline, pl.DataFrame]
 
 
 def _codes(keys: pl.DataFrame, rows: Rows) -> Ints:

@@ -1,0 +1,79 @@
+"""Revisions: how often a window was told, for windows that late events change after they were emitted.
+
+With `updates`, a late event emits every window that it changes again, one revision higher. Only windows that were told more than
+once, or that a late event has opened again, are remembered here; every other window that was told has revision 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from windrow.assembly import Answers, Keys, Rows, Windows
+from windrow.expressions import Expression
+from windrow.plan import Timeline
+from windrow.ranges import Ints
+from windrow.windows import Session
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """Windows with their answers, a revision for each window, and whether they are taken back."""
+
+    keys: Keys
+    windows: Windows
+    answers: Answers
+    revision: Ints
+    retracted: bool = False
+
+
+@dataclass
+class Revisions:
+    """The last revision of windows, and for sessions that are open again, up to when they were told (`upto`)."""
+
+    table: pl.DataFrame | None = None
+
+    def ids(self, rows: Rows, windows: Windows, timelines: Sequence[Timeline], where: Expression | None) -> pl.DataFrame:
+        """What identifies windows: timeline, filter, key, start, and the end where it is fixed."""
+        fixed = np.array([not isinstance(timeline.window, Session) for timeline in timelines])[windows.timeline]
+        lines = pl.Series("line", [_line(timeline) for timeline in timelines])
+        texts = pl.Series("where", [where.text if where else ""]).new_from_index(0, len(windows.lo))
+        bounds = [pl.Series("start", windows.start), pl.Series("end", np.where(fixed, windows.end, 0))]
+        return pl.DataFrame([*rows.keys_at(windows.key), lines.gather(windows.timeline), texts, *bounds])
+
+    def of(self, ids: pl.DataFrame) -> Ints:
+        """The last revision of each, -1 where none is known."""
+        if self.table is None or not self.table.height:
+            return np.full(ids.height, -1)
+        found = ids.join(self.table, on=ids.columns, how="left", nulls_equal=True, maintain_order="left")
+        return found["revision"].fill_null(-1).to_numpy()
+
+    def set(self, ids: pl.DataFrame, revision: Ints, upto: pl.Series | None = None) -> None:
+        """Remember revisions; with `upto`, of sessions that are open again."""
+        ends = pl.Series([None], dtype=pl.Int64).new_from_index(0, ids.height) if upto is None else upto
+        fresh = ids.with_columns(pl.Series("revision", revision, dtype=pl.Int64), ends.alias("upto"))
+        if self.table is not None:
+            rest = self.table.join(ids, on=ids.columns, how="anti", nulls_equal=True)
+            fresh = pl.concat([rest.select(fresh.columns), fresh])
+        self.table = fresh
+
+    def with_reopened(self, told: pl.DataFrame | None, ids: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:
+        """The sessions that were told, those that are open again included: of these no count is the same."""
+        if told is None:
+            told = ids.clear().with_columns(rows=pl.lit(0, pl.Int64), upto=pl.lit(0, pl.Int64))
+        if self.table is None:
+            return told
+        again = self.table.filter((pl.col("line") == _line(timeline)) & pl.col("upto").is_not_null())
+        again = again.join(told, on=ids.columns, how="anti", nulls_equal=True).with_columns(rows=pl.lit(-1, pl.Int64))
+        return pl.concat([told, again.select(told.columns)])
+
+    def forget(self, before: int) -> None:
+        if self.table is not None:
+            self.table = self.table.filter(pl.max_horizontal("start", "end") > before)
+
+
+def _line(timeline: Timeline) -> str:
+    return f"{timeline.window} {timeline.since}"
