@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import windrow as wr
 from windrow.testing import Oracle, differences, recompute
-from windrow.testing.strategies import Row, Stream, events, frame, query_sets, splits, streams
+from windrow.testing.strategies import Row, Stream, frame, query_sets, streams, tables
 from windrow.testing.transcripts import Step, run_step
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from windrow.aggregates import FUNCTIONS
 from windrow.query import Query
 from windrow.testing.oracle import Oracle
-from windrow.testing.transcripts import Runtime, Transcript, read
+from windrow.testing.transcripts import WINDOWS, Runtime, Transcript, read
 
 FOLDER = Path(__file__).parent / "transcripts"
 TRANSCRIPTS = sorted(FOLDER.glob("*.yaml"))
@@ -79,3 +80,10 @@ RUNTIMES: dict[str, Callable[[Transcript], Runtime]] = {
 def test_transcript(path: Path, runtime: str) -> None:
     transcript = read(path)
     assert "\n".join(transcript.check(RUNTIMES[runtime](transcript))) == ""
+
+
+def test_every_window_and_every_aggregate_has_a_transcript() -> None:
+    queries = [query for path in TRANSCRIPTS for query in read(path).all_queries]
+    assert {query.window.kind for query in queries} == set(WINDOWS)
+    asked = [one for query in queries for whole in query.aggregates for one in (whole, *whole.parts)]
+    assert set(FUNCTIONS) - {one.function for one in asked} == set()

@@ -30,11 +30,12 @@ from windrow.aggregates import (
     variance_pop,
 )
 from windrow.binding import InputError
-from windrow.engine import Engine, Metrics, windows
+from windrow.engine import Engine, Metrics
 from windrow.expressions import ExpressionError
 from windrow.plan import Plan, Rates, plan
 from windrow.query import Query, QueryError
 from windrow.results import results_of
+from windrow.tables import windows
 from windrow.windows import cumulating, session, sliding, tumbling
 
 __version__ = "0.1.0"

@@ -217,9 +217,14 @@ def stddev_pop(x: str) -> Aggregate:
     return Aggregate("stddev_pop", (parse(x),))
 
 
-@_function(
-    lambda asked: (Max(asked.inputs), Min(asked.inputs)), lambda _, states: states[0]["value"] - states[1]["value"]
-)
+def _lower_range(_: Aggregate, states: States) -> pl.Series:
+    most, least = states[0]["value"], states[1]["value"]
+    if most.dtype.is_integer():  # the range of int64 values need not be one
+        most, least = most.cast(pl.Int128), least.cast(pl.Int128)
+    return most - least
+
+
+@_function(lambda asked: (Max(asked.inputs), Min(asked.inputs)), _lower_range)
 def range_(x: str) -> Aggregate:
     """max - min."""
     return Aggregate("range", (parse(x),))
@@ -382,13 +387,15 @@ _SYNONYMS = {"avg": "mean", "std": "stddev", "percentile": "quantile"}
 
 def aggregate(text: str) -> Aggregate:
     """Read an aggregate as it is written in SQL or in a file: `mean(speed)`, `quantile(speed, 0.95)`, `sum(a) / sum(b)`."""
-    found = _CALL.match(text.strip())
+    text = text.strip()
+    found = _CALL.match(text)
     name = _SYNONYMS.get((found[2] or "").lower(), (found[2] or "").lower()) if found else ""
-    if found and _closing(text.strip(), found.end()) == len(text.strip()) - 1:
-        if name in FUNCTIONS:
-            return _call(name, text.strip()[found.end() : -1])
-        near = difflib.get_close_matches(name, FUNCTIONS, 1)
-        raise ValueError(f"{text!r}: there is no aggregate {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    whole = bool(found and name and _closing(text, found.end()) == len(text) - 1)
+    if found and whole and name in FUNCTIONS:
+        return _call(name, text[found.end() : -1])
+    near = difflib.get_close_matches(name, FUNCTIONS, 1)
+    if whole and near and not any(f"{known}(" in text for known in FUNCTIONS):
+        raise ValueError(f"{text!r}: there is no aggregate {name!r}; did you mean {near[0]!r}?")
     return formula(text)
 
 

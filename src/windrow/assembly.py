@@ -73,8 +73,12 @@ class Rows(Keys):
         first, last = (self.table[name].to_numpy() for name in ("first", "last"))
         return Runs(self.key, self.start, first, last)
 
-    def choose(self, rows: npt.NDArray[np.generic]) -> Rows:
-        return Rows(self.table[rows] if rows.dtype != np.bool_ else self.table.filter(pl.Series(rows)), self.schema)
+    def first_order(self) -> Ints:
+        """The rows by (key, first): late runs, and runs cut under other plans, can lie within others."""
+        return self.table.select(pl.arg_sort_by(*self.schema.keys, "first", "last")).to_series().to_numpy()
+
+    def by_first(self) -> Rows:
+        return Rows(self.table[self.first_order()], self.schema)
 
 
 def _numbered(table: pl.DataFrame, keys: list[str]) -> tuple[Ints, pl.DataFrame, int]:
@@ -274,12 +278,15 @@ class Assembler:
     def answers(
         self, rows: Rows, windows: Windows, keep: Mapping[Expression | None, npt.NDArray[np.bool_]] | None = None
     ) -> Iterator[Answers]:
-        """The answers for these windows; `keep` says per filter which windows are wanted, by default those not empty."""
+        """The answers for these windows; `keep` says per filter which windows are wanted, by default all that are not empty."""
         if not len(windows.lo):
             return
         full: dict[Expression | None, npt.NDArray[np.bool_]] = {}
         for where in self.group.filters:
-            full[where] = keep[where] if keep else self.counts(rows, windows, where, windows.lead) > 0
+            if keep is None:
+                full[where] = self.counts(rows, windows, where, windows.lead) > 0
+            else:
+                full[where] = keep.get(where, np.zeros(len(windows.lo), np.bool_))
         combined: dict[Held, tuple[Combined, Ints | None]] = {}
         for place, signature in enumerate(self._signatures):
             chosen = full[signature.where]

@@ -73,6 +73,7 @@ def merged(values: pl.Series, counts: pl.Series) -> tuple[pl.Series, pl.Series]:
     owner = pl.Series("owner", np.repeat(np.arange(len(sizes)), sizes))
     table = (
         pl.DataFrame({"owner": owner, "value": entries, "count": weights})
+        .drop_nulls("value")  # what an empty bag leaves when it is laid end to end with others
         .group_by("owner", "value")
         .agg(pl.col("count").sum())
         .sort("owner", "value")

@@ -10,7 +10,7 @@ touched. The watermark of each measure is the greatest time seen minus the laten
 from __future__ import annotations
 
 import time as clocks
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -18,21 +18,18 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from windrow import repeats, snapshots
-from windrow.binding import ARRIVAL, Binding, InputError
-from windrow.frames import as_given, flag_sorted, to_polars
-from windrow.late import Mask, slice_behind
-from windrow.measures import Measure, measures_of
-from windrow.plan import Entry, Plan, Rates, Source, plan
+from windrow import snapshots
+from windrow.binding import Binding, InputError
+from windrow.frames import flag_sorted, to_polars
+from windrow.intake import measured, span, take
+from windrow.measures import Lengths, Measure, measures_of
+from windrow.plan import Entry, Plan, Rates, plan
 from windrow.query import Query, QueryError
 from windrow.results import ResultSchema
 from windrow.revisions import Emitted
-from windrow.slices import merge, schema_of
-from windrow.slicing import filter_column, roll_up, slice, time_column
+from windrow.slices import schema_of
 from windrow.state import Change, GroupState
-from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN, Duration, FixedWindow
-
-Lengths = Duration | Mapping[str, Duration | None] | None
+from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN, FixedWindow
 
 
 @dataclass(frozen=True)
@@ -55,6 +52,8 @@ class Metrics:
 class _Bound:
     """What exists once the types of the events are known."""
 
+    plan: Plan
+    rates: Rates | None
     columns: dict[str, pl.DataType]
     binding: Binding
     states: dict[Any, GroupState]
@@ -118,13 +117,15 @@ class Engine:
                 )
             frame = frame.filter(~missing)
         events = bound.binding.prepare(frame, self._arrived, self._clock)
-        spans = {name: self._span(events, name, bound.binding) for name in bound.binding.measures}
+        spans = {
+            name: span(events, name, bound.plan.furthest[name], self._measures[name]) for name in bound.binding.measures
+        }
         if not frame.height:
             self._counts = replace(self._counts, bad=self._counts.bad + (0 if missing is None else int(missing.sum())))
             return self._nothing()
-        taken = self._take(events, bound, spans)
+        taken = take(events, bound.states.values(), self._measures, self._kept, spans)
 
-        self._bound = bound  # from here on nothing is refused
+        self._bound, self._plan, self._rates = bound, bound.plan, bound.rates  # from here on nothing is refused
         self._kept |= taken.kept
         for state, table in taken.slices:
             state.absorb(table)
@@ -246,16 +247,16 @@ class Engine:
             raise ValueError("this engine is finished; make a new one")
 
     def _bind(self, frame: pl.DataFrame) -> _Bound:
+        """Bind to the types of a first batch, planned for the rates that it shows."""
         rates = self._rates
         if rates is None and frame.height:
-            rates = _measured(frame, Binding(self._plan, frame.schema, self._order_by), self._time)
+            rates = measured(frame, Binding(self._plan, frame.schema, self._order_by), self._time)
         planned = self._plan if rates is self._rates else plan(self._entries, self._time, rates)
-        bound = self._bound_to(planned, dict(frame.schema), {})
-        if frame.height:
-            self._plan, self._rates = planned, rates
-        return bound
+        return self._bound_to(planned, rates, dict(frame.schema), {})
 
-    def _bound_to(self, planned: Plan, columns: dict[str, pl.DataType], states: Mapping[Any, GroupState]) -> _Bound:
+    def _bound_to(
+        self, planned: Plan, rates: Rates | None, columns: dict[str, pl.DataType], states: Mapping[Any, GroupState]
+    ) -> _Bound:
         binding = Binding(planned, columns, self._order_by)
         for name, dtype in binding.measures.items():
             if name in self._measures:
@@ -272,116 +273,22 @@ class Engine:
         for identity, state in held.items():
             if identity in states:
                 states[identity].rebind(state.group, state.schema)
-        return _Bound(columns, binding, held | {name: states[name] for name in held if name in states}, results)
+        kept = held | {name: states[name] for name in held if name in states}
+        return _Bound(planned, rates, columns, binding, kept, results)
 
     def _change(self, entries: list[Entry]) -> None:
         """Go on with other queries; refused whole or done."""
-        planned = plan(entries, self._time, self._rates)
+        planned = plan(entries, self._time, self._rates, self._bound.plan.apart if self._bound else None)
         measures = measures_of(planned.measures, self._time, self._lateness, self._updates)
         before = self._measures
         self._measures = measures | {name: one for name, one in before.items() if name in measures}
         if self._bound is not None:
             try:
-                self._bound = self._bound_to(planned, self._bound.columns, self._bound.states)
+                self._bound = self._bound_to(planned, self._rates, self._bound.columns, self._bound.states)
             except ValueError:
                 self._measures = before
                 raise
         self._entries, self._plan = entries, planned
-
-    def _span(self, events: pl.DataFrame, name: str, binding: Binding) -> tuple[int, int]:
-        """The least and the greatest time of a batch, if every window around them can be written."""
-        column = events[time_column(name)]
-        if not len(column):
-            return 0, 0
-        low, high = int(column.min()), int(column.max())  # type: ignore[arg-type]
-        furthest = max(
-            (entry.query for entry in self._entries if (entry.query.time or self._time) == name),
-            key=lambda query: query.window.reach,
-        )
-        measure = self._measures[name]
-        room = FURTHEST - furthest.window.reach - (measure.lateness or 0) - measure.updates
-        if low < -room or high > room:
-            raise InputError(
-                f"query {furthest.name!r}: {name!r} is {low if low < -room else high} in this batch, "
-                f"so far out that {furthest.window} around it cannot be written in 64 bits"
-            )
-        return low, high
-
-    def _take(self, events: pl.DataFrame, bound: _Bound, spans: Mapping[str, tuple[int, int]]) -> _Taken:
-        """Slice a batch for every group, without touching any state."""
-        taken = _Taken()
-        behind: dict[str, Mask] = {}
-        for name, (oldest, _) in spans.items():
-            mark = self._measures[name].watermark
-            if oldest < mark:
-                behind[name] = events[time_column(name)].to_numpy() < mark
-        if behind:
-            taken.dropped = np.zeros(events.height, np.bool_)
-            taken.late = int(np.logical_or.reduce(list(behind.values())).sum())
-        sources: dict[Source, list[GroupState]] = {}
-        for state in bound.states.values():
-            sources.setdefault(state.group.source, []).append(state)
-        for source, states in sources.items():
-            chosen, place = self._source(events, source, taken)
-            mask = behind.get(source.measure)
-            if mask is not None and place is not None:
-                mask = mask[place]
-            self._slice(source, states, chosen, mask, place, taken)
-        return taken
-
-    def _source(self, events: pl.DataFrame, source: Source, taken: _Taken) -> tuple[pl.DataFrame, Any]:
-        """The events that a source sees, and their places in the batch (None for all)."""
-        keep: pl.Series | None = None
-        if source.distinct_on:
-            known = (source.measure, source.distinct_on)
-            measure = self._measures[source.measure]
-            if known not in taken.fresh:
-                kept = self._kept.get(known)
-                if kept is not None:
-                    kept = repeats.forget(kept, measure.lateness, measure.watermark)
-                taken.fresh[known], taken.kept[known] = repeats.fresh(
-                    events, source.distinct_on, time_column(source.measure), measure.lateness, kept
-                )
-                taken.repeats += int((~taken.fresh[known]).sum())
-            keep = taken.fresh[known]
-        if source.where:
-            satisfied = events[filter_column(source.where.text)]
-            keep = satisfied if keep is None else keep & satisfied
-        if keep is None or keep.all():
-            return events, None
-        return events.filter(keep), keep.arg_true().to_numpy()
-
-    def _slice(
-        self,
-        source: Source,
-        states: list[GroupState],
-        events: pl.DataFrame,
-        behind: Mask | None,
-        place: Any,
-        taken: _Taken,
-    ) -> None:
-        """Slices for the groups of one source: from the events, or rolled up from those of a finer group."""
-        measure = self._measures[source.measure]
-        frozen = measure.frozen
-        ahead = events if behind is None else events.filter(pl.Series(~behind))
-        made: dict[Any, pl.DataFrame] = {}
-        for state in states:
-            parent = state.group.parent
-            if parent is not None and parent.identity in made:
-                table = roll_up(made[parent.identity], state.own_edges, state.schema)
-            else:
-                table = slice(ahead, source.measure, state.edges, state.schema)
-            made[state.group.identity] = table
-            taken.slices.append((state, table))
-            if behind is None:
-                continue
-            table, dropped = slice_behind(state, events, behind, frozen)
-            taken.slices.append((state, table))
-            assert taken.dropped is not None
-            taken.dropped[dropped if place is None else place[dropped]] = True
-            if measure.updates and table.height:
-                table = merge([table], state.schema)
-                taken.changes[state.group.identity] = Change(table, frozen, state.told(measure.watermark))
 
     def _step(self, moves: Mapping[str, int], changes: Mapping[Any, Change]) -> pl.DataFrame:
         """Move watermarks, emit what is due, and forget what is over."""
@@ -442,64 +349,6 @@ class Engine:
         room = self._keep_late - sum(part.height for part in self._late)
         if room > 0:
             self._late.append(events.head(room))
-
-
-@dataclass
-class _Taken:
-    """A batch, sliced."""
-
-    dropped: Mask | None = None  # None when no event is behind the watermark
-    late: int = 0
-    repeats: int = 0
-    slices: list[tuple[GroupState, pl.DataFrame]] = field(default_factory=list)
-    changes: dict[Any, Change] = field(default_factory=dict)
-    fresh: dict[tuple[str, tuple[str, ...]], pl.Series] = field(default_factory=dict)
-    kept: dict[tuple[str, tuple[str, ...]], pl.DataFrame] = field(default_factory=dict)
-
-
-def windows(
-    data: Any,
-    queries: Query | Iterable[Query],
-    time: str,
-    *,
-    lateness: Lengths = 0,
-    order_by: str | Sequence[str] = (),
-    bad_events: Literal["raise", "drop"] = "raise",
-) -> Any:
-    """Answer queries over a whole table; takes and returns a Polars frame, an Arrow table or a pandas frame.
-
-    A whole table has no late events; `lateness` only says how far apart repeats may be for `distinct_on`.
-    """
-    asked = [queries] if isinstance(queries, Query) else list(queries)
-    if any((query.time or time) == ARRIVAL for query in asked):
-        raise QueryError("a whole table has no arrival times; name a time column")
-    engine = Engine(asked, time, lateness=lateness, order_by=order_by, bad_events=bad_events)
-    for measure in engine._measures.values():
-        measure.still = True
-    frame = to_polars(data)
-    engine.push(frame)
-    if engine._bound is None:  # an empty table still has columns and types
-        engine._bound = engine._bind(frame)
-    results = engine.finish()
-    if overflows := engine.metrics.overflows:
-        raise OverflowError(f"{overflows} integer sums do not fit into 64 bits; sum a double or a decimal instead")
-    return as_given(results, data if not isinstance(data, pl.LazyFrame) else results)
-
-
-def _measured(frame: pl.DataFrame, binding: Binding, time: str) -> Rates | None:
-    """Events per unit of the measure, and distinct values per key, as seen in a first batch."""
-    if time == ARRIVAL or time not in binding.measures or frame[time].null_count() == frame.height:
-        return None
-    low, high = frame.select(pl.col(time).min().alias("low"), pl.col(time).max().alias("high")).row(0)
-    ends = frame.select(*(pl.lit(pl.Series(name, [low, high], dtype=frame.schema[name])) for name in [time]))
-    span = int(binding.times(ends, time).max() - binding.times(ends, time).min())  # type: ignore[operator]
-    sample = frame.select(*binding.keys).gather_every(max(1, frame.height // 50_000)) if binding.keys else frame.clear()
-    keys = {}
-    for key in binding.keys:
-        found = sample[key].n_unique()
-        # a sample that hardly repeats itself says that there are more where it came from
-        keys[key] = found * (frame.height / sample.height if found > sample.height / 2 else 1.0)
-    return Rates(frame.height / span, keys) if span > 0 else None
 
 
 def _moment(value: int | datetime) -> int:

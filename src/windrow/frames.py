@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 import polars as pl
 
@@ -44,3 +44,16 @@ def as_given(frame: pl.DataFrame, like: Any) -> Any:
     if pandas is not None and isinstance(like, pandas.DataFrame):
         return frame.to_pandas()
     return frame.to_arrow()
+
+
+def join_keys(left: pl.DataFrame, right: pl.DataFrame, on: Sequence[str], how: Literal["left", "anti", "inner"]) -> pl.DataFrame:
+    """Join on key columns in the order of `left`; null equals null, NaN equals NaN, -0.0 equals 0.0.
+
+    Polars compares NaN as unequal when one side has a single row, so floats are joined as text.
+    """
+    floats = [name for name in on if left.schema[name].is_float()]
+    texts = [(pl.col(name) + 0.0).cast(pl.String).alias(f"text of {name}") for name in floats]
+    names = [f"text of {name}" if name in floats else name for name in on]
+    other = right.with_columns(texts).drop(floats) if floats else right
+    found = left.with_columns(texts).join(other, on=names, how=how, nulls_equal=True, maintain_order="left")
+    return found.drop(f"text of {name}" for name in floats)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from windrow.assembly import Lattices
+from windrow.frames import join_keys
 from windrow.ranges import Ints
 from windrow.sessions import left_out
 from windrow.slicing import filter_column, key_column, slice, time_column
@@ -91,7 +92,7 @@ def _sessions(state: GroupState, events: pl.DataFrame, time: Ints, frozen: int) 
     if keys:
         named = events.select(pl.col(key_column(key)).alias(key) for key in keys)
         late = named.filter(pl.Series(time < frozen)).unique().with_row_index("_number")
-        numbered = named.with_row_index("_event").join(late, on=keys, nulls_equal=True, maintain_order="left")
+        numbered = join_keys(named.with_row_index("_event"), late, keys, "inner")
         at, key = numbered["_event"].to_numpy(), numbered["_number"].cast(pl.Int64).to_numpy()
     else:
         at, key = np.arange(len(time)), np.zeros(len(time), np.int64)
@@ -101,9 +102,7 @@ def _sessions(state: GroupState, events: pl.DataFrame, time: Ints, frozen: int) 
         view = views.get(timeline, rows)
         runs = view.runs
         if keys:
-            table = view.keys.with_row_index("_row_key").join(
-                late, on=keys, how="left", nulls_equal=True, maintain_order="left"
-            )
+            table = join_keys(view.keys, late, keys, "left")
             code = table["_number"].cast(pl.Int64).fill_null(-1).to_numpy()[runs.key] if len(runs.key) else runs.key
         else:
             code = runs.key

@@ -44,11 +44,10 @@ class Combined(Protocol):
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a lift may look at: its input columns and the place of each event, both already filtered."""
+    """What a lift may look at: its input columns, already filtered."""
 
     columns: Sequence[pl.Expr]
     types: Sequence[pl.DataType]
-    place: Mapping[str, pl.Expr]  # the columns of the order, most significant first
     dense: bool  # no filter and no null: every group has a value
     nan: bool  # a float input holds NaN in this batch
 
@@ -56,7 +55,7 @@ class Inputs:
 @dataclass(frozen=True)
 class Operator:
     kind: ClassVar[str]
-    ordered: ClassVar[bool] = False  # the state carries its place, and events must be lifted in order
+    ordered: ClassVar[bool] = False  # the state is one event with its place in the order: see `selections`
     inputs: tuple[Expression, ...]
 
     @property

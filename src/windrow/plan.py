@@ -19,12 +19,14 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from math import gcd
 from typing import Any, NamedTuple
 
 from windrow.expressions import Expression
 from windrow.operators import Count, Operator
 from windrow.query import Query, QueryError
-from windrow.windows import INT64_MAX, INT64_MIN, FixedWindow, Session, Window, duration_text
+from windrow.windows import INT64_MAX, INT64_MIN, FixedWindow, Grid, Session, Window, duration_text
 
 ROWS = Count(())  # the number of events: every filter of every group keeps it
 SHARING_LIMIT = 0.1  # slices per event beyond which sharing no longer pays
@@ -106,12 +108,16 @@ class Group:
 
     @property
     def name(self) -> str:
+        return self.shared_name + (" (sessions)" if self.sessions_apart else "")
+
+    @property
+    def shared_name(self) -> str:
         shown = f"by ({', '.join(self.keys)}) on {self.source.measure}"
         if self.source.where:
             shown += f" where {self.source.where.text}"
         if self.source.distinct_on:
             shown += f" distinct on ({', '.join(self.source.distinct_on)})"
-        return shown + (" (sessions)" if self.sessions_apart else "")
+        return shown
 
     @property
     def cutting(self) -> list[Timeline]:
@@ -150,14 +156,21 @@ class Group:
         self.held.setdefault(one)
 
     def edges_per_second(self) -> float:
-        """How often a slice ends, at most: edges that coincide are counted once only where their grids are the same."""
-        grids = set()
-        for timeline in self.timelines:
-            if isinstance(timeline.window, FixedWindow):
-                grids |= timeline.window.grids()
-            elif isinstance(timeline.window, Session):
-                grids.add((timeline.window.gap, 0))
-        return sum(1 / period for period, _ in grids)
+        """How often a slice ends, at most: as often as all grids together, or as their common divisor."""
+        return _density({grid for timeline in self.timelines for grid in _grids(timeline.window)})
+
+
+def _grids(window: Window) -> set[Grid]:
+    if isinstance(window, FixedWindow):
+        return window.grids()
+    return {Grid(window.gap, 0)} if isinstance(window, Session) else set()
+
+
+def _density(grids: set[Grid]) -> float:
+    if not grids:
+        return 0.0
+    common = gcd(*(period for period, _ in grids), *(phase for _, phase in grids))
+    return min(sum(1 / period for period, _ in grids), 1 / common)
 
 
 @dataclass
@@ -191,14 +204,36 @@ class Plan:
         return "\n".join(lines)
 
     @property
+    def apart(self) -> frozenset[str]:
+        """The groups whose sessions are kept apart, by the name that they have in common."""
+        return frozenset(group.shared_name for group in self.groups if group.sessions_apart)
+
+    @cached_property
+    def furthest(self) -> dict[str, Query]:
+        """For each measure, the query whose windows reach furthest from an event."""
+        found: dict[str, tuple[int, Query]] = {}
+        for group in self.groups:
+            timelines = list(group.timelines)
+            for (place, _), numbers in group.members.items():
+                reach = timelines[place].window.reach
+                if reach > found.get(group.source.measure, (-1, None))[0]:
+                    found[group.source.measure] = reach, self.entries[numbers[0]].query
+        return {measure: query for measure, (_, query) in found.items()}
+
+    @property
     def fingerprint(self) -> str:
         """The same for two plans whose slice tables can be merged."""
         parts = [[group.name, sorted(one.text for one in group.held)] for group in self.groups]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def plan(queries: Iterable[Query | Entry], time: str, rates: Rates | None = None) -> Plan:
-    """Group queries so that everything that can be shared is computed once."""
+def plan(
+    queries: Iterable[Query | Entry], time: str, rates: Rates | None = None, apart: frozenset[str] | None = None
+) -> Plan:
+    """Group queries so that everything that can be shared is computed once.
+
+    `apart` repeats an earlier plan's decision which groups have their sessions apart, because state depends on it.
+    """
     entries = [one if isinstance(one, Entry) else Entry(one) for one in queries]
     groups: dict[Any, Group] = {}
     names: set[str] = set()
@@ -212,27 +247,33 @@ def plan(queries: Iterable[Query | Entry], time: str, rates: Rates | None = None
         if group is None:
             group = groups[source, query.by] = Group(source, query.by)
         group.add(entry, number)
-    if rates is not None:
-        _part_sessions(groups, entries, rates)
+    _part_sessions(groups, entries, rates, apart)
     ordered = sorted(groups.values(), key=lambda group: (-len(group.keys), group.name))
     _roll_up(ordered, rates)
     measures = list(dict.fromkeys([time, *(group.source.measure for group in ordered)]))
     return Plan(entries, ordered, measures)
 
 
-def _part_sessions(groups: dict[Any, Group], entries: Sequence[Entry], rates: Rates) -> None:
+def _part_sessions(
+    groups: dict[Any, Group], entries: Sequence[Entry], rates: Rates | None, apart: frozenset[str] | None
+) -> None:
     """A gap so small that its slices are no longer few beside the events gets a group of its own."""
     for key, group in list(groups.items()):
-        both = group.has_sessions and any(isinstance(timeline.window, FixedWindow) for timeline in group.timelines)
-        if not both or not _too_many(group.edges_per_second() * rates.distinct(group.keys), rates):
+        if apart is None:
+            both = group.has_sessions and any(isinstance(line.window, FixedWindow) for line in group.timelines)
+            part = both and rates and _too_many(group.edges_per_second() * rates.distinct(group.keys), rates)
+        else:
+            part = group.name in apart
+        if not part:
             continue
-        fixed, apart = Group(group.source, group.keys), Group(group.source, group.keys, sessions_apart=True)
+        fixed, sessions = Group(group.source, group.keys), Group(group.source, group.keys, sessions_apart=True)
+        timelines = list(group.timelines)
         for (place, _), numbers in group.members.items():
-            window = list(group.timelines)[place].window
             for number in numbers:
-                (apart if isinstance(window, Session) else fixed).add(entries[number], number)
-        apart.why = f"kept apart: shared slices would be more than {SHARING_LIMIT:.0%} of the events"
-        groups[key], groups[(*key, "sessions")] = fixed, apart
+                (sessions if isinstance(timelines[place].window, Session) else fixed).add(entries[number], number)
+        sessions.why = f"kept apart: shared slices would be more than {SHARING_LIMIT:.0%} of the events"
+        del groups[key]
+        groups |= {(key, one.sessions_apart): one for one in (fixed, sessions) if one.members}
 
 
 def _too_many(slices: float, rates: Rates) -> bool:
@@ -248,8 +289,7 @@ def _roll_up(ordered: list[Group], rates: Rates | None) -> None:
             if set(group.keys) < set(one.keys) and one.source == group.source and one.parent is None
         ]
         for one in sorted(finer, key=lambda one: len(one.keys)):
-            together = (one.edges_per_second() + group.edges_per_second()) * (rates.distinct(one.keys) if rates else 0)
-            if rates and _too_many(together, rates):
+            if rates and _too_many(_together(one, group) * rates.distinct(one.keys), rates):
                 group.why = f"not rolled up: slices of {one.name} would be more than {SHARING_LIMIT:.0%} of the events"
                 continue
             group.parent, group.why = one, ""
@@ -257,6 +297,11 @@ def _roll_up(ordered: list[Group], rates: Rates | None) -> None:
             for held in group.held:
                 one.hold(held)
             break
+
+
+def _together(*groups: Group) -> float:
+    """How often a slice ends that all these groups share."""
+    return _density({grid for group in groups for timeline in group.timelines for grid in _grids(timeline.window)})
 
 
 def _group_to_dict(group: Group, plan: Plan) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from windrow.frames import join_keys
 from windrow.windows import INT64_MAX
 
 
@@ -41,6 +42,6 @@ def _apart(events: pl.DataFrame, known: pl.DataFrame, names: list[str], within: 
     """The events that are further than `within` from every known one with the same values."""
     if not known.height or not events.height:
         return events
-    pairs = events.join(known, on=names, nulls_equal=True, how="inner", suffix="_kept")
+    pairs = join_keys(events, known.rename({"time": "time_kept"}), names, "inner")
     repeats = pairs.filter((pl.col("time") - pl.col("time_kept")).abs() <= within).select("row").unique()
     return events.join(repeats, on="row", how="anti", maintain_order="left")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from windrow.frames import as_given, join_keys, to_polars
 from windrow.plan import Held
 from windrow.query import Query, QueryError
 from windrow.revisions import Emitted
@@ -160,7 +161,7 @@ def _ranks(chunks: list[Emitted]) -> list[Any]:
     for one in chunks:
         columns = tuple(one.keys.keys.columns)
         if columns:
-            found = one.keys.keys.join(known[columns], on=columns, how="left", nulls_equal=True, maintain_order="left")
+            found = join_keys(one.keys.keys, known[columns], columns, "left")
             ranks.append(found["_rank"].cast(pl.Int64).to_numpy())
         else:
             ranks.append(np.zeros(int(one.windows.key.max(initial=-1)) + 1, np.int64))
@@ -190,8 +191,6 @@ def results_of(results: Any, query: str | Query) -> Any:
     A column that is null in all of the query's rows is left out when only the name is given; with the `Query` itself, its
     columns are known.
     """
-    from windrow.frames import as_given, to_polars
-
     frame = to_polars(results)
     name = query.name if isinstance(query, Query) else query
     rows = frame.filter(pl.col("query") == name)

@@ -14,6 +14,7 @@ import polars as pl
 
 from windrow.assembly import Answers, Keys, Rows, Windows
 from windrow.expressions import Expression
+from windrow.frames import join_keys
 from windrow.plan import Timeline
 from windrow.ranges import Ints
 from windrow.windows import Session
@@ -48,7 +49,7 @@ class Revisions:
         """The last revision of each, -1 where none is known."""
         if self.table is None or not self.table.height:
             return np.full(ids.height, -1)
-        found = ids.join(self.table, on=ids.columns, how="left", nulls_equal=True, maintain_order="left")
+        found = join_keys(ids, self.table, ids.columns, "left")
         return found["revision"].fill_null(-1).to_numpy()
 
     def set(self, ids: pl.DataFrame, revision: Ints, upto: pl.Series | None = None) -> None:
@@ -56,7 +57,7 @@ class Revisions:
         ends = pl.Series([None], dtype=pl.Int64).new_from_index(0, ids.height) if upto is None else upto
         fresh = ids.with_columns(pl.Series("revision", revision, dtype=pl.Int64), ends.alias("upto"))
         if self.table is not None:
-            rest = self.table.join(ids, on=ids.columns, how="anti", nulls_equal=True)
+            rest = join_keys(self.table, ids, ids.columns, "anti")
             fresh = pl.concat([rest.select(fresh.columns), fresh])
         self.table = fresh
 
@@ -67,7 +68,7 @@ class Revisions:
         if self.table is None:
             return told
         again = self.table.filter((pl.col("line") == _line(timeline)) & pl.col("upto").is_not_null())
-        again = again.join(told, on=ids.columns, how="anti", nulls_equal=True).with_columns(rows=pl.lit(-1, pl.Int64))
+        again = join_keys(again, told, ids.columns, "anti").with_columns(rows=pl.lit(-1, pl.Int64))
         return pl.concat([told, again.select(told.columns)])
 
     def forget(self, before: int) -> None:

@@ -1,7 +1,8 @@
 """Selections: operators whose state is one event's value with its place in the order.
 
 first, last, arg_min and arg_max all choose one event: the one that comes first when events are sorted by some columns. They
-differ in those columns alone, so one class states how to choose and the four declare by what.
+differ in those columns alone. So events, states of one slice and states of a range are all chosen from in the same way: rank
+the rows once, take the smallest rank of each group, and look the row up.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import numpy as np
 import polars as pl
 
 from windrow import ranges
-from windrow.operators import Fields, Inputs, Operator
+from windrow.operators import Fields, Operator
 from windrow.ranges import Ints
 
 
 @dataclass(frozen=True)
 class Selection(Operator):
-    """The value of the event that comes first by (`by` if there is one, then place), each ascending or descending."""
+    """The value of the row that comes first by (`by` if there is one, then place), each ascending or descending."""
 
     ordered: ClassVar[bool] = True
     by_greatest: ClassVar[bool] = False
@@ -30,30 +31,42 @@ class Selection(Operator):
         by = {"by": types[1]} if len(types) > 1 else {}
         return {"value": types[0], **by, **place}
 
-    def _ranked(self, fields: Sequence[str]) -> tuple[list[str], list[bool]]:
-        """The columns that decide, and whether each is descending."""
-        place = [field for field in fields if field not in ("value", "by")]
-        by = ["by"] if "by" in fields else []
-        return by + place, [self.by_greatest] * len(by) + [self.latest] * len(place)
+    def valid(self, state: Fields) -> pl.Series:
+        """Which rows may be chosen."""
+        return state["nth"].is_not_null()
 
-    def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
-        fields, descending = self._ranked(list(names))
-        held = pl.col(names["nth"]).is_not_null()
-        keys = [pl.col(names[field]).filter(held) for field in fields]
-        return {
-            field: pl.col(name).filter(held).sort_by(keys, descending=descending, nulls_last=descending).first()
-            for field, name in names.items()
-        }
+    def ranked(self, state: Fields, in_order: bool = False) -> Ints:
+        """The rows that may be chosen, the first choice first; rows `in_order` are known to be sorted by place."""
+        valid = self.valid(state)
+        if in_order and "by" not in state:
+            rows = np.arange(len(valid)) if valid.all() else np.flatnonzero(valid.to_numpy())
+            return rows[::-1] if self.latest else rows
+        place = [] if in_order else [name for name in state if name not in ("value", "by")]
+        by = ["by"] if "by" in state else []
+        descending = [self.by_greatest] * len(by) + [self.latest] * len(place)
+        rows = pl.DataFrame([state[name].alias(name) for name in by + place]).with_row_index("_row").filter(valid)
+        chosen = rows.sort(by + place, descending=descending, nulls_last=descending, maintain_order=True)
+        return chosen["_row"].cast(pl.Int64).to_numpy()
+
+    def ranks(self, ranked: Ints, size: int) -> pl.Series:
+        """The rank of each row, null for those that may not be chosen."""
+        ranks = np.full(size, -1)
+        ranks[ranked] = np.arange(len(ranked))
+        found = pl.Series(ranks)
+        return found if len(ranked) == size else found.set(found < 0, None)
+
+    def chosen(self, state: Fields, ranked: Ints, rank: pl.Series) -> Fields:
+        """The rows of the given ranks, null where there is none."""
+        if not len(ranked):
+            return Fields({name: column.clear(len(rank)) for name, column in state.items()})
+        row = pl.Series(ranked).gather(rank.cast(pl.Int64))
+        return Fields({name: column.gather(row) for name, column in state.items()})
 
     def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
-        fields, descending = self._ranked(list(state))
-        rows = pl.DataFrame(dict(state)).with_row_index("_row").filter(pl.col("nth").is_not_null())
-        order = rows.sort(fields, descending=descending, nulls_last=descending)["_row"].to_numpy()
-        codes = np.full(len(state["nth"]), ranges.NOTHING)
-        codes[order] = np.arange(len(order))
-        found = ranges.smallest(codes, lo, hi)
-        chosen = pl.Series(np.append(order, 0)[np.minimum(found, len(order))], dtype=pl.Int64)
-        return Fields(value=state["value"].gather(chosen.set(pl.Series(found == ranges.NOTHING), None)))
+        ranked = self.ranked(state)
+        codes = self.ranks(ranked, len(state["nth"])).fill_null(int(ranges.NOTHING)).to_numpy()
+        found = pl.Series(ranges.smallest(codes, lo, hi))
+        return self.chosen(Fields(value=state["value"]), ranked, found.set(found == int(ranges.NOTHING), None))
 
 
 @dataclass(frozen=True)
@@ -65,13 +78,9 @@ class First(Selection):
     def text(self) -> str:
         return super().text[:-1] + (", nulls)" if self.nulls else ")")
 
-    def lift(self, of: Inputs) -> dict[str, pl.Expr]:
-        (x,) = of.columns
-        chosen = {"value": x, **of.place}
-        if not (self.nulls or of.dense):
-            held = x.is_not_null()
-            chosen = {name: column.filter(held) for name, column in chosen.items()}
-        return {name: column.last() if self.latest else column.first() for name, column in chosen.items()}
+    def valid(self, state: Fields) -> pl.Series:
+        held = state["nth"].is_not_null()
+        return held if self.nulls else held & state["value"].is_not_null()
 
 
 @dataclass(frozen=True)
@@ -89,19 +98,8 @@ class ArgMin(Selection):
     def refusal(self, types: Sequence[pl.DataType]) -> str | None:
         return f"{self.kind} needs values with an order, and this is {types[1]}" if types[1].is_nested() else None
 
-    def lift(self, of: Inputs) -> dict[str, pl.Expr]:
-        x, by = of.columns
-        chosen = {"value": x, "by": by, **of.place}
-        if of.nan or not of.dense:  # a stable sort says what NaN means; without one, the first extreme is enough
-            held = by.is_not_null()
-            return {
-                name: column.filter(held)
-                .sort_by(by.filter(held), descending=self.by_greatest, maintain_order=True)
-                .first()
-                for name, column in chosen.items()
-            }
-        at = by.arg_max() if self.by_greatest else by.arg_min()
-        return {name: column.get(at) for name, column in chosen.items()}
+    def valid(self, state: Fields) -> pl.Series:
+        return state["nth"].is_not_null() & state["by"].is_not_null()
 
 
 @dataclass(frozen=True)

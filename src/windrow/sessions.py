@@ -32,6 +32,11 @@ class Runs:
     first: Ints
     last: Ints
 
+    @property
+    def in_order(self) -> bool:
+        """Whether the runs of each key come one after the other."""
+        return bool(((self.key[1:] != self.key[:-1]) | (self.first[1:] > self.last[:-1])).all())
+
     def reached(self) -> Ints:
         """The latest time of the key so far; runs of late events may lie within others."""
         table = pl.DataFrame({"key": self.key, "last": self.last})
@@ -78,19 +83,21 @@ def sessions(runs: Runs, timelines: Sequence[Timeline]) -> Iterator[Sessions]:
 
 
 def needed(runs: Runs, timelines: Sequence[Timeline], frozen: int) -> npt.NDArray[np.bool_]:
-    """Which runs may still matter: those of sessions that are open, or so near that a late event might be left out by them.
+    """Which runs may still matter: those of open sessions, and of the frozen ones that a late event might touch.
 
-    The largest gap decides for all: its sessions hold those of every smaller gap, and close later.
+    The largest gap decides for all: its sessions hold those of every smaller gap, and close later. A frozen session matters
+    for two more gaps (`left_out` looks no further back), and its end for as long as the key's next session is open.
     """
-    largest = max(timelines, key=_gap)
     keep = np.zeros(len(runs.key), np.bool_)
+    largest = max(timelines, key=_gap)
     for found in sessions(runs, [largest._replace(since=INT64_MIN, until=INT64_MAX, closing=False)]):
-        near = found.last + 2 * found.gap >= frozen
-        follows = np.append(found.key[1:] == found.key[:-1], False)[: len(near)]
-        next_first = np.append(found.first[1:], 0)[: len(near)]
-        next_open = np.append(found.last[1:], 0)[: len(near)] + found.gap >= frozen
-        near |= follows & next_open & (next_first <= found.last + 2 * found.gap)
-        keep = _covered(len(keep), found.take(near))
+        keep = _covered(len(keep), found.take(found.last + 3 * found.gap >= frozen))
+        is_open = found.last + found.gap >= frozen
+        follows = np.append((found.key[1:] == found.key[:-1]) & is_open[1:], False)[: len(is_open)]
+        before_open = found.take(follows & ~is_open)
+        ends = np.full(len(keep), INT64_MIN)
+        ends[_covered(len(keep), before_open)] = np.repeat(before_open.last, before_open.hi - before_open.lo)
+        keep |= (ends > INT64_MIN) & (runs.last == ends)
     return keep
 
 
@@ -98,7 +105,7 @@ def left_out(runs: Runs, timeline: Timeline, frozen: int, key: Ints, time: Ints)
     """Which events of a batch, given by key number and time, a session query leaves out because they are late.
 
     A late event at most a gap after a frozen session would change it, and is left out. The others join what is open; one
-    whose session would be frozen at once is left out too.
+    whose session would be frozen at once is left out too, and where nothing is open, one that is two gaps behind.
     """
     gap = _gap(timeline)
     always = timeline._replace(since=INT64_MIN, until=INT64_MAX, closing=False)
@@ -108,7 +115,10 @@ def left_out(runs: Runs, timeline: Timeline, frozen: int, key: Ints, time: Ints)
         ended = found.last + gap < frozen
         np.maximum.at(settled, found.key[ended], found.last[ended] + gap)
         is_open = _covered(len(runs.key), found.take(~ended))
-    out = (time < frozen) & (time <= settled[key]) & (time >= timeline.since)
+    has_open = np.zeros(len(settled), np.bool_)
+    has_open[runs.key[is_open]] = True
+    out = (time < frozen) & (time <= settled[key]) | (time < frozen - 2 * gap) & ~has_open[key]
+    out &= time >= timeline.since
     joins = np.flatnonzero(~out & (time >= timeline.since))
     union = Runs(
         np.concatenate((runs.key[is_open], key[joins])),

@@ -27,6 +27,7 @@ import polars as pl
 
 from windrow.operators import Fields
 from windrow.plan import Group, Held
+from windrow.selections import Selection
 
 VERSION = 1
 
@@ -106,14 +107,28 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
         return table
     shared = ~fresh | (~fresh).shift(-1).fill_null(False)
     run = fresh.cum_sum().alias("_run")
-    several = table.with_columns(run).filter(shared).group_by(pl.col("_run").set_sorted(), maintain_order=True)
+    several = table.with_columns(run).filter(shared)
     runs = [pl.col("first").min(), pl.col("last").max()] if schema.gap is not None else []
+    selected = {
+        one: (one.operator, schema.state(several, one)) for one in schema.held if isinstance(one.operator, Selection)
+    }
+    ranked = {one: operator.ranked(state) for one, (operator, state) in selected.items()}
+    ranks = [
+        operator.ranks(ranked[one], several.height).alias(f"rank:{one.text}") for one, (operator, _) in selected.items()
+    ]
     states = [
         merged.alias(schema.names[one][name])
         for one in schema.held
+        if one not in selected
         for name, merged in one.operator.merge(schema.names[one]).items()
     ]
-    merged_rows = settle(several.agg(*(pl.col(column).first() for column in schema.identity), *runs, *states), schema)
+    states += [pl.col(rank.name).min() for rank in ranks]
+    groups = several.with_columns(ranks).group_by(pl.col("_run").set_sorted(), maintain_order=True)
+    merged_rows = groups.agg(*(pl.col(column).first() for column in schema.identity), *runs, *states)
+    for one, (operator, state) in selected.items():
+        chosen = operator.chosen(state, ranked[one], merged_rows[f"rank:{one.text}"])
+        merged_rows = merged_rows.with_columns(column.alias(schema.names[one][name]) for name, column in chosen.items())
+    merged_rows = settle(merged_rows, schema)
     if shared.all():
         return merged_rows.select(*schema.columns)
     alone = table.with_columns(run).filter(~shared)

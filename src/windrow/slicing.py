@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from windrow.operators import Inputs
-from windrow.plan import Timeline
+from windrow.operators import Fields, Inputs
+from windrow.plan import Held, Timeline
 from windrow.ranges import Ints, ramp
+from windrow.selections import Selection
 from windrow.slices import SliceSchema, merge, settle
 from windrow.windows import INT64_MAX, INT64_MIN, FixedWindow
 
@@ -136,12 +137,24 @@ def slice(batch: pl.DataFrame, measure: str, edges: Edges, schema: SliceSchema) 
         batch, in_order = batch.sort([time, *order], maintain_order=True), True
     numbers, before = edges.index(batch[time].to_numpy(), in_order, schema.gap)
     barred = ["barred"] if "barred" in batch.columns else []
-    lifts = list(_lifts(batch, time, schema))
+    lifts = list(_lifts(batch, schema))
     if schema.gap is not None:
         lifts += [pl.col(time).min().alias("first"), pl.col(time).max().alias("last")]
+    selected = {
+        one: (one.operator, _places(batch, one, time, schema)) for one in schema.held if isinstance(one.operator, Selection)
+    }
+    ranked = {one: operator.ranked(state, in_order=True) for one, (operator, state) in selected.items()}
+    ranks = [
+        operator.ranks(ranked[one], batch.height).alias(f"rank:{one.text}") for one, (operator, _) in selected.items()
+    ]
+    lifts += [pl.col(rank.name).min() for rank in ranks]
     keys = [pl.col(key_column(key)).alias(key) for key in schema.keys]
-    table = batch.with_columns(pl.Series("slice_start", numbers)).group_by(*keys, "slice_start", *barred).agg(lifts)
+    batch = batch.with_columns(pl.Series("slice_start", numbers), *ranks)
+    table = batch.group_by(*keys, "slice_start", *barred).agg(lifts)
     table = table.with_columns(pl.Series("slice_start", before[table["slice_start"].to_numpy()]))
+    for one, (operator, state) in selected.items():
+        chosen = operator.chosen(state, ranked[one], table[f"rank:{one.text}"])
+        table = table.with_columns(column.alias(schema.names[one][name]) for name, column in chosen.items())
     if schema.gap is not None and not barred:
         table = table.with_columns(barred=pl.lit(0, pl.Int32))
     table = settle(table, schema, lifted=True).select(*schema.columns)
@@ -164,13 +177,23 @@ def filter_column(text: str) -> str:
     return f"filter:{text}"
 
 
-def _lifts(batch: pl.DataFrame, time: str, schema: SliceSchema) -> Iterable[pl.Expr]:
-    """The expressions that lift every operator of the schema."""
-    place = {"at": pl.col(time)} | {
-        name: pl.col(f"order:{name}" if name != "nth" else "nth") for name in schema.place if name != "at"
-    }
+def _places(batch: pl.DataFrame, one: Held, time: str, schema: SliceSchema) -> Fields:
+    """The events as states of a selection: value, what it is chosen by, and the place; no place where filtered out."""
+    inputs = [batch[input_column(expression.text)] for expression in one.operator.inputs]
+    place = {"at": batch[time]}
+    place |= {name: batch[f"order:{name}"] for name in schema.place if name not in ("at", "nth")}
+    nth = batch["nth"]
+    if one.where:
+        nth = nth.set(~batch[filter_column(one.where.text)], None)
+    return Fields({**dict(zip(("value", "by"), inputs, strict=False)), **place, "nth": nth})
+
+
+def _lifts(batch: pl.DataFrame, schema: SliceSchema) -> Iterable[pl.Expr]:
+    """The expressions that lift every operator of the schema, but for selections."""
     nan: dict[str, bool] = {}
     for one in schema.held:
+        if isinstance(one.operator, Selection):
+            continue
         columns = [input_column(expression.text) for expression in one.operator.inputs]
         keep = pl.col(filter_column(one.where.text)) if one.where else None
         for column in columns:
@@ -181,7 +204,6 @@ def _lifts(batch: pl.DataFrame, time: str, schema: SliceSchema) -> Iterable[pl.E
         of = Inputs(
             columns=[column if keep is None else column.filter(keep) for column in chosen],
             types=schema.input_types(one),
-            place={name: column if keep is None else column.filter(keep) for name, column in place.items()},
             dense=keep is None and not any(batch[column].null_count() for column in columns),
             nan=any(nan[column] for column in columns),
         )

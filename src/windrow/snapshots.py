@@ -41,6 +41,7 @@ def write(engine: Engine) -> bytes:
         "order_by": engine._order_by,
         "bad_events": engine._bad_events,
         "rates": [engine._rates.events, dict(engine._rates.keys)] if engine._rates else None,
+        "apart": sorted(engine._bound.plan.apart) if engine._bound else None,
         "keep_late": engine._keep_late,
         "measures": {name: asdict(measure) for name, measure in engine._measures.items()},
         "counts": {name: value for name, value in asdict(engine._counts).items() if isinstance(value, int)},
@@ -63,7 +64,8 @@ def read(data: bytes, clock: Callable[[], int] | None) -> Engine:
     engine = Engine([], header["time"], bad_events=header["bad_events"], order_by=header["order_by"], **options)
     engine._entries = entries
     engine._rates = Rates(*header["rates"]) if header["rates"] else None
-    engine._plan = plan(entries, header["time"], engine._rates)
+    apart = None if header["apart"] is None else frozenset(header["apart"])
+    engine._plan = plan(entries, header["time"], engine._rates, apart)
     if engine._plan.fingerprint != header["plan"]:
         raise ValueError("this snapshot was taken under another plan than its queries have here")
     engine._keep_late, engine._arrived, engine._finished = header["keep_late"], header["arrived"], header["finished"]
@@ -73,7 +75,7 @@ def read(data: bytes, clock: Callable[[], int] | None) -> Engine:
     engine._kept = {(name, tuple(on)): tables[f"kept {number}"] for number, (name, on) in enumerate(header["kept"])}
     engine._late = [tables["late"]] if "late" in tables else []
     if "columns" in tables:
-        engine._bound = engine._bound_to(engine._plan, dict(tables["columns"].schema), {})
+        engine._bound = engine._bound_to(engine._plan, engine._rates, dict(tables["columns"].schema), {})
         for number, state in enumerate(engine._bound.states.values()):
             state.load(tables[f"slices {number}"])
             state.bars = [frozenset((gap, since) for gap, since in bar) for bar in header["bars"][number]]

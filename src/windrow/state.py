@@ -16,6 +16,7 @@ import polars as pl
 
 from windrow.assembly import Answers, Assembler, Keys, Rows, Windows, due, session_windows
 from windrow.expressions import Expression
+from windrow.frames import join_keys
 from windrow.plan import Group, Timeline
 from windrow.ranges import Ints
 from windrow.revisions import Emitted, Revisions
@@ -88,14 +89,13 @@ class GroupState:
         timelines = self.session_timelines
         if not timelines or not len(rows):
             return
-        barred = rows.table["barred"].to_numpy()
-        if not barred.any():
-            yield rows, timelines
+        if not (rows.table["barred"] != 0).any():
+            yield rows if rows.runs.in_order else rows.by_first(), timelines
             return
-        table = rows.table.sort(*rows.schema.keys, "first", "last")
+        ordered = rows.by_first()
         for timeline in timelines:
             out = [number for number, bar in enumerate(self.bars) if (_gap(timeline), timeline.since) in bar]
-            yield Rows(table.filter(~pl.col("barred").is_in(out)), self.schema), [timeline]
+            yield Rows(ordered.table.filter(~pl.col("barred").is_in(out)), self.schema), [timeline]
 
     def may_be_due(self, before: int, now: int) -> bool:
         """Whether any window can end between two watermarks; cheap, before slices are merged."""
@@ -162,12 +162,12 @@ class GroupState:
         told = self.revisions.with_reopened(told, ids, found.timeline)
         known = np.maximum(self.revisions.of(told.select(ids.columns)), 0)
         told = told.with_columns(pl.Series("known", known))
-        gone = told.join(ids, on=ids.columns, how="anti", nulls_equal=True)
+        gone = join_keys(told, ids, ids.columns, "anti")
         if gone.height:
             revision = gone["known"].to_numpy() + 1
             self.revisions.set(gone.select(ids.columns), revision)
             yield self._retracted(place, gone, revision)
-        before = ids.join(told, on=ids.columns, how="left", nulls_equal=True, maintain_order="left")
+        before = join_keys(ids, told, ids.columns, "left")
         is_open = windows.end >= now
         again = before["known"].is_not_null().to_numpy() & is_open
         if again.any():
@@ -213,12 +213,11 @@ class GroupState:
             return
         keep = rows.start >= self.assembler.lattices.horizon(frozen)
         if not keep.all() and self.session_timelines:
-            wanted = [timeline for timeline in self.session_timelines]
-            if rows.table["barred"].to_numpy().any():
-                order = rows.table.select(pl.arg_sort_by(*self.schema.keys, "first", "last")).to_series().to_numpy()
-                keep[order] |= needed(rows.choose(order).runs, wanted, frozen)
+            if rows.runs.in_order:
+                keep |= needed(rows.runs, self.session_timelines, frozen)
             else:
-                keep |= needed(rows.runs, wanted, frozen)
+                order = rows.first_order()
+                keep[order] |= needed(rows.by_first().runs, self.session_timelines, frozen)
         if not keep.all():
             self._table, self._rows = rows.table.filter(pl.Series(keep)), None
         if self.revisions.table is not None:
@@ -243,7 +242,7 @@ def _codes(keys: pl.DataFrame, rows: Rows) -> Ints:
     if not keys.width:
         return np.zeros(1, np.int64)
     numbered = rows.keys.with_row_index("_number")
-    found = keys.join(numbered, on=keys.columns, how="left", nulls_equal=True, maintain_order="left")
+    found = join_keys(keys, numbered, keys.columns, "left")
     return found["_number"].cast(pl.Int64).to_numpy()
 
 

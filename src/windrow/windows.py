@@ -127,6 +127,11 @@ class Window:
     kind: ClassVar[str]
 
     @property
+    def reach(self) -> int:
+        """How far a window that holds an event can lie from it, to either side."""
+        raise NotImplementedError
+
+    @property
     def is_temporal(self) -> bool:
         return bool(getattr(self, "temporal", False))
 

@@ -140,7 +140,9 @@ class _Standing:
             live = [event for run in runs if run[-1].time + window.gap >= frozen for event in run]
             ended = max((run[-1].time for run in runs if run[-1].time + window.gap < frozen), default=-math.inf)
             for event in coming:
-                event.left_out = event.time < frozen and event.time <= ended + window.gap
+                touches = event.time <= ended + window.gap
+                too_old = not live and event.time < frozen - 2 * window.gap  # memory ends somewhere
+                event.left_out = event.time < frozen and (touches or too_old)
             for run in sessions(live + [event for event in coming if not event.left_out], window.gap):
                 if run[-1].time + window.gap < frozen:
                     for event in run:

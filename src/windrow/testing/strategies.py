@@ -156,33 +156,27 @@ def _moves(back: int) -> st.SearchStrategy[int]:
 
 
 @st.composite
-def events(draw: st.DrawFn, backs: Mapping[str, int], most: int = 24) -> list[Row]:
-    """Events in the order in which they come, at most `backs` of each measure behind the newest."""
+def batches(draw: st.DrawFn, backs: Mapping[str, int], most: int = 24) -> list[list[Row]]:
+    """Events in the order in which they come, at most `backs` of each measure behind the newest, in batches."""
     newest = {measure: draw(st.sampled_from(BASES)) for measure in backs}
-    moves = {measure: _moves(back) for measure, back in backs.items()}
     ys = draw(st.sampled_from((_Y, _Y, _Y, _WILD_Y)))
-    value = st.integers(0, len(_X) * len(ys) * len(_Z) * len(_S) - 1)
-    key = st.sampled_from(_K)
-    found: list[Row] = []
-    for _ in range(draw(st.integers(0, most))):
-        times = {measure: newest[measure] + draw(moves[measure]) for measure in backs}
+    moves = st.tuples(*map(_moves, backs.values()))
+    values = st.integers(0, len(_X) * len(ys) * len(_Z) * len(_S) - 1)
+    ends = st.sampled_from((0, 0, 0, 0, 0, 1, 1, 2))
+    found: list[list[Row]] = [[]]
+    for move, (k, j, g), n, ended in draw(st.lists(st.tuples(moves, st.sampled_from(_K), values, ends), max_size=most)):
+        times = {measure: newest[measure] + by for measure, by in zip(backs, move, strict=True)}
         newest = {measure: max(newest[measure], times[measure]) for measure in backs}
-        (k, j, g), number = draw(key), draw(value)
-        s, b = _S[number % len(_S)]
-        values = {"x": _X[number % len(_X)], "y": ys[number % len(ys)], "z": _Z[number % len(_Z)], "s": s, "b": b}
-        found.append({"t": 0, "o": 0} | times | {"k": k, "j": j, "g": g} | values)
+        (s, b), x, y, z = _S[n % len(_S)], _X[n % len(_X)], ys[n % len(ys)], _Z[n % len(_Z)]
+        row = {"t": 0, "o": 0, **times, "k": k, "j": j, "g": g, "x": x, "y": y, "z": z, "s": s, "b": b}
+        found[-1].append(row)
+        found += [[] for _ in range(ended)]
     return found
 
 
-@st.composite
-def splits(draw: st.DrawFn, rows: Sequence[Row]) -> list[list[Row]]:
-    """The rows in batches of any size, empty ones and single ones among them."""
-    ends = st.sampled_from((0, 0, 0, 0, 0, 1, 1, 2))
-    batches: list[list[Row]] = [[]]
-    for row in rows:
-        batches[-1].append(row)
-        batches += [[] for _ in range(draw(ends))]
-    return batches
+def tables(most: int = 40) -> st.SearchStrategy[list[Row]]:
+    """The events of a whole table, in no order."""
+    return batches({"t": 200, "o": 50}, most).map(lambda parts: [row for part in parts for row in part])
 
 
 # --- whole runs -----------------------------------------------------------------------------------------------------
@@ -222,8 +216,7 @@ def streams(
         options["updates"] = kept if several else kept["t"]
     if draw(st.integers(0, 3)) == 3:
         options["order_by"] = draw(st.sampled_from((("x",), ("s", "x"), ("y",))))
-    batches = draw(splits(draw(events(backs, most))))
-    steps = [Step("input", batch, {}) for batch in batches]
+    steps = [Step("input", batch, {}) for batch in draw(batches(backs, most))]
     if watermarks:
         steps = draw(_with_watermarks(steps))
     if changes:

@@ -1,0 +1,149 @@
+"""Intake: a batch becomes slices for every group, without touching any state.
+
+    events ──▶ sources (without repeats, filtered for sessions) ──▶ ahead of the watermark: sliced, or rolled up
+                                                              └──▶ behind it: see `late`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from windrow import repeats
+from windrow.binding import ARRIVAL, Binding, InputError
+from windrow.late import Mask, slice_behind
+from windrow.measures import Measure
+from windrow.plan import Rates, Source
+from windrow.query import Query
+from windrow.slices import merge
+from windrow.slicing import filter_column, roll_up, slice, time_column
+from windrow.state import Change, GroupState
+from windrow.windows import FURTHEST
+
+Kept = dict[tuple[str, tuple[str, ...]], pl.DataFrame]  # (measure, distinct_on) → what was kept
+
+
+@dataclass
+class Taken:
+    """A batch, sliced."""
+
+    dropped: Mask | None = None  # None when no event is behind the watermark
+    late: int = 0
+    repeats: int = 0
+    slices: list[tuple[GroupState, pl.DataFrame]] = field(default_factory=list)
+    changes: dict[Any, Change] = field(default_factory=dict)
+    fresh: dict[tuple[str, tuple[str, ...]], pl.Series] = field(default_factory=dict)
+    kept: Kept = field(default_factory=dict)
+
+
+def take(
+    events: pl.DataFrame,
+    states: Iterable[GroupState],
+    measures: Mapping[str, Measure],
+    kept: Kept,
+    spans: Mapping[str, tuple[int, int]],
+) -> Taken:
+    """Slice a prepared batch for every group."""
+    taken = Taken()
+    behind: dict[str, Mask] = {}
+    for name, (oldest, _) in spans.items():
+        mark = measures[name].watermark
+        if oldest < mark:
+            behind[name] = events[time_column(name)].to_numpy() < mark
+    if behind:
+        taken.dropped = np.zeros(events.height, np.bool_)
+        taken.late = int(np.logical_or.reduce(list(behind.values())).sum())
+    sources: dict[Source, list[GroupState]] = {}
+    for state in states:
+        sources.setdefault(state.group.source, []).append(state)
+    for source, several in sources.items():
+        chosen, place = _seen(events, source, measures[source.measure], kept, taken)
+        mask = behind.get(source.measure)
+        if mask is not None and place is not None:
+            mask = mask[place]
+        _slice(several, chosen, measures[source.measure], mask, place, taken)
+    return taken
+
+
+def _seen(
+    events: pl.DataFrame, source: Source, measure: Measure, kept: Kept, taken: Taken
+) -> tuple[pl.DataFrame, Any]:
+    """The events that a source sees, and their places in the batch (None for all)."""
+    keep: pl.Series | None = None
+    if source.distinct_on:
+        known = (source.measure, source.distinct_on)
+        if known not in taken.fresh:
+            before = kept.get(known)
+            if before is not None:
+                before = repeats.forget(before, measure.lateness, measure.watermark)
+            taken.fresh[known], taken.kept[known] = repeats.fresh(
+                events, source.distinct_on, time_column(source.measure), measure.lateness, before
+            )
+            taken.repeats += int((~taken.fresh[known]).sum())
+        keep = taken.fresh[known]
+    if source.where:
+        satisfied = events[filter_column(source.where.text)]
+        keep = satisfied if keep is None else keep & satisfied
+    if keep is None or keep.all():
+        return events, None
+    return events.filter(keep), keep.arg_true().to_numpy()
+
+
+def _slice(
+    states: list[GroupState], events: pl.DataFrame, measure: Measure, behind: Mask | None, place: Any, taken: Taken
+) -> None:
+    """Slices for the groups of one source: from the events, or rolled up from those of a finer group."""
+    ahead = events if behind is None else events.filter(pl.Series(~behind))
+    made: dict[Any, pl.DataFrame] = {}
+    for state in states:
+        name, parent = state.group.source.measure, state.group.parent
+        if parent is not None and parent.identity in made:
+            table = roll_up(made[parent.identity], state.own_edges, state.schema)
+        else:
+            table = slice(ahead, name, state.edges, state.schema)
+        made[state.group.identity] = table
+        taken.slices.append((state, table))
+        if behind is None:
+            continue
+        table, dropped = slice_behind(state, events, behind, measure.frozen)
+        taken.slices.append((state, table))
+        assert taken.dropped is not None
+        taken.dropped[dropped if place is None else place[dropped]] = True
+        if measure.updates and table.height:
+            table = merge([table], state.schema)
+            taken.changes[state.group.identity] = Change(table, measure.frozen, state.told(measure.watermark))
+
+
+def span(events: pl.DataFrame, name: str, furthest: Query, measure: Measure) -> tuple[int, int]:
+    """The least and the greatest time of a batch, if every window around them can be written."""
+    column = events[time_column(name)]
+    if not len(column):
+        return 0, 0
+    low, high = int(column.min()), int(column.max())  # type: ignore[arg-type]
+    room = FURTHEST - furthest.window.reach - (measure.lateness or 0) - measure.updates
+    if low < -room or high > room:
+        raise InputError(
+            f"query {furthest.name!r}: {name!r} is {low if low < -room else high} in this batch, "
+            f"so far out that {furthest.window} around it cannot be written in 64 bits"
+        )
+    return low, high
+
+
+def measured(frame: pl.DataFrame, binding: Binding, time: str) -> Rates | None:
+    """Events per unit of the measure, and distinct values per key, as seen in a first batch."""
+    if time == ARRIVAL or time not in binding.measures or frame[time].null_count() == frame.height:
+        return None
+    low, high = frame.select(pl.col(time).min().alias("low"), pl.col(time).max().alias("high")).row(0)
+    ends = frame.select(*(pl.lit(pl.Series(name, [low, high], dtype=frame.schema[name])) for name in [time]))
+    span = int(binding.times(ends, time).max() - binding.times(ends, time).min())  # type: ignore[operator]
+    sample = frame.select(*binding.keys).gather_every(max(1, frame.height // 50_000)) if binding.keys else frame.clear()
+    keys = {}
+    for key in binding.keys:
+        found = sample[key].n_unique()
+        # a sample that hardly repeats itself says that there are more where it came from
+        keys[key] = found * (frame.height / sample.height if found > sample.height / 2 else 1.0)
+    return Rates(frame.height / span, keys) if span > 0 else None

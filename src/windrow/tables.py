@@ -1,0 +1,43 @@
+"""Whole tables: the same queries over events that are all there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import polars as pl
+
+from windrow.binding import ARRIVAL
+from windrow.engine import Engine
+from windrow.frames import as_given, to_polars
+from windrow.measures import Lengths
+from windrow.query import Query, QueryError
+
+
+def windows(
+    data: Any,
+    queries: Query | Iterable[Query],
+    time: str,
+    *,
+    lateness: Lengths = 0,
+    order_by: str | Sequence[str] = (),
+    bad_events: Literal["raise", "drop"] = "raise",
+) -> Any:
+    """Answer queries over a whole table; takes and returns a Polars frame, an Arrow table or a pandas frame.
+
+    A whole table has no late events; `lateness` only says how far apart repeats may be for `distinct_on`.
+    """
+    asked = [queries] if isinstance(queries, Query) else list(queries)
+    if any((query.time or time) == ARRIVAL for query in asked):
+        raise QueryError("a whole table has no arrival times; name a time column")
+    engine = Engine(asked, time, lateness=lateness, order_by=order_by, bad_events=bad_events)
+    for measure in engine._measures.values():
+        measure.still = True
+    frame = to_polars(data)
+    engine.push(frame)
+    if engine._bound is None:  # an empty table still has columns and types
+        engine._bound = engine._bind(frame)
+    results = engine.finish()
+    if overflows := engine.metrics.overflows:
+        raise OverflowError(f"{overflows} integer sums do not fit into 64 bits; sum a double or a decimal instead")
+    return as_given(results, data if not isinstance(data, pl.LazyFrame) else results)
