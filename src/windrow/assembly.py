@@ -215,7 +215,7 @@ def _ranged(rows: Rows, lattices: Lattices, of: Ints, key: Ints, start: Ints, lo
     if (until < end).any():
         lead = rows.first_at(key, np.minimum(until, end))
     found = Windows(lattices.timeline[of], key, start, end, lo, hi, lead)
-    empty = lead <= lo
+    empty = hi <= lo
     return found.take(~empty) if empty.any() else found
 
 

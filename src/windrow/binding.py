@@ -39,6 +39,8 @@ class Binding:
             self._column(column, "order_by")
         for group in plan.groups:
             self._bind(group, plan)
+        if not plan.groups:  # the stream goes on: a query that is added later begins after what was seen
+            self.measures = {name: self._measure(name, "time") for name in plan.measures}
         self.place: dict[str, pl.DataType] = {"at": pl.Int64()}
         self.place |= {f"{number}": columns[column] for number, column in enumerate(order_by)}
         self.place["nth"] = pl.Int64()

@@ -118,7 +118,7 @@ class Engine:
             frame = frame.filter(~missing)
         events = bound.binding.prepare(frame, self._arrived, self._clock)
         spans = {
-            name: span(events, name, bound.plan.furthest[name], self._measures[name]) for name in bound.binding.measures
+            name: span(events, name, bound.plan.furthest.get(name), self._measures[name]) for name in bound.binding.measures
         }
         if not frame.height:
             self._counts = replace(self._counts, bad=self._counts.bad + (0 if missing is None else int(missing.sum())))

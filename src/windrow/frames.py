@@ -52,8 +52,13 @@ def join_keys(left: pl.DataFrame, right: pl.DataFrame, on: Sequence[str], how: L
     Polars compares NaN as unequal when one side has a single row, so floats are joined as text.
     """
     floats = [name for name in on if left.schema[name].is_float()]
-    texts = [(pl.col(name) + 0.0).cast(pl.String).alias(f"text of {name}") for name in floats]
+    texts = [_text_of(name) for name in floats]
     names = [f"text of {name}" if name in floats else name for name in on]
     other = right.with_columns(texts).drop(floats) if floats else right
     found = left.with_columns(texts).join(other, on=names, how=how, nulls_equal=True, maintain_order="left")
     return found.drop(f"text of {name}" for name in floats)
+
+
+def _text_of(name: str) -> pl.Expr:
+    value = pl.when(pl.col(name) == 0).then(0.0).otherwise(pl.col(name))
+    return value.cast(pl.String).alias(f"text of {name}")

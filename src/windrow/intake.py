@@ -118,12 +118,14 @@ def _slice(
             taken.changes[state.group.identity] = Change(table, measure.frozen, state.told(measure.watermark))
 
 
-def span(events: pl.DataFrame, name: str, furthest: Query, measure: Measure) -> tuple[int, int]:
+def span(events: pl.DataFrame, name: str, furthest: Query | None, measure: Measure) -> tuple[int, int]:
     """The least and the greatest time of a batch, if every window around them can be written."""
     column = events[time_column(name)]
     if not len(column):
         return 0, 0
     low, high = int(column.min()), int(column.max())  # type: ignore[arg-type]
+    if furthest is None:
+        return low, high
     room = FURTHEST - furthest.window.reach - (measure.lateness or 0) - measure.updates
     if low < -room or high > room:
         raise InputError(

@@ -253,14 +253,14 @@ class Oracle:
 
     def remove(self, name: str, when: str = "now") -> None:
         """Answer it no longer: at once, or once the windows that hold an event until now are closed."""
-        standing = self._standing[name]
-        if when == "now":
-            del self._standing[name]
-        elif when == "windows_closed":
-            seen = self._greatest.get(standing.measure)
-            standing.until = -math.inf if seen is None else min(standing.until, seen + 1)
-        else:
+        if when not in ("now", "windows_closed"):
             raise ValueError(f'when is "now" or "windows_closed", not {when!r}')
+        standing = self._standing[name]
+        seen = self._greatest.get(standing.measure)
+        if when == "now" or seen is None:
+            del self._standing[name]
+        else:
+            standing.until = min(standing.until, seen + 1)
 
     # --- events
 

@@ -163,8 +163,9 @@ def batches(draw: st.DrawFn, backs: Mapping[str, int], most: int = 24) -> list[l
     moves = st.tuples(*map(_moves, backs.values()))
     values = st.integers(0, len(_X) * len(ys) * len(_Z) * len(_S) - 1)
     ends = st.sampled_from((0, 0, 0, 0, 0, 1, 1, 2))
+    fewest = draw(st.sampled_from((0, 0, most // 3, most // 2)))
     found: list[list[Row]] = [[]]
-    for move, (k, j, g), n, ended in draw(st.lists(st.tuples(moves, st.sampled_from(_K), values, ends), max_size=most)):
+    for move, (k, j, g), n, ended in draw(st.lists(st.tuples(moves, st.sampled_from(_K), values, ends), min_size=fewest, max_size=most)):
         times = {measure: newest[measure] + by for measure, by in zip(backs, move, strict=True)}
         newest = {measure: max(newest[measure], times[measure]) for measure in backs}
         (s, b), x, y, z = _S[n % len(_S)], _X[n % len(_X)], ys[n % len(ys)], _Z[n % len(_Z)]
