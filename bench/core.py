@@ -4,8 +4,8 @@
     make bench ARGS="--check"         exits 1 when a line falls short of what it must reach
     make bench ARGS="--scale 0.01"    a hundredth of the size, to see that it runs
 
-A line is `value` (must reach `least`, or stay at or below `most`) with the seconds behind it, each the best of five. What is
-compared runs alternately, so that a noisy machine disturbs both.
+A line is `value` (must reach `least`, or stay at or below `most`) with the seconds behind it, each the best of five.
+What is compared runs alternately, so that a noisy machine disturbs both.
 """
 
 from __future__ import annotations

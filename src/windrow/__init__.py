@@ -21,13 +21,15 @@ from windrow.aggregates import (
     mode,
     product,
     quantile,
-    range_ as range,
     stddev,
     stddev_pop,
     sum,
     top_k,
     variance,
     variance_pop,
+)
+from windrow.aggregates import (
+    range_ as range,
 )
 from windrow.binding import InputError
 from windrow.engine import Engine, Metrics
@@ -39,3 +41,48 @@ from windrow.tables import windows
 from windrow.windows import cumulating, session, sliding, tumbling
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Aggregate",
+    "aggregate",
+    "approx_distinct",
+    "approx_quantile",
+    "arg_max",
+    "arg_min",
+    "count",
+    "distinct",
+    "first",
+    "formula",
+    "geometric_mean",
+    "last",
+    "m4",
+    "max",
+    "mean",
+    "median",
+    "min",
+    "mode",
+    "product",
+    "quantile",
+    "range",
+    "stddev",
+    "stddev_pop",
+    "sum",
+    "top_k",
+    "variance",
+    "variance_pop",
+    "InputError",
+    "Engine",
+    "Metrics",
+    "ExpressionError",
+    "Plan",
+    "Rates",
+    "plan",
+    "Query",
+    "QueryError",
+    "results_of",
+    "windows",
+    "cumulating",
+    "session",
+    "sliding",
+    "tumbling",
+]

@@ -1,8 +1,8 @@
 """Aggregates: what a query asks of a window, as formulas over operators.
 
-An aggregate names a function and its inputs. Its **function** says which operators it reads and how their combined states
-become a result column; nothing else in windrow knows an aggregate by its name. Aggregates that need the same operator over
-the same expression share it, so mean, sum and count of x keep two numbers per slice.
+An aggregate names a function and its inputs. Its **function** says which operators it reads and how their combined
+states become a result column; nothing else in windrow knows an aggregate by its name. Aggregates that need the same
+operator over the same expression share it, so mean, sum and count of x keep two numbers per slice.
 
     wr.mean("speed * 3.6")                       an expression is SQL text
     wr.quantile("speed", 0.95).alias("p95")      its column is called by its text or by an alias
@@ -158,7 +158,9 @@ def _sum_and_count(asked: Aggregate) -> tuple[Operator, ...]:
 
 
 def _lower_mean(_: Aggregate, states: States) -> pl.Series:
-    return states[0]["sum"].cast(pl.Float64) / states[1]["count"]
+    total: pl.Series = states[0]["sum"]
+    count: pl.Series = states[1]["count"]
+    return total.cast(pl.Float64) / count
 
 
 @_function(_sum_and_count, _lower_mean)
@@ -218,7 +220,8 @@ def stddev_pop(x: str) -> Aggregate:
 
 
 def _lower_range(_: Aggregate, states: States) -> pl.Series:
-    most, least = states[0]["value"], states[1]["value"]
+    most: pl.Series = states[0]["value"]
+    least: pl.Series = states[1]["value"]
     if most.dtype.is_integer():  # the range of int64 values need not be one
         most, least = most.cast(pl.Int128), least.cast(pl.Int128)
     return most - least
@@ -386,7 +389,7 @@ _SYNONYMS = {"avg": "mean", "std": "stddev", "percentile": "quantile"}
 
 
 def aggregate(text: str) -> Aggregate:
-    """Read an aggregate as it is written in SQL or in a file: `mean(speed)`, `quantile(speed, 0.95)`, `sum(a) / sum(b)`."""
+    """Read an aggregate as it is written in SQL: `mean(speed)`, `quantile(speed, 0.95)`, `sum(a) / sum(b)`."""
     text = text.strip()
     found = _CALL.match(text)
     name = _SYNONYMS.get((found[2] or "").lower(), (found[2] or "").lower()) if found else ""

@@ -1,13 +1,13 @@
 """Assembly: slices and a watermark become results.
 
-Rows of the slice table are sorted by (key, slice); a window of a key is an index range [lo, hi) of them. First all due
-windows of all queries are listed as such ranges, then each operator combines its ranges (see `ranges`), then each signature
-turns states into columns, and only at the end are rows written out per query. Everything is one array operation over all
-keys and windows at once.
+Rows of the slice table are sorted by (key, slice); a window of a key is an index range [lo, hi) of them. First all
+due windows of all queries are listed as such ranges, then each operator combines its ranges (see `ranges`), then each
+signature turns states into columns, and only at the end are rows written out per query. Everything is one array
+operation over all keys and windows at once.
 
-The windows that are due are listed per lattice in the cheaper of two ways: all windows between two times, for every key (few
-windows, or keys that are dense), or for every row the windows that it is the first row of (sparse keys, pauses, short
-windows). Both cost at most a step per row and lattice, and neither sees the empty windows of a pause.
+The windows that are due are listed per lattice in the cheaper of two ways: all windows between two times, for every
+key (few windows, or keys that are dense), or for every row the windows that it is the first row of (sparse keys,
+pauses, short windows). Both cost at most a step per row and lattice, and neither sees the empty windows of a pause.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Rows(Keys):
 
     @cached_property
     def ranks(self) -> tuple[Ints, Ints | None]:
-        """The distinct slice starts, and each row's (key, rank of its start) as one number; None when no row is missing."""
+        """The distinct slice starts, and (key, rank of start) of each row as one number; None if no row is missing."""
         distinct = np.unique(self.start)
         if len(distinct) * self.key_count == len(self):
             return distinct, None
@@ -256,14 +256,15 @@ class Assembler:
             self._queries[signature] = np.array([one for queries in members[signature] for one in queries], np.int64)
         self._batches = [_alike(signature.aggregates) for signature in self._signatures]
         self._users: dict[Held, list[int]] = {}
-        for place, signature in enumerate(self._signatures):
-            for one in _held_by(signature):
+        for place, asked in enumerate(self._signatures):
+            for one in _held_by(asked):
                 self._users.setdefault(one, []).append(place)
 
     def queries_of(self, timeline: int) -> Ints:
         """All queries that ask for a timeline."""
         found = [
-            self._queries[place][self._first[place][timeline] :][: self._count[place][timeline]] for place in self._queries
+            self._queries[place][self._first[place][timeline] :][: self._count[place][timeline]]
+            for place in self._queries
         ]
         return np.concatenate(found)
 
@@ -278,7 +279,7 @@ class Assembler:
     def answers(
         self, rows: Rows, windows: Windows, keep: Mapping[Expression | None, npt.NDArray[np.bool_]] | None = None
     ) -> Iterator[Answers]:
-        """The answers for these windows; `keep` says per filter which windows are wanted, by default all that are not empty."""
+        """The answers for these windows; `keep` says per filter which are wanted, by default all that are not empty."""
         if not len(windows.lo):
             return
         full: dict[Expression | None, npt.NDArray[np.bool_]] = {}
@@ -295,7 +296,7 @@ class Assembler:
             index = np.flatnonzero(chosen)
             if not len(index):
                 continue
-            columns = {}
+            columns: dict[str, pl.Series] = {}
             for several in self._batches[place]:
                 states = [
                     self._state(rows, windows, Held(operator, signature.where), index, full, combined)

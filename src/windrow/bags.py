@@ -1,13 +1,13 @@
 """Bags: every value of a slice with its count, sorted; the state behind exact quantiles, mode and distinct.
 
 A bag is two list columns, `values` (sorted, each once; NaN last and equal to itself) and `counts`. Here are the three
-things that can be done with them: count a sorted list of values (`counted`), bring bags that were laid end to end into the
-canonical form (`merged`), and ask many ranges of bags for ranks, modes and numbers of values (`BagRanges`).
+things that can be done with them: count a sorted list of values (`counted`), bring bags that were laid end to end
+into the canonical form (`merged`), and ask many ranges of bags for ranks, modes and numbers of values (`BagRanges`).
 
-Ranges that hold one bag are read off directly. Ranges that overlap little are laid out and sorted once. For ranges that
-overlap much, ranks come from a **wavelet matrix** over the values' ranks: one level per bit, each a stable partition with
-prefix weights, so that a rank in a range costs one step per level however many bags the range holds. A mode has no such
-structure: it is counted per range.
+Ranges that hold one bag are read off directly. Ranges that overlap little are laid out and sorted once. For ranges
+that overlap much, ranks come from a **wavelet matrix** over the values' ranks: one level per bit, each a stable
+partition with prefix weights, so that a rank in a range costs one step per level however many bags the range holds. A
+mode has no such structure: it is counted per range.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ class BagRanges:
         """The rank of the nth value (from 0, repeats counted) of each range; a column per range, none empty."""
         if self._single:
             at = np.searchsorted(self._reached[1:], self._reached[self._lo] + nth, "right")
-            return self._ranked[1][at]
+            ranks: Ints = self._ranked[1][at]
+            return ranks
         if "_layout" in self.__dict__ or int((self._hi - self._lo).sum()) <= LAYOUT_LIMIT * len(self._values):
             layout = self._layout
             before = np.append(0, layout.reached)[layout.start[:-1]]
@@ -201,7 +202,7 @@ class BagRanges:
         return values.gather(index.set(index < 0, None))
 
     def _chunks(self, limit: int = CHUNK) -> Iterator[tuple[int, Ints, Ints, Ints]]:
-        """(first range, owner from 0, rank, weight), each rank of a range once, a bounded number of entries at a time."""
+        """(first range, owner from 0, rank, weight), each rank of a range once, a bounded number at a time."""
         rank_of = self._ranked[1]
         sizes = self._hi - self._lo
         cuts = np.searchsorted(np.cumsum(sizes), np.arange(limit, int(sizes.sum()) + limit, limit), "left") + 1

@@ -1,8 +1,9 @@
 """Binding: a plan meets the columns of real events.
 
-Everything that can be wrong between queries and events is found here, before any state is touched: a column that is not there,
-a type that an aggregate cannot take, a window in seconds over a measure of kilometres. A binding then prepares batches: the
-time of each measure in whole units, keys, inputs and filters, each computed once for all groups.
+Everything that can be wrong between queries and events is found here, before any state is touched: a column that is
+not there, a type that an aggregate cannot take, a window in seconds over a measure of kilometres. A binding then
+prepares batches: the time of each measure in whole units, keys, inputs and filters, each computed once for all
+groups.
 """
 
 from __future__ import annotations

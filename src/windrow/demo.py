@@ -1,4 +1,4 @@
-"""A demonstration on generated data: a city's cars, an hour of their speeds, and a thousand and four questions in one pass."""
+"""A demonstration on generated data: an hour of the speeds of cars, and a thousand and four questions in one pass."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def questions(more: int) -> list[wr.Query]:
         wr.Query("km", wr.session("2 minutes"), [wr.formula("sum(speed) / count()").alias("pace")], where="speed > 90"),
     ]
     lengths = np.linspace(10, 900, more).astype(int)
-    asked += [wr.Query(f"every {n} s #{at}", wr.tumbling(f"{n} seconds"), [wr.mean("speed")]) for at, n in enumerate(lengths)]
-    return asked
+    mean = [wr.mean("speed")]
+    return asked + [wr.Query(f"{n} s #{at}", wr.tumbling(f"{n} seconds"), mean) for at, n in enumerate(lengths)]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -63,7 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
     for at in range(0, table.height, size):
         results.append(engine.push(table[at : at + size]))
         if sys.stderr.isatty():
-            print(f"\r{min(at + size, table.height):,} events, watermark {engine.watermark:%H:%M:%S}", end="", file=sys.stderr)
+            done = min(at + size, table.height)
+            print(f"\r{done:,} events, watermark {engine.watermark:%H:%M:%S}", end="", file=sys.stderr)
     results.append(engine.finish())
     took = time.perf_counter() - began
     if sys.stderr.isatty():

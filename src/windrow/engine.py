@@ -3,8 +3,9 @@
     push(batch) ──▶ slices of every group ──▶ the watermark moves ──▶ results
     advance(watermark), finish()              ──────────────────────▶ results
 
-A batch either is taken whole or changes nothing: columns, types and times are checked, and all slices made, before any state is
-touched. The watermark of each measure is the greatest time seen minus the lateness, or what `advance` says; it never moves back.
+A batch either is taken whole or changes nothing: columns, types and times are checked, and all slices made, before
+any state is touched. The watermark of each measure is the greatest time seen minus the lateness, or what `advance`
+says; it never moves back.
 """
 
 from __future__ import annotations
@@ -64,12 +65,11 @@ class Engine:
     """Answers queries over events that come in batches.
 
     time:        the column that windows are measured on, a timestamp or an integer; "arrival" for processing time
-    lateness:    how far events may be out of order; None if only `advance` moves the watermark; a mapping for several measures
-    updates:     how long emitted windows are kept to be emitted again when late events change them
-    order_by:    columns that order events of the same time
-    bad_events:  "raise" or "drop" for events without a time
-    rates:       what is known of the stream, for the planner; measured on the first batch otherwise
-    keep_late:   how many dropped events `late_events` keeps at most
+    lateness:    how far events may be out of order; None if only `advance` moves the watermark; a mapping for several
+    measures updates:     how long emitted windows are kept to be emitted again when late events change them order_by:
+    columns that order events of the same time bad_events:  "raise" or "drop" for events without a time rates:
+    what is known of the stream, for the planner; measured on the first batch otherwise keep_late:   how many dropped
+    events `late_events` keeps at most
     """
 
     def __init__(
@@ -118,7 +118,8 @@ class Engine:
             frame = frame.filter(~missing)
         events = bound.binding.prepare(frame, self._arrived, self._clock)
         spans = {
-            name: span(events, name, bound.plan.furthest.get(name), self._measures[name]) for name in bound.binding.measures
+            name: span(events, name, bound.plan.furthest.get(name), self._measures[name])
+            for name in bound.binding.measures
         }
         if not frame.height:
             self._counts = replace(self._counts, bad=self._counts.bad + (0 if missing is None else int(missing.sum())))
@@ -148,7 +149,7 @@ class Engine:
         return self._step(moves, taken.changes)
 
     def advance(self, watermark: int | datetime, time: str | None = None) -> pl.DataFrame:
-        """Say that no more events older than the watermark are expected, and return the results that this makes final."""
+        """Say that no more events older than this are expected, and return the results that this makes final."""
         self._open()
         name = time or self._time
         if name not in self._measures:
@@ -160,7 +161,7 @@ class Engine:
         """The end of the stream: close everything that is open."""
         self._open()
         self._finished = True
-        return self._step({name: INT64_MAX for name in self._measures}, {})
+        return self._step(dict.fromkeys(self._measures, INT64_MAX), {})
 
     def add(self, query: Query, since: int | datetime | None = None) -> int | datetime | None:
         """Ask one more query from an event time on; returns that time, None for a query that sees everything.

@@ -39,6 +39,7 @@ import polars as pl
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
+
 from windrow.rules import CASTS, RULES, cast, choose, compare, negate
 from windrow.terms import INT64, NULL, STRING, Refusal, Term, instant, literal, refuse
 

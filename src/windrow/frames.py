@@ -46,7 +46,9 @@ def as_given(frame: pl.DataFrame, like: Any) -> Any:
     return frame.to_arrow()
 
 
-def join_keys(left: pl.DataFrame, right: pl.DataFrame, on: Sequence[str], how: Literal["left", "anti", "inner"]) -> pl.DataFrame:
+def join_keys(
+    left: pl.DataFrame, right: pl.DataFrame, on: Sequence[str], how: Literal["left", "anti", "inner"]
+) -> pl.DataFrame:
     """Join on key columns in the order of `left`; null equals null, NaN equals NaN, -0.0 equals 0.0.
 
     Polars compares NaN as unequal when one side has a single row, so floats are joined as text.

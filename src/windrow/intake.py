@@ -1,7 +1,7 @@
 """Intake: a batch becomes slices for every group, without touching any state.
 
-    events ──▶ sources (without repeats, filtered for sessions) ──▶ ahead of the watermark: sliced, or rolled up
-                                                              └──▶ behind it: see `late`
+events ──▶ sources (without repeats, filtered for sessions) ──▶ ahead of the watermark: sliced, or rolled up
+                                                          └──▶ behind it: see `late`
 """
 
 from __future__ import annotations
@@ -69,9 +69,7 @@ def take(
     return taken
 
 
-def _seen(
-    events: pl.DataFrame, source: Source, measure: Measure, kept: Kept, taken: Taken
-) -> tuple[pl.DataFrame, Any]:
+def _seen(events: pl.DataFrame, source: Source, measure: Measure, kept: Kept, taken: Taken) -> tuple[pl.DataFrame, Any]:
     """The events that a source sees, and their places in the batch (None for all)."""
     keep: pl.Series | None = None
     if source.distinct_on:
@@ -139,9 +137,9 @@ def measured(frame: pl.DataFrame, binding: Binding, time: str) -> Rates | None:
     """Events per unit of the measure, and distinct values per key, as seen in a first batch."""
     if time == ARRIVAL or time not in binding.measures or frame[time].null_count() == frame.height:
         return None
-    low, high = frame.select(pl.col(time).min().alias("low"), pl.col(time).max().alias("high")).row(0)
-    ends = frame.select(*(pl.lit(pl.Series(name, [low, high], dtype=frame.schema[name])) for name in [time]))
-    span = int(binding.times(ends, time).max() - binding.times(ends, time).min())  # type: ignore[operator]
+    ends = pl.DataFrame({time: pl.Series([frame[time].min(), frame[time].max()], dtype=frame.schema[time])})
+    low, high = binding.times(ends, time).to_list()
+    span = high - low
     sample = frame.select(*binding.keys).gather_every(max(1, frame.height // 50_000)) if binding.keys else frame.clear()
     keys = {}
     for key in binding.keys:

@@ -1,9 +1,9 @@
 """Events behind the watermark: which windows leave them out, and how the rest still get them.
 
-An event older than the watermark (minus `updates`) is left out of the windows that are frozen, and only of those: it goes into
-its slice like any other, where every window that is still open finds it. Frozen fixed windows are never assembled again, so
-nothing needs to be done for them. A frozen session must not grow or fuse through it, so it goes into a slice of its own that
-is barred from the sessions that leave it out.
+An event older than the watermark (minus `updates`) is left out of the windows that are frozen, and only of those: it
+goes into its slice like any other, where every window that is still open finds it. Frozen fixed windows are never
+assembled again, so nothing needs to be done for them. A frozen session must not grow or fuse through it, so it goes
+into a slice of its own that is barred from the sessions that leave it out.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _sessions(state: GroupState, events: pl.DataFrame, time: Ints, frozen: int) 
         at, key = numbered["_event"].to_numpy(), numbered["_number"].cast(pl.Int64).to_numpy()
     else:
         at, key = np.arange(len(time)), np.zeros(len(time), np.int64)
-    views = dict((timeline, view) for view, several in state.session_views(rows) for timeline in several)
+    views = {timeline: view for view, several in state.session_views(rows) for timeline in several}
     for timeline in timelines:
         assert isinstance(timeline.window, Session)
         view = views.get(timeline, rows)

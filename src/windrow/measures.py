@@ -1,7 +1,7 @@
 """Measures: what windows are measured on, each with its own watermark.
 
-A measure is the engine's time column or one that a query names (`Query(time="odometer")`). Its watermark follows the greatest
-value seen by the lateness; `updates` keeps what was emitted changeable for that much longer.
+A measure is the engine's time column or one that a query names (`Query(time="odometer")`). Its watermark follows the
+greatest value seen by the lateness; `updates` keeps what was emitted changeable for that much longer.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Operators: the partial states that slices keep, each declared once.
 
-An operator turns the events of a slice into a state of a few columns (`lift`), brings the states of the same slice together
-(`merge`), and combines the states of a range of slices for many windows at once (`combine`). Several aggregates read one
-operator: sum, mean and a formula over `sum(fare)` share `Sum(fare)`.
+An operator turns the events of a slice into a state of a few columns (`lift`), brings the states of the same slice
+together (`merge`), and combines the states of a range of slices for many windows at once (`combine`). Several
+aggregates read one operator: sum, mean and a formula over `sum(fare)` share `Sum(fare)`.
 
     events ── lift, settle ──▶ state ── merge, settle_merged ──▶ state ── combine ──▶ one state per window
 
-`lift` and `merge` are Polars expressions for a `group_by`; what an expression cannot say (counting sorted values, building
-sketches) is done once per table in `settle` and `settle_merged`. A null state is the identity: a slice in which the operator
-saw nothing, or that was made before the operator existed.
+`lift` and `merge` are Polars expressions for a `group_by`; what an expression cannot say (counting sorted values,
+building sketches) is done once per table in `settle` and `settle_merged`. A null state is the identity: a slice in
+which the operator saw nothing, or that was made before the operator existed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXACT_SUM = pl.Decimal(38, 0)  # 128 bits that Arrow, Polars and Spark all know
 
 
 class Fields(dict[str, pl.Series]):
-    """The columns of a state, one row per slice or, combined, per window; `types` are those of the operator's inputs."""
+    """The columns of a state, one row per slice or, combined, per window; `types` are those of the inputs."""
 
     types: Sequence[pl.DataType] = ()
 

@@ -6,11 +6,12 @@ Queries over the same keys and the same events share one **group**, whatever the
                  └──▶ group by ()  rolled up from the slices of (car), not from the events
 
 A group has **timelines** (a window together with the stretch of event time for which its query was there), and
-**signatures** (a list of aggregates with a filter); a query is one of each. So a million queries over ten thousand windows
-cost ten thousand windows. Planning is pure: the same entries give the same plan.
+**signatures** (a list of aggregates with a filter); a query is one of each. So a million queries over ten thousand
+windows cost ten thousand windows. Planning is pure: the same entries give the same plan.
 
-A query's `where` is applied inside the operators, so queries with different predicates share slices; sessions, whose bounds
-depend on which events exist, are filtered first and so get a group per predicate, as do queries with `distinct_on`.
+A query's `where` is applied inside the operators, so queries with different predicates share slices; sessions, whose
+bounds depend on which events exist, are filtered first and so get a group per predicate, as do queries with
+`distinct_on`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SHARING_LIMIT = 0.1  # slices per event beyond which sharing no longer pays
 
 
 class Entry(NamedTuple):
-    """A query with the event times between which it is there; `closing` queries still emit windows that began before."""
+    """A query with the event times between which it is there; a `closing` one still emits windows that have begun."""
 
     query: Query
     since: int = INT64_MIN
@@ -75,7 +76,7 @@ class Held(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """What is known of a stream: events per second (or per unit of another measure), and distinct values per key column."""
+    """What is known of a stream: events per unit of its measure, and distinct values per key column."""
 
     events: float
     keys: Mapping[str, float]

@@ -9,8 +9,8 @@ all ranges, none with a cost of slices × windows:
 | `smallest` | idempotent (min, max, first, last by rank) | n log r + w, r the longest range |
 | `fold` | associative, in order | n + w log r |
 
-`smallest` is a sparse table built and answered level by level; `fold` is a bottom-up segment tree, also level by level, so
-that neither keeps more than one level in memory.
+`smallest` is a sparse table built and answered level by level; `fold` is a bottom-up segment tree, also level by
+level, so that neither keeps more than one level in memory.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def smallest(codes: Ints, lo: Ints, hi: Ints) -> Ints:
 
 
 def fold(
-    leaves: Arrays, merge: Callable[[Arrays, Arrays], Arrays], identity: tuple[float, ...], lo: Ints, hi: Ints
+    leaves: Arrays, merge: Callable[[Arrays, Arrays], Arrays], identity: tuple[float | None, ...], lo: Ints, hi: Ints
 ) -> Arrays:
     """Merge the leaves of each range from left to right, in O(log) steps; a leaf is one entry of every array."""
     size = len(lo)

@@ -1,7 +1,7 @@
 """Dropping repeats: `Query(distinct_on=[…])`.
 
-An event is a repeat when one with the same values in these columns was kept before it and their times differ by at most the
-lateness. What was kept is remembered until the watermark says that no such event can come any more.
+An event is a repeat when one with the same values in these columns was kept before it and their times differ by at
+most the lateness. What was kept is remembered until the watermark says that no such event can come any more.
 """
 
 from __future__ import annotations

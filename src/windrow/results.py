@@ -2,8 +2,8 @@
 
     query │ keys … │ window_start │ window_end │ revision │ [retracted] │ a column for every aggregate
 
-A query's row is null in the columns of aggregates that it does not have, and in keys that are not its own; `results_of` gives
-one query's own columns.
+A query's row is null in the columns of aggregates that it does not have, and in keys that are not its own;
+`results_of` gives one query's own columns.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class ResultSchema:
         window = [one.answers.window for one in chunks]
         start = np.concatenate([one.windows.start[at] for one, at in zip(chunks, window, strict=True)])
         end = np.concatenate([one.windows.end[at] for one, at in zip(chunks, window, strict=True)])
-        key = np.concatenate([ranks[one.windows.key[at]] for one, ranks, at in zip(chunks, _ranks(chunks), window, strict=True)])
+        ranks = _ranks(chunks)
+        key = np.concatenate([ranks[n][one.windows.key[window[n]]] for n, one in enumerate(chunks)])
         query = np.concatenate([one.answers.query for one in chunks])
         revision = np.concatenate([one.revision[at] for one, at in zip(chunks, window, strict=True)])
         order = _sorted(end, self.rank[query], key, start)
@@ -123,7 +124,8 @@ class ResultSchema:
         together: dict[tuple[int, ...], list[str]] = {}
         for name in self.columns:
             together.setdefault(tuple(users.get(name, ())), []).append(name)
-        found, overflows = {}, 0
+        found: dict[str, pl.Series] = {}
+        overflows = 0
         for places, names in together.items():
             parts, base = [], 0
             index = np.full(len(order), -1)
@@ -188,8 +190,8 @@ def _as(bound: pl.Series, dtype: pl.DataType) -> pl.Series:
 def results_of(results: Any, query: str | Query) -> Any:
     """One query's rows and its own columns, of a Polars, Arrow or pandas result.
 
-    A column that is null in all of the query's rows is left out when only the name is given; with the `Query` itself, its
-    columns are known.
+    A column that is null in all of the query's rows is left out when only the name is given; with the `Query` itself,
+    its columns are known.
     """
     frame = to_polars(results)
     name = query.name if isinstance(query, Query) else query

@@ -1,7 +1,8 @@
 """Revisions: how often a window was told, for windows that late events change after they were emitted.
 
-With `updates`, a late event emits every window that it changes again, one revision higher. Only windows that were told more than
-once, or that a late event has opened again, are remembered here; every other window that was told has revision 0.
+With `updates`, a late event emits every window that it changes again, one revision higher. Only windows that were
+told more than once, or that a late event has opened again, are remembered here; every other window that was told has
+revision 0.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class Revisions:
 
     table: pl.DataFrame | None = None
 
-    def ids(self, rows: Rows, windows: Windows, timelines: Sequence[Timeline], where: Expression | None) -> pl.DataFrame:
+    def ids(
+        self, rows: Rows, windows: Windows, timelines: Sequence[Timeline], where: Expression | None
+    ) -> pl.DataFrame:
         """What identifies windows: timeline, filter, key, start, and the end where it is fixed."""
         fixed = np.array([not isinstance(timeline.window, Session) for timeline in timelines])[windows.timeline]
         lines = pl.Series("line", [_line(timeline) for timeline in timelines])

@@ -11,6 +11,7 @@ from functools import partial, reduce
 
 import polars as pl
 from sqlglot import exp
+
 from windrow.terms import (
     BOOLEAN,
     FLOAT64,

@@ -1,8 +1,8 @@
 """Selections: operators whose state is one event's value with its place in the order.
 
-first, last, arg_min and arg_max all choose one event: the one that comes first when events are sorted by some columns. They
-differ in those columns alone. So events, states of one slice and states of a range are all chosen from in the same way: rank
-the rows once, take the smallest rank of each group, and look the row up.
+first, last, arg_min and arg_max all choose one event: the one that comes first when events are sorted by some
+columns. They differ in those columns alone. So events, states of one slice and states of a range are all chosen from
+in the same way: rank the rows once, take the smallest rank of each group, and look the row up.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Selection(Operator):
         place = [] if in_order else [name for name in state if name not in ("value", "by")]
         by = ["by"] if "by" in state else []
         descending = [self.by_greatest] * len(by) + [self.latest] * len(place)
-        rows = pl.DataFrame([state[name].alias(name) for name in by + place]).with_row_index("_row").filter(valid)
-        chosen = rows.sort(by + place, descending=descending, nulls_last=descending, maintain_order=True)
+        table = pl.DataFrame([state[name].alias(name) for name in by + place]).with_row_index("_row").filter(valid)
+        chosen = table.sort(by + place, descending=descending, nulls_last=descending, maintain_order=True)
         return chosen["_row"].cast(pl.Int64).to_numpy()
 
     def ranks(self, ranked: Ints, size: int) -> pl.Series:
@@ -67,6 +67,27 @@ class Selection(Operator):
         codes = self.ranks(ranked, len(state["nth"])).fill_null(int(ranges.NOTHING)).to_numpy()
         found = pl.Series(ranges.smallest(codes, lo, hi))
         return self.chosen(Fields(value=state["value"]), ranked, found.set(found == int(ranges.NOTHING), None))
+
+
+class Choices:
+    """Selections within the groups of a `group_by`: a column of ranks each, whose smallest says which row to take."""
+
+    def __init__(self, states: Mapping[str, tuple[Selection, Fields]], size: int, in_order: bool = False) -> None:
+        self._states = states
+        self._ranked = {name: selection.ranked(state, in_order) for name, (selection, state) in states.items()}
+        self.columns = [
+            selection.ranks(self._ranked[name], size).alias(name) for name, (selection, _) in states.items()
+        ]
+
+    def lifts(self) -> list[pl.Expr]:
+        return [pl.col(name).min() for name in self._states]
+
+    def chosen(self, grouped: pl.DataFrame) -> dict[str, Fields]:
+        """The rows that were chosen, for each selection."""
+        return {
+            name: selection.chosen(state, self._ranked[name], grouped[name])
+            for name, (selection, state) in self._states.items()
+        }
 
 
 @dataclass(frozen=True)

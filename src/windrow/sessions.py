@@ -1,8 +1,8 @@
 """Sessions, from the runs in a slice table.
 
-A run is a row whose events are connected under the group's smallest gap; a session of a larger gap is a row of runs, each at
-most that gap after the one before. So all gaps are answered from the same rows, from the smallest gap to the largest, each
-looking only at the breaks that the one before it has left:
+A run is a row whose events are connected under the group's smallest gap; a session of a larger gap is a row of runs,
+each at most that gap after the one before. So all gaps are answered from the same rows, from the smallest gap to the
+largest, each looking only at the breaks that the one before it has left:
 
     runs        ▂▂  ▂ ▂▂    ▂▂        ▂▂▂ ▂
     gap 2       └┘  └──┘    └┘        └───┘
@@ -85,8 +85,8 @@ def sessions(runs: Runs, timelines: Sequence[Timeline]) -> Iterator[Sessions]:
 def needed(runs: Runs, timelines: Sequence[Timeline], frozen: int) -> npt.NDArray[np.bool_]:
     """Which runs may still matter: those of open sessions, and of the frozen ones that a late event might touch.
 
-    The largest gap decides for all: its sessions hold those of every smaller gap, and close later. A frozen session matters
-    for two more gaps (`left_out` looks no further back), and its end for as long as the key's next session is open.
+    The largest gap decides for all: its sessions hold those of every smaller gap, and close later. A frozen session
+    matters for two more gaps (`left_out` looks no further back), and its end while the key's next session is open.
     """
     keep = np.zeros(len(runs.key), np.bool_)
     largest = max(timelines, key=_gap)
@@ -104,8 +104,8 @@ def needed(runs: Runs, timelines: Sequence[Timeline], frozen: int) -> npt.NDArra
 def left_out(runs: Runs, timeline: Timeline, frozen: int, key: Ints, time: Ints) -> npt.NDArray[np.bool_]:
     """Which events of a batch, given by key number and time, a session query leaves out because they are late.
 
-    A late event at most a gap after a frozen session would change it, and is left out. The others join what is open; one
-    whose session would be frozen at once is left out too, and where nothing is open, one that is two gaps behind.
+    A late event at most a gap after a frozen session would change it, and is left out. The others join what is open;
+    one whose session would be frozen at once is left out too, and where nothing is open, one two gaps behind.
     """
     gap = _gap(timeline)
     always = timeline._replace(since=INT64_MIN, until=INT64_MAX, closing=False)

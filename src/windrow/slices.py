@@ -1,24 +1,25 @@
 """The slice table: its schema, how two become one, and how it travels.
 
-A row is one slice of one key: the events between two neighbouring edges, or, where sessions are asked for, one run of them
-that is connected under the group's smallest gap.
+A row is one slice of one key: the events between two neighbouring edges, or, where sessions are asked for, one run of
+them that is connected under the group's smallest gap.
 
     keys │ slice_start │ [barred │ first │ last] │ count().count │ sum(speed).sum │ …
 
-- `slice_start` is the edge at or before the slice's events, INT64_MIN where there is none; the edge after it ends the slice.
+- `slice_start` is the edge at or before the slice's events, INT64_MIN where there is none; the edge after it ends the
+  slice.
 - `first` and `last` are the times of a run's first and last event, there only where sessions need them.
-- `barred` is not 0 for late events that some session has left out because it was closed: they form slices of their own, so
-  that every other window still has them.
+- `barred` is not 0 for late events that some session has left out because it was closed: they form slices of their
+  own, so that every other window still has them.
 
-`merge` is associative and commutative: it brings rows with the same (keys, slice_start, barred) together, joining runs that
-are at most a gap apart, so that any tree of merges gives the same table.
+`merge` is associative and commutative: it brings rows with the same (keys, slice_start, barred) together, joining
+runs that are at most a gap apart, so that any tree of merges gives the same table.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -27,7 +28,7 @@ import polars as pl
 
 from windrow.operators import Fields
 from windrow.plan import Group, Held
-from windrow.selections import Selection
+from windrow.selections import Choices, Selection
 
 VERSION = 1
 
@@ -81,6 +82,10 @@ class SliceSchema:
         ]
         return table.with_columns(missing).select(*self.columns)
 
+    def selections(self, state: Callable[[Held], Fields]) -> dict[str, tuple[Selection, Fields]]:
+        """The selections among its operators, by their text, with the states to choose from."""
+        return {one.text: (one.operator, state(one)) for one in self.held if isinstance(one.operator, Selection)}
+
     def state(self, table: pl.DataFrame, one: Held) -> Fields:
         """The columns of one operator's state."""
         found = Fields({name: table[column] for name, column in self.names[one].items()})
@@ -109,26 +114,16 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
     run = fresh.cum_sum().alias("_run")
     several = table.with_columns(run).filter(shared)
     runs = [pl.col("first").min(), pl.col("last").max()] if schema.gap is not None else []
-    selected = {
-        one: (one.operator, schema.state(several, one)) for one in schema.held if isinstance(one.operator, Selection)
-    }
-    ranked = {one: operator.ranked(state) for one, (operator, state) in selected.items()}
-    ranks = [
-        operator.ranks(ranked[one], several.height).alias(f"rank:{one.text}") for one, (operator, _) in selected.items()
-    ]
+    choices = Choices(schema.selections(lambda one: schema.state(several, one)), several.height)
     states = [
         merged.alias(schema.names[one][name])
         for one in schema.held
-        if one not in selected
+        if not isinstance(one.operator, Selection)
         for name, merged in one.operator.merge(schema.names[one]).items()
     ]
-    states += [pl.col(rank.name).min() for rank in ranks]
-    groups = several.with_columns(ranks).group_by(pl.col("_run").set_sorted(), maintain_order=True)
-    merged_rows = groups.agg(*(pl.col(column).first() for column in schema.identity), *runs, *states)
-    for one, (operator, state) in selected.items():
-        chosen = operator.chosen(state, ranked[one], merged_rows[f"rank:{one.text}"])
-        merged_rows = merged_rows.with_columns(column.alias(schema.names[one][name]) for name, column in chosen.items())
-    merged_rows = settle(merged_rows, schema)
+    groups = several.with_columns(choices.columns).group_by(pl.col("_run").set_sorted(), maintain_order=True)
+    first = [pl.col(column).first() for column in schema.identity]
+    merged_rows = settle(groups.agg(*first, *runs, *states, *choices.lifts()), schema, choices)
     if shared.all():
         return merged_rows.select(*schema.columns)
     alone = table.with_columns(run).filter(~shared)
@@ -136,15 +131,18 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
     return both.sort("_run").drop("_run")
 
 
-def settle(table: pl.DataFrame, schema: SliceSchema, lifted: bool = False) -> pl.DataFrame:
+def settle(table: pl.DataFrame, schema: SliceSchema, choices: Choices, lifted: bool = False) -> pl.DataFrame:
     """What the operators do once per table, after the expressions of a `group_by`; then the declared types."""
+    chosen = choices.chosen(table)
     for one in schema.held:
         names = schema.names[one]
-        state = Fields({name: table[column] for name, column in names.items() if column in table.columns})
-        state.types = schema.input_types(one)
-        done = one.operator.settle(state) if lifted else one.operator.settle_merged(state)
-        if done is not state:
-            table = table.with_columns(column.alias(names[name]) for name, column in done.items())
+        if one.text in chosen:
+            state = chosen[one.text]
+        else:
+            state = Fields({name: table[column] for name, column in names.items() if column in table.columns})
+            state.types = schema.input_types(one)
+            state = one.operator.settle(state) if lifted else one.operator.settle_merged(state)
+        table = table.with_columns(column.alias(names[name]) for name, column in state.items())
     wrong = [
         pl.col(name).cast(dtype)
         for name, dtype in schema.columns.items()

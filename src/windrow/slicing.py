@@ -2,13 +2,14 @@
 
     times ──▶ Edges.index ──▶ slice of each event ──▶ group_by(keys, slice).agg(lifts) ──▶ slice table
 
-The slice of an event is the stretch between the two neighbouring edges around its time. Events in order are cut at positions:
-one binary search per edge instead of one per event. Otherwise edges are looked up per event, in a table over the greatest
-common divisor of all grids where that is small, by binary search where it is not, and grid by grid where there are more edges
-than events. No event is ever moved or split off later: late and out-of-order events fall into their slice like any other.
+The slice of an event is the stretch between the two neighbouring edges around its time. Events in order are cut at
+positions: one binary search per edge instead of one per event. Otherwise edges are looked up per event, in a table
+over the greatest common divisor of all grids where that is small, by binary search where it is not, and grid by grid
+where there are more edges than events. No event is ever moved or split off later: late and out-of-order events fall
+into their slice like any other.
 
-Sessions need no sort: two events in one cell [k·gap, (k+1)·gap) are never more than a gap apart, so cells cut like edges, and
-`slices.merge` joins neighbouring cells into runs on the small table.
+Sessions need no sort: two events in one cell [k·gap, (k+1)·gap) are never more than a gap apart, so cells cut like
+edges, and `slices.merge` joins neighbouring cells into runs on the small table.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import polars as pl
 from windrow.operators import Fields, Inputs
 from windrow.plan import Held, Timeline
 from windrow.ranges import Ints, ramp
-from windrow.selections import Selection
+from windrow.selections import Choices, Selection
 from windrow.slices import SliceSchema, merge, settle
 from windrow.windows import INT64_MAX, INT64_MIN, FixedWindow
 
@@ -49,8 +50,8 @@ class Edges:
             if isinstance(timeline.window, FixedWindow):
                 stop = timeline.until if timeline.until == INT64_MAX else timeline.until + timeline.window.reach
                 grids |= {(*grid, timeline.since, stop) for grid in timeline.window.grids()}
-        columns = np.array(sorted(grids), np.int64).reshape(-1, 4).T
-        return Edges(*columns, np.array(sorted(points), np.int64))
+        period, phase, since, until = np.array(sorted(grids), np.int64).reshape(-1, 4).T
+        return Edges(period, phase, since, until, np.array(sorted(points), np.int64))
 
     def floor(self, times: Ints) -> Ints:
         """The last edge at or before each time; INT64_MIN where there is none."""
@@ -140,24 +141,14 @@ def slice(batch: pl.DataFrame, measure: str, edges: Edges, schema: SliceSchema) 
     lifts = list(_lifts(batch, schema))
     if schema.gap is not None:
         lifts += [pl.col(time).min().alias("first"), pl.col(time).max().alias("last")]
-    selected = {
-        one: (one.operator, _places(batch, one, time, schema)) for one in schema.held if isinstance(one.operator, Selection)
-    }
-    ranked = {one: operator.ranked(state, in_order=True) for one, (operator, state) in selected.items()}
-    ranks = [
-        operator.ranks(ranked[one], batch.height).alias(f"rank:{one.text}") for one, (operator, _) in selected.items()
-    ]
-    lifts += [pl.col(rank.name).min() for rank in ranks]
+    choices = Choices(schema.selections(lambda one: _places(batch, one, time, schema)), batch.height, in_order=True)
     keys = [pl.col(key_column(key)).alias(key) for key in schema.keys]
-    batch = batch.with_columns(pl.Series("slice_start", numbers), *ranks)
-    table = batch.group_by(*keys, "slice_start", *barred).agg(lifts)
+    numbered = batch.with_columns(pl.Series("slice_start", numbers), *choices.columns)
+    table = numbered.group_by(*keys, "slice_start", *barred).agg(*lifts, *choices.lifts())
     table = table.with_columns(pl.Series("slice_start", before[table["slice_start"].to_numpy()]))
-    for one, (operator, state) in selected.items():
-        chosen = operator.chosen(state, ranked[one], table[f"rank:{one.text}"])
-        table = table.with_columns(column.alias(schema.names[one][name]) for name, column in chosen.items())
     if schema.gap is not None and not barred:
         table = table.with_columns(barred=pl.lit(0, pl.Int32))
-    table = settle(table, schema, lifted=True).select(*schema.columns)
+    table = settle(table, schema, choices, lifted=True).select(*schema.columns)
     return merge([table], schema) if schema.gap is not None else table
 
 

@@ -1,7 +1,7 @@
 """Snapshots: an engine's whole state as bytes that outlive the process.
 
-A JSON header (queries with their times, options, watermarks, counts, the plan's fingerprint) and the slice tables as Arrow IPC. A
-snapshot depends on slices, not on events.
+A JSON header (queries with their times, options, watermarks, counts, the plan's fingerprint) and the slice tables as
+Arrow IPC. A snapshot depends on slices, not on events.
 """
 
 from __future__ import annotations

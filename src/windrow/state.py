@@ -2,8 +2,8 @@
 
     slices of a batch ── absorb ──▶ table ── step(watermark) ──▶ windows and answers ── prune ──▶ what can still matter
 
-Batches are kept as they come and merged when an answer needs them, so that a push costs what it brings. With `updates`, late
-events change windows that were already emitted: `Revisions` remembers how often each was.
+Batches are kept as they come and merged when an answer needs them, so that a push costs what it brings. With
+`updates`, late events change windows that were already emitted: `Revisions` remembers how often each was.
 """
 
 from __future__ import annotations

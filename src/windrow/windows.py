@@ -9,8 +9,8 @@ all windows `[phase + k·period, phase + k·period + length)` for every integer 
     cumulating(10, 5)   two lattices  |----|    |     |----|
                                       |---------|     |---------|
 
-A lattice has at most two **grids** of edges, its starts and its ends; the edges of all windows of a group together cut the
-stream into slices. A session has no fixed edges: its bounds come from the events.
+A lattice has at most two **grids** of edges, its starts and its ends; the edges of all windows of a group together
+cut the stream into slices. A session has no fixed edges: its bounds come from the events.
 
 Lengths are whole microseconds when they were written as a duration ("10 minutes", a timedelta), and plain units of the
 measure when they were written as an integer (`time="odometer"`); one window does not mix the two.
