@@ -22,7 +22,7 @@ LAYERS = {
     "arrays": {"ranges", "bags", "frames"},
     "model": {
         *("windows", "terms", "rules", "expressions", "operators", "selections", "sketches", "sketching"),
-        *("aggregates", "query", "sql"),
+        *("aggregates", "formulas", "query", "sql"),
     },
     "plan": {"plan"},
     "kernels": {

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings
 
 import windrow as wr
-from windrow.testing import Oracle, differences, recompute
-from windrow.testing.strategies import Row, Stream, frame, query_sets, streams, tables
-from windrow.testing.transcripts import Step, run_step
+from windrow.testing import Oracle, differences
+from windrow.testing.strategies import Row, Stream, frame, streams
+from windrow.testing.transcripts import run_step
 
 
 class Running:

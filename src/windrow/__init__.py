@@ -2,7 +2,6 @@
 
 from windrow.aggregates import (
     Aggregate,
-    aggregate,
     approx_distinct,
     approx_quantile,
     arg_max,
@@ -10,7 +9,6 @@ from windrow.aggregates import (
     count,
     distinct,
     first,
-    formula,
     geometric_mean,
     last,
     m4,
@@ -34,6 +32,7 @@ from windrow.aggregates import (
 from windrow.binding import InputError
 from windrow.engine import Engine, Metrics
 from windrow.expressions import ExpressionError
+from windrow.formulas import aggregate, formula
 from windrow.plan import Plan, Rates, plan
 from windrow.query import Query, QueryError
 from windrow.results import results_of

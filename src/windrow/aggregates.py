@@ -11,7 +11,6 @@ operator over the same expression share it, so mean, sum and count of x keep two
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Sequence
@@ -83,11 +82,6 @@ class Aggregate:
         return described if self.name == self.text else described | {"name": self.name}
 
 
-def aggregate_from_dict(described: dict[str, Any]) -> Aggregate:
-    made = aggregate(described["text"])
-    return made.alias(described["name"]) if "name" in described else made
-
-
 @dataclass
 class Function:
     """How an aggregate is made, which operators it reads, and how their states become its result."""
@@ -106,7 +100,7 @@ class Function:
 FUNCTIONS: dict[str, Function] = {}
 
 
-def _function(
+def function(
     operators: Callable[[Aggregate], tuple[Operator, ...]],
     lower: Callable[[Aggregate, States], pl.Series],
     lower_many: Callable[[Sequence[Aggregate], States], list[pl.Series]] | None = None,
@@ -126,29 +120,24 @@ def _field(name: str) -> Callable[[Aggregate, States], pl.Series]:
     return lambda _, states: states[0][name]
 
 
-def exact_to_int64(total: pl.Series) -> pl.Series:
-    """128-bit sums as int64, null where they do not fit."""
-    return total.cast(pl.Int64, strict=False) if total.dtype == pl.Int128() else total
-
-
-@_function(_one(Count), _field("count"))
+@function(_one(Count), _field("count"))
 def count(x: str | None = None) -> Aggregate:
     """How many events, or how many with a value of x."""
     return Aggregate("count", () if x is None or x == "*" else (parse(x),))
 
 
-@_function(_one(Sum), _field("sum"))
+@function(_one(Sum), _field("sum"))
 def sum(x: str) -> Aggregate:
     """Integers exactly (null or an error beyond int64), decimals exactly, floats as doubles."""
     return Aggregate("sum", (parse(x),))
 
 
-@_function(_one(Min), _field("value"))
+@function(_one(Min), _field("value"))
 def min(x: str) -> Aggregate:
     return Aggregate("min", (parse(x),))
 
 
-@_function(_one(Max), _field("value"))
+@function(_one(Max), _field("value"))
 def max(x: str) -> Aggregate:
     return Aggregate("max", (parse(x),))
 
@@ -163,13 +152,13 @@ def _lower_mean(_: Aggregate, states: States) -> pl.Series:
     return total.cast(pl.Float64) / count
 
 
-@_function(_sum_and_count, _lower_mean)
+@function(_sum_and_count, _lower_mean)
 def mean(x: str) -> Aggregate:
     """The average; never overflows."""
     return Aggregate("mean", (parse(x),))
 
 
-@_function(_one(Product), _field("product"))
+@function(_one(Product), _field("product"))
 def product(x: str) -> Aggregate:
     return Aggregate("product", (parse(x),))
 
@@ -181,7 +170,7 @@ def _lower_geometric_mean(_: Aggregate, states: States) -> pl.Series:
     return frame.select(pl.when((pl.col("count") > 0) & (pl.col("negatives") == 0)).then(found)).to_series()
 
 
-@_function(lambda asked: (Logs(asked.inputs), Count(asked.inputs)), _lower_geometric_mean)
+@function(lambda asked: (Logs(asked.inputs), Count(asked.inputs)), _lower_geometric_mean)
 def geometric_mean(x: str) -> Aggregate:
     """Null when a value is negative, else 0 when one is zero."""
     return Aggregate("geometric_mean", (parse(x),))
@@ -197,24 +186,24 @@ def _spread(sample: bool, root: bool) -> Callable[[Aggregate, States], pl.Series
     return lower
 
 
-@_function(_one(Moments), _spread(sample=True, root=False))
+@function(_one(Moments), _spread(sample=True, root=False))
 def variance(x: str) -> Aggregate:
     """Of a sample; null for one value."""
     return Aggregate("variance", (parse(x),))
 
 
-@_function(_one(Moments), _spread(sample=False, root=False))
+@function(_one(Moments), _spread(sample=False, root=False))
 def variance_pop(x: str) -> Aggregate:
     return Aggregate("variance_pop", (parse(x),))
 
 
-@_function(_one(Moments), _spread(sample=True, root=True))
+@function(_one(Moments), _spread(sample=True, root=True))
 def stddev(x: str) -> Aggregate:
     """Of a sample; null for one value."""
     return Aggregate("stddev", (parse(x),))
 
 
-@_function(_one(Moments), _spread(sample=False, root=True))
+@function(_one(Moments), _spread(sample=False, root=True))
 def stddev_pop(x: str) -> Aggregate:
     return Aggregate("stddev_pop", (parse(x),))
 
@@ -227,7 +216,7 @@ def _lower_range(_: Aggregate, states: States) -> pl.Series:
     return most - least
 
 
-@_function(lambda asked: (Max(asked.inputs), Min(asked.inputs)), _lower_range)
+@function(lambda asked: (Max(asked.inputs), Min(asked.inputs)), _lower_range)
 def range_(x: str) -> Aggregate:
     """max - min."""
     return Aggregate("range", (parse(x),))
@@ -237,25 +226,25 @@ def _first_or_last(operator: Callable[..., Operator]) -> Callable[[Aggregate], t
     return lambda asked: (operator(asked.inputs, nulls=asked.param("nulls")),)
 
 
-@_function(_first_or_last(First), _field("value"))
+@function(_first_or_last(First), _field("value"))
 def first(x: str, nulls: bool = False) -> Aggregate:
     """The first value in the order of events; nulls are skipped unless `nulls=True`."""
     return Aggregate("first", (parse(x),), (("nulls", bool(nulls)),))
 
 
-@_function(_first_or_last(Last), _field("value"))
+@function(_first_or_last(Last), _field("value"))
 def last(x: str, nulls: bool = False) -> Aggregate:
     """The last value in the order of events; nulls are skipped unless `nulls=True`."""
     return Aggregate("last", (parse(x),), (("nulls", bool(nulls)),))
 
 
-@_function(_one(ArgMin), _field("value"))
+@function(_one(ArgMin), _field("value"))
 def arg_min(x: str, of: str) -> Aggregate:
     """x where `of` is smallest; ties go to the earliest event."""
     return Aggregate("arg_min", (parse(x), parse(of)))
 
 
-@_function(_one(ArgMax), _field("value"))
+@function(_one(ArgMax), _field("value"))
 def arg_max(x: str, of: str) -> Aggregate:
     """x where `of` is greatest; ties go to the earliest event."""
     return Aggregate("arg_max", (parse(x), parse(of)))
@@ -266,7 +255,7 @@ def _lower_m4(_: Aggregate, states: States) -> pl.Series:
     return pl.DataFrame(columns).to_struct()
 
 
-@_function(lambda asked: (Min(asked.inputs), Max(asked.inputs), First(asked.inputs), Last(asked.inputs)), _lower_m4)
+@function(lambda asked: (Min(asked.inputs), Max(asked.inputs), First(asked.inputs), Last(asked.inputs)), _lower_m4)
 def m4(x: str) -> Aggregate:
     """min, max, first and last as one struct: enough to draw a line chart without visible error."""
     return Aggregate("m4", (parse(x),))
@@ -285,7 +274,7 @@ def _lower_quantiles(several: Sequence[Aggregate], states: States) -> list[pl.Se
     return found
 
 
-@_function(_one(Bag), _lower_quantile, _lower_quantiles)
+@function(_one(Bag), _lower_quantile, _lower_quantiles)
 def median(x: str) -> Aggregate:
     """Exact; linear interpolation."""
     return Aggregate("median", (parse(x),))
@@ -297,19 +286,19 @@ def _share(q: float, what: str) -> float:
     return float(q)
 
 
-@_function(_one(Bag), _lower_quantile, _lower_quantiles)
+@function(_one(Bag), _lower_quantile, _lower_quantiles)
 def quantile(x: str, q: float) -> Aggregate:
     """Exact; linear interpolation between the neighbouring values, as Spark's `percentile`."""
     return Aggregate("quantile", (parse(x),), (("q", _share(q, "quantile")),))
 
 
-@_function(_one(Bag), lambda _, states: states[0].mode())
+@function(_one(Bag), lambda _, states: states[0].mode())
 def mode(x: str) -> Aggregate:
     """The most frequent value; ties go to the smallest."""
     return Aggregate("mode", (parse(x),))
 
 
-@_function(_one(Bag), lambda _, states: states[0].distinct())
+@function(_one(Bag), lambda _, states: states[0].distinct())
 def distinct(x: str) -> Aggregate:
     """How many different values, exactly."""
     return Aggregate("distinct", (parse(x),))
@@ -321,7 +310,7 @@ def _positive(value: int, what: str) -> int:
     return value
 
 
-@_function(
+@function(
     lambda asked: (Kll(asked.inputs, k=asked.param("k")),), lambda asked, states: states[0].quantile(asked.param("q"))
 )
 def approx_quantile(x: str, q: float, k: int = 200) -> Aggregate:
@@ -330,7 +319,7 @@ def approx_quantile(x: str, q: float, k: int = 200) -> Aggregate:
     return Aggregate("approx_quantile", (parse(x),), params)
 
 
-@_function(lambda asked: (Hll(asked.inputs, lg_k=asked.param("lg_k")),), lambda _, states: states[0].estimate())
+@function(lambda asked: (Hll(asked.inputs, lg_k=asked.param("lg_k")),), lambda _, states: states[0].estimate())
 def approx_distinct(x: str, lg_k: int = 12) -> Aggregate:
     """An HLL sketch of Apache DataSketches with 2**lg_k registers."""
     if not 4 <= _positive(lg_k, "approx_distinct: lg_k") <= 21:
@@ -338,120 +327,7 @@ def approx_distinct(x: str, lg_k: int = 12) -> Aggregate:
     return Aggregate("approx_distinct", (parse(x),), (("lg_k", lg_k),))
 
 
-@_function(lambda asked: (Frequent(asked.inputs),), lambda asked, states: states[0].top(asked.param("k")))
+@function(lambda asked: (Frequent(asked.inputs),), lambda asked, states: states[0].top(asked.param("k")))
 def top_k(x: str, k: int) -> Aggregate:
     """The k most frequent values with their estimated counts (Apache DataSketches frequent items)."""
     return Aggregate("top_k", (parse(x),), (("k", _positive(k, "top_k: k")),))
-
-
-def _formula_operators(asked: Aggregate) -> tuple[Operator, ...]:
-    return tuple(operator for part in asked.parts for operator in part.operators)
-
-
-def _lower_formula(asked: Aggregate, states: States) -> pl.Series:
-    columns, at = {}, 0
-    for number, part in enumerate(asked.parts):
-        size = len(part.operators)
-        columns[f"p{number}"] = exact_to_int64(part.lower(states[at : at + size]))
-        at += size
-    frame = pl.DataFrame(columns)
-    (expression,) = asked.inputs
-    return frame.select(expression.polars(frame.schema)).to_series()
-
-
-_CALL = re.compile(r"(`[^`]*`|'(?:[^'\\]|\\.|'')*'|\"[^\"]*\")|\b([A-Za-z_]\w*)\s*\(")
-
-
-@_function(_formula_operators, _lower_formula)
-def formula(text: str) -> Aggregate:
-    """Any SQL expression over aggregates, such as `sum(fare) / sum(distance)`."""
-    parts: list[Aggregate] = []
-    rest, at = "", 0
-    while found := _CALL.search(text, at):
-        name = _SYNONYMS.get((found[2] or "").lower(), (found[2] or "").lower())
-        if name not in FUNCTIONS:
-            rest, at = rest + text[at : found.end()], found.end()
-            continue
-        end = _closing(text, found.end())
-        part = _call(name, text[found.end() : end])
-        if part not in parts:
-            parts.append(part)
-        rest, at = rest + text[at : found.start()] + f"p{parts.index(part)}", end + 1
-    expression = parse(rest + text[at:])
-    stray = [column for column in expression.columns if column not in {f"p{n}" for n in range(len(parts))}]
-    if not parts or stray:
-        reason = f"{stray[0]} is outside of every aggregate" if stray else "it names no aggregate"
-        raise ValueError(f"formula {text!r}: {reason}")
-    return Aggregate("formula", (expression,), (), tuple(parts))
-
-
-_SYNONYMS = {"avg": "mean", "std": "stddev", "percentile": "quantile"}
-
-
-def aggregate(text: str) -> Aggregate:
-    """Read an aggregate as it is written in SQL: `mean(speed)`, `quantile(speed, 0.95)`, `sum(a) / sum(b)`."""
-    text = text.strip()
-    found = _CALL.match(text)
-    name = _SYNONYMS.get((found[2] or "").lower(), (found[2] or "").lower()) if found else ""
-    whole = bool(found and name and _closing(text, found.end()) == len(text) - 1)
-    if found and whole and name in FUNCTIONS:
-        return _call(name, text[found.end() : -1])
-    near = difflib.get_close_matches(name, FUNCTIONS, 1)
-    if whole and near and not any(f"{known}(" in text for known in FUNCTIONS):
-        raise ValueError(f"{text!r}: there is no aggregate {name!r}; did you mean {near[0]!r}?")
-    return formula(text)
-
-
-def _closing(text: str, at: int) -> int:
-    """The place of the bracket that closes the one before `at`."""
-    depth, quote = 1, ""
-    for place in range(at, len(text)):
-        letter = text[place]
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "'\"`":
-            quote = letter
-        else:
-            depth += (letter == "(") - (letter == ")")
-            if not depth:
-                return place
-    raise ValueError(f"{text!r}: a bracket is not closed")
-
-
-def _call(name: str, arguments: str) -> Aggregate:
-    """Make an aggregate from the text between its brackets."""
-    make = FUNCTIONS[name].make
-    if name == "formula":
-        return formula(arguments.strip().strip("'\""))
-    given, at, start = [], 0, 0
-    while at <= len(arguments):
-        if at == len(arguments) or arguments[at] == ",":
-            given.append(arguments[start:at].strip())
-            start = at + 1
-        elif arguments[at] == "(":
-            at = _closing(arguments, at + 1)
-        elif arguments[at] in "'\"`":
-            at = arguments.index(arguments[at], at + 1)
-        at += 1
-    kinds = {key: str(parameter.annotation) for key, parameter in inspect.signature(make).parameters.items()}
-    positional: list[Any] = []
-    named: dict[str, Any] = {}
-    for number, value in enumerate(given if given != [""] else []):
-        keyword = re.match(r"(\w+)\s*=\s*(?![=])(.*)", value)
-        key = keyword[1] if keyword and keyword[1] in kinds else list(kinds)[number] if number < len(kinds) else None
-        if key is None:
-            raise ValueError(f"{name}({arguments}) has too many arguments")
-        read = _READERS.get(kinds[key], str)(keyword[2] if keyword and keyword[1] in kinds else value)
-        if keyword and keyword[1] in kinds:
-            named[key] = read
-        else:
-            positional.append(read)
-    try:
-        return make(*positional, **named)
-    except TypeError as error:
-        raise ValueError(f"{name}({arguments}): {error}") from None
-
-
-_READERS: dict[str, Callable[[str], Any]] = {"float": float, "int": int, "bool": lambda text: text.lower() == "true"}
-
-__all__ = ["Aggregate", "Function"]

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from windrow.aggregates import Aggregate, aggregate, aggregate_from_dict
+from windrow.aggregates import Aggregate
 from windrow.expressions import Expression, parse
+from windrow.formulas import aggregate, aggregate_from_dict
 from windrow.windows import Session, Window, window_from_dict
 
 RESERVED = ("query", "window_start", "window_end", "revision", "retracted", "position")

@@ -20,7 +20,8 @@ from typing import Any
 import polars as pl
 from hypothesis import strategies as st
 
-from windrow.aggregates import Aggregate, aggregate
+from windrow.aggregates import Aggregate
+from windrow.formulas import aggregate
 from windrow.query import Query
 from windrow.testing.transcripts import Step
 from windrow.windows import Window, cumulating, session, sliding, tumbling

@@ -31,7 +31,8 @@ from typing import Any, Protocol
 
 import yaml
 
-from windrow.aggregates import Aggregate, aggregate
+from windrow.aggregates import Aggregate
+from windrow.formulas import aggregate
 from windrow.query import Query
 from windrow.testing.compare import differences
 from windrow.testing.oracle import Oracle, Row, microseconds

@@ -1,0 +1,142 @@
+"""Aggregates as text, and formulas: SQL expressions over aggregates.
+
+`aggregate("quantile(speed, 0.95)")` reads one call; anything else that holds calls is a formula. A formula is calls, each
+an aggregate like any other and so shared with everybody else, and an expression over their results:
+
+    sum(fare) / sum(distance)   ──▶   p0 / p1   with p0 = sum(fare), p1 = sum(distance)
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import polars as pl
+
+from windrow.aggregates import FUNCTIONS, Aggregate, States, function
+from windrow.expressions import parse
+from windrow.operators import Operator
+
+
+def exact_to_int64(total: pl.Series) -> pl.Series:
+    """128-bit sums as int64, null where they do not fit."""
+    return total.cast(pl.Int64, strict=False) if total.dtype == pl.Int128() else total
+
+
+def _formula_operators(asked: Aggregate) -> tuple[Operator, ...]:
+    return tuple(operator for part in asked.parts for operator in part.operators)
+
+
+def _lower_formula(asked: Aggregate, states: States) -> pl.Series:
+    columns, at = {}, 0
+    for number, part in enumerate(asked.parts):
+        size = len(part.operators)
+        columns[f"p{number}"] = exact_to_int64(part.lower(states[at : at + size]))
+        at += size
+    frame = pl.DataFrame(columns)
+    (expression,) = asked.inputs
+    return frame.select(expression.polars(frame.schema)).to_series()
+
+
+_CALL = re.compile(r"(`[^`]*`|'(?:[^'\\]|\\.|'')*'|\"[^\"]*\")|\b([A-Za-z_]\w*)\s*\(")
+
+
+@function(_formula_operators, _lower_formula)
+def formula(text: str) -> Aggregate:
+    """Any SQL expression over aggregates, such as `sum(fare) / sum(distance)`."""
+    parts: list[Aggregate] = []
+    rest, at = "", 0
+    while found := _CALL.search(text, at):
+        name = _SYNONYMS.get((found[2] or "").lower(), (found[2] or "").lower())
+        if name not in FUNCTIONS:
+            rest, at = rest + text[at : found.end()], found.end()
+            continue
+        end = _closing(text, found.end())
+        part = _call(name, text[found.end() : end])
+        if part not in parts:
+            parts.append(part)
+        rest, at = rest + text[at : found.start()] + f"p{parts.index(part)}", end + 1
+    expression = parse(rest + text[at:])
+    stray = [column for column in expression.columns if column not in {f"p{n}" for n in range(len(parts))}]
+    if not parts or stray:
+        reason = f"{stray[0]} is outside of every aggregate" if stray else "it names no aggregate"
+        raise ValueError(f"formula {text!r}: {reason}")
+    return Aggregate("formula", (expression,), (), tuple(parts))
+
+
+_SYNONYMS = {"avg": "mean", "std": "stddev", "percentile": "quantile"}
+
+
+def aggregate(text: str) -> Aggregate:
+    """Read an aggregate as it is written in SQL: `mean(speed)`, `quantile(speed, 0.95)`, `sum(a) / sum(b)`."""
+    text = text.strip()
+    found = _CALL.match(text)
+    name = _SYNONYMS.get((found[2] or "").lower(), (found[2] or "").lower()) if found else ""
+    whole = bool(found and name and _closing(text, found.end()) == len(text) - 1)
+    if found and whole and name in FUNCTIONS:
+        return _call(name, text[found.end() : -1])
+    near = difflib.get_close_matches(name, FUNCTIONS, 1)
+    if whole and near and not any(f"{known}(" in text for known in FUNCTIONS):
+        raise ValueError(f"{text!r}: there is no aggregate {name!r}; did you mean {near[0]!r}?")
+    return formula(text)
+
+
+def _closing(text: str, at: int) -> int:
+    """The place of the bracket that closes the one before `at`."""
+    depth, quote = 1, ""
+    for place in range(at, len(text)):
+        letter = text[place]
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"`":
+            quote = letter
+        else:
+            depth += (letter == "(") - (letter == ")")
+            if not depth:
+                return place
+    raise ValueError(f"{text!r}: a bracket is not closed")
+
+
+def _call(name: str, arguments: str) -> Aggregate:
+    """Make an aggregate from the text between its brackets."""
+    make = FUNCTIONS[name].make
+    if name == "formula":
+        return formula(arguments.strip().strip("'\""))
+    given, at, start = [], 0, 0
+    while at <= len(arguments):
+        if at == len(arguments) or arguments[at] == ",":
+            given.append(arguments[start:at].strip())
+            start = at + 1
+        elif arguments[at] == "(":
+            at = _closing(arguments, at + 1)
+        elif arguments[at] in "'\"`":
+            at = arguments.index(arguments[at], at + 1)
+        at += 1
+    kinds = {key: str(parameter.annotation) for key, parameter in inspect.signature(make).parameters.items()}
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for number, value in enumerate(given if given != [""] else []):
+        keyword = re.match(r"(\w+)\s*=\s*(?![=])(.*)", value)
+        key = keyword[1] if keyword and keyword[1] in kinds else list(kinds)[number] if number < len(kinds) else None
+        if key is None:
+            raise ValueError(f"{name}({arguments}) has too many arguments")
+        read = _READERS.get(kinds[key], str)(keyword[2] if keyword and keyword[1] in kinds else value)
+        if keyword and keyword[1] in kinds:
+            named[key] = read
+        else:
+            positional.append(read)
+    try:
+        return make(*positional, **named)
+    except TypeError as error:
+        raise ValueError(f"{name}({arguments}): {error}") from None
+
+
+_READERS: dict[str, Callable[[str], Any]] = {"float": float, "int": int, "bool": lambda text: text.lower() == "true"}
+
+
+def aggregate_from_dict(described: dict[str, Any]) -> Aggregate:
+    made = aggregate(described["text"])
+    return made.alias(described["name"]) if "name" in described else made
