@@ -56,9 +56,11 @@ class Rows(Keys):
     def ranks(self) -> tuple[Ints, Ints | None]:
         """The distinct slice starts, and (key, rank of start) of each row as one number; None if no row is missing."""
         distinct = np.unique(self.start)
-        if len(distinct) * self.key_count == len(self):
+        if len(distinct) * self.key_count == len(self) and self.key_count == 1:
             return distinct, None
-        return distinct, self.key * (len(distinct) + 1) + np.searchsorted(distinct, self.start)
+        numbers = self.key * (len(distinct) + 1) + np.searchsorted(distinct, self.start)
+        full = len(distinct) * self.key_count == len(self) and bool((numbers[1:] > numbers[:-1]).all())
+        return distinct, None if full else numbers
 
     def first_at(self, key: Ints, time: Ints) -> Ints:
         """The first row of each key whose slice starts at or after a time."""

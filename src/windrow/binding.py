@@ -16,6 +16,7 @@ import polars as pl
 from windrow.expressions import Expression
 from windrow.plan import Group, Plan
 from windrow.query import Query, QueryError
+from windrow.slices import SliceSchema
 from windrow.slicing import filter_column, input_column, key_column, time_column
 
 ARRIVAL = "arrival"  # the measure that stands for processing time
@@ -138,6 +139,11 @@ class Binding:
         if dtype not in (pl.Boolean(), pl.Null()):
             raise QueryError(f"query {query.name!r}: where: {where.text!r} is {dtype}, not true or false")
         self._prepared[filter_column(where.text)] = kept.cast(pl.Boolean)
+
+    def schema(self, group: Group, shared: bool) -> SliceSchema:
+        """What a group keeps, or what it makes of events, `shared` with the groups that are rolled up from it."""
+        _, held, gap = group.needs(shared)
+        return SliceSchema({key: self.keys[key] for key in group.keys}, held, self.inputs, self.place, gap)
 
     def checked(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The batch, if its columns are still what they were."""

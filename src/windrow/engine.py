@@ -28,7 +28,6 @@ from windrow.plan import Entry, Plan, Rates, plan
 from windrow.query import Query, QueryError
 from windrow.results import ResultSchema
 from windrow.revisions import Emitted
-from windrow.slices import schema_of
 from windrow.state import Change, GroupState
 from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN, FixedWindow
 
@@ -250,7 +249,7 @@ class Engine:
     def _bind(self, frame: pl.DataFrame) -> _Bound:
         """Bind to the types of a first batch, planned for the rates that it shows."""
         rates = self._rates
-        if rates is None and frame.height:
+        if rates is None and frame.height and self._plan.depends_on_rates:
             rates = measured(frame, Binding(self._plan, frame.schema, self._order_by), self._time)
         planned = self._plan if rates is self._rates else plan(self._entries, self._time, rates)
         return self._bound_to(planned, rates, dict(frame.schema), {})
@@ -263,7 +262,7 @@ class Engine:
             if name in self._measures:
                 self._measures[name].check(name, dtype)
         held = {
-            group.identity: GroupState(group, schema_of(group, binding.inputs, binding.keys, binding.place))
+            group.identity: GroupState(group, binding.schema(group, shared=False), binding.schema(group, shared=True))
             for group in planned.groups
         }
         bounds = {binding.measures[group.source.measure] for group in planned.groups}
@@ -273,7 +272,7 @@ class Engine:
         results.learn(held.values())
         for identity, state in held.items():
             if identity in states:
-                states[identity].rebind(state.group, state.schema)
+                states[identity].rebind(state.group, state.schema, state.shared_schema)
         kept = held | {name: states[name] for name in held if name in states}
         return _Bound(planned, rates, columns, binding, kept, results)
 

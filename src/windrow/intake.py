@@ -24,6 +24,7 @@ from windrow.slicing import filter_column, roll_up, slice, time_column
 from windrow.state import Change, GroupState
 from windrow.windows import FURTHEST
 
+ENOUGH = 1000  # events in a first batch from which rates can be told
 Kept = dict[tuple[str, tuple[str, ...]], pl.DataFrame]  # (measure, distinct_on) → what was kept
 
 
@@ -100,10 +101,12 @@ def _slice(
     for state in states:
         name, parent = state.group.source.measure, state.group.parent
         if parent is not None and parent.identity in made:
-            table = roll_up(made[parent.identity], state.own_edges, state.schema)
+            table = roll_up(made[parent.identity], state.edges, state.schema)
+        elif state.group.children:
+            shared = made[state.group.identity] = slice(ahead, name, state.shared_edges, state.shared_schema)
+            table = roll_up(shared, state.edges, state.schema)
         else:
             table = slice(ahead, name, state.edges, state.schema)
-        made[state.group.identity] = table
         taken.slices.append((state, table))
         if behind is None:
             continue
@@ -135,7 +138,7 @@ def span(events: pl.DataFrame, name: str, furthest: Query | None, measure: Measu
 
 def measured(frame: pl.DataFrame, binding: Binding, time: str) -> Rates | None:
     """Events per unit of the measure, and distinct values per key, as seen in a first batch."""
-    if time == ARRIVAL or time not in binding.measures or frame[time].null_count() == frame.height:
+    if frame.height < ENOUGH or time == ARRIVAL or time not in binding.measures or frame[time].null_count() == frame.height:
         return None
     ends = pl.DataFrame({time: pl.Series([frame[time].min(), frame[time].max()], dtype=frame.schema[time])})
     low, high = binding.times(ends, time).to_list()

@@ -33,7 +33,7 @@ def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, frozen: 
     at = np.flatnonzero(late)
     bar = np.zeros(len(time), np.int32)
     if len(at):
-        starts, place = np.unique(state.own_edges.floor(time[at]), return_inverse=True)
+        starts, place = np.unique(state.edges.floor(time[at]), return_inverse=True)
         for where in group.filters:
             kept = np.ones(len(at), np.bool_) if where is None else events[filter_column(where.text)].to_numpy()[at]
             lattices = _asked(state, where)
@@ -46,7 +46,7 @@ def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, frozen: 
             wanted[at] |= ~out_of[at] & (time[at] >= timeline[1])
         bar = _bars(state, masks, at, len(time))
     chosen = events.filter(pl.Series(wanted))
-    if group.gap is not None:
+    if state.schema.gap is not None:
         chosen = chosen.with_columns(pl.Series("barred", bar[wanted], dtype=pl.Int32))
     return slice(chosen, group.source.measure, state.edges, state.schema), dropped
 

@@ -120,16 +120,16 @@ class Group:
             shown += f" distinct on ({', '.join(self.source.distinct_on)})"
         return shown
 
-    @property
-    def cutting(self) -> list[Timeline]:
-        """The timelines whose edges cut its slices: its own, and those of the groups that are rolled up from it."""
-        return [timeline for group in (self, *self.children) for timeline in group.timelines]
+    def needs(self, shared: bool) -> tuple[list[Timeline], tuple[Held, ...], int | None]:
+        """What cuts its slices, what they hold, and the smallest session gap, which connects the events of one.
 
-    @property
-    def gap(self) -> int | None:
-        """The smallest session gap: what connects the events of one slice."""
-        gaps = [timeline.window.gap for timeline in self.cutting if isinstance(timeline.window, Session)]
-        return min(gaps, default=None)
+        What it keeps is for itself alone; what is made of the events is `shared` with the groups that are rolled up.
+        """
+        groups = (self, *self.children) if shared else (self,)
+        timelines = [timeline for group in groups for timeline in group.timelines]
+        held = tuple(dict.fromkeys(one for group in groups for one in group.held))
+        gaps = [timeline.window.gap for timeline in timelines if isinstance(timeline.window, Session)]
+        return timelines, held, min(gaps, default=None)
 
     @property
     def has_sessions(self) -> bool:
@@ -203,6 +203,14 @@ class Plan:
             lines.append(f"  placement  {group['placement']}")
             lines.append(f"  travels    {group['travels']}")
         return "\n".join(lines)
+
+    @property
+    def depends_on_rates(self) -> bool:
+        """Whether there is anything to share or to keep apart."""
+        if len(self.groups) > 1:
+            return True
+        kinds = {isinstance(timeline.window, Session) for group in self.groups for timeline in group.timelines}
+        return len(kinds) > 1
 
     @property
     def apart(self) -> frozenset[str]:
@@ -295,8 +303,6 @@ def _roll_up(ordered: list[Group], rates: Rates | None) -> None:
                 continue
             group.parent, group.why = one, ""
             one.children.append(group)
-            for held in group.held:
-                one.hold(held)
             break
 
 

@@ -35,6 +35,8 @@ class ResultSchema:
     columns: dict[str, pl.DataType] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        keys = dict.fromkeys(key for by in dict.fromkeys(query.by for query in self.queries) for key in by)
+        self.keys = {key: self.keys[key] for key in keys}
         self.names = pl.Series("query", [query.name for query in self.queries], dtype=pl.String)
         self.rank = self.names.rank("ordinal").cast(pl.Int64).to_numpy()
 
@@ -70,6 +72,9 @@ class ResultSchema:
                         )
                     if asked.name in self.keys:
                         raise QueryError(f"column {asked.name!r} is both a key and an aggregate; give one an alias")
+        lists = dict.fromkeys(query.aggregates for query in self.queries)  # columns stand in the order of the queries
+        names = dict.fromkeys(asked.name for several in lists for asked in several)
+        self.columns = {name: self.columns[name] for name in names}
 
     def build(self, emitted: Iterable[Emitted]) -> tuple[pl.DataFrame, int]:
         """The result table, and how many integer sums did not fit into int64."""

@@ -27,7 +27,7 @@ from typing import Any
 import polars as pl
 
 from windrow.operators import Fields
-from windrow.plan import Group, Held
+from windrow.plan import Held
 from windrow.selections import Choices, Selection
 
 VERSION = 1
@@ -182,9 +182,3 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
         tables[name] = pl.read_ipc_stream(io.BytesIO(rest[at : at + size]))
         at += size
     return header, tables
-
-
-def schema_of(
-    group: Group, inputs: Mapping[str, pl.DataType], keys: Mapping[str, pl.DataType], place: Mapping[str, pl.DataType]
-) -> SliceSchema:
-    return SliceSchema({key: keys[key] for key in group.keys}, tuple(group.held), inputs, place, group.gap)

@@ -32,6 +32,7 @@ Bar = frozenset[tuple[int, int]]  # the sessions, as (gap, since), that leave an
 class GroupState:
     group: Group
     schema: SliceSchema
+    shared_schema: SliceSchema  # with what the groups need that are rolled up from this one
     bars: list[Bar] = field(default_factory=lambda: [frozenset()])
     revisions: Revisions = field(default_factory=Revisions)
 
@@ -41,14 +42,14 @@ class GroupState:
         self.prepare()
 
     def prepare(self) -> None:
-        self.edges = Edges.of(self.group.cutting)
-        self.own_edges = Edges.of(self.group.timelines)
+        self.edges = Edges.of(self.group.timelines)
+        self.shared_edges = Edges.of(self.group.needs(shared=True)[0]) if self.group.children else self.edges
         self.assembler = Assembler(self.group)
 
-    def rebind(self, group: Group, schema: SliceSchema) -> None:
+    def rebind(self, group: Group, schema: SliceSchema, shared_schema: SliceSchema) -> None:
         """Go on under another plan: states that it does not know are dropped, new ones begin empty."""
         table = self.rows.table
-        self.group, self.schema = group, schema
+        self.group, self.schema, self.shared_schema = group, schema, shared_schema
         self._table, self._rows = schema.conform(table), None
         self.prepare()
 

@@ -250,7 +250,7 @@ def _with_changes(
     for step in steps:
         what = draw(st.sampled_from(("", "", "add", "remove", "close")))
         if what == "add" and spare:
-            query = draw(queries(spare.pop(0), measures))
+            query = draw(queries(spare.pop(0), measures, repeats=False))
             since = draw(st.sampled_from((None, None, newest + 3, newest + 20, newest - 5)))
             found.append(Step("add", query, {"since": since}))
             there.append(query.name)
