@@ -89,7 +89,7 @@ class Function:
     make: Callable[..., Aggregate]
     operators: Callable[[Aggregate], tuple[Operator, ...]]
     lower: Callable[[Aggregate, States], pl.Series]
-    lower_many: Callable[[Sequence[Aggregate], States], list[pl.Series]] | None = None  # of the same operators, at once
+    lower_many: Callable[[Sequence[Aggregate], States], pl.DataFrame] | None = None  # of the same operators, at once
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ FUNCTIONS: dict[str, Function] = {}
 def function(
     operators: Callable[[Aggregate], tuple[Operator, ...]],
     lower: Callable[[Aggregate, States], pl.Series],
-    lower_many: Callable[[Sequence[Aggregate], States], list[pl.Series]] | None = None,
+    lower_many: Callable[[Sequence[Aggregate], States], pl.DataFrame] | None = None,
 ) -> Callable[[Callable[..., Aggregate]], Callable[..., Aggregate]]:
     def declare(make: Callable[..., Aggregate]) -> Callable[..., Aggregate]:
         FUNCTIONS[make.__name__.removesuffix("_")] = Function(make, operators, lower, lower_many)
@@ -266,11 +266,11 @@ def _q(asked: Aggregate) -> float:
 
 
 def _lower_quantile(asked: Aggregate, states: States) -> pl.Series:
-    return _lower_quantiles([asked], states)[0]
+    return _lower_quantiles([asked], states).to_series()
 
 
-def _lower_quantiles(several: Sequence[Aggregate], states: States) -> list[pl.Series]:
-    found: list[pl.Series] = states[0].quantiles([_q(asked) for asked in several])
+def _lower_quantiles(several: Sequence[Aggregate], states: States) -> pl.DataFrame:
+    found: pl.DataFrame = states[0].quantiles({asked.name: _q(asked) for asked in several})
     return found
 
 

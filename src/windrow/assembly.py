@@ -22,6 +22,7 @@ import polars as pl
 
 from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.expressions import Expression
+from windrow.frames import run_numbers
 from windrow.operators import Combined
 from windrow.plan import ROWS, Group, Held, Signature, Timeline
 from windrow.ranges import Ints, ramp
@@ -87,12 +88,9 @@ def _numbered(table: pl.DataFrame, keys: list[str]) -> tuple[Ints, pl.DataFrame,
     """The number of each row's key, from 0 in the order of the sorted table; the keys; how many they are."""
     if not keys:
         return np.zeros(table.height, np.int64), pl.DataFrame(), min(1, table.height)
-    fresh = table.select(pl.any_horizontal(pl.col(key).ne_missing(pl.col(key).shift(1)) for key in keys)).to_series()
-    if len(fresh):
-        fresh = fresh.scatter(0, True)
-    number = (fresh.cum_sum().cast(pl.Int64) - 1).to_numpy()
-    found = table.select(keys).filter(fresh)
-    return number, found, found.height
+    number = run_numbers(table, keys)
+    firsts = np.flatnonzero(np.append(True, number[1:] != number[:-1])[: len(number)])
+    return number, table.select(keys)[firsts], len(firsts)
 
 
 @dataclass(frozen=True)
@@ -228,8 +226,8 @@ class Answers:
     where: Expression | None
     window: Ints  # place in the windows
     query: Ints
-    columns: Mapping[str, pl.Series]
-    column_of: Ints  # place in the columns
+    columns: pl.DataFrame
+    row: Ints  # place in the columns
 
 
 class Assembler:
@@ -298,18 +296,22 @@ class Assembler:
             index = np.flatnonzero(chosen)
             if not len(index):
                 continue
-            columns: dict[str, pl.Series] = {}
+            columns: list[pl.DataFrame] = []
             for several in self._batches[place]:
                 states = [
                     self._state(rows, windows, Held(operator, signature.where), index, full, combined)
                     for operator in several[0].operators
                 ]
-                columns |= lower(several, states)
+                columns.append(lower(several, states))
             timeline = windows.timeline[index]
             count = self._count[place][timeline]
             queries = self._queries[place][np.repeat(self._first[place][timeline], count) + ramp(count)]
             yield Answers(
-                signature.where, np.repeat(index, count), queries, columns, np.repeat(np.arange(len(index)), count)
+                signature.where,
+                np.repeat(index, count),
+                queries,
+                pl.concat(columns, how="horizontal"),
+                np.repeat(np.arange(len(index)), count),
             )
 
     def _state(
@@ -352,11 +354,10 @@ def _alike(aggregates: Sequence[Aggregate]) -> list[list[Aggregate]]:
     return list(alike.values())
 
 
-def lower(several: Sequence[Aggregate], states: Sequence[Combined]) -> dict[str, pl.Series]:
+def lower(several: Sequence[Aggregate], states: Sequence[Combined]) -> pl.DataFrame:
     """The columns of aggregates that are alike."""
     together = FUNCTIONS[several[0].function].lower_many
-    columns = together(several, states) if together else [several[0].lower(states)]
-    return {asked.name: column for asked, column in zip(several, columns, strict=True)}
+    return together(several, states) if together else several[0].lower(states).alias(several[0].name).to_frame()
 
 
 def _held_by(signature: Signature) -> list[Held]:

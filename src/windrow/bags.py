@@ -12,7 +12,7 @@ mode has no such structure: it is counted per range.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -160,19 +160,22 @@ class BagRanges:
         lo, hi = (np.broadcast_to(bound, nth.shape).ravel() for bound in (self._lo, self._hi))
         return self._wavelet.select(lo, hi, nth.ravel()).reshape(nth.shape)
 
-    def quantiles(self, qs: Sequence[float]) -> list[pl.Series]:
-        """A column for each q: linear interpolation between the two values around q·(n-1), as Spark's `percentile`."""
+    def quantiles(self, qs: Mapping[str, float]) -> pl.DataFrame:
+        """A column for each q: linear interpolation between the values around q·(n-1), as Spark's `percentile`."""
+        if not len(self.total):
+            return pl.DataFrame(schema=dict.fromkeys(qs, pl.Float64))
         some = np.flatnonzero(self.total > 0)
         asked = self if len(some) == len(self.total) else self.take(some)
-        found = np.full((len(qs), len(self.total)), np.nan)
+        found = np.full((len(self.total), len(qs)), np.nan)
+        wanted = np.array(list(qs.values()), np.float64)
         step = max(1, CHUNK // max(1, len(some)))
         for begin in range(0, len(qs), step):
-            found[begin : begin + step, some] = asked._interpolate(np.asarray(qs[begin : begin + step], np.float64))
-        columns = [pl.Series(column) for column in found]
-        if len(some) == len(self.total):
-            return columns
-        empty = pl.Series(self.total == 0)
-        return [column.set(empty, None) for column in columns]
+            found[some, begin : begin + step] = asked._interpolate(wanted[begin : begin + step]).T
+        # one array column that is taken apart, instead of a column at a time
+        columns = pl.Series(found).arr.to_struct(fields=list(qs)).struct.unnest()
+        if len(some) < len(self.total):
+            columns = columns.with_columns(pl.when(pl.Series(self.total > 0)).then(pl.all()))
+        return columns
 
     def _interpolate(self, qs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         exact = qs[:, None] * (self.total - 1)

@@ -167,14 +167,12 @@ class Binding:
             extra.append(pl.lit(clock(), pl.Int64).alias(time_column(ARRIVAL)))
         if self._ordered:
             extra.append(pl.int_range(arrived, arrived + pl.len(), dtype=pl.Int64).alias("nth"))
+        prepared = [expression.alias(name) for name, expression in self._prepared.items()]
         try:
-            # a frame of literals alone would have one row: a real column keeps the height
-            return frame.with_columns(
-                *(expression.alias(name) for name, expression in self._prepared.items()), *extra
-            ).select(
-                *self._prepared,
-                *(time_column(ARRIVAL) for _ in [0] if ARRIVAL in self.measures),
-                *(["nth"] if self._ordered else []),
+            if any(measure != ARRIVAL for measure in self.measures):
+                return frame.select(*prepared, *extra)
+            return frame.with_columns(*prepared, *extra).select(
+                *self._prepared, *(one.meta.output_name() for one in extra)
             )
         except pl.exceptions.PolarsError as error:
             raise InputError(f"this batch cannot be read: {error}") from error

@@ -1,7 +1,7 @@
 """Aggregates as text, and formulas: SQL expressions over aggregates.
 
-`aggregate("quantile(speed, 0.95)")` reads one call; anything else that holds calls is a formula. A formula is calls, each
-an aggregate like any other and so shared with everybody else, and an expression over their results:
+`aggregate("quantile(speed, 0.95)")` reads one call; anything else that holds calls is a formula. A formula is calls,
+each an aggregate like any other and so shared with everybody else, and an expression over their results:
 
     sum(fare) / sum(distance)   ──▶   p0 / p1   with p0 = sum(fare), p1 = sum(distance)
 """

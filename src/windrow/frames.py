@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 
@@ -44,6 +46,12 @@ def as_given(frame: pl.DataFrame, like: Any) -> Any:
     if pandas is not None and isinstance(like, pandas.DataFrame):
         return frame.to_pandas()
     return frame.to_arrow()
+
+
+def run_numbers(frame: pl.DataFrame, columns: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Runs of equal rows, numbered from 0; null equals null, NaN equals NaN, -0.0 equals 0.0."""
+    numbered = pl.col(columns[0]).rle_id() if len(columns) == 1 else pl.struct(columns).rle_id()
+    return frame.select(numbered.cast(pl.Int64)).to_series().to_numpy()
 
 
 def join_keys(

@@ -138,7 +138,12 @@ def span(events: pl.DataFrame, name: str, furthest: Query | None, measure: Measu
 
 def measured(frame: pl.DataFrame, binding: Binding, time: str) -> Rates | None:
     """Events per unit of the measure, and distinct values per key, as seen in a first batch."""
-    if frame.height < ENOUGH or time == ARRIVAL or time not in binding.measures or frame[time].null_count() == frame.height:
+    if (
+        frame.height < ENOUGH
+        or time == ARRIVAL
+        or time not in binding.measures
+        or frame[time].null_count() == frame.height
+    ):
         return None
     ends = pl.DataFrame({time: pl.Series([frame[time].min(), frame[time].max()], dtype=frame.schema[time])})
     low, high = binding.times(ends, time).to_list()

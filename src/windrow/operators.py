@@ -49,7 +49,6 @@ class Inputs:
     columns: Sequence[pl.Expr]
     types: Sequence[pl.DataType]
     dense: bool  # no filter and no null: every group has a value
-    nan: bool  # a float input holds NaN in this batch
 
 
 @dataclass(frozen=True)
@@ -213,7 +212,7 @@ class Max(_Extreme):
     sign: ClassVar[int] = -1
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
-        return {"value": of.columns[0].nan_max() if of.nan else of.columns[0].max()}
+        return {"value": of.columns[0].nan_max()}
 
     def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
         return {"value": pl.col(names["value"]).nan_max()}

@@ -98,7 +98,7 @@ class ResultSchema:
             taken_back = np.concatenate([np.full(len(one.answers.window), one.retracted) for one in chunks])
             columns["retracted"] = pl.Series(taken_back[order])
         values, overflows = self._values(chunks, order)
-        return pl.DataFrame({**columns, **values}), overflows
+        return pl.concat([pl.DataFrame(columns), *values], how="horizontal").select(*self.all), overflows
 
     def _keys(self, chunks: list[Emitted], order: Any) -> dict[str, pl.Series]:
         if not self.keys:
@@ -119,39 +119,43 @@ class ResultSchema:
         nulls = {key: pl.Series([None], dtype=self.keys[key]).new_from_index(0, whole.height) for key in missing}
         return {key: nulls[key] if key in nulls else whole[key] for key in self.keys}
 
-    def _values(self, chunks: list[Emitted], order: Any) -> tuple[dict[str, pl.Series], int]:
-        """Each column from the chunks that have it; every other row points at nothing."""
-        offsets = np.cumsum([0, *(len(one.answers.window) for one in chunks)])
-        users: dict[str, list[int]] = {}
+    def _values(self, chunks: list[Emitted], order: Any) -> tuple[list[pl.DataFrame], int]:
+        """The columns of the aggregates, in frames of columns that the same chunks have."""
+        users: dict[str, list[int]] = {name: [] for name in self.columns}
         for place, one in enumerate(chunks):
-            for name in one.answers.columns:
-                users.setdefault(name, []).append(place)
+            for name in one.answers.columns.columns:
+                users[name].append(place)
         together: dict[tuple[int, ...], list[str]] = {}
-        for name in self.columns:
-            together.setdefault(tuple(users.get(name, ())), []).append(name)
-        found: dict[str, pl.Series] = {}
-        overflows = 0
-        for places, names in together.items():
-            parts, base = [], 0
-            index = np.full(len(order), -1)
-            for place in places:
+        for name, places in users.items():
+            together.setdefault(tuple(places), []).append(name)
+        ends = np.cumsum([len(one.answers.window) for one in chunks])
+        frames, overflows = [], 0
+        for chosen, names in together.items():
+            parts, base = [pl.DataFrame(schema={name: self.columns[name] for name in names})], 0
+            index = np.full(len(order), -1)  # every row that no chunk has points at nothing
+            for place in chosen:
                 answers = chunks[place].answers
-                columns = {name: answers.columns[name] for name in names}
-                for name, column in columns.items():
-                    if column.dtype == pl.Int128():
-                        columns[name] = column.cast(pl.Int64, strict=False)
-                        lost = columns[name].null_count() - column.null_count()
-                        if lost:
-                            gone = columns[name].is_null() & column.is_not_null()
-                            overflows += int(gone.gather(answers.column_of).sum())
-                parts.append(pl.DataFrame(columns))
-                index[offsets[place] : offsets[place + 1]] = answers.column_of + base
-                base += parts[-1].height
-            whole = pl.concat(parts) if parts else pl.DataFrame(schema={name: self.columns[name] for name in names})
-            at = pl.Series(index[order])
-            chosen = whole.select(pl.all().gather(at if index.min(initial=0) >= 0 else at.set(at < 0, None)))
-            found |= {column.name: column for column in chosen.iter_columns()}
-        return {name: found[name] for name in self.columns}, overflows
+                part, lost = _narrowed(answers.columns.select(names), answers.row)
+                index[ends[place] - len(answers.row) : ends[place]] = answers.row + base
+                parts, base, overflows = [*parts, part], base + part.height, overflows + lost
+            whole = pl.concat(parts) if len(parts) != 2 else parts[1]
+            index = index[order]
+            if index.min() >= 0:
+                frames.append(whole[index])
+            else:
+                at = pl.Series(index)
+                frames.append(whole.select(pl.all().gather(at.set(at < 0, None))))
+        return frames, overflows
+
+
+def _narrowed(columns: pl.DataFrame, row: Any) -> tuple[pl.DataFrame, int]:
+    """128-bit integers as int64, null where they do not fit; and how many of the rows do not."""
+    wide = [name for name, dtype in columns.schema.items() if dtype == pl.Int128()]
+    if not wide:
+        return columns, 0
+    fits = columns.with_columns(pl.col(wide).cast(pl.Int64, strict=False))
+    gone = [fits[name].is_null() & columns[name].is_not_null() for name in wide]
+    return fits, sum(int(lost.gather(row).sum()) for lost in gone if lost.any())
 
 
 def _ranks(chunks: list[Emitted]) -> list[Any]:

@@ -24,8 +24,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import polars as pl
 
+from windrow.frames import run_numbers
 from windrow.operators import Fields
 from windrow.plan import Held
 from windrow.selections import Choices, Selection
@@ -100,19 +102,18 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
     if table.height < 2:
         return table
     table = table.sort(order)
-    fresh = table.select(
-        pl.any_horizontal(pl.col(column).ne_missing(pl.col(column).shift(1)) for column in schema.identity)
-    ).to_series()
-    fresh = fresh.scatter(0, True)
+    numbers = run_numbers(table, schema.identity)
+    fresh = np.append(True, numbers[1:] != numbers[:-1])
     if schema.gap is not None:
-        slices = table.select("last", slice=fresh.cum_sum())
-        reached = slices.select(pl.col("last").cum_max().over("slice")).to_series().shift(1)
-        fresh = fresh | (table["first"] - reached > schema.gap).fill_null(True)
+        slices = table.select("last", slice=pl.Series(numbers))
+        reached = slices.select(pl.col("last").cum_max().over("slice")).to_series().to_numpy()
+        fresh[1:] |= table["first"].to_numpy()[1:] - reached[:-1] > schema.gap
     if fresh.all():
         return table
-    shared = ~fresh | (~fresh).shift(-1).fill_null(False)
-    run = fresh.cum_sum().alias("_run")
-    several = table.with_columns(run).filter(shared)
+    shared = ~fresh
+    shared[:-1] |= ~fresh[1:]
+    numbered = table.with_columns(pl.Series("_run", np.cumsum(fresh)))
+    several = numbered.filter(pl.Series(shared)) if not shared.all() else numbered
     runs = [pl.col("first").min(), pl.col("last").max()] if schema.gap is not None else []
     choices = Choices(schema.selections(lambda one: schema.state(several, one)), several.height)
     states = [
@@ -126,7 +127,7 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
     merged_rows = settle(groups.agg(*first, *runs, *states, *choices.lifts()), schema, choices)
     if shared.all():
         return merged_rows.select(*schema.columns)
-    alone = table.with_columns(run).filter(~shared)
+    alone = numbered.filter(pl.Series(~shared))
     both = pl.concat([alone, merged_rows.select(alone.columns)])
     return both.sort("_run").drop("_run")
 
@@ -134,15 +135,17 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
 def settle(table: pl.DataFrame, schema: SliceSchema, choices: Choices, lifted: bool = False) -> pl.DataFrame:
     """What the operators do once per table, after the expressions of a `group_by`; then the declared types."""
     chosen = choices.chosen(table)
+    settled: dict[str, pl.Series] = {}
     for one in schema.held:
         names = schema.names[one]
-        if one.text in chosen:
-            state = chosen[one.text]
-        else:
-            state = Fields({name: table[column] for name, column in names.items() if column in table.columns})
-            state.types = schema.input_types(one)
-            state = one.operator.settle(state) if lifted else one.operator.settle_merged(state)
-        table = table.with_columns(column.alias(names[name]) for name, column in state.items())
+        state = Fields({name: table[column] for name, column in names.items() if column in table.columns})
+        state.types = schema.input_types(one)
+        done = one.operator.settle(state) if lifted else one.operator.settle_merged(state)
+        done = chosen.get(one.text, done)
+        if done is not state:
+            settled |= {names[name]: column for name, column in done.items()}
+    if settled:
+        table = table.with_columns(column.alias(name) for name, column in settled.items())
     wrong = [
         pl.col(name).cast(dtype)
         for name, dtype in schema.columns.items()

@@ -181,22 +181,16 @@ def _places(batch: pl.DataFrame, one: Held, time: str, schema: SliceSchema) -> F
 
 def _lifts(batch: pl.DataFrame, schema: SliceSchema) -> Iterable[pl.Expr]:
     """The expressions that lift every operator of the schema, but for selections."""
-    nan: dict[str, bool] = {}
     for one in schema.held:
         if isinstance(one.operator, Selection):
             continue
         columns = [input_column(expression.text) for expression in one.operator.inputs]
         keep = pl.col(filter_column(one.where.text)) if one.where else None
-        for column in columns:
-            if column not in nan:
-                values = batch[column]
-                nan[column] = values.dtype.is_float() and bool(values.is_nan().any())
         chosen = [pl.col(column) for column in columns] or ([keep] if keep is not None else [])
         of = Inputs(
             columns=[column if keep is None else column.filter(keep) for column in chosen],
             types=schema.input_types(one),
             dense=keep is None and not any(batch[column].null_count() for column in columns),
-            nan=any(nan[column] for column in columns),
         )
         for name, lifted in one.operator.lift(of).items():
             yield lifted.alias(schema.names[one][name])

@@ -192,7 +192,7 @@ class GroupState:
         start, end = gone["start"].to_numpy(), gone["upto"].to_numpy()
         windows = Windows(np.full(gone.height, place), key, start, end, key, key, key)
         index = np.repeat(key, len(queries))
-        answers = Answers(None, index, np.tile(queries, gone.height), {}, np.zeros(len(index), np.int64))
+        answers = Answers(None, index, np.tile(queries, gone.height), pl.DataFrame(), index)
         return Emitted(Keys(gone.select(*self.schema.keys)), windows, answers, revision, retracted=True)
 
     def told(self, watermark: int) -> dict[Timeline, pl.DataFrame]:
