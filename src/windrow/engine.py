@@ -22,7 +22,7 @@ import polars as pl
 from windrow import snapshots
 from windrow.binding import Binding, InputError
 from windrow.frames import flag_sorted, to_polars
-from windrow.intake import measured, span, take
+from windrow.intake import Kept, measured, span, take
 from windrow.measures import Lengths, Measure, measures_of
 from windrow.plan import Entry, Plan, Rates, plan
 from windrow.query import Query, QueryError
@@ -93,7 +93,7 @@ class Engine:
         self._plan = plan(self._entries, time, rates)
         self._measures: dict[str, Measure] = measures_of(self._plan.measures, time, lateness, updates)
         self._bound: _Bound | None = None
-        self._kept: dict[tuple[str, tuple[str, ...]], pl.DataFrame] = {}
+        self._kept: Kept = {}
         self._late: list[pl.DataFrame] = []
         self._counts = Metrics()
         self._arrived = 0
@@ -336,7 +336,7 @@ class Engine:
     def _nothing(self) -> pl.DataFrame:
         if self._bound is None:
             return pl.DataFrame(schema={"query": pl.String})
-        return pl.DataFrame(schema=self._bound.results.all)
+        return self._bound.results.empty
 
     def _shown(self, moment: int, name: str) -> int | datetime:
         """A time as users write it."""

@@ -25,7 +25,8 @@ from windrow.state import Change, GroupState
 from windrow.windows import FURTHEST
 
 ENOUGH = 1000  # events in a first batch from which rates can be told
-Kept = dict[tuple[str, tuple[str, ...]], pl.DataFrame]  # (measure, distinct_on) → what was kept
+Repeats = tuple[str, tuple[str, ...], int]  # of a measure, on columns, since a time
+Kept = dict[Repeats, pl.DataFrame]  # what was kept
 
 
 @dataclass
@@ -37,7 +38,7 @@ class Taken:
     repeats: int = 0
     slices: list[tuple[GroupState, pl.DataFrame]] = field(default_factory=list)
     changes: dict[Any, Change] = field(default_factory=dict)
-    fresh: dict[tuple[str, tuple[str, ...]], pl.Series] = field(default_factory=dict)
+    fresh: dict[Repeats, pl.Series] = field(default_factory=dict)
     kept: Kept = field(default_factory=dict)
 
 
@@ -74,13 +75,13 @@ def _seen(events: pl.DataFrame, source: Source, measure: Measure, kept: Kept, ta
     """The events that a source sees, and their places in the batch (None for all)."""
     keep: pl.Series | None = None
     if source.distinct_on:
-        known = (source.measure, source.distinct_on)
+        known = (source.measure, source.distinct_on, source.since)
         if known not in taken.fresh:
             before = kept.get(known)
             if before is not None:
                 before = repeats.forget(before, measure.lateness, measure.watermark)
             taken.fresh[known], taken.kept[known] = repeats.fresh(
-                events, source.distinct_on, time_column(source.measure), measure.lateness, before
+                events, source.distinct_on, time_column(source.measure), source.since, measure.lateness, before
             )
             taken.repeats += int((~taken.fresh[known]).sum())
         keep = taken.fresh[known]

@@ -48,6 +48,7 @@ class Source(NamedTuple):
     measure: str
     distinct_on: tuple[str, ...] = ()
     where: Expression | None = None
+    since: int = INT64_MIN  # with distinct_on: an event that the query does not see makes no other one a repeat
 
 
 class Timeline(NamedTuple):
@@ -118,6 +119,7 @@ class Group:
             shown += f" where {self.source.where.text}"
         if self.source.distinct_on:
             shown += f" distinct on ({', '.join(self.source.distinct_on)})"
+            shown += f" since {self.source.since}" if self.source.since > INT64_MIN else ""
         return shown
 
     def needs(self, shared: bool) -> tuple[list[Timeline], tuple[Held, ...], int | None]:
@@ -251,7 +253,8 @@ def plan(
         if query.name in names:
             raise QueryError(f"two queries are called {query.name!r}")
         names.add(query.name)
-        source = Source(query.time or time, query.distinct_on, query.filter_first)
+        since = entry.since if query.distinct_on else INT64_MIN
+        source = Source(query.time or time, query.distinct_on, query.filter_first, since)
         group = groups.get((source, query.by))
         if group is None:
             group = groups[source, query.by] = Group(source, query.by)

@@ -11,16 +11,17 @@ from collections.abc import Sequence
 import polars as pl
 
 from windrow.frames import join_keys
-from windrow.windows import INT64_MAX
+from windrow.windows import INT64_MAX, INT64_MIN
 
 
 def fresh(
-    events: pl.DataFrame, columns: Sequence[str], time: str, lateness: int | None, kept: pl.DataFrame | None
+    events: pl.DataFrame, columns: Sequence[str], time: str, since: int, lateness: int | None, kept: pl.DataFrame | None
 ) -> tuple[pl.Series, pl.DataFrame]:
-    """Which events are no repeats, and what has been kept so far."""
+    """Which events are no repeats, of those since a time, and what has been kept so far."""
     within = INT64_MAX if lateness is None else lateness
     names = [f"distinct:{column}" for column in columns]
     left = events.select(*names, pl.col(time).alias("time")).with_row_index("row")
+    left = left.filter(pl.col("time") >= since) if since > INT64_MIN else left
     known = left.select(*names, "time").clear() if kept is None else kept
     left = _apart(left, known, names, within)
     found = [left.clear()]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,13 +41,14 @@ class ResultSchema:
         self.names = pl.Series("query", [query.name for query in self.queries], dtype=pl.String)
         self.rank = self.names.rank("ordinal").cast(pl.Int64).to_numpy()
 
-    @property
-    def all(self) -> dict[str, pl.DataType]:
+    @cached_property
+    def empty(self) -> pl.DataFrame:
+        """No results, with all columns."""
         marks: dict[str, pl.DataType] = {"revision": pl.Int32()}
         if self.retractions:
             marks["retracted"] = pl.Boolean()
         bounds = {"window_start": self.bound, "window_end": self.bound}
-        return {"query": pl.String(), **self.keys, **bounds, **marks, **self.columns}
+        return pl.DataFrame(schema={"query": pl.String(), **self.keys, **bounds, **marks, **self.columns})
 
     def learn(self, states: Iterable[GroupState]) -> None:
         """Find the type of every aggregate's column; one name with two types is refused."""
@@ -80,7 +82,7 @@ class ResultSchema:
         """The result table, and how many integer sums did not fit into int64."""
         chunks = [one for one in emitted if len(one.answers.window)]
         if not chunks:
-            return pl.DataFrame(schema=self.all), 0
+            return self.empty, 0
         window = [one.answers.window for one in chunks]
         start = np.concatenate([one.windows.start[at] for one, at in zip(chunks, window, strict=True)])
         end = np.concatenate([one.windows.end[at] for one, at in zip(chunks, window, strict=True)])
@@ -98,7 +100,8 @@ class ResultSchema:
             taken_back = np.concatenate([np.full(len(one.answers.window), one.retracted) for one in chunks])
             columns["retracted"] = pl.Series(taken_back[order])
         values, overflows = self._values(chunks, order)
-        return pl.concat([pl.DataFrame(columns), *values], how="horizontal").select(*self.all), overflows
+        results = pl.concat([pl.DataFrame(columns), *values], how="horizontal")
+        return results if len(values) < 2 else results.select(self.empty.columns), overflows
 
     def _keys(self, chunks: list[Emitted], order: Any) -> dict[str, pl.Series]:
         if not self.keys:
@@ -131,14 +134,15 @@ class ResultSchema:
         ends = np.cumsum([len(one.answers.window) for one in chunks])
         frames, overflows = [], 0
         for chosen, names in together.items():
-            parts, base = [pl.DataFrame(schema={name: self.columns[name] for name in names})], 0
+            parts: list[pl.DataFrame] = []
+            base = 0
             index = np.full(len(order), -1)  # every row that no chunk has points at nothing
             for place in chosen:
                 answers = chunks[place].answers
                 part, lost = _narrowed(answers.columns.select(names), answers.row)
                 index[ends[place] - len(answers.row) : ends[place]] = answers.row + base
                 parts, base, overflows = [*parts, part], base + part.height, overflows + lost
-            whole = pl.concat(parts) if len(parts) != 2 else parts[1]
+            whole = pl.concat(parts) if parts else self.empty.select(names)
             index = index[order]
             if index.min() >= 0:
                 frames.append(whole[index])

@@ -72,7 +72,9 @@ def read(data: bytes, clock: Callable[[], int] | None) -> Engine:
     engine._measures = {name: Measure(**measure) for name, measure in header["measures"].items()}
     engine._lateness = lateness
     engine._counts = Metrics(**header["counts"])
-    engine._kept = {(name, tuple(on)): tables[f"kept {number}"] for number, (name, on) in enumerate(header["kept"])}
+    engine._kept = {
+        (name, tuple(on), since): tables[f"kept {number}"] for number, (name, on, since) in enumerate(header["kept"])
+    }
     engine._late = [tables["late"]] if "late" in tables else []
     if "columns" in tables:
         engine._bound = engine._bound_to(engine._plan, engine._rates, dict(tables["columns"].schema), {})
