@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.aggregates import aggregate
+from windrow.formulas import aggregate
 from windrow.query import Query
 from windrow.testing import Oracle, Result, agrees, differences, recompute, same
 from windrow.testing.answers import answer

@@ -44,7 +44,9 @@ class Aggregate:
     def __post_init__(self) -> None:
         if not self.name:
             object.__setattr__(self, "name", self.text)
-        object.__setattr__(self, "operators", FUNCTIONS[self.function].operators(self))
+        # equal operators are one object, so that a plan of thousands of aggregates need not compare them
+        operators = tuple(_OPERATORS.setdefault(one, one) for one in FUNCTIONS[self.function].operators(self))
+        object.__setattr__(self, "operators", operators)
         # hashed once per aggregate: plans of a million queries look aggregates up a million times
         object.__setattr__(self, "_hash", hash((self.function, self.inputs, self.params, self.parts, self.name)))
 
@@ -60,14 +62,14 @@ class Aggregate:
     def param(self, name: str) -> Any:
         return dict(self.params)[name]
 
-    @property
+    @cached_property
     def text(self) -> str:
-        shown = [expression.text for expression in self.inputs]
+        """The aggregate as it is written in SQL; `formulas.aggregate` reads it back."""
         if self.parts:
-            return re.sub(r"\bp(\d+)\b", lambda found: self.parts[int(found[1])].text, shown[0])
+            return re.sub(r"\bp(\d+)\b", lambda found: self.parts[int(found[1])].text, self.inputs[0].text)
         defaults = FUNCTIONS[self.function].defaults
-        if self.function.startswith("arg_"):
-            shown[1] = f"of={shown[1]}"
+        shown = [f"{name}={one.text}" for name, one in zip(defaults, self.inputs, strict=False)]
+        shown[:1] = [one.text for one in self.inputs[:1]]
         for name, value in self.params:
             if value != defaults[name]:
                 shown.append(f"{value}" if list(defaults)[len(shown)] == name else f"{name}={value}")
@@ -98,6 +100,7 @@ class Function:
 
 
 FUNCTIONS: dict[str, Function] = {}
+_OPERATORS: dict[Operator, Operator] = {}
 
 
 def function(
@@ -261,20 +264,12 @@ def m4(x: str) -> Aggregate:
     return Aggregate("m4", (parse(x),))
 
 
-def _q(asked: Aggregate) -> float:
-    return 0.5 if asked.function == "median" else float(asked.param("q"))
+def _lower_median(asked: Aggregate, states: States) -> pl.Series:
+    found: pl.DataFrame = states[0].quantiles({asked.name: 0.5})
+    return found.to_series()
 
 
-def _lower_quantile(asked: Aggregate, states: States) -> pl.Series:
-    return _lower_quantiles([asked], states).to_series()
-
-
-def _lower_quantiles(several: Sequence[Aggregate], states: States) -> pl.DataFrame:
-    found: pl.DataFrame = states[0].quantiles({asked.name: _q(asked) for asked in several})
-    return found
-
-
-@function(_one(Bag), _lower_quantile, _lower_quantiles)
+@function(_one(Bag), _lower_median)
 def median(x: str) -> Aggregate:
     """Exact; linear interpolation."""
     return Aggregate("median", (parse(x),))
@@ -284,6 +279,15 @@ def _share(q: float, what: str) -> float:
     if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
         raise ValueError(f"{what}: q must be between 0 and 1, not {q!r}")
     return float(q)
+
+
+def _lower_quantile(asked: Aggregate, states: States) -> pl.Series:
+    return _lower_quantiles([asked], states).to_series()
+
+
+def _lower_quantiles(several: Sequence[Aggregate], states: States) -> pl.DataFrame:
+    found: pl.DataFrame = states[0].quantiles({asked.name: asked.param("q") for asked in several})
+    return found
 
 
 @function(_one(Bag), _lower_quantile, _lower_quantiles)

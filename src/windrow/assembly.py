@@ -257,7 +257,7 @@ class Assembler:
         self._batches = [_alike(signature.aggregates) for signature in self._signatures]
         self._users: dict[Held, list[int]] = {}
         for place, asked in enumerate(self._signatures):
-            for one in _held_by(asked):
+            for one in asked.held:
                 self._users.setdefault(one, []).append(place)
 
     def queries_of(self, timeline: int) -> Ints:
@@ -358,12 +358,6 @@ def lower(several: Sequence[Aggregate], states: Sequence[Combined]) -> pl.DataFr
     """The columns of aggregates that are alike."""
     together = FUNCTIONS[several[0].function].lower_many
     return together(several, states) if together else several[0].lower(states).alias(several[0].name).to_frame()
-
-
-def _held_by(signature: Signature) -> list[Held]:
-    return list(
-        dict.fromkeys(Held(operator, signature.where) for asked in signature.aggregates for operator in asked.operators)
-    )
 
 
 def session_windows(place: int, found: Sessions) -> Windows:

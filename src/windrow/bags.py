@@ -46,11 +46,21 @@ def flat(column: pl.Series) -> tuple[pl.Series, Ints]:
 
 def _runs(values: pl.Series, sizes: Ints) -> Ints:
     """Where a new value or a new list begins, in lists that are sorted and laid end to end."""
-    starts = (values != values.shift(1)).fill_null(True).to_numpy().copy()
     ends = np.cumsum(sizes)
-    firsts = (ends - sizes)[sizes > 0]
-    starts[firsts] = True
+    held = sizes > 0
+    starts = np.empty(len(values), np.bool_)
+    if (values.dtype.is_integer() or values.dtype.is_float()) and not _ends_in_nan(values, ends[held]):
+        flat_values = values.to_numpy()
+        np.not_equal(flat_values[1:], flat_values[:-1], out=starts[1:])
+    else:
+        starts[:] = (values != values.shift(1)).fill_null(True).to_numpy()
+    starts[(ends - sizes)[held]] = True
     return np.flatnonzero(starts)
+
+
+def _ends_in_nan(values: pl.Series, ends: Ints) -> bool:
+    """Whether a sorted list holds NaN, which then is its last value."""
+    return values.dtype.is_float() and bool(values.gather(ends - 1).is_nan().any())
 
 
 def counted(column: pl.Series) -> tuple[pl.Series, pl.Series]:
@@ -104,7 +114,7 @@ class BagRanges:
 
     def _set_ranges(self, lo: Ints, hi: Ints) -> None:
         self._lo, self._hi = self._offsets[lo], self._offsets[hi]
-        self.total = self._reached[self._hi] - self._reached[self._lo]
+        self.total = self._hi - self._lo if self._all_once else self._reached[self._hi] - self._reached[self._lo]
         self._single = bool((hi - lo == 1).all())
 
     def take(self, index: Ints) -> BagRanges:
@@ -116,8 +126,16 @@ class BagRanges:
         return other
 
     @cached_property
+    def _all_once(self) -> bool:
+        """Whether every value of every bag has the count 1."""
+        return int(self._weights.sum()) == len(self._weights)
+
+    @cached_property
     def _reached(self) -> Ints:
-        return np.append(0, np.cumsum(self._weights))
+        """The weight before each entry, and before the end."""
+        reached = np.zeros(len(self._weights) + 1, np.int64)
+        np.cumsum(self._weights, out=reached[1:])
+        return reached
 
     @cached_property
     def _ranked(self) -> tuple[pl.Series, Ints]:
@@ -150,7 +168,10 @@ class BagRanges:
     def _select(self, nth: Ints) -> Ints:
         """The rank of the nth value (from 0, repeats counted) of each range; a column per range, none empty."""
         if self._single:
-            at = np.searchsorted(self._reached[1:], self._reached[self._lo] + nth, "right")
+            if self._all_once:
+                at = self._lo + nth
+            else:
+                at = np.searchsorted(self._reached[1:], self._reached[self._lo] + nth, "right")
             ranks: Ints = self._ranked[1][at]
             return ranks
         if "_layout" in self.__dict__ or int((self._hi - self._lo).sum()) <= LAYOUT_LIMIT * len(self._values):

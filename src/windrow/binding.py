@@ -81,11 +81,11 @@ class Binding:
             named = next(plan.entries[q[0]].query for at, q in group.members.items() if at[1] == place)
             if signature.where:
                 self._filter(signature.where, named)
-            for asked in signature.aggregates:
-                for operator in asked.operators:
-                    types = [self._input(expression, named, asked.text) for expression in operator.inputs]
-                    if reason := operator.refusal(types):
-                        raise QueryError(f"query {named.name!r}: {asked.text}: {reason}")
+            for operator in signature.operators:
+                text = next(one.text for one in signature.aggregates if operator in one.operators)
+                types = [self._input(expression, named, text) for expression in operator.inputs]
+                if reason := operator.refusal(types):
+                    raise QueryError(f"query {named.name!r}: {text}: {reason}")
 
     def _column(self, name: str, whose: str) -> pl.DataType:
         if name not in self._columns:

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import gcd
 from typing import Any, NamedTuple
 
+from windrow.aggregates import Aggregate
 from windrow.expressions import Expression
 from windrow.operators import Count, Operator
 from windrow.query import Query, QueryError
@@ -61,8 +62,19 @@ class Timeline(NamedTuple):
 
 
 class Signature(NamedTuple):
-    aggregates: tuple[Any, ...]
+    """What is asked about a window: aggregates over the events that satisfy a filter."""
+
+    aggregates: tuple[Aggregate, ...]
     where: Expression | None
+
+    @property
+    def operators(self) -> Collection[Operator]:
+        """The operators that its aggregates read, each once; equal ones are the same object."""
+        return {id(operator): operator for asked in self.aggregates for operator in asked.operators}.values()
+
+    @property
+    def held(self) -> list[Held]:
+        return [Held(operator, self.where) for operator in self.operators]
 
 
 class Held(NamedTuple):
@@ -150,9 +162,8 @@ class Group:
         if signature not in self.signatures:
             self.signatures[signature] = len(self.signatures)
             self.hold(Held(ROWS, signature.where))
-            for asked in signature.aggregates:
-                for operator in asked.operators:
-                    self.hold(Held(operator, signature.where))
+            for one in signature.held:
+                self.hold(one)
         self.members.setdefault((place, self.signatures[signature]), []).append(number)
 
     def hold(self, one: Held) -> None:
