@@ -75,7 +75,15 @@ _Y = (1.5, None, -2.25, 0.1, 0.0, 0.3, 1e6, -0.0, 7.75, 1.5, None, 1e-3, 2.0)
 _WILD_Y = (*_Y, _NAN, _INF, -_INF, _NAN)
 _Z = (1, 2**63 - 1, None, -(2**63), 2**62, 7, -(2**61))
 _S = (("a", True), ("b", False), (None, None), ("", True), ("ä", None))
-_K = (("a", 1, 1.5), ("b", 1, 0.0), (None, None, None), ("a", 2, -0.0), ("b", None, _NAN), ("c", 2, 1.5), (None, 1, _NAN))
+_K = (
+    ("a", 1, 1.5),
+    ("b", 1, 0.0),
+    (None, None, None),
+    ("a", 2, -0.0),
+    ("b", None, _NAN),
+    ("c", 2, 1.5),
+    (None, 1, _NAN),
+)
 
 
 @dataclass(frozen=True)
@@ -125,9 +133,7 @@ def windows() -> st.SearchStrategy[Window]:
 
 
 @st.composite
-def queries(
-    draw: st.DrawFn, name: str, measures: Sequence[str | None] = (None,), *, repeats: bool = True
-) -> Query:
+def queries(draw: st.DrawFn, name: str, measures: Sequence[str | None] = (None,), *, repeats: bool = True) -> Query:
     """One query; `measures` to choose its own from, `repeats`: it may drop repeats."""
     rare = st.integers(0, 7)
     return Query(
@@ -166,7 +172,9 @@ def batches(draw: st.DrawFn, backs: Mapping[str, int], most: int = 24) -> list[l
     ends = st.sampled_from((0, 0, 0, 0, 0, 1, 1, 2))
     fewest = draw(st.sampled_from((0, 0, most // 3, most // 2)))
     found: list[list[Row]] = [[]]
-    for move, (k, j, g), n, ended in draw(st.lists(st.tuples(moves, st.sampled_from(_K), values, ends), min_size=fewest, max_size=most)):
+    for move, (k, j, g), n, ended in draw(
+        st.lists(st.tuples(moves, st.sampled_from(_K), values, ends), min_size=fewest, max_size=most)
+    ):
         times = {measure: newest[measure] + by for measure, by in zip(backs, move, strict=True)}
         newest = {measure: max(newest[measure], times[measure]) for measure in backs}
         (s, b), x, y, z = _S[n % len(_S)], _X[n % len(_X)], ys[n % len(ys)], _Z[n % len(_Z)]
@@ -209,7 +217,9 @@ def streams(
     lateness: dict[str, int | None] = {name: draw(st.sampled_from((0, 3, 5, 12, 30))) for name in names}
     if watermarks and draw(st.booleans()):
         lateness["t"] = None
-    backs = {name: (late or 0) + (draw(st.sampled_from((10, 40, 200))) if beyond else 0) for name, late in lateness.items()}
+    backs = {
+        name: (late or 0) + (draw(st.sampled_from((10, 40, 200))) if beyond else 0) for name, late in lateness.items()
+    }
     if lateness["t"] is None:
         backs["t"] += 30
     options: dict[str, Any] = {"time": "t", "lateness": lateness if several else lateness["t"]}
