@@ -92,6 +92,7 @@ class Function:
     operators: Callable[[Aggregate], tuple[Operator, ...]]
     lower: Callable[[Aggregate, States], pl.Series]
     lower_many: Callable[[Sequence[Aggregate], States], pl.DataFrame] | None = None  # of the same operators, at once
+    needs: Callable[[pl.DataType], str | None] = lambda _: None  # what the first input must be, where it is not
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
@@ -107,12 +108,21 @@ def function(
     operators: Callable[[Aggregate], tuple[Operator, ...]],
     lower: Callable[[Aggregate, States], pl.Series],
     lower_many: Callable[[Sequence[Aggregate], States], pl.DataFrame] | None = None,
+    needs: Callable[[pl.DataType], str | None] = lambda _: None,
 ) -> Callable[[Callable[..., Aggregate]], Callable[..., Aggregate]]:
     def declare(make: Callable[..., Aggregate]) -> Callable[..., Aggregate]:
-        FUNCTIONS[make.__name__.removesuffix("_")] = Function(make, operators, lower, lower_many)
+        FUNCTIONS[make.__name__.removesuffix("_")] = Function(make, operators, lower, lower_many, needs)
         return make
 
     return declare
+
+
+def _number(dtype: pl.DataType) -> str | None:
+    return None if dtype.is_numeric() else "a number"
+
+
+def _number_or_time(dtype: pl.DataType) -> str | None:
+    return None if dtype.is_numeric() or dtype.is_temporal() else "a number or a time"
 
 
 def _one(operator: Callable[..., Operator]) -> Callable[[Aggregate], tuple[Operator, ...]]:
@@ -129,7 +139,7 @@ def count(x: str | None = None) -> Aggregate:
     return Aggregate("count", () if x is None or x == "*" else (parse(x),))
 
 
-@function(_one(Sum), _field("sum"))
+@function(_one(Sum), _field("sum"), needs=_number)
 def sum(x: str) -> Aggregate:
     """Integers exactly (null or an error beyond int64), decimals exactly, floats as doubles."""
     return Aggregate("sum", (parse(x),))
@@ -155,13 +165,13 @@ def _lower_mean(_: Aggregate, states: States) -> pl.Series:
     return total.cast(pl.Float64) / count
 
 
-@function(_sum_and_count, _lower_mean)
+@function(_sum_and_count, _lower_mean, needs=_number)
 def mean(x: str) -> Aggregate:
     """The average; never overflows."""
     return Aggregate("mean", (parse(x),))
 
 
-@function(_one(Product), _field("product"))
+@function(_one(Product), _field("product"), needs=_number)
 def product(x: str) -> Aggregate:
     return Aggregate("product", (parse(x),))
 
@@ -173,7 +183,7 @@ def _lower_geometric_mean(_: Aggregate, states: States) -> pl.Series:
     return frame.select(pl.when((pl.col("count") > 0) & (pl.col("negatives") == 0)).then(found)).to_series()
 
 
-@function(lambda asked: (Logs(asked.inputs), Count(asked.inputs)), _lower_geometric_mean)
+@function(lambda asked: (Logs(asked.inputs), Count(asked.inputs)), _lower_geometric_mean, needs=_number)
 def geometric_mean(x: str) -> Aggregate:
     """Null when a value is negative, else 0 when one is zero."""
     return Aggregate("geometric_mean", (parse(x),))
@@ -189,24 +199,24 @@ def _spread(sample: bool, root: bool) -> Callable[[Aggregate, States], pl.Series
     return lower
 
 
-@function(_one(Moments), _spread(sample=True, root=False))
+@function(_one(Moments), _spread(sample=True, root=False), needs=_number)
 def variance(x: str) -> Aggregate:
     """Of a sample; null for one value."""
     return Aggregate("variance", (parse(x),))
 
 
-@function(_one(Moments), _spread(sample=False, root=False))
+@function(_one(Moments), _spread(sample=False, root=False), needs=_number)
 def variance_pop(x: str) -> Aggregate:
     return Aggregate("variance_pop", (parse(x),))
 
 
-@function(_one(Moments), _spread(sample=True, root=True))
+@function(_one(Moments), _spread(sample=True, root=True), needs=_number)
 def stddev(x: str) -> Aggregate:
     """Of a sample; null for one value."""
     return Aggregate("stddev", (parse(x),))
 
 
-@function(_one(Moments), _spread(sample=False, root=True))
+@function(_one(Moments), _spread(sample=False, root=True), needs=_number)
 def stddev_pop(x: str) -> Aggregate:
     return Aggregate("stddev_pop", (parse(x),))
 
@@ -219,7 +229,7 @@ def _lower_range(_: Aggregate, states: States) -> pl.Series:
     return most - least
 
 
-@function(lambda asked: (Max(asked.inputs), Min(asked.inputs)), _lower_range)
+@function(lambda asked: (Max(asked.inputs), Min(asked.inputs)), _lower_range, needs=_number_or_time)
 def range_(x: str) -> Aggregate:
     """max - min."""
     return Aggregate("range", (parse(x),))
@@ -269,7 +279,7 @@ def _lower_median(asked: Aggregate, states: States) -> pl.Series:
     return found.to_series()
 
 
-@function(_one(Bag), _lower_median)
+@function(_one(Bag), _lower_median, needs=_number)
 def median(x: str) -> Aggregate:
     """Exact; linear interpolation."""
     return Aggregate("median", (parse(x),))
@@ -290,7 +300,7 @@ def _lower_quantiles(several: Sequence[Aggregate], states: States) -> pl.DataFra
     return found
 
 
-@function(_one(Bag), _lower_quantile, _lower_quantiles)
+@function(_one(Bag), _lower_quantile, _lower_quantiles, needs=_number)
 def quantile(x: str, q: float) -> Aggregate:
     """Exact; linear interpolation between the neighbouring values, as Spark's `percentile`."""
     return Aggregate("quantile", (parse(x),), (("q", _share(q, "quantile")),))
@@ -315,7 +325,9 @@ def _positive(value: int, what: str) -> int:
 
 
 @function(
-    lambda asked: (Kll(asked.inputs, k=asked.param("k")),), lambda asked, states: states[0].quantile(asked.param("q"))
+    lambda asked: (Kll(asked.inputs, k=asked.param("k")),),
+    lambda asked, states: states[0].quantile(asked.param("q")),
+    needs=_number,
 )
 def approx_quantile(x: str, q: float, k: int = 200) -> Aggregate:
     """A KLL sketch of Apache DataSketches; a greater k is more exact and larger."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import polars as pl
 
+from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.expressions import Expression
 from windrow.plan import Group, Plan
 from windrow.query import Query, QueryError
@@ -57,15 +58,15 @@ class Binding:
         temporal = not self.measures[measure].is_integer()
         for (place, _), numbers in group.members.items():
             window = list(group.timelines)[place].window if len(group.timelines) < 8 else None
-            asked = plan.entries[numbers[0]].query
-            window = window or asked.window
+            whose = plan.entries[numbers[0]].query
+            window = window or whose.window
             if window.is_temporal != temporal:
                 kind = (
                     "a timestamp: write a duration such as '10 seconds'"
                     if temporal
                     else "a number: write plain numbers"
                 )
-                raise QueryError(f"query {asked.name!r}: {window} does not fit {measure!r}, which is {kind}")
+                raise QueryError(f"query {whose.name!r}: {window} does not fit {measure!r}, which is {kind}")
         for key in group.keys:
             dtype = self._column(key, f"query {query.name!r}: by")
             if dtype.is_nested():
@@ -86,6 +87,19 @@ class Binding:
                 types = [self._input(expression, named, text) for expression in operator.inputs]
                 if reason := operator.refusal(types):
                     raise QueryError(f"query {named.name!r}: {text}: {reason}")
+            for asked in signature.aggregates:
+                self._needs(asked, named)
+
+    def _needs(self, asked: Aggregate, query: Query) -> None:
+        """Refuse an aggregate whose function cannot take its input."""
+        for part in asked.parts:
+            self._needs(part, query)
+        if asked.inputs and not asked.parts:
+            dtype = self.inputs[asked.inputs[0].text]
+            if wanted := FUNCTIONS[asked.function].needs(dtype):
+                raise QueryError(
+                    f"query {query.name!r}: {asked.text} needs {wanted}, and {asked.inputs[0].text} is {dtype}"
+                )
 
     def _column(self, name: str, whose: str) -> pl.DataType:
         if name not in self._columns:
@@ -175,7 +189,7 @@ class Binding:
                 *self._prepared, *(one.meta.output_name() for one in extra)
             )
         except pl.exceptions.PolarsError as error:
-            raise InputError(f"this batch cannot be read: {error}") from error
+            raise InputError(f"this batch cannot be read: {str(error).splitlines()[0]}") from error
 
     def times(self, frame: pl.DataFrame, measure: str) -> pl.Series:
         """The times of a measure in whole units."""

@@ -11,6 +11,7 @@ says; it never moves back.
 from __future__ import annotations
 
 import time as clocks
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -92,6 +93,8 @@ class Engine:
         self._entries = [Entry(query) for query in ([queries] if isinstance(queries, Query) else queries)]
         self._plan = plan(self._entries, time, rates)
         self._measures: dict[str, Measure] = measures_of(self._plan.measures, time, lateness, updates)
+        self._closing: list[Entry] = []  # those that are being removed
+        self._overflowed: Counter[str] = Counter()
         self._bound: _Bound | None = None
         self._kept: Kept = {}
         self._late: list[pl.DataFrame] = []
@@ -289,6 +292,7 @@ class Engine:
                 self._measures = before
                 raise
         self._entries, self._plan = entries, planned
+        self._closing = [entry for entry in entries if entry.closing]
 
     def _step(self, moves: Mapping[str, int], changes: Mapping[Any, Change]) -> pl.DataFrame:
         """Move watermarks, emit what is due, and forget what is over."""
@@ -309,15 +313,18 @@ class Engine:
         for name, mark in moves.items():
             self._measures[name].watermark = mark
         results, overflows = bound.results.build(emitted)
+        self._overflowed += overflows
         self._counts = replace(
-            self._counts, results=self._counts.results + results.height, overflows=self._counts.overflows + overflows
+            self._counts,
+            results=self._counts.results + results.height,
+            overflows=self._counts.overflows + overflows.total(),
         )
         self._retire()
         return results
 
     def _retire(self) -> None:
         """Let go of queries that were being removed and have emitted their last window."""
-        done = [entry for entry in self._entries if entry.closing and self._is_over(entry)]
+        done = [entry for entry in self._closing if self._is_over(entry)]
         if done:
             self._change([entry for entry in self._entries if entry not in done])
 
@@ -343,7 +350,8 @@ class Engine:
         dtype = self._bound.binding.measures.get(name) if self._bound else None
         if dtype is None or dtype.is_integer() or abs(moment) > 2**57:
             return moment
-        return datetime.fromtimestamp(moment // 1_000_000, UTC).replace(microsecond=moment % 1_000_000)
+        shown = datetime.fromtimestamp(moment // 1_000_000, UTC).replace(microsecond=moment % 1_000_000)
+        return shown if getattr(dtype, "time_zone", None) else shown.replace(tzinfo=None)
 
     def _set_aside(self, events: pl.DataFrame) -> None:
         room = self._keep_late - sum(part.height for part in self._late)

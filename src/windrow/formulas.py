@@ -123,7 +123,11 @@ def _call(name: str, arguments: str) -> Aggregate:
         key = keyword[1] if keyword and keyword[1] in kinds else list(kinds)[number] if number < len(kinds) else None
         if key is None:
             raise ValueError(f"{name}({arguments}) has too many arguments")
-        read = _READERS.get(kinds[key], str)(keyword[2] if keyword and keyword[1] in kinds else value)
+        given_text = keyword[2] if keyword and keyword[1] in kinds else value
+        try:
+            read = _READERS.get(kinds[key], str)(given_text)
+        except ValueError:
+            raise ValueError(f"{name}({arguments}): {key} must be a number, not {given_text!r}") from None
         if keyword and keyword[1] in kinds:
             named[key] = read
         else:

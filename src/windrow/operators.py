@@ -86,10 +86,6 @@ class Operator:
         raise NotImplementedError
 
 
-def _numeric(kind: str, types: Sequence[pl.DataType]) -> str | None:
-    return None if types[0].is_numeric() else f"{kind} needs a number, and this is {types[0]}"
-
-
 def _valid(column: pl.Series, lo: Ints, hi: Ints) -> pl.Series | None:
     """Which ranges hold a state at all; None when all do."""
     if not column.null_count():
@@ -128,9 +124,6 @@ class Sum(Operator):
     """Integers in 128 bits, decimals exactly, floats as doubles; null where there was no value."""
 
     kind: ClassVar[str] = "sum"
-
-    def refusal(self, types: Sequence[pl.DataType]) -> str | None:
-        return _numeric(self.kind, types)
 
     def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         (dtype,) = types
@@ -242,9 +235,6 @@ def _codes(column: pl.Series) -> tuple[Ints, Any]:
 class Product(Operator):
     kind: ClassVar[str] = "product"
 
-    def refusal(self, types: Sequence[pl.DataType]) -> str | None:
-        return _numeric(self.kind, types)
-
     def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"product": pl.Float64()}
 
@@ -272,9 +262,6 @@ class Logs(Operator):
     """For the geometric mean: the sum of the logarithms of positive values, and how many were zero or negative."""
 
     kind: ClassVar[str] = "logs"
-
-    def refusal(self, types: Sequence[pl.DataType]) -> str | None:
-        return _numeric(self.kind, types)
 
     def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"logs": pl.Float64(), "zeros": pl.Int64(), "negatives": pl.Int64()}
@@ -304,9 +291,6 @@ class Moments(Operator):
     """Count, mean and M2 (the sum of squared distances from the mean), merged by the formula of Chan et al."""
 
     kind: ClassVar[str] = "moments"
-
-    def refusal(self, types: Sequence[pl.DataType]) -> str | None:
-        return _numeric(self.kind, types)
 
     def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"n": pl.Float64(), "mean": pl.Float64(), "m2": pl.Float64()}

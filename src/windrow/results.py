@@ -8,6 +8,7 @@ A query's row is null in the columns of aggregates that it does not have, and in
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -78,11 +79,11 @@ class ResultSchema:
         names = dict.fromkeys(asked.name for several in lists for asked in several)
         self.columns = {name: self.columns[name] for name in names}
 
-    def build(self, emitted: Iterable[Emitted]) -> tuple[pl.DataFrame, int]:
-        """The result table, and how many integer sums did not fit into int64."""
+    def build(self, emitted: Iterable[Emitted]) -> tuple[pl.DataFrame, Counter[str]]:
+        """The result table, and for each column how many integers did not fit into int64."""
         chunks = [one for one in emitted if len(one.answers.window)]
         if not chunks:
-            return self.empty, 0
+            return self.empty, Counter()
         window = [one.answers.window for one in chunks]
         start = np.concatenate([one.windows.start[at] for one, at in zip(chunks, window, strict=True)])
         end = np.concatenate([one.windows.end[at] for one, at in zip(chunks, window, strict=True)])
@@ -122,7 +123,7 @@ class ResultSchema:
         nulls = {key: pl.Series([None], dtype=self.keys[key]).new_from_index(0, whole.height) for key in missing}
         return {key: nulls[key] if key in nulls else whole[key] for key in self.keys}
 
-    def _values(self, chunks: list[Emitted], order: Any) -> tuple[list[pl.DataFrame], int]:
+    def _values(self, chunks: list[Emitted], order: Any) -> tuple[list[pl.DataFrame], Counter[str]]:
         """The columns of the aggregates, in frames of columns that the same chunks have."""
         users: dict[str, list[int]] = {name: [] for name in self.columns}
         for place, one in enumerate(chunks):
@@ -132,7 +133,8 @@ class ResultSchema:
         for name, places in users.items():
             together.setdefault(tuple(places), []).append(name)
         ends = np.cumsum([len(one.answers.window) for one in chunks])
-        frames, overflows = [], 0
+        frames: list[pl.DataFrame] = []
+        overflows: Counter[str] = Counter()
         for chosen, names in together.items():
             parts: list[pl.DataFrame] = []
             base = 0
@@ -152,14 +154,17 @@ class ResultSchema:
         return frames, overflows
 
 
-def _narrowed(columns: pl.DataFrame, row: Any) -> tuple[pl.DataFrame, int]:
-    """128-bit integers as int64, null where they do not fit; and how many of the rows do not."""
+def _narrowed(columns: pl.DataFrame, row: Any) -> tuple[pl.DataFrame, Counter[str]]:
+    """128-bit integers as int64, null where they do not fit; and for each column how many of the rows do not."""
     wide = [name for name, dtype in columns.schema.items() if dtype == pl.Int128()]
-    if not wide:
-        return columns, 0
-    fits = columns.with_columns(pl.col(wide).cast(pl.Int64, strict=False))
-    gone = [fits[name].is_null() & columns[name].is_not_null() for name in wide]
-    return fits, sum(int(lost.gather(row).sum()) for lost in gone if lost.any())
+    lost: Counter[str] = Counter()
+    if wide:
+        fits = columns.with_columns(pl.col(wide).cast(pl.Int64, strict=False))
+        for name in wide:
+            gone = fits[name].is_null() & columns[name].is_not_null()
+            lost[name] = int(gone.gather(row).sum()) if gone.any() else 0
+        columns = fits
+    return columns, +lost
 
 
 def _ranks(chunks: list[Emitted]) -> list[Any]:

@@ -87,9 +87,6 @@ class Kll(_Sketched):
     def text(self) -> str:
         return f"{super().text[:-1]}, {self.k})"
 
-    def refusal(self, types: Sequence[pl.DataType]) -> str | None:
-        return None if types[0].is_numeric() else f"approx_quantile needs a number, and this is {types[0]}"
-
     def _sketch(self, types: Sequence[pl.DataType]) -> sketches.Kll:
         return sketches.Kll(self.k)
 

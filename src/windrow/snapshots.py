@@ -62,7 +62,7 @@ def read(data: bytes, clock: Callable[[], int] | None) -> Engine:
     options: dict[str, Any] = {"clock": clock} if clock else {}
     lateness = {name: measure["lateness"] for name, measure in header["measures"].items()}
     engine = Engine([], header["time"], bad_events=header["bad_events"], order_by=header["order_by"], **options)
-    engine._entries = entries
+    engine._entries, engine._closing = entries, [entry for entry in entries if entry.closing]
     engine._rates = Rates(*header["rates"]) if header["rates"] else None
     apart = None if header["apart"] is None else frozenset(header["apart"])
     engine._plan = plan(entries, header["time"], engine._rates, apart)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-import polars as pl
-
 from windrow.binding import ARRIVAL
 from windrow.engine import Engine
 from windrow.frames import as_given, to_polars
@@ -38,6 +36,8 @@ def windows(
     if engine._bound is None:  # an empty table still has columns and types
         engine._bound = engine._bind(frame)
     results = engine.finish()
-    if overflows := engine.metrics.overflows:
-        raise OverflowError(f"{overflows} integer sums do not fit into 64 bits; sum a double or a decimal instead")
-    return as_given(results, data if not isinstance(data, pl.LazyFrame) else results)
+    for name, windows_lost in engine._overflowed.items():
+        raise OverflowError(
+            f"{name} does not fit into 64 bits in {windows_lost} windows; cast its input to a double or a decimal"
+        )
+    return as_given(results, data)

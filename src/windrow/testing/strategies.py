@@ -143,7 +143,7 @@ def queries(draw: st.DrawFn, name: str, measures: Sequence[str | None] = (None,)
         by=draw(st.sampled_from(KEYS)),
         where=draw(st.sampled_from(FILTERS)) if draw(st.booleans()) else None,
         time=draw(st.sampled_from(measures)),
-        distinct_on=draw(st.sampled_from(DISTINCT_ON)) if repeats and draw(rare) == 7 else (),
+        distinct_on=draw(st.sampled_from(DISTINCT_ON)) if draw(rare) == 7 else (),
     )
 
 
@@ -254,19 +254,23 @@ def _with_changes(
     draw: st.DrawFn, steps: Sequence[Step], asked: Sequence[Query], measures: Sequence[str | None]
 ) -> list[Step]:
     """Queries added and removed between the steps."""
-    there, spare = [query.name for query in asked], list(NAMES[len(asked) :])
+    there, spare = list(asked), list(NAMES[len(asked) :])
+    used = {query.time for query in asked}
     newest = 0
     found: list[Step] = []
     for step in steps:
         what = draw(st.sampled_from(("", "", "add", "remove", "close")))
+        # what an engine knows of a measure that no query asks for any longer is not defined
+        known = [one for one in measures if one not in used or any(q.time == one for q in there)] or [None]
         if what == "add" and spare:
-            query = draw(queries(spare.pop(0), measures, repeats=False))
+            query = draw(queries(spare.pop(0), known))
             since = draw(st.sampled_from((None, None, newest + 3, newest + 20, newest - 5)))
             found.append(Step("add", query, {"since": since}))
-            there.append(query.name)
+            there.append(query)
+            used.add(query.time)
         elif what in ("remove", "close") and there:
-            name = there.pop(draw(st.integers(0, len(there) - 1)))
-            found.append(Step("remove", name, {"when": "now" if what == "remove" else "windows_closed"}))
+            query = there.pop(draw(st.integers(0, len(there) - 1)))
+            found.append(Step("remove", query.name, {"when": "now" if what == "remove" else "windows_closed"}))
         newest = max([newest, *(row["t"] for row in step.value)])
         found.append(step)
     return found
