@@ -65,11 +65,14 @@ class Engine:
     """Answers queries over events that come in batches.
 
     time:        the column that windows are measured on, a timestamp or an integer; "arrival" for processing time
-    lateness:    how far events may be out of order; None if only `advance` moves the watermark; a mapping for several
-    measures updates:     how long emitted windows are kept to be emitted again when late events change them order_by:
-    columns that order events of the same time bad_events:  "raise" or "drop" for events without a time rates:
-    what is known of the stream, for the planner; measured on the first batch otherwise keep_late:   how many dropped
-    events `late_events` keeps at most
+    lateness:    how far events may be out of order; None if only `advance` moves the watermark
+    updates:     how long emitted windows are kept to be emitted again when late events change them
+                 (both: one length for the engine's own measure, or a mapping from measures to lengths)
+    order_by:    columns that order events of the same time
+    bad_events:  "raise" or "drop" for events without a time
+    rates:       what is known of the stream, for the planner; measured on the first batch otherwise
+    keep_late:   how many dropped events `late_events` keeps at most
+    clock:       microseconds since 1970, for "arrival"
     """
 
     def __init__(
@@ -129,6 +132,7 @@ class Engine:
         taken = take(events, bound.states.values(), self._measures, self._kept, spans)
 
         self._bound, self._plan, self._rates = bound, bound.plan, bound.rates  # from here on nothing is refused
+        bound.columns |= {name: dtype for name, dtype in frame.schema.items() if name not in bound.columns}
         self._kept |= taken.kept
         for state, table in taken.slices:
             state.absorb(table)
@@ -284,7 +288,7 @@ class Engine:
         planned = plan(entries, self._time, self._rates, self._bound.plan.apart if self._bound else None)
         measures = measures_of(planned.measures, self._time, self._lateness, self._updates)
         before = self._measures
-        self._measures = measures | {name: one for name, one in before.items() if name in measures}
+        self._measures = measures | before  # one that no query asks for now keeps its watermark
         if self._bound is not None:
             try:
                 self._bound = self._bound_to(planned, self._rates, self._bound.columns, self._bound.states)

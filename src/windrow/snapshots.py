@@ -60,7 +60,9 @@ def read(data: bytes, clock: Callable[[], int] | None) -> Engine:
     header, tables = unpack(data)
     entries = [Entry(Query.from_dict(query), *rest) for query, *rest in header["entries"]]
     options: dict[str, Any] = {"clock": clock} if clock else {}
-    lateness = {name: measure["lateness"] for name, measure in header["measures"].items()}
+    lateness, updates = (
+        {name: measure[length] for name, measure in header["measures"].items()} for length in ("lateness", "updates")
+    )
     engine = Engine([], header["time"], bad_events=header["bad_events"], order_by=header["order_by"], **options)
     engine._entries, engine._closing = entries, [entry for entry in entries if entry.closing]
     engine._rates = Rates(*header["rates"]) if header["rates"] else None
@@ -70,7 +72,7 @@ def read(data: bytes, clock: Callable[[], int] | None) -> Engine:
         raise ValueError("this snapshot was taken under another plan than its queries have here")
     engine._keep_late, engine._arrived, engine._finished = header["keep_late"], header["arrived"], header["finished"]
     engine._measures = {name: Measure(**measure) for name, measure in header["measures"].items()}
-    engine._lateness = lateness
+    engine._lateness, engine._updates = lateness, updates
     engine._counts = Metrics(**header["counts"])
     engine._kept = {
         (name, tuple(on), since): tables[f"kept {number}"] for number, (name, on, since) in enumerate(header["kept"])
