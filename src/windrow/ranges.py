@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 Ints = npt.NDArray[np.int64]
 Arrays = tuple[npt.NDArray[np.generic], ...]
@@ -90,6 +91,14 @@ def _absorb(
     held = tuple(array[target] for array in into)
     for array, merged in zip(into, merge(held, taken) if from_left else merge(taken, held), strict=True):
         array[target] = merged
+
+
+def running_max(values: Ints, segment: Ints) -> Ints:
+    """The greatest value so far within each segment; segments are numbered in order."""
+    if bool(((segment[1:] != segment[:-1]) | (values[1:] >= values[:-1])).all()):
+        return values
+    table = pl.DataFrame({"segment": segment, "value": values})
+    return table.select(pl.col("value").cum_max().over("segment")).to_series().to_numpy()
 
 
 def ramp(counts: Ints) -> Ints:

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from windrow.plan import Timeline
-from windrow.ranges import Ints
+from windrow.ranges import Ints, running_max
 from windrow.windows import INT64_MAX, INT64_MIN, Session
 
 
@@ -39,8 +38,7 @@ class Runs:
 
     def reached(self) -> Ints:
         """The latest time of the key so far; runs of late events may lie within others."""
-        table = pl.DataFrame({"key": self.key, "last": self.last})
-        return table.select(pl.col("last").cum_max().over("key")).to_series().to_numpy()
+        return running_max(self.last, self.key)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ import polars as pl
 from windrow.frames import run_numbers
 from windrow.operators import Fields
 from windrow.plan import Held
+from windrow.ranges import running_max
 from windrow.selections import Choices, Selection
 
 VERSION = 1
@@ -105,8 +106,7 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
     numbers = run_numbers(table, schema.identity)
     fresh = np.append(True, numbers[1:] != numbers[:-1])
     if schema.gap is not None:
-        slices = table.select("last", slice=pl.Series(numbers))
-        reached = slices.select(pl.col("last").cum_max().over("slice")).to_series().to_numpy()
+        reached = running_max(table["last"].to_numpy(), numbers)
         fresh[1:] |= table["first"].to_numpy()[1:] - reached[:-1] > schema.gap
     if fresh.all():
         return table
