@@ -93,6 +93,10 @@ def _valid(column: pl.Series, lo: Ints, hi: Ints) -> pl.Series | None:
     return pl.Series(ranges.differences(column.is_not_null().to_numpy().astype(np.int64), lo, hi) > 0)
 
 
+def _filled(column: pl.Series, identity: float) -> pl.Series:
+    return column.fill_null(identity) if column.null_count() else column
+
+
 def _masked(found: pl.Series, valid: pl.Series | None) -> pl.Series:
     return found if valid is None else found.set(~valid, None)
 
@@ -115,7 +119,7 @@ class Count(Operator):
         return {"count": pl.col(names["count"]).sum()}
 
     def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
-        counts = state["count"].fill_null(0).to_numpy()
+        counts = _filled(state["count"], 0).to_numpy()
         return Fields(count=pl.Series(ranges.differences(counts, lo, hi)))
 
 
@@ -146,7 +150,7 @@ class Sum(Operator):
     def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
         column = state["sum"]
         valid = _valid(column, lo, hi)
-        column = column.fill_null(0)
+        column = _filled(column, 0)
         if column.dtype == pl.Float64():
             (total,) = ranges.fold((column.to_numpy(),), _add, (0.0,), lo, hi)
             return Fields(sum=_masked(pl.Series(total), valid))
@@ -216,14 +220,14 @@ def _codes(column: pl.Series) -> tuple[Ints, Any]:
     dtype = column.dtype
     physical = column.to_physical()
     if dtype.is_float():
-        bits = physical.fill_null(0.0).cast(pl.Float64).to_numpy().copy()
+        bits = _filled(physical, 0.0).cast(pl.Float64).to_numpy().copy()
         bits[np.isnan(bits)] = np.nan  # one bit pattern for every NaN
         whole = bits.view(np.int64)
         return whole ^ ((whole >> 63) & np.int64(2**63 - 1)), lambda codes, valid: _masked(
             pl.Series((codes ^ ((codes >> 63) & np.int64(2**63 - 1))).view(np.float64)), valid
         ).cast(dtype)
     if physical.dtype.is_integer() and physical.dtype not in (pl.UInt64(), pl.Int128()):
-        return physical.fill_null(0).cast(
+        return _filled(physical, 0).cast(
             pl.Int64
         ).to_numpy(), lambda codes, valid: _masked(pl.Series(codes), valid).cast(physical.dtype).cast(dtype)
     distinct = column.drop_nulls().unique().sort()
@@ -248,7 +252,7 @@ class Product(Operator):
 
     def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
         column = state["product"]
-        (total,) = ranges.fold((column.fill_null(1.0).to_numpy(),), _multiply, (1.0,), lo, hi)
+        (total,) = ranges.fold((_filled(column, 1.0).to_numpy(),), _multiply, (1.0,), lo, hi)
         return Fields(product=_masked(pl.Series(total), _valid(column, lo, hi)))
 
 
@@ -278,11 +282,11 @@ class Logs(Operator):
         return {field: pl.col(name).sum() for field, name in names.items()}
 
     def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
-        (logs,) = ranges.fold((state["logs"].fill_null(0.0).to_numpy(),), _add, (0.0,), lo, hi)
+        (logs,) = ranges.fold((_filled(state["logs"], 0.0).to_numpy(),), _add, (0.0,), lo, hi)
         return Fields(
             logs=pl.Series(logs),
-            zeros=pl.Series(ranges.differences(state["zeros"].fill_null(0).to_numpy(), lo, hi)),
-            negatives=pl.Series(ranges.differences(state["negatives"].fill_null(0).to_numpy(), lo, hi)),
+            zeros=pl.Series(ranges.differences(_filled(state["zeros"], 0).to_numpy(), lo, hi)),
+            negatives=pl.Series(ranges.differences(_filled(state["negatives"], 0).to_numpy(), lo, hi)),
         )
 
 
@@ -306,7 +310,7 @@ class Moments(Operator):
         return {"n": n.sum(), "mean": whole, "m2": (m2 + n * (mean - whole).pow(2)).sum()}
 
     def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
-        leaves = tuple(state[field].fill_null(0.0).to_numpy() for field in ("n", "mean", "m2"))
+        leaves = tuple(_filled(state[field], 0.0).to_numpy() for field in ("n", "mean", "m2"))
         n, mean, m2 = ranges.fold(leaves, _chan, (0.0, 0.0, 0.0), lo, hi)
         return Fields(n=pl.Series(n), mean=pl.Series(mean), m2=pl.Series(m2))
 

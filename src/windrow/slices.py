@@ -112,8 +112,8 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
         return table
     shared = ~fresh
     shared[:-1] |= ~fresh[1:]
-    numbered = table.with_columns(pl.Series("_run", np.cumsum(fresh)))
-    several = numbered.filter(pl.Series(shared)) if not shared.all() else numbered
+    run = np.cumsum(fresh)
+    several = table if shared.all() else table.filter(pl.Series(shared))
     runs = [pl.col("first").min(), pl.col("last").max()] if schema.gap is not None else []
     choices = Choices(schema.selections(lambda one: schema.state(several, one)), several.height)
     states = [
@@ -122,36 +122,39 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
         if not isinstance(one.operator, Selection)
         for name, merged in one.operator.merge(schema.names[one]).items()
     ]
-    groups = several.with_columns(choices.columns).group_by(pl.col("_run").set_sorted(), maintain_order=True)
+    numbered = several.with_columns(pl.Series("_run", run[shared]).set_sorted(), *choices.columns)
     first = [pl.col(column).first() for column in schema.identity]
-    merged_rows = settle(groups.agg(*first, *runs, *states, *choices.lifts()), schema, choices)
+    grouped = numbered.group_by("_run", maintain_order=True).agg(*first, *runs, *states, *choices.lifts())
+    merged_rows = settle(grouped, schema, choices)
     if shared.all():
-        return merged_rows.select(*schema.columns)
-    alone = numbered.filter(pl.Series(~shared))
-    both = pl.concat([alone, merged_rows.select(alone.columns)])
-    return both.sort("_run").drop("_run")
+        return merged_rows
+    places = np.argsort(np.concatenate((run[~shared], grouped["_run"].to_numpy())), kind="stable")
+    return pl.concat([table.filter(pl.Series(~shared)), merged_rows])[places]
 
 
-def settle(table: pl.DataFrame, schema: SliceSchema, choices: Choices, lifted: bool = False) -> pl.DataFrame:
-    """What the operators do once per table, after the expressions of a `group_by`; then the declared types."""
+def settle(
+    table: pl.DataFrame,
+    schema: SliceSchema,
+    choices: Choices,
+    known: Mapping[str, pl.Series] | None = None,
+    lifted: bool = False,
+) -> pl.DataFrame:
+    """A slice table from a `group_by`: what operators do once per table, columns `known` already, declared types."""
     chosen = choices.chosen(table)
-    settled: dict[str, pl.Series] = {}
+    settled = dict(known or {})
     for one in schema.held:
         names = schema.names[one]
         state = Fields({name: table[column] for name, column in names.items() if column in table.columns})
         state.types = schema.input_types(one)
         done = one.operator.settle(state) if lifted else one.operator.settle_merged(state)
-        done = chosen.get(one.text, done)
-        if done is not state:
-            settled |= {names[name]: column for name, column in done.items()}
-    if settled:
-        table = table.with_columns(column.alias(name) for name, column in settled.items())
-    wrong = [
-        pl.col(name).cast(dtype)
-        for name, dtype in schema.columns.items()
-        if name in table.columns and table.schema[name] != dtype
-    ]
-    return table.with_columns(wrong) if wrong else table
+        settled |= {names[name]: column for name, column in chosen.get(one.text, done).items()}
+    columns = [settled[name] if name in settled else table[name] for name in schema.columns]
+    return pl.DataFrame(
+        [
+            (column if column.dtype == dtype else column.cast(dtype)).alias(name)
+            for column, (name, dtype) in zip(columns, schema.columns.items(), strict=True)
+        ]
+    )
 
 
 def pack(header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> bytes:

@@ -145,10 +145,10 @@ def slice(batch: pl.DataFrame, measure: str, edges: Edges, schema: SliceSchema) 
     keys = [pl.col(key_column(key)).alias(key) for key in schema.keys]
     numbered = batch.with_columns(pl.Series("slice_start", numbers), *choices.columns)
     table = numbered.group_by(*keys, "slice_start", *barred).agg(*lifts, *choices.lifts())
-    table = table.with_columns(pl.Series("slice_start", before[table["slice_start"].to_numpy()]))
+    known = {"slice_start": pl.Series(before[table["slice_start"].to_numpy()])}
     if schema.gap is not None and not barred:
-        table = table.with_columns(barred=pl.lit(0, pl.Int32))
-    table = settle(table, schema, choices, lifted=True).select(*schema.columns)
+        known["barred"] = pl.zeros(table.height, pl.Int32, eager=True)
+    table = settle(table, schema, choices, known, lifted=True)
     return merge([table], schema) if schema.gap is not None else table
 
 
