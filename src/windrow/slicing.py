@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -143,13 +144,42 @@ def slice(batch: pl.DataFrame, measure: str, edges: Edges, schema: SliceSchema) 
         lifts += [pl.col(time).min().alias("first"), pl.col(time).max().alias("last")]
     choices = Choices(schema.selections(lambda one: _places(batch, one, time, schema)), batch.height, in_order=True)
     keys = [pl.col(key_column(key)).alias(key) for key in schema.keys]
+    coded = None if in_order else _with_key(batch, schema, numbers, len(before))
+    if coded is not None:
+        keys, numbers = [], coded.numbers
     numbered = batch.with_columns(pl.Series("slice_start", numbers), *choices.columns)
     table = numbered.group_by(*keys, "slice_start", *barred).agg(*lifts, *choices.lifts())
-    known = {"slice_start": pl.Series(before[table["slice_start"].to_numpy()])}
+    found = table["slice_start"].to_numpy()
+    known = {} if coded is None else {coded.name: pl.Series(found.astype(np.int64) // len(before) + coded.least)}
+    known["slice_start"] = pl.Series(before[found % len(before)])
     if schema.gap is not None and not barred:
         known["barred"] = pl.zeros(table.height, pl.Int32, eager=True)
     table = settle(table, schema, choices, known, lifted=True)
     return merge([table], schema) if schema.gap is not None else table
+
+
+class _Coded(NamedTuple):
+    name: str  # of the key
+    least: int
+    numbers: npt.NDArray[np.uint32]
+
+
+def _with_key(batch: pl.DataFrame, schema: SliceSchema, numbers: npt.NDArray[np.uint32], size: int) -> _Coded | None:
+    """One number for key and stretch, where there is one key of integers close together.
+
+    Polars groups events that are not in order twice as fast by one column as by two.
+    """
+    if len(schema.keys) != 1:
+        return None
+    ((name, dtype),) = schema.keys.items()
+    column = batch[key_column(name)]
+    if not dtype.is_integer() or dtype in (pl.UInt64(), pl.Int128()) or column.null_count():
+        return None
+    least, most = int(column.min()), int(column.max())  # type: ignore[arg-type]
+    if (most - least + 1) * size >= 2**32:
+        return None
+    codes = (column.cast(pl.Int64).to_numpy() - least).astype(np.uint32)
+    return _Coded(name, least, codes * np.uint32(size) + numbers)
 
 
 def key_column(name: str) -> str:

@@ -271,6 +271,7 @@ def _with_changes(
         elif what in ("remove", "close") and there:
             query = there.pop(draw(st.integers(0, len(there) - 1)))
             found.append(Step("remove", query.name, {"when": "now" if what == "remove" else "windows_closed"}))
-        newest = max([newest, *(row["t"] for row in step.value)])
+        if step.action == "input":
+            newest = max([newest, *(row["t"] for row in step.value)])
         found.append(step)
     return found
