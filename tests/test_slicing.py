@@ -1,4 +1,4 @@
-"""Which slice an event falls into: every way to find it agrees with the definition, the last edge at or before its time."""
+"""Which slice an event falls into: every way to find it agrees with the definition, the last edge before its time."""
 
 from typing import Any
 
