@@ -1,7 +1,8 @@
 """A second oracle, that nobody here wrote: DuckDB answers the same windows in SQL over a few ten thousand events.
 
 Tumbling windows are a `GROUP BY` of a floor, sliding ones a join with the list of their starts, sessions the textbook
-`lag` and running sum. Both the whole table and a stream in disordered batches must agree.
+`lag` and running sum (over a RANGE: whichever of several events of the same time is marked, all are in its session).
+Both the whole table and a stream in disordered batches must agree.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ SESSION = f"""
         SELECT *, CASE WHEN t - lag(t) OVER w <= {GAP} THEN 0 ELSE 1 END AS fresh
         FROM events WINDOW w AS (PARTITION BY k ORDER BY t)
     ), numbered AS (
-        SELECT *, sum(fresh) OVER (PARTITION BY k ORDER BY t ROWS UNBOUNDED PRECEDING) AS session FROM marked
+        SELECT *, sum(fresh) OVER (PARTITION BY k ORDER BY t RANGE UNBOUNDED PRECEDING) AS session FROM marked
     )
     SELECT k, min(t) AS window_start, max(t) + {GAP} AS window_end, {SELECTED}
     FROM numbered GROUP BY k, session

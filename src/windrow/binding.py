@@ -19,6 +19,7 @@ from windrow.plan import Group, Plan
 from windrow.query import Query, QueryError
 from windrow.slices import SliceSchema
 from windrow.slicing import filter_column, input_column, key_column, time_column
+from windrow.windows import FURTHEST
 
 ARRIVAL = "arrival"  # the measure that stands for processing time
 
@@ -37,6 +38,7 @@ class Binding:
         self.measures: dict[str, pl.DataType] = {}
         self.needed: dict[str, pl.DataType] = {}
         self._prepared: dict[str, pl.Expr] = {}
+        self._scales: dict[str, int] = {}  # microseconds in a unit of a time column
         self._ordered = any(one.operator.ordered for group in plan.groups for one in group.held)
         for column in order_by:
             self._column(column, "order_by")
@@ -118,13 +120,15 @@ class Binding:
             return pl.Datetime("us", "UTC")
         dtype = self._column(name, whose)
         column = pl.col(name)
-        if isinstance(dtype, pl.Datetime):
-            scale = {"ns": column.to_physical() // 1000, "us": column.to_physical(), "ms": column.to_physical() * 1000}
-            self._prepared[time_column(name)] = scale[dtype.time_unit]
+        if isinstance(dtype, pl.Datetime) and dtype.time_unit == "ns":
+            self._prepared[time_column(name)] = column.to_physical() // 1000
             return pl.Datetime("us", dtype.time_zone)
-        if dtype == pl.Date():
-            self._prepared[time_column(name)] = column.cast(pl.Datetime("us")).to_physical()
-            return pl.Datetime("us")
+        if isinstance(dtype, pl.Datetime | pl.Date):
+            unit = dtype.time_unit if isinstance(dtype, pl.Datetime) else "day"
+            self._scales[name] = {"us": 1, "ms": 1000, "day": 86_400_000_000}[unit]
+            units = column.to_physical().cast(pl.Int64)
+            self._prepared[time_column(name)] = units * self._scales[name] if self._scales[name] > 1 else units
+            return pl.Datetime("us", dtype.time_zone if isinstance(dtype, pl.Datetime) else None)
         if dtype.is_integer():
             self._prepared[time_column(name)] = column.cast(pl.Int64)
             return pl.Int64()
@@ -157,7 +161,8 @@ class Binding:
     def schema(self, group: Group, shared: bool) -> SliceSchema:
         """What a group keeps, or what it makes of events, `shared` with the groups that are rolled up from it."""
         _, held, gap = group.needs(shared)
-        return SliceSchema({key: self.keys[key] for key in group.keys}, held, self.inputs, self.place, gap)
+        keys = {key_column(key): self.keys[key] for key in group.keys}
+        return SliceSchema(keys, held, self.inputs, self.place, gap)
 
     def checked(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The batch, if its columns are still what they were."""
@@ -172,6 +177,10 @@ class Binding:
                 nulls.append(pl.col(name).cast(dtype))
             elif now != dtype:
                 raise InputError(f"column {name!r} is {now} in this batch, and was {dtype} before")
+        for name, scale in self._scales.items():
+            units = frame[name].to_physical().drop_nulls()
+            if scale > 1 and len(units) and max(abs(int(units.min())), abs(int(units.max()))) > FURTHEST // scale:  # type: ignore[arg-type]
+                raise InputError(f"{name!r} holds times so far out that they cannot be written in microseconds")
         return frame.with_columns(nulls) if nulls else frame
 
     def prepare(self, frame: pl.DataFrame, arrived: int, clock: Callable[[], int]) -> pl.DataFrame:

@@ -16,7 +16,7 @@ from windrow.assembly import Lattices
 from windrow.frames import join_keys
 from windrow.ranges import Ints
 from windrow.sessions import left_out
-from windrow.slicing import filter_column, key_column, slice, time_column
+from windrow.slicing import filter_column, slice, time_column
 from windrow.state import GroupState
 from windrow.windows import INT64_MIN, Session
 
@@ -90,7 +90,7 @@ def _sessions(state: GroupState, events: pl.DataFrame, time: Ints, frozen: int) 
     keys = list(state.schema.keys)
     rows = state.rows
     if keys:
-        named = events.select(pl.col(key_column(key)).alias(key) for key in keys)
+        named = events.select(keys)
         late = named.filter(pl.Series(time < frozen)).unique().with_row_index("_number")
         numbered = join_keys(named.with_row_index("_event"), late, keys, "inner")
         at, key = numbered["_event"].to_numpy(), numbered["_number"].cast(pl.Int64).to_numpy()

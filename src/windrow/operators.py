@@ -303,6 +303,9 @@ class Moments(Operator):
         x = of.columns[0].cast(pl.Float64)
         return {"n": x.is_not_null().sum(), "mean": x.mean(), "m2": x.var(ddof=0) * x.count()}
 
+    def settle(self, state: Fields) -> Fields:
+        return Fields(n=state["n"], mean=state["mean"], m2=_filled(state["m2"], 0.0))
+
     def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
         n, mean, m2 = (pl.col(names[field]) for field in ("n", "mean", "m2"))
         pivot = mean.drop_nulls().first()  # means are averaged as distances, so that large ones do not cancel

@@ -261,6 +261,8 @@ def plan(
     names: set[str] = set()
     for number, entry in enumerate(entries):
         query = entry.query
+        if not isinstance(query, Query):
+            raise QueryError(f"expected a Query, not {query!r}")
         if query.name in names:
             raise QueryError(f"two queries are called {query.name!r}")
         names.add(query.name)

@@ -21,6 +21,7 @@ from windrow.frames import as_given, join_keys, to_polars
 from windrow.plan import Held
 from windrow.query import Query, QueryError
 from windrow.revisions import Emitted
+from windrow.slicing import key_column
 from windrow.state import GroupState
 
 RESULT_COLUMNS = ("query", "window_start", "window_end", "revision", "retracted")
@@ -107,21 +108,18 @@ class ResultSchema:
     def _keys(self, chunks: list[Emitted], order: Any) -> dict[str, pl.Series]:
         if not self.keys:
             return {}
-        frames = [
-            one.keys.keys_at(one.windows.key[one.answers.window])
-            if one.keys.keys.width
-            else pl.DataFrame(
-                {
-                    key: pl.Series([None], dtype=dtype).new_from_index(0, len(one.answers.window))
-                    for key, dtype in self.keys.items()
-                }
-            )
-            for one in chunks
-        ]
-        whole = pl.concat(frames, how="diagonal")[order]
-        missing = [key for key in self.keys if key not in whole.columns]
-        nulls = {key: pl.Series([None], dtype=self.keys[key]).new_from_index(0, whole.height) for key in missing}
-        return {key: nulls[key] if key in nulls else whole[key] for key in self.keys}
+        frames = [one.keys.keys_at(one.windows.key[one.answers.window]) for one in chunks]
+        sizes = [len(one.answers.window) for one in chunks]
+        found = {}
+        for key, dtype in self.keys.items():
+            name = key_column(key)
+            nothing = pl.Series([None], dtype=dtype)
+            parts = [
+                frame[name] if name in frame.columns else nothing.new_from_index(0, size)
+                for frame, size in zip(frames, sizes, strict=True)
+            ]
+            found[key] = pl.concat([part.alias(key) for part in parts]).gather(order)
+        return found
 
     def _values(self, chunks: list[Emitted], order: Any) -> tuple[list[pl.DataFrame], Counter[str]]:
         """The columns of the aggregates, in frames of columns that the same chunks have."""

@@ -3,7 +3,7 @@
 A row is one slice of one key: the events between two neighbouring edges, or, where sessions are asked for, one run of
 them that is connected under the group's smallest gap.
 
-    keys │ slice_start │ [barred │ first │ last] │ count().count │ sum(speed).sum │ …
+    key:car … │ slice_start │ [barred │ first │ last] │ count().count │ sum(speed).sum │ …
 
 - `slice_start` is the edge at or before the slice's events, INT64_MIN where there is none; the edge after it ends the
   slice.
@@ -180,11 +180,13 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
     if version != VERSION:
         raise ValueError(f"this snapshot has version {version}; this windrow reads version {VERSION}")
     tables, at = {}, 0
-    for name, size in header["tables"].items():
-        if at + size > len(rest):
-            raise ValueError(
-                f"this snapshot is cut short: {len(rest)} of {sum(header['tables'].values())} bytes are there"
-            )
-        tables[name] = pl.read_ipc_stream(io.BytesIO(rest[at : at + size]))
-        at += size
+    try:
+        sizes = dict(header["tables"])
+        if sum(sizes.values()) > len(rest):
+            raise ValueError(f"this snapshot is cut short: {len(rest)} of {sum(sizes.values())} bytes are there")
+        for name, size in sizes.items():
+            tables[name] = pl.read_ipc_stream(io.BytesIO(rest[at : at + size]))
+            at += size
+    except (KeyError, TypeError, pl.exceptions.PolarsError) as error:
+        raise ValueError(f"this snapshot is damaged: {type(error).__name__}: {error}") from error
     return header, tables

@@ -143,7 +143,7 @@ def slice(batch: pl.DataFrame, measure: str, edges: Edges, schema: SliceSchema) 
     if schema.gap is not None:
         lifts += [pl.col(time).min().alias("first"), pl.col(time).max().alias("last")]
     choices = Choices(schema.selections(lambda one: _places(batch, one, time, schema)), batch.height, in_order=True)
-    keys = [pl.col(key_column(key)).alias(key) for key in schema.keys]
+    keys = list(schema.keys)
     coded = None if in_order else _with_key(batch, schema, numbers, len(before))
     if coded is not None:
         keys, numbers = [], coded.numbers
@@ -172,7 +172,7 @@ def _with_key(batch: pl.DataFrame, schema: SliceSchema, numbers: npt.NDArray[np.
     if len(schema.keys) != 1:
         return None
     ((name, dtype),) = schema.keys.items()
-    column = batch[key_column(name)]
+    column = batch[name]
     if not dtype.is_integer() or dtype in (pl.UInt64(), pl.Int128()) or column.null_count():
         return None
     least, most = int(column.min()), int(column.max())  # type: ignore[arg-type]

@@ -54,10 +54,18 @@ def write(engine: Engine) -> bytes:
 
 
 def read(data: bytes, clock: Callable[[], int] | None) -> Engine:
+    """The engine of a snapshot, or an error that says what is wrong with it."""
+    header, tables = unpack(data)
+    try:
+        return _engine(header, tables, clock)
+    except (KeyError, TypeError, pl.exceptions.PolarsError) as error:
+        raise ValueError(f"this snapshot is damaged: {type(error).__name__}: {error}") from error
+
+
+def _engine(header: dict[str, Any], tables: dict[str, pl.DataFrame], clock: Callable[[], int] | None) -> Engine:
     from windrow.engine import Engine, Metrics
     from windrow.measures import Measure
 
-    header, tables = unpack(data)
     entries = [Entry(Query.from_dict(query), *rest) for query, *rest in header["entries"]]
     options: dict[str, Any] = {"clock": clock} if clock else {}
     lateness, updates = (
