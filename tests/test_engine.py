@@ -82,8 +82,8 @@ def test_an_empty_table_still_has_columns_and_types() -> None:
 def test_a_column_of_nulls_takes_the_type_that_it_had() -> None:
     engine = wr.Engine(HOURLY, "at")
     engine.push(rides())
-    engine.push(pl.DataFrame({"at": [NOON + timedelta(hours=3)], "car": [None], "km": [None]}, schema_overrides={"at": pl.Datetime("us", "UTC")}))
-    assert engine.finish().filter(pl.col("car").is_null())["sum(km)"].to_list() == [8.0, None]
+    engine.push(rides()[-1:].select(pl.col("at") + timedelta(hours=1), car=pl.lit(None), km=pl.lit(None)))
+    assert engine.finish().rows()[-1][1:] == (None, NOON + timedelta(hours=3), NOON + timedelta(hours=4), 0, 1, None)
 
 
 def test_results_of_one_query_have_its_own_columns() -> None:
@@ -152,7 +152,10 @@ def test_arrival_is_the_clock_s_time() -> None:
 
 
 def test_several_measures_have_a_watermark_each() -> None:
-    queries = [wr.Query("time", wr.tumbling("1 hour"), "count()"), wr.Query("way", wr.tumbling(4), "count()", time="km")]
+    queries = [
+        wr.Query("time", wr.tumbling("1 hour"), "count()"),
+        wr.Query("way", wr.tumbling(4), "count()", time="km"),
+    ]
     frame = rides().with_columns(pl.col("km").cast(pl.Int64))
     engine = wr.Engine(queries, "at", lateness={"at": "30 minutes", "km": 2})
     found = engine.push(frame)
@@ -176,7 +179,7 @@ def test_a_sum_beyond_int64_is_null_and_counted_in_a_stream() -> None:
 
 
 def test_a_sum_beyond_int64_raises_in_a_whole_table() -> None:
-    with pytest.raises(OverflowError, match="1 integer sum"):
+    with pytest.raises(OverflowError, match=r"sum\(x\) does not fit into 64 bits in 1 window"):
         wr.windows(LARGE, wr.Query("q", wr.tumbling(10), "sum(x)", by="k"), "t")
     found = wr.windows(LARGE, wr.Query("q", wr.tumbling(10), "mean(x)", by="k"), "t")
     assert found["mean(x)"].to_list() == [float(INT64_MAX)] * 2
@@ -192,7 +195,10 @@ def test_sums_are_exact_in_128_bits_on_the_way() -> None:
     assert whole["mean(x)"].to_list() == [1.75]
     assert found.filter(pl.col("window_start") == -2)["sum(x)"].to_list() == [None]
     unsigned = pl.DataFrame({"t": [0, 1], "x": [2**64 - 1, 1]}, schema={"t": pl.Int64, "x": pl.UInt64})
-    assert wr.windows(unsigned, wr.Query("q", wr.tumbling(5), ["mean(x)", "max(x)"]), "t").row(0)[-2:] == (2.0**63, 2**64 - 1)
+    assert wr.windows(unsigned, wr.Query("q", wr.tumbling(5), ["mean(x)", "max(x)"]), "t").row(0)[-2:] == (
+        2.0**63,
+        2**64 - 1,
+    )
 
 
 def test_decimals_are_summed_exactly() -> None:
@@ -246,7 +252,9 @@ def test_explain_says_what_is_shared() -> None:
     assert (fine["keys"], coarse["keys"]) == (["car", "city"], ["city"])
     assert coarse["windows"] == 2
     assert {"sum(x)", "count(x)", "count()"} <= set(fine["operators"])
-    assert len([one for one in fine["operators"] if one.startswith("sum(x)")]) <= 2  # shared by mean and sum; one filtered
+    assert (
+        len([one for one in fine["operators"] if one.startswith("sum(x)")]) <= 2
+    )  # shared by mean and sum; one filtered
     assert [one.name for one in engine.queries] == ["fine", "coarse", "visits"]
 
 
@@ -268,8 +276,8 @@ def test_state_stays_bounded_on_a_long_stream() -> None:
     engine = wr.Engine(queries, "t", lateness=10, updates=10)
     live, size = [], []
     for n in range(60):
-        t = np.arange(n * 40, n * 40 + 40)
-        engine.push(pl.DataFrame({"t": np.append(t, t[:1] - 15), "k": ["a", "b"] * 20 + ["a"], "x": np.ones(41)}))
+        t = np.arange(n * 40, n * 40 + 30)  # then a pause, in which sessions close
+        engine.push(pl.DataFrame({"t": np.append(t, t[:1] - 25), "k": ["a", "b"] * 15 + ["a"], "x": np.ones(31)}))
         live.append(engine.metrics.slices)
         size.append(len(engine.snapshot()))
     assert max(live[10:]) <= 1.2 * max(live[:10])
@@ -279,7 +287,9 @@ def test_state_stays_bounded_on_a_long_stream() -> None:
 
 def test_ten_thousand_queries_are_planned_in_well_under_two_seconds() -> None:
     aggregates = [wr.count(), wr.mean("x"), wr.quantile("x", 0.9)]
-    queries = [wr.Query(f"q{n}", wr.sliding(n % 997 + 1, n % 89 + 1), aggregates[: n % 3 + 1], by="k") for n in range(10_000)]
+    queries = [
+        wr.Query(f"q{n}", wr.sliding(n % 997 + 1, n % 89 + 1), aggregates[: n % 3 + 1], by="k") for n in range(10_000)
+    ]
     began = clocks.perf_counter()
     planned = wr.plan(queries, "t")
     assert clocks.perf_counter() - began < 1

@@ -78,7 +78,10 @@ MISFITS: list[tuple[wr.Query, str]] = [
     (query(where="spede > 1"), "query 'q': where: there is no column 'spede' in the events; did you mean 'speed'?"),
     (query(distinct_on="zz"), "query 'q': distinct_on: there is no column 'zz' in the events; there are 't', 'speed'"),
     (query(time="odometer"), "query 'q': time: there is no column 'odometer' in the events"),
-    (query(time="speed"), "query 'q': time: column 'speed' is Float64; a time must be a timestamp, a date or an integer"),
+    (
+        query(time="speed"),
+        "query 'q': time: column 'speed' is Float64; a time must be a timestamp, a date or an integer",
+    ),
     (query("sum(k)"), "query 'q': sum(k) needs a number, and k is String"),
     (query("stddev(k)"), "query 'q': stddev(k) needs a number, and k is String"),
     (query("median(k)"), "query 'q': median(k) needs a number, and k is String"),
@@ -164,7 +167,11 @@ REFUSED: dict[str, tuple[Callable[[wr.Engine], Any], type[Exception], str]] = {
         wr.InputError,
         f"query 'q': 't' is {INT64_MIN} in this batch",
     ),
-    "a list": (lambda engine: engine.push([1, 2]), TypeError, "expected an Arrow table, a Polars frame or a pandas frame"),
+    "a list": (
+        lambda engine: engine.push([1, 2]),
+        TypeError,
+        "expected an Arrow table, a Polars frame or a pandas frame",
+    ),
     "a dict": (lambda engine: engine.push({"t": [1]}), TypeError, "expected an Arrow table"),
     "nothing": (lambda engine: engine.push(None), TypeError, "expected an Arrow table"),
     "a name twice": (lambda engine: engine.add(query("count()")), wr.QueryError, "two queries are called 'q'"),
@@ -247,7 +254,10 @@ def _damaged(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda data: data.replace(b'"windrow": 1', b'"windrow": 99', 1), "has version 99; this windrow reads version 1"),
+        (
+            lambda data: data.replace(b'"windrow": 1', b'"windrow": 99', 1),
+            "has version 99; this windrow reads version 1",
+        ),
         (lambda data: data[:-10], "is cut short"),
         (lambda data: data[:50], "not a snapshot of windrow"),
         (lambda data: b"", "not a snapshot of windrow"),
@@ -256,7 +266,16 @@ def _damaged(data: bytes) -> bytes:
         (lambda data: b'{"windrow": 1}\n', "snapshot"),
         (_damaged, "snapshot"),
     ],
-    ids=["another version", "cut short", "cut in the header", "nothing", "garbage", "other JSON", "no tables", "damaged"],
+    ids=[
+        "another version",
+        "cut short",
+        "cut in the header",
+        "nothing",
+        "garbage",
+        "other JSON",
+        "no tables",
+        "damaged",
+    ],
 )
 def test_snapshots_that_cannot_be_read(spoil: Callable[[bytes], bytes], message: str) -> None:
     data = running().snapshot()

@@ -128,7 +128,11 @@ def test_a_restored_engine_goes_on_as_if_nothing_had_happened(stream: Stream, at
     assert disagreements(stream, restored_at=at) == []
 
 
-@given(rows=tables(), queries=query_sets(measures=(None, None, "o")), order_by=st.sampled_from(((), (), ("x",), ("s", "y"))))
+@given(
+    rows=tables(),
+    queries=query_sets(measures=(None, None, "o")),
+    order_by=st.sampled_from(((), (), ("x",), ("s", "y"))),
+)
 @settings(max_examples=60)
 def test_whole_tables(rows: list[Row], queries: tuple[wr.Query, ...], order_by: tuple[str, ...]) -> None:
     try:
@@ -170,7 +174,10 @@ def test_rolling_up_or_not_gives_the_same(stream: Stream) -> None:
 
 
 def test_rates_decide_what_is_rolled_up() -> None:
-    queries = [wr.Query("fine", wr.tumbling(3), "count()", by=("k", "j")), wr.Query("coarse", wr.tumbling(5), "sum(x)", by="k")]
+    queries = [
+        wr.Query("fine", wr.tumbling(3), "count()", by=("k", "j")),
+        wr.Query("coarse", wr.tumbling(5), "sum(x)", by="k"),
+    ]
     keys = {"k": 4.0, "j": 3.0}
     assert "rolled up from" in wr.plan(queries, "t", wr.Rates(1e12, keys)).explain()
     assert "not rolled up" in wr.plan(queries, "t", wr.Rates(1e-12, keys)).explain()
@@ -180,7 +187,9 @@ def test_rates_decide_what_is_rolled_up() -> None:
 @settings(max_examples=40)
 def test_batches_do_not_matter(stream: Stream, cuts: list[int]) -> None:
     """Without late events, and once the watermark is past everything."""
-    queries = tuple(query for query in stream.queries if not query.distinct_on)  # what is a repeat depends on the watermark
+    queries = tuple(
+        query for query in stream.queries if not query.distinct_on
+    )  # what is a repeat depends on the watermark
     rows, places = stream.rows, sorted(cuts)
     batches = [rows[a:b] for a, b in zip([0, *places], [*places, len(rows)], strict=True)]
     again = replace(stream, queries=queries, steps=(*(Step("input", batch, {}) for batch in batches), FINISH))
@@ -245,7 +254,10 @@ def _stream(queries: Sequence[wr.Query], *batches: Sequence[dict[str, Any]], **o
         _stream([wr.Query("m", wr.tumbling(10), "count()", time="o")], [{"t": 1, "o": 1}, {"t": 2, "o": 2}]),
         _stream([wr.Query("m", wr.tumbling(2), "count()")], [{"t": 0}], [{"t": 6}], [{"t": 1}, {"t": 3}], updates=6),
         _stream(
-            [wr.Query("m", wr.session(10), "count()", by="g")], [{"t": 2, "g": 1.5}], [{"t": -29, "g": _NAN}], updates=20
+            [wr.Query("m", wr.session(10), "count()", by="g")],
+            [{"t": 2, "g": 1.5}],
+            [{"t": -29, "g": _NAN}],
+            updates=20,
         ),
         _stream(
             [wr.Query("m", wr.tumbling(10), "count()", where="x > 1", distinct_on="g")],

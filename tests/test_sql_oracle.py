@@ -96,7 +96,11 @@ def queries() -> list[wr.Query]:
     """All three at once, so that they share slices, and a coarser one beside them."""
     asked = [wr.aggregate(text).alias(name) for name, (text, _) in AGGREGATES.items()]
     several = [wr.Query(name, window, asked, by="k", where=where) for name, (window, where, _) in CASES.items()]
-    return [*several, wr.Query("all", wr.tumbling(LENGTH), "count()"), wr.Query("gaps", wr.session(4 * GAP), "count()", by="k")]
+    return [
+        *several,
+        wr.Query("all", wr.tumbling(LENGTH), "count()"),
+        wr.Query("gaps", wr.session(4 * GAP), "count()", by="k"),
+    ]
 
 
 def streamed(events: pl.DataFrame, seed: int) -> pl.DataFrame:
@@ -133,7 +137,8 @@ def check(found: pl.DataFrame, name: str, want: pl.DataFrame) -> None:
         wrong = [
             (a, b)
             for a, b in pairs
-            if a != b and not (isinstance(a, float) and b is not None and math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9))
+            if a != b
+            and not (isinstance(a, float) and b is not None and math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9))
         ]
         assert wrong == [], (name, column)
 

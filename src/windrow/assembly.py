@@ -22,6 +22,7 @@ import polars as pl
 
 from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.expressions import Expression
+from windrow.formulas import overflowed
 from windrow.frames import run_numbers
 from windrow.operators import Combined
 from windrow.plan import ROWS, Group, Held, Signature, Timeline
@@ -357,7 +358,18 @@ def _alike(aggregates: Sequence[Aggregate]) -> list[list[Aggregate]]:
 def lower(several: Sequence[Aggregate], states: Sequence[Combined]) -> pl.DataFrame:
     """The columns of aggregates that are alike."""
     together = FUNCTIONS[several[0].function].lower_many
-    return together(several, states) if together else several[0].lower(states).alias(several[0].name).to_frame()
+    if together:
+        return together(several, states)
+    (asked,) = several
+    columns = [asked.lower(states).alias(asked.name)]
+    if asked.parts and (lost := overflowed(asked, states)) is not None:
+        columns.append(lost.alias(lost_column(asked.name)))
+    return pl.DataFrame(columns)
+
+
+def lost_column(name: str) -> str:
+    """The name of a column that says where a part of a formula did not fit int64."""
+    return f"lost:{name}"
 
 
 def session_windows(place: int, found: Sessions) -> Windows:

@@ -202,7 +202,10 @@ class Binding:
 
     def times(self, frame: pl.DataFrame, measure: str) -> pl.Series:
         """The times of a measure in whole units."""
-        return frame.select(self._prepared[time_column(measure)]).to_series()
+        try:
+            return frame.select(self._prepared[time_column(measure)]).to_series()
+        except pl.exceptions.PolarsError as error:
+            raise InputError(f"{measure!r} cannot be read: {str(error).splitlines()[0]}") from error
 
     def without_time(self, frame: pl.DataFrame) -> pl.Series | None:
         """Which events have no time on some measure; None when all have."""

@@ -14,7 +14,7 @@ import time as clocks
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import numpy as np
@@ -160,7 +160,7 @@ class Engine:
         name = time or self._time
         if name not in self._measures:
             raise ValueError(f"there is no measure {name!r}; there are {', '.join(map(repr, self._measures))}")
-        moment = _moment(watermark)
+        moment = self._moment(watermark, name)
         return self._step({name: max(self._measures[name].watermark, moment)}, {})
 
     def finish(self) -> pl.DataFrame:
@@ -178,7 +178,7 @@ class Engine:
         name = query.time or self._time
         measure = self._measures.get(name)
         seen = INT64_MIN if measure is None or measure.seen is None else measure.seen + 1
-        begin = seen if since is None else max(seen, _moment(since))
+        begin = seen if since is None else max(seen, self._moment(since, name))
         self._change([*self._entries, Entry(query, begin)])
         return None if begin == INT64_MIN else self._shown(begin, name)
 
@@ -233,10 +233,18 @@ class Engine:
 
     def late_events(self) -> pl.DataFrame:
         """The events that some window has left out, as they came; each is handed out once."""
-        taken, self._late = self._late, []
-        if taken:
-            return pl.concat(taken, how="diagonal")
-        return pl.DataFrame(schema=self._bound.columns if self._bound else None)
+        taken = self._left_out()
+        self._late = []
+        return taken
+
+    def _left_out(self) -> pl.DataFrame:
+        """The events set aside; columns that no query reads may have changed their type."""
+        if not self._late or self._bound is None:
+            return pl.DataFrame(schema=self._bound.columns if self._bound else None)
+        try:
+            return pl.concat(self._late, how="diagonal_relaxed")
+        except pl.exceptions.PolarsError:
+            return pl.concat([part.select(*self._bound.binding.needed) for part in self._late])
 
     def snapshot(self) -> bytes:
         """The whole state as bytes, from which `Engine.restore` goes on, in this process or another."""
@@ -259,7 +267,13 @@ class Engine:
         if rates is None and frame.height and self._plan.depends_on_rates:
             rates = measured(frame, Binding(self._plan, frame.schema, self._order_by), self._time)
         planned = self._plan if rates is self._rates else plan(self._entries, self._time, rates)
-        return self._bound_to(planned, rates, dict(frame.schema), {})
+        bound = self._bound_to(planned, rates, dict(frame.schema), {})
+        unknown = [name for name, dtype in bound.binding.needed.items() if dtype == pl.Null()]
+        if unknown and not all(measure.still for measure in self._measures.values()):
+            raise InputError(
+                f"column {unknown[0]!r} has no value in this first batch, so its type is not known; cast it"
+            )
+        return bound
 
     def _bound_to(
         self, planned: Plan, rates: Rates | None, columns: dict[str, pl.DataType], states: Mapping[Any, GroupState]
@@ -352,23 +366,27 @@ class Engine:
     def _shown(self, moment: int, name: str) -> int | datetime:
         """A time as users write it."""
         dtype = self._bound.binding.measures.get(name) if self._bound else None
-        if dtype is None or dtype.is_integer() or abs(moment) > 2**57:
+        if dtype is None or dtype.is_integer():
             return moment
-        shown = datetime.fromtimestamp(moment // 1_000_000, UTC).replace(microsecond=moment % 1_000_000)
+        try:
+            shown = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)
+        except OverflowError:  # Python's years end before ours
+            return moment
         return shown if getattr(dtype, "time_zone", None) else shown.replace(tzinfo=None)
+
+    def _moment(self, value: int | datetime, name: str) -> int:
+        """A time on a measure as a whole number, within what windows can be written for."""
+        if isinstance(value, datetime):
+            dtype = self._bound.binding.measures.get(name) if self._bound else None
+            if dtype is not None and dtype.is_integer():
+                raise TypeError(f"{name!r} is a number, so a time on it is an integer, not {value!r}")
+            since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+            value = since // timedelta(microseconds=1)
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise TypeError(f"a time is an integer or a datetime, not {value!r}")
+        return max(-FURTHEST, min(FURTHEST, int(value)))
 
     def _set_aside(self, events: pl.DataFrame) -> None:
         room = self._keep_late - sum(part.height for part in self._late)
         if room > 0:
             self._late.append(events.head(room))
-
-
-def _moment(value: int | datetime) -> int:
-    """A time on a measure as a whole number, within what windows can be written for."""
-    if isinstance(value, datetime):
-        moment = value if value.tzinfo else value.replace(tzinfo=UTC)
-        since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-        value = (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"a time is an integer or a datetime, not {value!r}")
-    return max(-FURTHEST, min(FURTHEST, int(value)))

@@ -30,6 +30,20 @@ def _formula_operators(asked: Aggregate) -> tuple[Operator, ...]:
     return tuple(operator for part in asked.parts for operator in part.operators)
 
 
+def overflowed(asked: Aggregate, states: States) -> pl.Series | None:
+    """Where a part of a formula is an integer that does not fit int64; None if nowhere."""
+    lost, at = None, 0
+    for part in asked.parts:
+        size = len(part.operators)
+        column = part.lower(states[at : at + size])
+        at += size
+        if column.dtype == pl.Int128():
+            gone = exact_to_int64(column).is_null() & column.is_not_null()
+            if gone.any():
+                lost = gone if lost is None else lost | gone
+    return lost
+
+
 def _lower_formula(asked: Aggregate, states: States) -> pl.Series:
     columns, at = {}, 0
     for number, part in enumerate(asked.parts):
@@ -48,19 +62,20 @@ _CALL = re.compile(r"(`[^`]*`|'(?:[^'\\]|\\.|'')*'|\"[^\"]*\")|\b([A-Za-z_]\w*)\
 def formula(text: str) -> Aggregate:
     """Any SQL expression over aggregates, such as `sum(fare) / sum(distance)`."""
     parts: list[Aggregate] = []
-    rest, at = "", 0
+    rest, without, at = "", "", 0
     while found := _CALL.search(text, at):
         name = _SYNONYMS.get((found[2] or "").lower(), (found[2] or "").lower())
+        end = found.end()
         if name not in FUNCTIONS:
-            rest, at = rest + text[at : found.end()], found.end()
+            rest, without, at = rest + text[at:end], without + text[at:end], end
             continue
-        end = _closing(text, found.end())
+        end = _closing(text, end)
         part = _call(name, text[found.end() : end])
         if part not in parts:
             parts.append(part)
-        rest, at = rest + text[at : found.start()] + f"p{parts.index(part)}", end + 1
-    expression = parse(rest + text[at:])
-    stray = [column for column in expression.columns if column not in {f"p{n}" for n in range(len(parts))}]
+        before = text[at : found.start()]
+        rest, without, at = rest + before + f"p{parts.index(part)}", without + before + "0", end + 1
+    expression, stray = parse(rest + text[at:]), parse(without + text[at:]).columns
     if not parts or stray:
         reason = f"{stray[0]} is outside of every aggregate" if stray else "it names no aggregate"
         raise ValueError(f"formula {text!r}: {reason}")

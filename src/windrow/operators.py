@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ from windrow import bags, ranges
 from windrow.expressions import Expression
 from windrow.ranges import Arrays, Ints
 
+_DIGITS = Context(prec=80)
 EXACT_SUM = pl.Decimal(38, 0)  # 128 bits that Arrow, Polars and Spark all know
 
 
@@ -154,13 +156,25 @@ class Sum(Operator):
         if column.dtype == pl.Float64():
             (total,) = ranges.fold((column.to_numpy(),), _add, (0.0,), lo, hi)
             return Fields(sum=_masked(pl.Series(total), valid))
-        if column.dtype == EXACT_SUM:
+        if state.types[0].is_integer():
             if float(column.cast(pl.Float64).abs().sum()) < 2**62:
                 total = ranges.differences(column.cast(pl.Int64).to_numpy(), lo, hi)
                 return Fields(sum=_masked(pl.Series(total), valid))
             column = column.cast(pl.Int128)
+        elif float(column.cast(pl.Float64).abs().sum()) >= 10.0 ** (37 - column.dtype.scale):  # type: ignore[attr-defined]
+            return Fields(sum=_masked(_wide_sums(column, lo, hi), valid))
         prefix = pl.concat([column.clear(1).fill_null(0), column.cum_sum()])
         return Fields(sum=_masked(prefix.gather(hi) - prefix.gather(lo), valid))
+
+
+def _wide_sums(column: pl.Series, lo: Ints, hi: Ints) -> pl.Series:
+    """Sums of decimals whose prefix sums have more than 38 digits; null where a sum itself has."""
+    scale = column.dtype.scale  # type: ignore[attr-defined]
+    units = [int(value.scaleb(scale, _DIGITS)) for value in column.to_list()]
+    prefix = np.append(0, np.cumsum(np.array(units, object)))
+    sums = (prefix[hi] - prefix[lo]).tolist()
+    found = [Decimal(one).scaleb(-scale, _DIGITS) if abs(one) < 10**38 else None for one in sums]
+    return pl.Series(found, dtype=column.dtype)
 
 
 def _add(a: Arrays, b: Arrays) -> Arrays:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from windrow.assembly import lost_column
 from windrow.frames import as_given, join_keys, to_polars
 from windrow.plan import Held
 from windrow.query import Query, QueryError
@@ -126,7 +127,8 @@ class ResultSchema:
         users: dict[str, list[int]] = {name: [] for name in self.columns}
         for place, one in enumerate(chunks):
             for name in one.answers.columns.columns:
-                users[name].append(place)
+                if name in users:
+                    users[name].append(place)
         together: dict[tuple[int, ...], list[str]] = {}
         for name, places in users.items():
             together.setdefault(tuple(places), []).append(name)
@@ -139,7 +141,7 @@ class ResultSchema:
             index = np.full(len(order), -1)  # every row that no chunk has points at nothing
             for place in chosen:
                 answers = chunks[place].answers
-                part, lost = _narrowed(answers.columns.select(names), answers.row)
+                part, lost = _narrowed(answers.columns, names, answers.row)
                 index[ends[place] - len(answers.row) : ends[place]] = answers.row + base
                 parts, base, overflows = [*parts, part], base + part.height, overflows + lost
             whole = pl.concat(parts) if parts else self.empty.select(names)
@@ -152,17 +154,19 @@ class ResultSchema:
         return frames, overflows
 
 
-def _narrowed(columns: pl.DataFrame, row: Any) -> tuple[pl.DataFrame, Counter[str]]:
-    """128-bit integers as int64, null where they do not fit; and for each column how many of the rows do not."""
-    wide = [name for name, dtype in columns.schema.items() if dtype == pl.Int128()]
+def _narrowed(columns: pl.DataFrame, names: list[str], row: Any) -> tuple[pl.DataFrame, Counter[str]]:
+    """128-bit integers as int64, null where they do not fit; and for each column in how many rows something did not."""
+    chosen = columns.select(names)
     lost: Counter[str] = Counter()
-    if wide:
-        fits = columns.with_columns(pl.col(wide).cast(pl.Int64, strict=False))
-        for name in wide:
-            gone = fits[name].is_null() & columns[name].is_not_null()
-            lost[name] = int(gone.gather(row).sum()) if gone.any() else 0
-        columns = fits
-    return columns, +lost
+    if wide := [name for name, dtype in chosen.schema.items() if dtype == pl.Int128()]:
+        chosen = chosen.with_columns(pl.col(wide).cast(pl.Int64, strict=False))
+    for name in names:
+        gone = columns[lost_column(name)] if lost_column(name) in columns.columns else None
+        if name in wide:
+            gone = chosen[name].is_null() & columns[name].is_not_null()
+        if gone is not None:
+            lost[name] += int(gone.gather(row).sum())
+    return chosen, +lost
 
 
 def _ranks(chunks: list[Emitted]) -> list[Any]:

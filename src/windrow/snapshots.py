@@ -33,7 +33,7 @@ def write(engine: Engine) -> bytes:
     for number, (_, table) in enumerate(kept):
         tables[f"kept {number}"] = table
     if engine._late:
-        tables["late"] = pl.concat(engine._late, how="diagonal")
+        tables["late"] = engine._left_out()
     header = {
         "plan": engine._plan.fingerprint,
         "entries": [[entry.query.to_dict(), entry.since, entry.until, entry.closing] for entry in engine._entries],
