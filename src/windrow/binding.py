@@ -140,10 +140,16 @@ class Binding:
                 self._column(column, f"query {query.name!r}: {text}")
             try:
                 dtype = expression.dtype(self._columns)
-                self._prepared[input_column(expression.text)] = expression.polars(self._columns)
+                value = expression.polars(self._columns)
             except ValueError as error:
                 raise QueryError(f"query {query.name!r}: {text}: {error}") from error
-            self.inputs[expression.text] = dtype
+            if dtype in (pl.Int128(), pl.UInt128()):
+                raise QueryError(
+                    f"query {query.name!r}: {text}: {expression.text} is {dtype}; cast it to 64 bits or a decimal"
+                )
+            if isinstance(dtype, pl.Categorical | pl.Enum):  # text has one order everywhere, categories have several
+                dtype, value = pl.String(), value.cast(pl.String)
+            self.inputs[expression.text], self._prepared[input_column(expression.text)] = dtype, value
         return self.inputs[expression.text]
 
     def _filter(self, where: Expression, query: Query) -> None:
