@@ -23,8 +23,9 @@ from windrow.revisions import Emitted, Revisions
 from windrow.sessions import Sessions, needed, sessions
 from windrow.slices import SliceSchema, merge
 from windrow.slicing import Edges
-from windrow.windows import Session
+from windrow.windows import INT64_MIN, Session
 
+JOIN_FROM = 256  # so many slices that only sessions need are joined
 Bar = frozenset[tuple[int, int]]  # the sessions, as (gap, since), that leave an event out
 
 
@@ -221,8 +222,21 @@ class GroupState:
                 keep[order] |= needed(rows.by_first().runs, self.session_timelines, frozen)
         if not keep.all():
             self._table, self._rows = rows.table.filter(pl.Series(keep)), None
+        self._join_old(self.assembler.lattices.horizon(frozen))
         if self.revisions.table is not None:
             self.revisions.forget(frozen if not self.session_timelines else int(self._oldest(frozen)))
+
+    def _join_old(self, horizon: int) -> None:
+        """Join the slices that only open sessions still need: nothing cuts them any more but where queries came and went."""
+        if not self.session_timelines or not self._table.height:
+            return
+        start = self._table["slice_start"].to_numpy()
+        points = np.append(INT64_MIN, self.edges.points)
+        joined = points[np.searchsorted(points, start, "right") - 1]
+        old = (start < horizon) & (start != joined)
+        if int(old.sum()) > max(JOIN_FROM, len(start) // 4):
+            starts = pl.Series("slice_start", np.where(old, joined, start))
+            self._table, self._rows = merge([self._table.with_columns(starts)], self.schema), None
 
     def _oldest(self, frozen: int) -> int:
         firsts = self._table["first"]
