@@ -1,4 +1,4 @@
-"""The engine at its borders: tables in and out, types of times and values, what it says of itself, and how much it takes."""
+"""The engine at its borders: tables, times and values of every type, what it says of itself, how much it takes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_whole_table_comes_back_as_what_it_was() -> None:
     assert isinstance(found, pl.DataFrame)
     arrow = wr.windows(frame.to_arrow(), HOURLY, "at")
     assert isinstance(arrow, pa.Table)
-    assert pl.from_arrow(arrow).equals(found)  # type: ignore[union-attr, arg-type]
+    assert pl.DataFrame(arrow).equals(found)
     pandas = wr.windows(frame.to_pandas(), HOURLY, "at")
     assert isinstance(pandas, pd.DataFrame)
     assert pandas["sum(km)"].tolist() == found["sum(km)"].to_list()
@@ -98,7 +98,7 @@ def test_results_of_one_query_have_its_own_columns() -> None:
         wr.results_of(found, "nobody")
 
 
-# --- times --------------------------------------------------------------------------------------------------------------
+# --- times ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("unit", ["ms", "us", "ns"])
@@ -185,6 +185,16 @@ def test_a_sum_beyond_int64_raises_in_a_whole_table() -> None:
     assert found["mean(x)"].to_list() == [float(INT64_MAX)] * 2
 
 
+def test_a_sum_inside_a_formula_is_checked_too() -> None:
+    query = wr.Query("q", wr.tumbling(10), wr.formula("sum(x) / count()").alias("per event"), by="k")
+    engine = wr.Engine(query, "t")
+    engine.push(LARGE)
+    assert engine.finish()["per event"].to_list() == [None, float(INT64_MAX)]
+    assert engine.metrics.overflows == 1
+    with pytest.raises(OverflowError, match="per event"):
+        wr.windows(LARGE, query, "t")
+
+
 def test_sums_are_exact_in_128_bits_on_the_way() -> None:
     frame = pl.DataFrame({"t": [0, 1, 2, 3], "x": [INT64_MAX, INT64_MAX, -INT64_MAX, -INT64_MAX + 7]})
     engine = wr.Engine(wr.Query("q", wr.sliding(4, 1), ["sum(x)", "mean(x)"]), "t")
@@ -264,7 +274,7 @@ def test_a_thousand_quantiles_keep_one_state() -> None:
     assert len(group["operators"]) == 2  # the values, and the number of events
 
 
-# --- how much it takes --------------------------------------------------------------------------------------------------
+# --- how much it takes ------------------------------------------------------------------------------------------------
 
 
 def test_state_stays_bounded_on_a_long_stream() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -59,9 +60,8 @@ def query(*aggregates: Any, name: str = "q", window: Any = None, **rest: Any) ->
     ],
 )
 def test_what_cannot_be_asked(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=re.escape(message)):
         make()
-    assert message in str(caught.value)
 
 
 def test_a_length_of_another_kind_is_a_type_error() -> None:
@@ -136,7 +136,7 @@ def test_one_column_name_has_one_type() -> None:
         wr.Engine(both, "t").push(EVENTS)
 
 
-# --- batches and calls that a running engine refuses --------------------------------------------------------------------
+# --- batches and calls that a running engine refuses ------------------------------------------------------------------
 
 
 def running(**options: Any) -> wr.Engine:
@@ -199,7 +199,7 @@ def test_what_is_refused_changes_nothing(case: str) -> None:
 def test_a_refused_first_batch_leaves_nothing_behind() -> None:
     engine = wr.Engine(query("mean(speed)"), "t")
     for bad in (EVENTS.drop("speed"), EVENTS.with_columns(t=pl.Series([None] * 3, dtype=pl.Int64))):
-        with pytest.raises(ValueError):
+        with pytest.raises((wr.InputError, wr.QueryError)):
             engine.push(bad)
     engine.push(EVENTS.with_columns(pl.col("speed").cast(pl.Float32)))  # the first batch that is taken says the types
     assert engine.metrics.events == 3

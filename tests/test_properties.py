@@ -1,4 +1,4 @@
-"""Engine and oracle on random queries, streams, batches and disorder: the same results, step by step, in the same order.
+"""Engine and oracle on random queries, streams, batches and disorder: the same results, step by step, in one order.
 
 The oracle recomputes every window from all events at every step; results are compared as the semantics say
 (`windrow.testing.compare`). What once failed is kept at the end, each as a small stream of its own.
@@ -38,13 +38,13 @@ class Running:
         self._step += 1
         return self.engine
 
-    def push(self, rows: list[Row], /) -> list[Row]:
+    def push(self, rows: list[Row], /) -> Any:
         return self._next().push(frame(rows)).to_dicts()
 
-    def advance(self, watermark: Any, /, time: str | None = None) -> list[Row]:
+    def advance(self, watermark: Any, /, time: str | None = None) -> Any:
         return self._next().advance(watermark, time).to_dicts()
 
-    def finish(self) -> list[Row]:
+    def finish(self) -> Any:
         return self._next().finish().to_dicts()
 
     def add(self, query: wr.Query, /, since: Any = None) -> Any:
@@ -99,31 +99,31 @@ def results(stream: Stream, **options: Any) -> list[Row]:
 
 
 @given(stream=streams())
-@settings(max_examples=60)
+@settings(max_examples=45)
 def test_the_engine_gives_what_the_oracle_gives(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
 @given(stream=streams(watermarks=True, beyond=True))
-@settings(max_examples=50)
+@settings(max_examples=35)
 def test_events_beyond_the_lateness_are_left_out_of_what_was_emitted_and_of_nothing_else(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
 @given(stream=streams(updates=True, beyond=True))
-@settings(max_examples=60)
+@settings(max_examples=45)
 def test_late_events_within_updates_revise_and_retract(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
 @given(stream=streams(changes=True))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_queries_come_and_go(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
 @given(stream=streams(changes=True, beyond=True, updates=True, most=12), at=st.lists(st.integers(0, 12), max_size=4))
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_a_restored_engine_goes_on_as_if_nothing_had_happened(stream: Stream, at: list[int]) -> None:
     assert disagreements(stream, restored_at=at) == []
 
@@ -133,7 +133,7 @@ def test_a_restored_engine_goes_on_as_if_nothing_had_happened(stream: Stream, at
     queries=query_sets(measures=(None, None, "o")),
     order_by=st.sampled_from(((), (), ("x",), ("s", "y"))),
 )
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_whole_tables(rows: list[Row], queries: tuple[wr.Query, ...], order_by: tuple[str, ...]) -> None:
     try:
         want: list[Any] = recompute(rows, queries, lateness={"t": 5, "o": 5}, order_by=order_by)
@@ -149,7 +149,7 @@ def test_whole_tables(rows: list[Row], queries: tuple[wr.Query, ...], order_by: 
 
 
 @given(stream=streams(changes=True, most=16))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_other_queries_never_change_a_query_s_results(stream: Stream) -> None:
     stays = stream.queries[0]
     alone = [step for step in stream.steps if step.action != "add" and step.action != "remove"]
@@ -165,7 +165,7 @@ def test_other_queries_never_change_a_query_s_results(stream: Stream) -> None:
 
 
 @given(stream=streams(beyond=True, most=16))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_rolling_up_or_not_gives_the_same(stream: Stream) -> None:
     keys = {"k": 4.0, "j": 3.0, "g": 4.0}
     dense, sparse = wr.Rates(1e12, keys), wr.Rates(1e-12, keys)  # slices are few beside the events, or many
@@ -184,12 +184,10 @@ def test_rates_decide_what_is_rolled_up() -> None:
 
 
 @given(stream=streams(most=16), cuts=st.lists(st.integers(0, 16), max_size=5))
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_batches_do_not_matter(stream: Stream, cuts: list[int]) -> None:
-    """Without late events, and once the watermark is past everything."""
-    queries = tuple(
-        query for query in stream.queries if not query.distinct_on
-    )  # what is a repeat depends on the watermark
+    """Without late events, once the watermark is past everything; what is a repeat does depend on the watermark."""
+    queries = tuple(query for query in stream.queries if not query.distinct_on)
     rows, places = stream.rows, sorted(cuts)
     batches = [rows[a:b] for a, b in zip([0, *places], [*places, len(rows)], strict=True)]
     again = replace(stream, queries=queries, steps=(*(Step("input", batch, {}) for batch in batches), FINISH))
@@ -234,6 +232,14 @@ def test_the_check_catches_a_lost_slice(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_check_catches_a_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results_module, "_sorted", lambda end, rank, key, start: rank.argsort(kind="stable")[::-1])
     assert any("row 0 is" in line for line in disagreements(_PLAIN))
+
+
+def test_sessions_that_fuse_are_revised_and_retracted() -> None:
+    """Rare among random streams, so here for certain."""
+    stream = _stream([wr.Query("m", wr.session(5), "count()")], *([{"t": t}] for t in (0, 8, 30, 4)), updates=100)
+    assert disagreements(stream) == []
+    told = [(row["window_start"], row["revision"], row["retracted"], row["count()"]) for row in results(stream)]
+    assert told == [(0, 0, False, 1), (8, 0, False, 1), (0, 1, False, 3), (8, 1, True, None), (30, 0, False, 1)]
 
 
 # --- what once failed -------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Sums of floats may differ in their last digits; everything else is equal.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -62,7 +63,7 @@ def assert_same(left: pl.DataFrame, right: pl.DataFrame) -> None:
 
 def split(batch: pl.DataFrame, cuts: list[int]) -> list[pl.DataFrame]:
     places = [0, *sorted(cut % (batch.height + 1) for cut in cuts), batch.height]
-    return [batch[a:b] for a, b in zip(places, places[1:], strict=False)]
+    return [batch[a:b] for a, b in pairwise(places)]
 
 
 Cuts = st.lists(st.integers(0, 40), max_size=6)

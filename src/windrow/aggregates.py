@@ -66,7 +66,7 @@ class Aggregate:
     def text(self) -> str:
         """The aggregate as it is written in SQL; `formulas.aggregate` reads it back."""
         if self.parts:
-            return re.sub(r"\bp(\d+)\b", lambda found: self.parts[int(found[1])].text, self.inputs[0].text)
+            return _PART.sub(lambda it: self.parts[int(it[1])].text if it[1] else it[0], self.inputs[0].text)
         defaults = FUNCTIONS[self.function].defaults
         shown = [f"{name}={one.text}" for name, one in zip(defaults, self.inputs, strict=False)]
         shown[:1] = [one.text for one in self.inputs[:1]]
@@ -80,8 +80,20 @@ class Aggregate:
         return FUNCTIONS[self.function].lower(self, states)
 
     def to_dict(self) -> dict[str, Any]:
-        described: dict[str, Any] = {"text": f"formula({self.text!r})" if self.parts else self.text}
-        return described if self.name == self.text else described | {"name": self.name}
+        """A description in plain data, from which `from_dict` makes the same aggregate."""
+        return {
+            "function": self.function,
+            "inputs": [expression.text for expression in self.inputs],
+            "params": dict(self.params),
+            "parts": [part.to_dict() for part in self.parts],
+            "name": self.name,
+        }
+
+    @staticmethod
+    def from_dict(described: dict[str, Any]) -> Aggregate:
+        inputs = tuple(parse(text) for text in described["inputs"])
+        parts = tuple(Aggregate.from_dict(part) for part in described["parts"])
+        return Aggregate(described["function"], inputs, tuple(described["params"].items()), parts, described["name"])
 
 
 @dataclass
@@ -100,6 +112,7 @@ class Function:
         return {name: one.default for name, one in inspect.signature(self.make).parameters.items()}
 
 
+_PART = re.compile(r"'(?:[^'\\]|\\.)*'|\bp(\d+)\b")  # p0, p1, …, but not in a string
 FUNCTIONS: dict[str, Function] = {}
 _OPERATORS: dict[Operator, Operator] = {}
 

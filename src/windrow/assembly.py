@@ -115,6 +115,9 @@ class Lattices:
         ]
         return Lattices(*np.array(rows, np.int64).reshape(-1, 6).T)
 
+    def take(self, chosen: npt.NDArray[np.generic]) -> Lattices:
+        return Lattices(*(getattr(self, name)[chosen] for name in Lattices.__dataclass_fields__))
+
     def any_end(self, after: int, upto: int) -> bool:
         """Whether a window ends after one time and at or before another."""
         if after == INT64_MIN or upto == INT64_MAX:
@@ -174,38 +177,41 @@ def due(rows: Rows, lattices: Lattices, after: int, upto: int) -> Windows:
     most = np.minimum((high - phase) // period, (np.minimum(upto, high + length) - length - phase) // period)
     most = np.minimum(most, (np.minimum(lattices.until, high + 1) - 1 - phase) // period)
     count = np.maximum(most - least + 1, 0)
-    by_range = (count > 0) & (count * rows.key_count <= max(len(rows), 64))
-    parts = [_by_range(rows, lattices, np.flatnonzero(by_range), least, count)]
-    parts += [
-        _by_row(rows, lattices, int(at), int(least[at]), int(most[at]))
-        for at in np.flatnonzero((count > 0) & ~by_range)
-    ]
+    begins = phase + least * period
+    age = np.frexp((high - begins + 1).astype(np.float64))[1]  # lattices whose windows reach back about as far
+    parts = []
+    for far in np.unique(age[count > 0]):
+        chosen = np.flatnonzero((count > 0) & (age == far))
+        recent = np.flatnonzero(rows.start >= begins[chosen].min())
+        keys = rows.key[recent]
+        keys = keys[np.append(True, keys[1:] != keys[:-1])[: len(keys)]]
+        by_range = count[chosen] * len(keys) <= max(len(recent), 64)
+        parts.append(_by_range(rows, lattices, chosen[by_range], least, count, keys))
+        parts += [_by_row(rows, lattices, int(at), int(least[at]), int(most[at]), recent) for at in chosen[~by_range]]
     return Windows.join(parts)
 
 
-def _by_range(rows: Rows, lattices: Lattices, chosen: Ints, least: Ints, count: Ints) -> Windows:
+def _by_range(rows: Rows, lattices: Lattices, chosen: Ints, least: Ints, count: Ints, keys: Ints) -> Windows:
+    """All windows between two times, for every key that has rows there."""
     of = np.repeat(chosen, count[chosen])
     start = lattices.phase[of] + (least[of] + ramp(count[chosen])) * lattices.period[of]
-    keys = rows.key_count
-    if keys > 1:
-        of, start = np.repeat(of, keys), np.repeat(start, keys)
-        key = np.tile(np.arange(keys), len(of) // keys)
-    else:
-        key = np.zeros(len(of), np.int64)
-    return _ranged(rows, lattices, of, key, start)
+    key = np.tile(keys, len(of))
+    return _ranged(rows, lattices, np.repeat(of, len(keys)), key, np.repeat(start, len(keys)))
 
 
-def _by_row(rows: Rows, lattices: Lattices, at: int, least: int, most: int) -> Windows:
+def _by_row(rows: Rows, lattices: Lattices, at: int, least: int, most: int, recent: Ints) -> Windows:
+    """For each row the windows that it is the first row of."""
     period, phase, length = int(lattices.period[at]), int(lattices.phase[at]), int(lattices.length[at])
-    start = np.maximum(rows.start, -FURTHEST - length - 1)
-    before = np.append(-FURTHEST - length - 1, start[:-1])
-    before[np.append(True, rows.key[1:] != rows.key[:-1])] = -FURTHEST - length - 1
+    nothing = -FURTHEST - length - 1
+    start, key = np.maximum(rows.start[recent], nothing), rows.key[recent]
+    before = np.append(nothing, start[:-1])
+    before[np.append(True, key[1:] != key[:-1])[: len(key)]] = nothing
     last = np.minimum((start - phase) // period, most)
     first = np.maximum((np.maximum(before, start - length) - phase) // period + 1, least)
     count = np.maximum(last - first + 1, 0)
-    row = np.repeat(np.arange(len(rows)), count)
+    row = np.repeat(np.arange(len(recent)), count)
     begin = phase + (first[row] + ramp(count)) * period
-    return _ranged(rows, lattices, np.full(len(row), at), rows.key[row], begin, row)
+    return _ranged(rows, lattices, np.full(len(row), at), key[row], begin, recent[row])
 
 
 def _ranged(rows: Rows, lattices: Lattices, of: Ints, key: Ints, start: Ints, lo: Ints | None = None) -> Windows:

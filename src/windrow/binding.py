@@ -58,10 +58,9 @@ class Binding:
         if measure not in self.measures:
             self.measures[measure] = self._measure(measure, f"query {query.name!r}: time")
         temporal = not self.measures[measure].is_integer()
-        for (place, _), numbers in group.members.items():
-            window = list(group.timelines)[place].window if len(group.timelines) < 8 else None
+        for numbers in group.members.values():
             whose = plan.entries[numbers[0]].query
-            window = window or whose.window
+            window = whose.window
             if window.is_temporal != temporal:
                 kind = (
                     "a timestamp: write a duration such as '10 seconds'"
@@ -80,8 +79,9 @@ class Binding:
             self._prepared[f"distinct:{column}"] = pl.col(column)
         if group.source.where:
             self._filter(group.source.where, query)
+        asked_by = group.asked_by
         for signature, place in group.signatures.items():
-            named = next(plan.entries[q[0]].query for at, q in group.members.items() if at[1] == place)
+            named = plan.entries[asked_by[place]].query
             if signature.where:
                 self._filter(signature.where, named)
             for operator in signature.operators:

@@ -23,7 +23,7 @@ import polars as pl
 from windrow import snapshots
 from windrow.binding import Binding, InputError
 from windrow.frames import flag_sorted, to_polars
-from windrow.intake import Kept, measured, span, take
+from windrow.intake import Kept, measured, repeats_of, span, take
 from windrow.measures import Lengths, Measure, measures_of
 from windrow.plan import Entry, Plan, Rates, plan
 from windrow.query import Query, QueryError
@@ -225,9 +225,9 @@ class Engine:
         }
         return replace(
             self._counts,
-            slices=sum(state.height for state in states),
+            slices=sum(len(state.rows) for state in states),
             state_bytes=sum(state.size for state in states)
-            + sum(int(kept.estimated_size()) for kept in self._kept.values()),
+            + sum(int(table.estimated_size()) for table in (*self._kept.values(), *self._late)),
             watermarks=marks,
         )
 
@@ -310,6 +310,8 @@ class Engine:
                 self._measures = before
                 raise
         self._entries, self._plan = entries, planned
+        asked = {repeats_of(group.source) for group in planned.groups}
+        self._kept = {known: table for known, table in self._kept.items() if known in asked}
         self._closing = [entry for entry in entries if entry.closing]
 
     def _step(self, moves: Mapping[str, int], changes: Mapping[Any, Change]) -> pl.DataFrame:
@@ -344,7 +346,8 @@ class Engine:
         """Let go of queries that were being removed and have emitted their last window."""
         done = [entry for entry in self._closing if self._is_over(entry)]
         if done:
-            self._change([entry for entry in self._entries if entry not in done])
+            over = {entry.query.name for entry in done}
+            self._change([entry for entry in self._entries if entry.query.name not in over])
 
     def _is_over(self, entry: Entry) -> bool:
         query = entry.query
@@ -353,8 +356,9 @@ class Engine:
             return False
         if isinstance(query.window, FixedWindow) or self._bound is None:
             return True
+        number = next(number for number, other in enumerate(self._plan.entries) if other is entry)
         for state in self._bound.states.values():
-            if any(numbers for numbers in state.group.members.values() if self._plan.entries.index(entry) in numbers):
+            if any(number in numbers for numbers in state.group.members.values()):
                 return not (state.rows.table["first"] < entry.until).any()
         return True
 

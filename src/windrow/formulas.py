@@ -11,7 +11,8 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -99,51 +100,57 @@ def aggregate(text: str) -> Aggregate:
     return formula(text)
 
 
+def _outside(text: str, at: int) -> Iterator[tuple[int, str]]:
+    """The letters that are not within quotes, with their places."""
+    while at < len(text):
+        letter = text[at]
+        if letter in "'\"`":
+            at += 1
+            while at < len(text) and text[at] != letter:
+                at += 2 if text[at] == "\\" and letter != "`" else 1
+        else:
+            yield at, letter
+        at += 1
+
+
 def _closing(text: str, at: int) -> int:
     """The place of the bracket that closes the one before `at`."""
-    depth, quote = 1, ""
-    for place in range(at, len(text)):
-        letter = text[place]
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "'\"`":
-            quote = letter
-        else:
-            depth += (letter == "(") - (letter == ")")
-            if not depth:
-                return place
+    depth = 1
+    for place, letter in _outside(text, at):
+        depth += (letter == "(") - (letter == ")")
+        if not depth:
+            return place
     raise ValueError(f"{text!r}: a bracket is not closed")
 
 
+def _arguments(text: str) -> list[str]:
+    """The text between brackets, parted at the commas that are not within further brackets or quotes."""
+    cuts, depth = [-1], 0
+    for place, letter in _outside(text, 0):
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and not depth:
+            cuts.append(place)
+    parts = [text[a + 1 : b].strip() for a, b in pairwise([*cuts, len(text)])]
+    return [] if parts == [""] else parts
+
+
 def _call(name: str, arguments: str) -> Aggregate:
-    """Make an aggregate from the text between its brackets."""
+    """Make an aggregate from the text between its brackets; arguments after the first may be named."""
     make = FUNCTIONS[name].make
-    if name == "formula":
-        return formula(arguments.strip().strip("'\""))
-    given, at, start = [], 0, 0
-    while at <= len(arguments):
-        if at == len(arguments) or arguments[at] == ",":
-            given.append(arguments[start:at].strip())
-            start = at + 1
-        elif arguments[at] == "(":
-            at = _closing(arguments, at + 1)
-        elif arguments[at] in "'\"`":
-            at = arguments.index(arguments[at], at + 1)
-        at += 1
     kinds = {key: str(parameter.annotation) for key, parameter in inspect.signature(make).parameters.items()}
     positional: list[Any] = []
     named: dict[str, Any] = {}
-    for number, value in enumerate(given if given != [""] else []):
-        keyword = re.match(r"(\w+)\s*=\s*(?![=])(.*)", value)
-        key = keyword[1] if keyword and keyword[1] in kinds else list(kinds)[number] if number < len(kinds) else None
-        if key is None:
+    for number, text in enumerate(_arguments(arguments)):
+        keyword = re.match(r"(\w+)\s*=\s*(?!=)(.*)", text) if number else None
+        key, value = (keyword[1], keyword[2]) if keyword and keyword[1] in kinds else (None, text)
+        if key is None and number >= len(kinds):
             raise ValueError(f"{name}({arguments}) has too many arguments")
-        given_text = keyword[2] if keyword and keyword[1] in kinds else value
+        wanted = key or list(kinds)[number]
         try:
-            read = _READERS.get(kinds[key], str)(given_text)
+            read = _READERS.get(kinds[wanted], str)(value)
         except ValueError:
-            raise ValueError(f"{name}({arguments}): {key} must be a number, not {given_text!r}") from None
-        if keyword and keyword[1] in kinds:
+            raise ValueError(f"{name}({arguments}): {wanted} must be a number, not {value!r}") from None
+        if key:
             named[key] = read
         else:
             positional.append(read)
@@ -154,8 +161,3 @@ def _call(name: str, arguments: str) -> Aggregate:
 
 
 _READERS: dict[str, Callable[[str], Any]] = {"float": float, "int": int, "bool": lambda text: text.lower() == "true"}
-
-
-def aggregate_from_dict(described: dict[str, Any]) -> Aggregate:
-    made = aggregate(described["text"])
-    return made.alias(described["name"]) if "name" in described else made

@@ -71,15 +71,19 @@ def take(
     return taken
 
 
+def repeats_of(source: Source) -> Repeats:
+    return source.measure, source.distinct_on, source.since
+
+
 def _seen(events: pl.DataFrame, source: Source, measure: Measure, kept: Kept, taken: Taken) -> tuple[pl.DataFrame, Any]:
     """The events that a source sees, and their places in the batch (None for all)."""
     keep: pl.Series | None = None
     if source.distinct_on:
-        known = (source.measure, source.distinct_on, source.since)
+        known = repeats_of(source)
         if known not in taken.fresh:
             before = kept.get(known)
             if before is not None:
-                before = repeats.forget(before, measure.lateness, measure.watermark)
+                before = repeats.forget(before, measure.lateness, measure.frozen)
             taken.fresh[known], taken.kept[known] = repeats.fresh(
                 events, source.distinct_on, time_column(source.measure), source.since, measure.lateness, before
             )

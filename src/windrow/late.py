@@ -13,6 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from windrow.assembly import Lattices
+from windrow.expressions import Expression
 from windrow.frames import join_keys
 from windrow.ranges import Ints
 from windrow.sessions import left_out
@@ -34,9 +35,9 @@ def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, frozen: 
     bar = np.zeros(len(time), np.int32)
     if len(at):
         starts, place = np.unique(state.edges.floor(time[at]), return_inverse=True)
-        for where in group.filters:
+        asked = _asked(state)
+        for where, lattices in asked.items():
             kept = np.ones(len(at), np.bool_) if where is None else events[filter_column(where.text)].to_numpy()[at]
-            lattices = _asked(state, where)
             out, in_ = _fixed(starts, lattices, frozen)
             dropped[at] |= kept & out[place]
             wanted[at] |= in_[place]
@@ -51,13 +52,13 @@ def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, frozen: 
     return slice(chosen, group.source.measure, state.edges, state.schema), dropped
 
 
-def _asked(state: GroupState, where: object) -> Lattices:
-    """The lattices that queries with this filter ask for."""
-    lattices = state.assembler.lattices
-    signatures = {place for signature, place in state.group.signatures.items() if signature.where == where}
-    timelines = {timeline for timeline, signature in state.group.members if signature in signatures}
-    chosen = np.isin(lattices.timeline, list(timelines))
-    return Lattices(*(getattr(lattices, name)[chosen] for name in Lattices.__dataclass_fields__))
+def _asked(state: GroupState) -> dict[Expression | None, Lattices]:
+    """For each filter, the lattices that queries with it ask for."""
+    lattices, signatures = state.assembler.lattices, list(state.group.signatures)
+    timelines: dict[Expression | None, set[int]] = {}
+    for timeline, signature in state.group.members:
+        timelines.setdefault(signatures[signature].where, set()).add(timeline)
+    return {where: lattices.take(np.isin(lattices.timeline, list(places))) for where, places in timelines.items()}
 
 
 def _fixed(starts: Ints, lattices: Lattices, frozen: int) -> tuple[Mask, Mask]:
@@ -67,7 +68,7 @@ def _fixed(starts: Ints, lattices: Lattices, frozen: int) -> tuple[Mask, Mask]:
     x = starts[known][:, None]
     step = max(1, 4_000_000 // max(1, len(known)))
     for begin in range(0, len(lattices.period), step):
-        part = Lattices(*(getattr(lattices, name)[begin : begin + step] for name in Lattices.__dataclass_fields__))
+        part = lattices.take(np.arange(begin, min(begin + step, len(lattices.period))))
         latest = part.phase + (x - part.phase) // part.period * part.period
         earliest = part.phase + ((x - part.length - part.phase) // part.period + 1) * part.period
         waits = part.phase - (part.phase - np.maximum(part.since, x - part.length)) // part.period * part.period

@@ -146,6 +146,14 @@ class Group:
         return timelines, held, min(gaps, default=None)
 
     @property
+    def asked_by(self) -> dict[int, int]:
+        """For each signature, a query that has it."""
+        found: dict[int, int] = {}
+        for (_, signature), numbers in self.members.items():
+            found.setdefault(signature, numbers[0])
+        return found
+
+    @property
     def has_sessions(self) -> bool:
         return any(isinstance(timeline.window, Session) for timeline in self.timelines)
 

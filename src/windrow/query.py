@@ -8,7 +8,7 @@ from typing import Any
 
 from windrow.aggregates import Aggregate
 from windrow.expressions import Expression, parse
-from windrow.formulas import aggregate, aggregate_from_dict
+from windrow.formulas import aggregate
 from windrow.windows import Session, Window, window_from_dict
 
 RESERVED = ("query", "window_start", "window_end", "revision", "retracted", "position")
@@ -85,7 +85,7 @@ class Query:
     def from_dict(described: dict[str, Any]) -> Query:
         rest = dict(described)
         window = window_from_dict(rest.pop("window"))
-        asked = [aggregate_from_dict(part) for part in rest.pop("aggregates")]
+        asked = [Aggregate.from_dict(part) for part in rest.pop("aggregates")]
         return Query(rest.pop("name"), window, asked, **rest)
 
     @property

@@ -70,7 +70,7 @@ class ResultSchema:
                         known[alike] = pl.Int64() if dtype == pl.Int128() else dtype
                     dtype = known[alike]
                     if self.columns.setdefault(asked.name, dtype) != dtype:
-                        whose = next(self.queries[q[0]] for at, q in state.group.members.items() if at[1] == place)
+                        whose = self.queries[state.group.asked_by[place]]
                         raise QueryError(
                             f"query {whose.name!r}: column {asked.name!r} would be {dtype} here and "
                             f"{self.columns[asked.name]} in another query; give one an alias"

@@ -45,7 +45,8 @@ class Revisions:
         fixed = np.array([not isinstance(timeline.window, Session) for timeline in timelines])[windows.timeline]
         lines = pl.Series("line", [_line(timeline) for timeline in timelines])
         texts = pl.Series("where", [where.text if where else ""]).new_from_index(0, len(windows.lo))
-        bounds = [pl.Series("start", windows.start), pl.Series("end", np.where(fixed, windows.end, 0))]
+        ends = pl.Series("end", windows.end).set(pl.Series(~fixed), None)
+        bounds = [pl.Series("start", windows.start), ends]
         return pl.DataFrame([*rows.keys_at(windows.key), lines.gather(windows.timeline), texts, *bounds])
 
     def of(self, ids: pl.DataFrame) -> Ints:

@@ -74,6 +74,7 @@ class SliceSchema:
 
     def conform(self, table: pl.DataFrame) -> pl.DataFrame:
         """A table of an older plan in this schema: what it does not have is the identity."""
+        there = set(table.columns)
         if list(table.columns) == list(self.columns):
             return table
         missing = [
@@ -81,7 +82,7 @@ class SliceSchema:
             .cast(dtype)
             .alias(name)
             for name, dtype in self.columns.items()
-            if name not in table.columns
+            if name not in there
         ]
         return table.with_columns(missing).select(*self.columns)
 
@@ -142,9 +143,10 @@ def settle(
     """A slice table from a `group_by`: what operators do once per table, columns `known` already, declared types."""
     chosen = choices.chosen(table)
     settled = dict(known or {})
+    made = set(table.columns)
     for one in schema.held:
         names = schema.names[one]
-        state = Fields({name: table[column] for name, column in names.items() if column in table.columns})
+        state = Fields({name: table[column] for name, column in names.items() if column in made})
         state.types = schema.input_types(one)
         done = one.operator.settle(state) if lifted else one.operator.settle_merged(state)
         settled |= {names[name]: column for name, column in chosen.get(one.text, done).items()}

@@ -23,7 +23,7 @@ from windrow.revisions import Emitted, Revisions
 from windrow.sessions import Sessions, needed, sessions
 from windrow.slices import SliceSchema, merge
 from windrow.slicing import Edges
-from windrow.windows import INT64_MIN, Session
+from windrow.windows import INT64_MAX, INT64_MIN, Session
 
 JOIN_FROM = 256  # so many slices that only sessions need are joined
 Bar = frozenset[tuple[int, int]]  # the sessions, as (gap, since), that leave an event out
@@ -40,6 +40,8 @@ class GroupState:
     def __post_init__(self) -> None:
         self._table, self._pending = self.schema.empty(), [self.schema.empty()][:0]
         self._rows: Rows | None = None
+        self._waiting = 0  # rows of what is pending
+        self._next_close = INT64_MAX  # no session closes before it
         self.prepare()
 
     def prepare(self) -> None:
@@ -51,36 +53,42 @@ class GroupState:
         """Go on under another plan: states that it does not know are dropped, new ones begin empty."""
         table = self.rows.table
         self.group, self.schema, self.shared_schema = group, schema, shared_schema
-        self._table, self._rows = schema.conform(table), None
+        self._table, self._rows, self._next_close = schema.conform(table), None, INT64_MIN
         self.prepare()
 
     def load(self, table: pl.DataFrame) -> None:
-        self._table, self._rows = self.schema.conform(table), None
+        self._table, self._rows, self._next_close = self.schema.conform(table), None, INT64_MIN
 
     @property
     def rows(self) -> Rows:
         """All live slices, merged."""
         if self._pending:
-            self._table, self._pending = merge([self._table, *self._pending], self.schema), []
-            self._rows = None
+            self._table = merge([self._table, *self._pending], self.schema)
+            self._pending, self._waiting, self._rows = [], 0, None
         if self._rows is None:
             self._rows = Rows(self._table, self.schema)
         return self._rows
 
     def absorb(self, table: pl.DataFrame) -> None:
-        if table.height:
-            self._pending.append(table)
-            if sum(part.height for part in self._pending) > max(self._table.height, 65536):
-                self._table, self._pending, self._rows = merge([self._table, *self._pending], self.schema), [], None
-
-    @property
-    def height(self) -> int:
-        return self._table.height + sum(part.height for part in self._pending)
+        """Take slices in; they are merged when an answer needs them, or when they have become many."""
+        if not table.height:
+            return
+        self._pending.append(table)
+        self._waiting += table.height
+        if self.schema.gap is not None:
+            earliest = int(table["last"].min()) + self.schema.gap  # type: ignore[arg-type]
+            self._next_close = min(self._next_close, earliest)
+        if self._waiting > max(self._table.height, 65536):
+            _ = self.rows
+        elif len(self._pending) > 64:
+            self._pending = [merge(self._pending, self.schema)]
+            self._waiting = self._pending[0].height
 
     @property
     def size(self) -> int:
         """Bytes in memory."""
-        return int(self._table.estimated_size() + sum(part.estimated_size() for part in self._pending))
+        tables = [self.rows.table, *([] if self.revisions.table is None else [self.revisions.table])]
+        return sum(int(table.estimated_size()) for table in tables)
 
     @property
     def session_timelines(self) -> list[Timeline]:
@@ -101,7 +109,8 @@ class GroupState:
 
     def may_be_due(self, before: int, now: int) -> bool:
         """Whether any window can end between two watermarks; cheap, before slices are merged."""
-        return bool(self.session_timelines) or self.assembler.lattices.any_end(before, now)
+        closes = bool(self.session_timelines) and now > self._next_close
+        return closes or self.assembler.lattices.any_end(before, now)
 
     def step(self, before: int, now: int, change: Change | None) -> Iterator[Emitted]:
         """Everything to say when the watermark moves from `before` to `now`, after a change within `updates`."""
@@ -109,10 +118,12 @@ class GroupState:
         if change is not None:
             yield from self._revised(rows, change, before)
         yield from self._emit(rows, due(rows, self.assembler.lattices, before, now))
+        self._next_close = INT64_MAX
         for view, timelines in self.session_views(rows):
             for found in sessions(view.runs, timelines):
                 place = self.group.timelines[found.timeline]
                 ends = found.last + found.gap
+                self._next_close = min(self._next_close, int(ends[ends >= now].min(initial=INT64_MAX)))
                 if change is None:
                     yield from self._emit(view, session_windows(place, found.take((ends >= before) & (ends < now))))
                 else:
@@ -227,7 +238,7 @@ class GroupState:
             self.revisions.forget(frozen if not self.session_timelines else int(self._oldest(frozen)))
 
     def _join_old(self, horizon: int) -> None:
-        """Join the slices that only open sessions still need: nothing cuts them any more but where queries came and went."""
+        """Join the slices that only open sessions still need; only where queries came and went they stay cut."""
         if not self.session_timelines or not self._table.height:
             return
         start = self._table["slice_start"].to_numpy()

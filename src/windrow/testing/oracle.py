@@ -272,7 +272,7 @@ class Oracle:
             measure, query = standing.measure, standing.query
             lateness, frozen = self._lateness_of(measure), before[measure] - (self._updates or 0)
             if lateness is not None:  # only what is still within reach is remembered
-                standing.kept = [one for one in standing.kept if one[1] + lateness >= before[measure]]
+                standing.kept = [one for one in standing.kept if one[1] + lateness >= frozen]
             batch = []
             for arrival, (row, times) in enumerate(timed, self._arrived):
                 if standing.sees(row, times[measure], lateness) and _holds(query, row):

@@ -54,7 +54,17 @@ AGGREGATES: tuple[Aggregate, ...] = tuple(
             *("mean(x)", "mean(y)", "mean(z)", "product(x)", "product(y)", "geometric_mean(x)", "geometric_mean(y)"),
             *("min(x)", "min(y)", "min(z)", "min(s)", "min(b)", "max(x)", "max(y)", "max(z)", "max(s)", "max(b)"),
             *("variance(x)", "variance(y)", "variance_pop(z)", "stddev(y)", "stddev_pop(x)", "stddev_pop(y)"),
-            *("range(x)", "range(y)", "first(x)", "last(x)", "first(s, true)", "last(y, true)", "first(b)", "last(s)"),
+            *(
+                "range(x)",
+                "range(y)",
+                "range(z)",
+                "first(x)",
+                "last(x)",
+                "first(s, true)",
+                "last(y, true)",
+                "first(b)",
+                "last(s)",
+            ),
             *("arg_min(s, of=x)", "arg_min(x, of=y)", "arg_max(s, of=x)", "arg_max(t, of=y)", "arg_max(x, of=s)"),
             *("m4(x)", "m4(y)", "median(x)", "median(y)", "median(z)", "quantile(x, 0.25)", "quantile(y, 0.9)"),
             *("quantile(y, 0)", "quantile(x, 1)", "mode(x)", "mode(y)", "mode(s)", "mode(b)"),
@@ -122,8 +132,10 @@ def _cumulating(draw: st.DrawFn) -> Window:
     return cumulating(step * draw(st.integers(1, 4)), step, draw(offsets))
 
 
-def windows() -> st.SearchStrategy[Window]:
+def windows(more_sessions: bool = False) -> st.SearchStrategy[Window]:
     """All kinds; slides longer than the window, and steps, gaps and offsets that fit nothing."""
+    if more_sessions:
+        return st.one_of(windows(), st.builds(session, lengths))
     return st.one_of(
         st.builds(tumbling, lengths, offsets),
         st.builds(sliding, lengths, lengths, offsets),
@@ -133,12 +145,12 @@ def windows() -> st.SearchStrategy[Window]:
 
 
 @st.composite
-def queries(draw: st.DrawFn, name: str, measures: Sequence[str | None] = (None,), *, repeats: bool = True) -> Query:
-    """One query; `measures` to choose its own from, `repeats`: it may drop repeats."""
+def queries(draw: st.DrawFn, name: str, measures: Sequence[str | None] = (None,), more_sessions: bool = False) -> Query:
+    """One query; `measures` to choose its own from."""
     rare = st.integers(0, 7)
     return Query(
         name,
-        draw(windows()),
+        draw(windows(more_sessions)),
         draw(st.lists(st.sampled_from(AGGREGATES), min_size=1, max_size=3, unique=True)),
         by=draw(st.sampled_from(KEYS)),
         where=draw(st.sampled_from(FILTERS)) if draw(st.booleans()) else None,
@@ -148,32 +160,38 @@ def queries(draw: st.DrawFn, name: str, measures: Sequence[str | None] = (None,)
 
 
 @st.composite
-def query_sets(draw: st.DrawFn, most: int = 4, measures: Sequence[str | None] = (None,)) -> tuple[Query, ...]:
+def query_sets(
+    draw: st.DrawFn, most: int = 4, measures: Sequence[str | None] = (None,), more_sessions: bool = False
+) -> tuple[Query, ...]:
     count = draw(st.integers(1, most))
-    return tuple(draw(queries(name, measures)) for name in NAMES[:count])
+    return tuple(draw(queries(name, measures, more_sessions)) for name in NAMES[:count])
 
 
 # --- events ---------------------------------------------------------------------------------------------------------
 
 
-def _moves(back: int) -> st.SearchStrategy[int]:
+def _moves(back: int, close: bool) -> st.SearchStrategy[int]:
     """Steps on a measure, in one of four cases back by at most so much; ahead only where there is no back."""
-    ahead = st.sampled_from(MOVES)
+    ahead = st.sampled_from(MOVES[:-2] if close else MOVES)
     return st.one_of(ahead, ahead, ahead, st.integers(-back, 0)) if back else ahead
 
 
 @st.composite
-def batches(draw: st.DrawFn, backs: Mapping[str, int], most: int = 24) -> list[list[Row]]:
-    """Events in the order in which they come, at most `backs` of each measure behind the newest, in batches."""
+def batches(draw: st.DrawFn, backs: Mapping[str, int], most: int = 24, close: bool = False) -> list[list[Row]]:
+    """Events in the order in which they come, at most `backs` of each measure behind the newest, in batches.
+
+    close: without pauses, with fewer keys, in smaller batches, so that late events meet what was emitted
+    """
     newest = {measure: draw(st.sampled_from(BASES)) for measure in backs}
     ys = draw(st.sampled_from((_Y, _Y, _Y, _WILD_Y)))
-    moves = st.tuples(*map(_moves, backs.values()))
+    moves = st.tuples(*(_moves(back, close) for back in backs.values()))
+    keys = st.sampled_from(_K[:3] if close else _K)
     values = st.integers(0, len(_X) * len(ys) * len(_Z) * len(_S) - 1)
-    ends = st.sampled_from((0, 0, 0, 0, 0, 1, 1, 2))
+    ends = st.sampled_from((0, 0, 1, 1) if close else (0, 0, 0, 0, 0, 1, 1, 2))
     fewest = draw(st.sampled_from((0, 0, most // 3, most // 2)))
     found: list[list[Row]] = [[]]
     for move, (k, j, g), n, ended in draw(
-        st.lists(st.tuples(moves, st.sampled_from(_K), values, ends), min_size=fewest, max_size=most)
+        st.lists(st.tuples(moves, keys, values, ends), min_size=fewest, max_size=most)
     ):
         times = {measure: newest[measure] + by for measure, by in zip(backs, move, strict=True)}
         newest = {measure: max(newest[measure], times[measure]) for measure in backs}
@@ -213,22 +231,21 @@ def streams(
     """
     several = measures and not updates and draw(st.integers(0, 3)) == 3
     names = ("t", "o") if several else ("t",)
-    asked = draw(query_sets(measures=(None, "o") if several else (None,)))
+    asked = draw(query_sets(measures=(None, "o") if several else (None,), more_sessions=updates))
     lateness: dict[str, int | None] = {name: draw(st.sampled_from((0, 3, 5, 12, 30))) for name in names}
     if watermarks and draw(st.booleans()):
         lateness["t"] = None
-    backs = {
-        name: (late or 0) + (draw(st.sampled_from((10, 40, 200))) if beyond else 0) for name, late in lateness.items()
-    }
+    kept = draw(st.sampled_from((20, 1, 6, 50, 100))) if updates else 0
+    behind = st.sampled_from((kept, kept + 10, kept + 40) if updates else (10, 40, 200))
+    backs = {name: (late or 0) + (draw(behind) if beyond else 0) for name, late in lateness.items()}
     if lateness["t"] is None:
         backs["t"] += 30
     options: dict[str, Any] = {"time": "t", "lateness": lateness if several else lateness["t"]}
     if updates:
-        kept = {name: draw(st.sampled_from((20, 1, 6, 100))) for name in names}
-        options["updates"] = kept if several else kept["t"]
+        options["updates"] = kept
     if draw(st.integers(0, 3)) == 3:
         options["order_by"] = draw(st.sampled_from((("x",), ("s", "x"), ("y",))))
-    steps = [Step("input", batch, {}) for batch in draw(batches(backs, most))]
+    steps = [Step("input", batch, {}) for batch in draw(batches(backs, most, close=updates and draw(st.booleans())))]
     if watermarks:
         steps = draw(_with_watermarks(steps))
     if changes:
