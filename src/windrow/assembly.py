@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.expressions import Expression
 from windrow.formulas import overflowed
 from windrow.frames import run_numbers
-from windrow.operators import Combined
+from windrow.operators import Combined, Fields
 from windrow.plan import ROWS, Group, Held, Signature, Timeline
 from windrow.ranges import Ints, ramp
 from windrow.sessions import Runs, Sessions
@@ -368,13 +369,16 @@ def lower(several: Sequence[Aggregate], states: Sequence[Combined]) -> pl.DataFr
         return together(several, states)
     (asked,) = several
     columns = [asked.lower(states).alias(asked.name)]
-    if asked.parts and (lost := overflowed(asked, states)) is not None:
-        columns.append(lost.alias(lost_column(asked.name)))
+    lost = [state["lost"] for state in states if isinstance(state, Fields) and "lost" in state]
+    if asked.parts and (gone := overflowed(asked, states)) is not None:
+        lost.append(gone)
+    if lost:
+        columns.append(reduce(or_, lost).alias(lost_column(asked.name)))
     return pl.DataFrame(columns)
 
 
 def lost_column(name: str) -> str:
-    """The name of a column that says where a part of a formula did not fit int64."""
+    """The name of a column that says where a result could not be written."""
     return f"lost:{name}"
 
 

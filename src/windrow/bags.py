@@ -119,7 +119,9 @@ class BagRanges:
 
     def take(self, index: Ints) -> BagRanges:
         """The same bags, a choice of the ranges; what is shared by all ranges is computed once."""
-        self._ranked, self._lifted  # noqa: B018  share them with the copy
+        self._ranked  # noqa: B018  shared with the copy, and so are the doubles where there are any
+        if self._values.dtype.is_numeric():
+            self._lifted  # noqa: B018
         other = object.__new__(BagRanges)
         other.__dict__ = {name: value for name, value in self.__dict__.items() if name != "_layout"}
         other._lo, other._hi, other.total = self._lo[index], self._hi[index], self.total[index]

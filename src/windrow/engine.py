@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 
 from windrow import snapshots
-from windrow.binding import Binding, InputError
+from windrow.binding import ARRIVAL, Binding, InputError
 from windrow.frames import flag_sorted, to_polars
 from windrow.intake import Kept, measured, repeats_of, span, take
 from windrow.measures import Lengths, Measure, measures_of
@@ -121,7 +121,7 @@ class Engine:
                     f"{' or '.join(map(repr, bound.binding.measures))}; bad_events='drop' leaves them out"
                 )
             frame = frame.filter(~missing)
-        events = bound.binding.prepare(frame, self._arrived, self._clock)
+        events = bound.binding.prepare(frame, self._arrived, self._now)
         spans = {
             name: span(events, name, bound.plan.furthest.get(name), self._measures[name])
             for name in bound.binding.measures
@@ -389,6 +389,11 @@ class Engine:
         if isinstance(value, bool) or not isinstance(value, int | np.integer):
             raise TypeError(f"a time is an integer or a datetime, not {value!r}")
         return max(-FURTHEST, min(FURTHEST, int(value)))
+
+    def _now(self) -> int:
+        """Processing time, which does not go back when the clock does."""
+        arrival = self._measures.get(ARRIVAL)
+        return max(self._clock(), INT64_MIN if arrival is None or arrival.seen is None else arrival.seen)
 
     def _set_aside(self, events: pl.DataFrame) -> None:
         room = self._keep_late - sum(part.height for part in self._late)

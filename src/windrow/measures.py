@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import polars as pl
@@ -60,6 +61,13 @@ def measures_of(names: Sequence[str], default: str, lateness: Lengths, updates: 
             raise ValueError("lateness and updates must both be durations or both be plain numbers")
         found[name] = Measure(late.units if late else None, keep.units, kinds.pop() if kinds else None)
     return found
+
+
+def plain(given: Lengths) -> Any:
+    """Lengths as plain data, which reads back as the same lengths."""
+    if isinstance(given, Mapping):
+        return {name: plain(value) for name, value in given.items()}
+    return f"{given // timedelta(microseconds=1)} microseconds" if isinstance(given, timedelta) else given
 
 
 def _length(what: str, given: Lengths, name: str, default: str) -> Length | None:

@@ -30,7 +30,10 @@ EXACT_SUM = pl.Decimal(38, 0)  # 128 bits that Arrow, Polars and Spark all know
 
 
 class Fields(dict[str, pl.Series]):
-    """The columns of a state, one row per slice or, combined, per window; `types` are those of the inputs."""
+    """The columns of a state, one row per slice or, combined, per window; `types` are those of the inputs.
+
+    Combined states may have a column `lost`: where a result could not be written.
+    """
 
     types: Sequence[pl.DataType] = ()
 
@@ -162,7 +165,8 @@ class Sum(Operator):
                 return Fields(sum=_masked(pl.Series(total), valid))
             column = column.cast(pl.Int128)
         elif float(column.cast(pl.Float64).abs().sum()) >= 10.0 ** (37 - column.dtype.scale):  # type: ignore[attr-defined]
-            return Fields(sum=_masked(_wide_sums(column, lo, hi), valid))
+            found = _masked(_wide_sums(column, lo, hi), valid)
+            return Fields(sum=found, lost=found.is_null() & (True if valid is None else valid))
         prefix = pl.concat([column.clear(1).fill_null(0), column.cum_sum()])
         return Fields(sum=_masked(prefix.gather(hi) - prefix.gather(lo), valid))
 

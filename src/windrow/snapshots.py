@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from windrow.measures import Measure, plain
 from windrow.plan import Entry, Rates, plan
 from windrow.query import Query
 from windrow.slices import pack, unpack
@@ -38,6 +39,8 @@ def write(engine: Engine) -> bytes:
         "plan": engine._plan.fingerprint,
         "entries": [[entry.query.to_dict(), entry.since, entry.until, entry.closing] for entry in engine._entries],
         "time": engine._time,
+        "lateness": plain(engine._lateness),
+        "updates": plain(engine._updates),
         "order_by": engine._order_by,
         "bad_events": engine._bad_events,
         "rates": [engine._rates.events, dict(engine._rates.keys)] if engine._rates else None,
@@ -64,23 +67,27 @@ def read(data: bytes, clock: Callable[[], int] | None) -> Engine:
 
 def _engine(header: dict[str, Any], tables: dict[str, pl.DataFrame], clock: Callable[[], int] | None) -> Engine:
     from windrow.engine import Engine, Metrics
-    from windrow.measures import Measure
 
     entries = [Entry(Query.from_dict(query), *rest) for query, *rest in header["entries"]]
     options: dict[str, Any] = {"clock": clock} if clock else {}
-    lateness, updates = (
-        {name: measure[length] for name, measure in header["measures"].items()} for length in ("lateness", "updates")
+    engine = Engine(
+        [],
+        header["time"],
+        lateness=header["lateness"],
+        updates=header["updates"],
+        order_by=header["order_by"],
+        bad_events=header["bad_events"],
+        keep_late=header["keep_late"],
+        **options,
     )
-    engine = Engine([], header["time"], bad_events=header["bad_events"], order_by=header["order_by"], **options)
     engine._entries, engine._closing = entries, [entry for entry in entries if entry.closing]
     engine._rates = Rates(*header["rates"]) if header["rates"] else None
     apart = None if header["apart"] is None else frozenset(header["apart"])
     engine._plan = plan(entries, header["time"], engine._rates, apart)
     if engine._plan.fingerprint != header["plan"]:
         raise ValueError("this snapshot was taken under another plan than its queries have here")
-    engine._keep_late, engine._arrived, engine._finished = header["keep_late"], header["arrived"], header["finished"]
+    engine._arrived, engine._finished = header["arrived"], header["finished"]
     engine._measures = {name: Measure(**measure) for name, measure in header["measures"].items()}
-    engine._lateness, engine._updates = lateness, updates
     engine._counts = Metrics(**header["counts"])
     engine._kept = {
         (name, tuple(on), since): tables[f"kept {number}"] for number, (name, on, since) in enumerate(header["kept"])

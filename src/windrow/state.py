@@ -234,8 +234,20 @@ class GroupState:
         if not keep.all():
             self._table, self._rows = rows.table.filter(pl.Series(keep)), None
         self._join_old(self.assembler.lattices.horizon(frozen))
+        self._forget_bars()
         if self.revisions.table is not None:
             self.revisions.forget(frozen if not self.session_timelines else int(self._oldest(frozen)))
+
+    def _forget_bars(self) -> None:
+        """Number the bars anew once most of them bar nothing any more."""
+        if len(self.bars) == 1:
+            return
+        used = self._table["barred"].unique().sort().to_numpy()
+        if len(self.bars) > 2 * len(used) + 2:
+            used = np.union1d([0], used)
+            numbers = pl.Series("barred", np.searchsorted(used, self._table["barred"].to_numpy()), dtype=pl.Int32)
+            self._table, self._rows = self._table.with_columns(numbers), None
+            self.bars = [self.bars[number] for number in used]
 
     def _join_old(self, horizon: int) -> None:
         """Join the slices that only open sessions still need; only where queries came and went they stay cut."""

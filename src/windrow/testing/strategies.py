@@ -69,7 +69,7 @@ AGGREGATES: tuple[Aggregate, ...] = tuple(
             *("m4(x)", "m4(y)", "median(x)", "median(y)", "median(z)", "quantile(x, 0.25)", "quantile(y, 0.9)"),
             *("quantile(y, 0)", "quantile(x, 1)", "mode(x)", "mode(y)", "mode(s)", "mode(b)"),
             *("distinct(x)", "distinct(y)", "distinct(s)", "distinct(b)", "distinct(z)"),
-            *("sum(x) / count(y)", "max(x) - min(x) + 1", "mean(y) + stddev_pop(y)"),
+            *("sum(x) / count(y)", "max(x) - min(x) + 1", "mean(y) + stddev_pop(y)", "sum(z) / count()"),
         ),
     )
 )
