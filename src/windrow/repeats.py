@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from windrow.frames import join_keys, run_numbers
+from windrow.ranges import running_max
 from windrow.windows import INT64_MIN
 
 
@@ -24,9 +25,7 @@ def fresh(
     left = left.filter(pl.col("time") >= since) if since > INT64_MIN else left
     known = left.select(*names, "time").clear() if kept is None else kept
     if lateness:
-        left = _apart(left, known, names, lateness)
-        found = _in_order(left, names, lateness)
-        found = _in_turns(left, names, lateness) if found is None else found
+        found = _spaced(_apart(left, known, names, lateness), names, lateness)
     else:  # without a limit all equal events are repeats, and without lateness those of the same time
         same = names if lateness is None else [*names, "time"]
         left = join_keys(left, known.select(same).unique(), same, "anti")
@@ -36,42 +35,44 @@ def fresh(
     return pl.Series(mask), pl.concat([known, found.select(*names, "time")])
 
 
-def _in_order(events: pl.DataFrame, names: list[str], within: int) -> pl.DataFrame | None:
-    """The events to keep, where those of equal values come in the order of time; None where they do not.
+def _spaced(events: pl.DataFrame, names: list[str], within: int) -> pl.DataFrame:
+    """The events to keep, each further than `within` from those of the same values that are kept before it.
 
-    Then the next event to keep after one is the first that is further away, so what is kept is a chain of such steps
-    from each value's first event, found by doubling the steps.
+    Where events of one value come in the order of time, the next to keep after one is the first that is further away,
+    so what is kept is a chain of such steps from the value's first event, found by doubling the steps. Other values
+    take turns: the first event, then the first of what is further away, and so on.
     """
     table = events.sort(*names, "row")
     value, time = run_numbers(table, names), table["time"].to_numpy()
-    if not ((value[1:] != value[:-1]) | (time[1:] >= time[:-1])).all():
-        return None
-    times = np.unique(time)
-    place = value * (len(times) + 1) + np.searchsorted(times, time)
-    further = value * (len(times) + 1) + np.searchsorted(times, time + within, "right")
-    step = np.append(np.searchsorted(place, further), len(table))
-    within_value = np.append(value, -1)
-    step[:-1][within_value[step[:-1]] != value] = len(table)
-    steps = []
-    while (step < len(table)).any():
-        steps.append(step)
-        step = step[step]
-    keep = np.append(True, value[1:] != value[:-1])[: len(table)]
-    keep = np.append(keep, False)
-    for step in reversed(steps):
-        keep[step[np.flatnonzero(keep)]] = True
-    return table.filter(pl.Series(keep[:-1]))
-
-
-def _in_turns(events: pl.DataFrame, names: list[str], within: int) -> pl.DataFrame:
-    """The events to keep: the first of each value, then the first of what is further away, and so on."""
-    left, found = events, [events.clear()]
+    back = np.append(False, (value[1:] == value[:-1]) & (time[1:] < time[:-1]))[: len(value)]
+    turns = np.isin(value, value[back])
+    found = [_chained(table.filter(pl.Series(~turns)), names, within)]
+    left = table.filter(pl.Series(turns)).sort("row")
     while left.height:
         first = left.unique(names, keep="first", maintain_order=True)
         found.append(first)
         rest = left.join(first.select("row"), on="row", how="anti", maintain_order="left")
         left = _apart(rest, first.select(*names, "time"), names, within)
     return pl.concat(found)
+
+
+def _chained(table: pl.DataFrame, names: list[str], within: int) -> pl.DataFrame:
+    """What is kept of events that are sorted by value and, within one, by arrival and time alike."""
+    size = table.height
+    value, time = run_numbers(table, names), table["time"].to_numpy()
+    times = np.unique(time)
+    place = value * (len(times) + 1) + np.searchsorted(times, time)
+    further = value * (len(times) + 1) + np.searchsorted(times, time + within, "right")
+    step = np.append(np.searchsorted(place, further), size)
+    step[:-1][np.append(value, -1)[step[:-1]] != value] = size  # a value's last step leads nowhere
+    steps = []
+    while (step < size).any():
+        steps.append(step)
+        step = step[step]
+    keep = np.append(np.append(True, value[1:] != value[:-1])[:size], False)
+    for step in reversed(steps):
+        keep[step[np.flatnonzero(keep)]] = True
+    return table.filter(pl.Series(keep[:-1]))
 
 
 def forget(kept: pl.DataFrame, lateness: int | None, frozen: int) -> pl.DataFrame:
@@ -83,6 +84,12 @@ def _apart(events: pl.DataFrame, known: pl.DataFrame, names: list[str], within: 
     """The events that are further than `within` from every known one with the same values."""
     if not known.height or not events.height:
         return events
-    pairs = join_keys(events, known.rename({"time": "time_kept"}), names, "inner")
-    repeats = pairs.filter((pl.col("time") - pl.col("time_kept")).abs() <= within).select("row").unique()
-    return events.join(repeats, on="row", how="anti", maintain_order="left")
+    rows = known.with_columns(row=pl.lit(None, pl.UInt32)).select(events.columns)
+    both = pl.concat([events, rows]).sort(*names, "time")
+    value, time = run_numbers(both, names), both["time"].to_numpy()
+    is_known = both["row"].is_null().to_numpy()
+    least, most = int(time.min()) - within - 1, int(time.max()) + within + 1
+    below = running_max(np.where(is_known, time, least), value)
+    above = -running_max(-np.where(is_known, time, most)[::-1], -value[::-1])[::-1]
+    near = ~is_known & ((time - below <= within) | (above - time <= within))
+    return events.join(both.filter(pl.Series(near)).select("row"), on="row", how="anti", maintain_order="left")

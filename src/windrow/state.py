@@ -240,6 +240,8 @@ class GroupState:
 
     def _forget_bars(self) -> None:
         """Number the bars anew once most of them bar nothing any more."""
+        if self.schema.gap is None:
+            self.bars = [frozenset()]
         if len(self.bars) == 1:
             return
         used = self._table["barred"].unique().sort().to_numpy()
