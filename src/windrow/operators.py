@@ -130,14 +130,18 @@ class Count(Operator):
 
 @dataclass(frozen=True)
 class Sum(Operator):
-    """Integers in 128 bits, decimals exactly, floats as doubles; null where there was no value."""
+    """Integers in 128 bits, decimals exactly in 38 digits, floats as doubles; null where there was no value.
+
+    Polars wraps sums of decimals around, so they are kept with the sum of their sizes as a double: where that has more
+    than 38 digits the sum is lost, and elsewhere it is exact.
+    """
 
     kind: ClassVar[str] = "sum"
 
     def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         (dtype,) = types
         if isinstance(dtype, pl.Decimal):
-            return {"sum": pl.Decimal(38, dtype.scale)}
+            return {"sum": pl.Decimal(38, dtype.scale), "size": pl.Float64()}
         return {"sum": EXACT_SUM if dtype.is_integer() else pl.Float64()}
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
@@ -146,11 +150,13 @@ class Sum(Operator):
             x = x.cast(pl.Int128)
         elif dtype == pl.Float32():
             x = x.cast(pl.Float64)
-        return {"sum": x.sum() if of.dense else pl.when(x.count() > 0).then(x.sum())}
+        total = {"sum": x.sum() if of.dense else pl.when(x.count() > 0).then(x.sum())}
+        return total | {"size": x.cast(pl.Float64).abs().sum()} if isinstance(dtype, pl.Decimal) else total
 
     def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
         total = pl.col(names["sum"])
-        return {"sum": pl.when(total.count() > 0).then(total.sum())}
+        merged = {"sum": pl.when(total.count() > 0).then(total.sum())}
+        return merged | {name: pl.col(column).sum() for name, column in names.items() if name != "sum"}
 
     def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
         column = state["sum"]
@@ -159,21 +165,30 @@ class Sum(Operator):
         if column.dtype == pl.Float64():
             (total,) = ranges.fold((column.to_numpy(),), _add, (0.0,), lo, hi)
             return Fields(sum=_masked(pl.Series(total), valid))
-        if state.types[0].is_integer():
-            if float(column.cast(pl.Float64).abs().sum()) < 2**62:
-                total = ranges.differences(column.cast(pl.Int64).to_numpy(), lo, hi)
-                return Fields(sum=_masked(pl.Series(total), valid))
-            column = column.cast(pl.Int128)
-        elif float(column.cast(pl.Float64).abs().sum()) >= 10.0 ** (37 - column.dtype.scale):  # type: ignore[attr-defined]
-            found = _masked(_wide_sums(column, lo, hi), valid)
-            return Fields(sum=found, lost=found.is_null() & (True if valid is None else valid))
-        prefix = pl.concat([column.clear(1).fill_null(0), column.cum_sum()])
-        return Fields(sum=_masked(prefix.gather(hi) - prefix.gather(lo), valid))
+        if "size" in state:
+            return self._decimals(column, _filled(state["size"], 0.0), valid, lo, hi)
+        if float(column.cast(pl.Float64).abs().sum()) < 2**62:
+            total = ranges.differences(column.cast(pl.Int64).to_numpy(), lo, hi)
+            return Fields(sum=_masked(pl.Series(total), valid))
+        return Fields(sum=_masked(_prefix_sums(column.cast(pl.Int128), lo, hi), valid))
+
+    def _decimals(self, column: pl.Series, size: pl.Series, valid: pl.Series | None, lo: Ints, hi: Ints) -> Fields:
+        scale: int = column.dtype.scale  # type: ignore[attr-defined]
+        most = 10.0 ** (38 - scale) * (1 - 1e-9)  # a hair less, because sizes are rounded
+        if float(size.sum()) < most:
+            return Fields(sum=_masked(_prefix_sums(column, lo, hi), valid))
+        (sizes,) = ranges.fold((size.to_numpy(),), _add, (0.0,), lo, hi)
+        lost = pl.Series(np.asarray(sizes, np.float64) >= most)
+        return Fields(sum=_masked(_wide_sums(column, scale, lo, hi), valid).set(lost, None), lost=lost)
 
 
-def _wide_sums(column: pl.Series, lo: Ints, hi: Ints) -> pl.Series:
+def _prefix_sums(column: pl.Series, lo: Ints, hi: Ints) -> pl.Series:
+    prefix = pl.concat([column.clear(1).fill_null(0), column.cum_sum()])
+    return prefix.gather(hi) - prefix.gather(lo)
+
+
+def _wide_sums(column: pl.Series, scale: int, lo: Ints, hi: Ints) -> pl.Series:
     """Sums of decimals whose prefix sums have more than 38 digits; null where a sum itself has."""
-    scale = column.dtype.scale  # type: ignore[attr-defined]
     units = [int(value.scaleb(scale, _DIGITS)) for value in column.to_list()]
     prefix = np.append(0, np.cumsum(np.array(units, object)))
     sums = (prefix[hi] - prefix[lo]).tolist()

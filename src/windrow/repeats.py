@@ -42,13 +42,14 @@ def _spaced(events: pl.DataFrame, names: list[str], within: int) -> pl.DataFrame
     so what is kept is a chain of such steps from the value's first event, found by doubling the steps. Other values
     take turns: the first event, then the first of what is further away, and so on.
     """
-    table = events.sort(*names, "row")
-    value, time = run_numbers(table, names), table["time"].to_numpy()
-    back = np.append(False, (value[1:] == value[:-1]) & (time[1:] < time[:-1]))[: len(value)]
-    turns = np.isin(value, value[back])
-    found = [_chained(table.filter(pl.Series(~turns)), names, within)]
-    left = table.filter(pl.Series(turns)).sort("row")
+    left, found = events, [events.clear()]
     while left.height:
+        table = left.sort(*names, "row")
+        value, time = run_numbers(table, names), table["time"].to_numpy()
+        back = np.append(False, (value[1:] == value[:-1]) & (time[1:] < time[:-1]))
+        turns = np.isin(value, value[back])
+        found.append(_chained(table.filter(pl.Series(~turns)), names, within))
+        left = table.filter(pl.Series(turns)).sort("row")
         first = left.unique(names, keep="first", maintain_order=True)
         found.append(first)
         rest = left.join(first.select("row"), on="row", how="anti", maintain_order="left")

@@ -66,8 +66,8 @@ def sessions(runs: Runs, timelines: Sequence[Timeline]) -> Iterator[Sessions]:
         same = runs.key[1:] == runs.key[:-1]
         apart[1:][same] = runs.first[1:][same] - reached[:-1][same]
     breaks = np.arange(len(apart))
-    for timeline in sorted(timelines, key=_gap):
-        gap = _gap(timeline)
+    for timeline in sorted(timelines, key=gap_of):
+        gap = gap_of(timeline)
         if timeline.since == INT64_MIN:
             breaks = lo = breaks[apart[breaks] > gap]
             hi = np.append(lo[1:], len(apart))[: len(lo)]
@@ -87,7 +87,7 @@ def needed(runs: Runs, timelines: Sequence[Timeline], frozen: int) -> npt.NDArra
     matters for two more gaps (`left_out` looks no further back), and its end while the key's next session is open.
     """
     keep = np.zeros(len(runs.key), np.bool_)
-    largest = max(timelines, key=_gap)
+    largest = max(timelines, key=gap_of)
     for found in sessions(runs, [largest._replace(since=INT64_MIN, until=INT64_MAX, closing=False)]):
         keep = _covered(len(keep), found.take(found.last + 3 * found.gap >= frozen))
         is_open = found.last + found.gap >= frozen
@@ -105,7 +105,7 @@ def left_out(runs: Runs, timeline: Timeline, frozen: int, key: Ints, time: Ints)
     A late event at most a gap after a frozen session would change it, and is left out. The others join what is open;
     one whose session would be frozen at once is left out too, and where nothing is open, one two gaps behind.
     """
-    gap = _gap(timeline)
+    gap = gap_of(timeline)
     always = timeline._replace(since=INT64_MIN, until=INT64_MAX, closing=False)
     settled = np.full(int(max(key.max(initial=-1), runs.key.max(initial=-1))) + 1, INT64_MIN)
     is_open = np.zeros(len(runs.key), np.bool_)
@@ -141,6 +141,6 @@ def _covered(size: int, found: Sessions) -> npt.NDArray[np.bool_]:
     return np.cumsum(marks[:-1]) > 0
 
 
-def _gap(timeline: Timeline) -> int:
+def gap_of(timeline: Timeline) -> int:
     assert isinstance(timeline.window, Session)
     return timeline.window.gap

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import io
 import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -167,8 +168,9 @@ def pack(header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> bytes
         table.write_ipc_stream(buffer)
         parts.append(buffer.getvalue())
     sizes = dict(zip(tables, map(len, parts), strict=True))
-    first = json.dumps({"windrow": VERSION, **header, "tables": sizes}).encode()
-    return b"\n".join((first, b"".join(parts)))
+    body = b"".join(parts)
+    first = json.dumps({"windrow": VERSION, **header, "tables": sizes, "crc32": zlib.crc32(body)}).encode()
+    return b"\n".join((first, body))
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
@@ -186,6 +188,8 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
         sizes = dict(header["tables"])
         if sum(sizes.values()) > len(rest):
             raise ValueError(f"this snapshot is cut short: {len(rest)} of {sum(sizes.values())} bytes are there")
+        if zlib.crc32(rest) != header["crc32"]:
+            raise ValueError("this snapshot is damaged: its checksum is not that of its content")
         for name, size in sizes.items():
             tables[name] = pl.read_ipc_stream(io.BytesIO(rest[at : at + size]))
             at += size

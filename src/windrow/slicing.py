@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from windrow.operators import Fields, Inputs, Sum
+from windrow.operators import Fields, Inputs
 from windrow.plan import Held, Timeline
 from windrow.ranges import Ints, ramp
 from windrow.selections import Choices, Selection
@@ -222,20 +222,8 @@ def _lifts(batch: pl.DataFrame, schema: SliceSchema) -> Iterable[pl.Expr]:
             types=schema.input_types(one),
             dense=keep is None and not any(batch[column].null_count() for column in columns),
         )
-        _refuse_too_large(batch, one)
         for name, lifted in one.operator.lift(of).items():
             yield lifted.alias(schema.names[one][name])
-
-
-def _refuse_too_large(batch: pl.DataFrame, one: Held) -> None:
-    """Sums of decimals have 38 digits, and Polars wraps around beyond."""
-    if not isinstance(one.operator, Sum):
-        return
-    values = batch[input_column(one.operator.inputs[0].text)]
-    if isinstance(values.dtype, pl.Decimal):
-        total = float(values.cast(pl.Float64).abs().sum())
-        if total >= 10.0 ** (38 - values.dtype.scale):
-            raise OverflowError(f"{one.operator.text} of this batch has more than 38 digits")
 
 
 def roll_up(table: pl.DataFrame, edges: Edges, schema: SliceSchema) -> pl.DataFrame:

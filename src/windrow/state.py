@@ -20,7 +20,7 @@ from windrow.frames import join_keys
 from windrow.plan import Group, Timeline
 from windrow.ranges import Ints
 from windrow.revisions import Emitted, Revisions
-from windrow.sessions import Sessions, needed, sessions
+from windrow.sessions import Sessions, gap_of, needed, sessions
 from windrow.slices import SliceSchema, merge
 from windrow.slicing import Edges
 from windrow.windows import INT64_MAX, INT64_MIN, Session
@@ -104,7 +104,7 @@ class GroupState:
             return
         ordered = rows.by_first()
         for timeline in timelines:
-            out = [number for number, bar in enumerate(self.bars) if (_gap(timeline), timeline.since) in bar]
+            out = [number for number, bar in enumerate(self.bars) if (gap_of(timeline), timeline.since) in bar]
             yield Rows(ordered.table.filter(~pl.col("barred").is_in(out)), self.schema), [timeline]
 
     def may_be_due(self, before: int, now: int) -> bool:
@@ -284,8 +284,3 @@ def _codes(keys: pl.DataFrame, rows: Rows) -> Ints:
     numbered = rows.keys.with_row_index("_number")
     found = join_keys(keys, numbered, keys.columns, "left")
     return found["_number"].cast(pl.Int64).to_numpy()
-
-
-def _gap(timeline: Timeline) -> int:
-    assert isinstance(timeline.window, Session)
-    return timeline.window.gap
