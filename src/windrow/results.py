@@ -160,12 +160,12 @@ def _narrowed(columns: pl.DataFrame, names: list[str], row: Any) -> tuple[pl.Dat
     lost: Counter[str] = Counter()
     if wide := [name for name, dtype in chosen.schema.items() if dtype == pl.Int128()]:
         chosen = chosen.with_columns(pl.col(wide).cast(pl.Int64, strict=False))
-    for name in names:
-        gone = columns[lost_column(name)] if lost_column(name) in columns.columns else None
-        if name in wide:
-            gone = chosen[name].is_null() & columns[name].is_not_null()
-        if gone is not None:
-            lost[name] += int(gone.gather(row).sum())
+    gone = {name: chosen[name].is_null() & columns[name].is_not_null() for name in wide}
+    if columns.width > len(chosen.columns):  # there is more than results: what was lost
+        there = set(columns.columns)
+        gone |= {name: columns[lost_column(name)] for name in names if lost_column(name) in there}
+    for name, rows in gone.items():
+        lost[name] += int(rows.gather(row).sum())
     return chosen, +lost
 
 
