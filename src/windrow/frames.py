@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -46,6 +46,13 @@ def as_given(frame: pl.DataFrame, like: Any) -> Any:
     if pandas is not None and isinstance(like, pandas.DataFrame):
         return frame.to_pandas()
     return frame.to_arrow()
+
+
+def empty_frame(schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """A frame without rows; Polars itself would check the type of every column, here each is checked once."""
+    types = {id(dtype): dtype for dtype in schema.values()}
+    nothing = {number: pl.Series([], dtype=dtype) for number, dtype in types.items()}
+    return pl.DataFrame([nothing[id(dtype)].alias(name) for name, dtype in schema.items()])
 
 
 def run_numbers(frame: pl.DataFrame, columns: Sequence[str]) -> npt.NDArray[np.int64]:

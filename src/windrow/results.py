@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from windrow.assembly import lost_column
-from windrow.frames import as_given, join_keys, to_polars
+from windrow.frames import as_given, empty_frame, join_keys, to_polars
 from windrow.plan import Held
 from windrow.query import Query, QueryError
 from windrow.revisions import Emitted
@@ -51,7 +51,7 @@ class ResultSchema:
         if self.retractions:
             marks["retracted"] = pl.Boolean()
         bounds = {"window_start": self.bound, "window_end": self.bound}
-        return pl.DataFrame(schema={"query": pl.String(), **self.keys, **bounds, **marks, **self.columns})
+        return empty_frame({"query": pl.String(), **self.keys, **bounds, **marks, **self.columns})
 
     def learn(self, states: Iterable[GroupState]) -> None:
         """Find the type of every aggregate's column; one name with two types is refused."""
@@ -156,7 +156,7 @@ class ResultSchema:
 
 def _narrowed(columns: pl.DataFrame, names: list[str], row: Any) -> tuple[pl.DataFrame, Counter[str]]:
     """128-bit integers as int64, null where they do not fit; and for each column in how many rows something did not."""
-    chosen = columns.select(names)
+    chosen = columns if columns.columns == names else columns.select(names)
     lost: Counter[str] = Counter()
     if wide := [name for name, dtype in chosen.schema.items() if dtype == pl.Int128()]:
         chosen = chosen.with_columns(pl.col(wide).cast(pl.Int64, strict=False))

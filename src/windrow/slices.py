@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from windrow.frames import run_numbers
+from windrow.frames import empty_frame, run_numbers
 from windrow.operators import Fields
 from windrow.plan import Held
 from windrow.ranges import running_max
@@ -71,7 +71,7 @@ class SliceSchema:
         return {**self.keys, "slice_start": pl.Int64(), **runs, **states}
 
     def empty(self) -> pl.DataFrame:
-        return pl.DataFrame(schema=self.columns)
+        return empty_frame(self.columns)
 
     def conform(self, table: pl.DataFrame) -> pl.DataFrame:
         """A table of an older plan in this schema: what it does not have is the identity."""
