@@ -17,10 +17,10 @@ help: ## show the targets
 setup: java $(STAMP) ## make .venv with all extras, and see that there is a Java for Spark
 
 test: java lint ## lint, then all tests
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 test-core: $(STAMP) ## the tests that need no Java, in seconds
-	$(BIN)/python -m pytest -m "not spark" $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not spark" $(ARGS)
 
 lint: $(STAMP) ## ruff (rules and format) and mypy
 	$(BIN)/ruff check .
