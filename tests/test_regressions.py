@@ -149,3 +149,11 @@ def test_many_small_pushes_are_merged_as_they_come() -> None:
         engine.push(pl.DataFrame({"t": [at], "k": [at % 3]}))
     assert engine.metrics.slices == 3
     assert engine.finish()["count()"].to_list() == [100, 100, 100]
+
+
+def test_a_sketch_without_its_library_is_refused_before_any_event_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = wr.Engine(wr.Query("q", wr.tumbling(10), "approx_distinct(x)"), "t")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(wr.QueryError, match=r"query 'q': approx_distinct\(x\): needs Apache DataSketches"):
+        engine.push(LETTERS)
+    assert engine.metrics.events == 0

@@ -6,6 +6,7 @@ merge of bytes at a time, so the cost is per slice and per window, never per eve
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -45,6 +46,10 @@ class SketchRanges:
 class _Sketched(Operator):
     def _sketch(self, types: Sequence[pl.DataType]) -> Any:
         raise NotImplementedError
+
+    def refusal(self, types: Sequence[pl.DataType]) -> str | None:
+        missing = importlib.util.find_spec("datasketches") is None
+        return "needs Apache DataSketches: pip install 'windrow[sketches]'" if missing else None
 
     def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"sketch": pl.Binary()}
