@@ -157,3 +157,12 @@ def test_a_sketch_without_its_library_is_refused_before_any_event_is_taken(monke
     with pytest.raises(wr.QueryError, match=r"query 'q': approx_distinct\(x\): needs Apache DataSketches"):
         engine.push(LETTERS)
     assert engine.metrics.events == 0
+
+
+def test_queries_over_one_session_are_told_the_same_revision() -> None:
+    queries = [wr.Query(name, wr.session(5), asked) for name, asked in [("a", "count()"), ("b", "sum(t)")]]
+    engine = wr.Engine(queries, "t", lateness=None, updates=100)
+    engine.push(pl.DataFrame({"t": [10]}))
+    engine.advance(16)
+    engine.push(pl.DataFrame({"t": [13]}))  # open again until 18
+    assert engine.advance(19).select("query", "revision").rows() == [("a", 1), ("b", 1)]

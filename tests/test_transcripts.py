@@ -4,9 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from windrow.aggregates import FUNCTIONS
+from windrow.engine import Engine
 from windrow.query import Query
 from windrow.testing.oracle import Oracle
 from windrow.testing.transcripts import WINDOWS, Runtime, Transcript, read
@@ -19,14 +21,6 @@ class EngineRuntime:
     """The engine as a runtime: rows in a DataFrame with the transcript's types, results as rows."""
 
     def __init__(self, transcript: Transcript) -> None:
-        import polars as pl
-
-        try:
-            from windrow.engine import Engine
-        except ModuleNotFoundError as error:
-            if error.name != "windrow.engine":
-                raise
-            pytest.skip("windrow.engine is not there yet")
         kinds: dict[str, Any] = {
             "int": pl.Int64,
             "float": pl.Float64,
@@ -35,7 +29,6 @@ class EngineRuntime:
             "timestamp": pl.Datetime("us"),
             "timestamp_utc": pl.Datetime("us", "UTC"),
         }
-        self._frame = pl.DataFrame
         self._schema = {}
         for column, kind in transcript.types.items():
             if kind.startswith("decimal"):
@@ -46,7 +39,7 @@ class EngineRuntime:
         self.engine = Engine(transcript.queries, **transcript.options)
 
     def push(self, rows: list[Any]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.engine.push(self._frame(rows, schema=self._schema)).to_dicts()
+        found: list[dict[str, Any]] = self.engine.push(pl.DataFrame(rows, schema=self._schema)).to_dicts()
         return found
 
     def advance(self, watermark: Any, time: str | None = None) -> list[dict[str, Any]]:

@@ -143,7 +143,8 @@ class ResultSchema:
                 answers = chunks[place].answers
                 part, lost = _narrowed(answers.columns, names, answers.row)
                 index[ends[place] - len(answers.row) : ends[place]] = answers.row + base
-                parts, base, overflows = [*parts, part], base + part.height, overflows + lost
+                parts.append(part)
+                base, overflows = base + part.height, overflows + lost
             whole = pl.concat(parts) if parts else self.empty.select(names)
             index = index[order]
             if index.min() >= 0:

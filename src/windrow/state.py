@@ -131,13 +131,20 @@ class GroupState:
 
     def _emit(self, rows: Rows, windows: Windows) -> Iterator[Emitted]:
         """Windows that are due: new, unless a late event opened them again."""
+        known: dict[Expression | None, Ints] = {}
         for answers in self.assembler.answers(rows, windows):
-            revision = np.zeros(len(windows.lo), np.int64)
-            if self.revisions.table is not None:
-                ids = self.revisions.ids(rows, windows, self.assembler.timelines, answers.where)
-                revision = self.revisions.of(ids) + 1
-                self.revisions.set(ids.filter(pl.Series(revision > 0)), revision[revision > 0])
-            yield Emitted(rows, windows, answers, revision)
+            if answers.where not in known:
+                known[answers.where] = self._next_revision(rows, windows, answers.where)
+            yield Emitted(rows, windows, answers, known[answers.where])
+
+    def _next_revision(self, rows: Rows, windows: Windows, where: Expression | None) -> Ints:
+        """The revision of each window that is told now, remembered for those that were told before."""
+        if self.revisions.table is None:
+            return np.zeros(len(windows.lo), np.int64)
+        ids = self.revisions.ids(rows, windows, self.assembler.timelines, where)
+        revision = self.revisions.of(ids) + 1
+        self.revisions.set(ids.filter(pl.Series(revision > 0)), revision[revision > 0])
+        return revision
 
     def _revised(self, rows: Rows, change: Change, watermark: int) -> Iterator[Emitted]:
         """Fixed windows that were due before and have gained events."""
