@@ -48,6 +48,7 @@ class GroupState:
         self.edges = Edges.of(self.group.timelines)
         self.shared_edges = Edges.of(self.group.needs(shared=True)[0]) if self.group.children else self.edges
         self.assembler = Assembler(self.group)
+        self.session_timelines = [line for line in self.group.timelines if isinstance(line.window, Session)]
 
     def rebind(self, group: Group, schema: SliceSchema, shared_schema: SliceSchema) -> None:
         """Go on under another plan: states that it does not know are dropped, new ones begin empty."""
@@ -89,10 +90,6 @@ class GroupState:
         """Bytes in memory."""
         tables = [self.rows.table, *([] if self.revisions.table is None else [self.revisions.table])]
         return sum(int(table.estimated_size()) for table in tables)
-
-    @property
-    def session_timelines(self) -> list[Timeline]:
-        return [timeline for timeline in self.group.timelines if isinstance(timeline.window, Session)]
 
     def session_views(self, rows: Rows) -> Iterator[tuple[Rows, list[Timeline]]]:
         """The rows that sessions see: all of them, but for late ones that a session has left out."""
