@@ -81,7 +81,7 @@ def shuffled(events: pl.DataFrame, share: float, upto: int, seed: int = 8) -> pl
     return events[np.argsort(arrival, kind="stable")]
 
 
-def batches(events: pl.DataFrame, count: int = 5) -> list[pl.DataFrame]:
+def batches(events: pl.DataFrame, count: int = 8) -> list[pl.DataFrame]:
     size = -(-events.height // count)
     return [events[at : at + size] for at in range(0, events.height, size)]
 
@@ -105,7 +105,7 @@ def many_windows(count: int) -> list[wr.Query]:
 
 
 def slicing(scale: float, runs: int) -> Iterator[Line]:
-    """Lines 1 to 3: events per second, the same five batches for everyone."""
+    """Lines 1 to 3: events per second, the same eight batches for everyone."""
     events = stream(int(10_000_000 * scale), 10, 10)
     parts = batches(events)
     ready = [part.with_columns(slice=part["ts"].to_physical() // SECOND) for part in parts]

@@ -30,6 +30,8 @@ from windrow.slices import SliceSchema, merge, settle
 from windrow.windows import INT64_MAX, INT64_MIN, FixedWindow
 
 TABLE_LIMIT = 1 << 22  # entries of a lookup table
+OUT_OF_ORDER = 1 << 20  # events out of order are grouped so many at a time, which is faster than all at once
+IN_CACHE = 1 << 16  # events that are looked up at a time
 EDGES_PER_EVENT = 4  # more edges than that, and events are looked up grid by grid
 
 
@@ -89,7 +91,11 @@ class Edges:
         if step and (hi - base) // step < TABLE_LIMIT:
             ends = np.append(inner, base + ((hi - base) // step + 1) * step)
             sizes = np.diff((ends - base) // step, prepend=0)
-            return np.repeat(np.arange(len(cuts), dtype=np.uint32), sizes)[(times - base) // step], before
+            table = np.repeat(np.arange(len(cuts), dtype=np.uint32), sizes)
+            found = np.empty(len(times), np.uint32)
+            for at in range(0, len(times), IN_CACHE):
+                found[at : at + IN_CACHE] = table[(times[at : at + IN_CACHE] - base) // step]
+            return found, before
         return np.searchsorted(inner, times, "right").astype(np.uint32), before
 
     def _count(self, lo: int, hi: int) -> float:
@@ -137,6 +143,9 @@ def slice(batch: pl.DataFrame, measure: str, edges: Edges, schema: SliceSchema) 
     in_order = batch[time].is_sorted()
     if any(one.operator.ordered for one in schema.held) and not (in_order and not order):
         batch, in_order = batch.sort([time, *order], maintain_order=True), True
+    if not in_order and batch.height > OUT_OF_ORDER:
+        parts = [batch[at : at + OUT_OF_ORDER] for at in range(0, batch.height, OUT_OF_ORDER)]
+        return merge([slice(part, measure, edges, schema) for part in parts], schema)
     numbers, before = edges.index(batch[time].to_numpy(), in_order, schema.gap)
     barred = ["barred"] if "barred" in batch.columns else []
     lifts = list(_lifts(batch, schema))
@@ -178,8 +187,10 @@ def _with_key(batch: pl.DataFrame, schema: SliceSchema, numbers: npt.NDArray[np.
     least, most = int(column.min()), int(column.max())  # type: ignore[arg-type]
     if (most - least + 1) * size >= 2**32:
         return None
-    codes = (column.cast(pl.Int64).to_numpy() - least).astype(np.uint32)
-    return _Coded(name, least, codes * np.uint32(size) + numbers)
+    values, codes = column.cast(pl.Int64).to_numpy(), np.empty(batch.height, np.uint32)
+    for at in range(0, batch.height, IN_CACHE):
+        codes[at : at + IN_CACHE] = (values[at : at + IN_CACHE] - least) * size + numbers[at : at + IN_CACHE]
+    return _Coded(name, least, codes)
 
 
 def key_column(name: str) -> str:
