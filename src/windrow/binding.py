@@ -38,7 +38,7 @@ class Binding:
         self.measures: dict[str, pl.DataType] = {}
         self.needed: dict[str, pl.DataType] = {}
         self._prepared: dict[str, pl.Expr] = {}
-        self._scales: dict[str, int] = {}  # microseconds in a unit of a time column
+        self._scales: dict[str, int] = {}  # microseconds in a unit of a time column, where it is not one
         self._ordered = any(one.operator.ordered for group in plan.groups for one in group.held)
         for column in order_by:
             self._column(column, "order_by")
@@ -125,9 +125,11 @@ class Binding:
             return pl.Datetime("us", dtype.time_zone)
         if isinstance(dtype, pl.Datetime | pl.Date):
             unit = dtype.time_unit if isinstance(dtype, pl.Datetime) else "day"
-            self._scales[name] = {"us": 1, "ms": 1000, "day": 86_400_000_000}[unit]
+            scale = {"us": 1, "ms": 1000, "day": 86_400_000_000}[unit]
             units = column.to_physical().cast(pl.Int64)
-            self._prepared[time_column(name)] = units * self._scales[name] if self._scales[name] > 1 else units
+            if scale > 1:
+                self._scales[name], units = scale, units * scale
+            self._prepared[time_column(name)] = units
             return pl.Datetime("us", dtype.time_zone if isinstance(dtype, pl.Datetime) else None)
         if dtype.is_integer():
             self._prepared[time_column(name)] = column.cast(pl.Int64)
@@ -184,9 +186,11 @@ class Binding:
             elif now != dtype:
                 raise InputError(f"column {name!r} is {now} in this batch, and was {dtype} before")
         for name, scale in self._scales.items():
-            units = frame[name].to_physical().drop_nulls()
-            if scale > 1 and len(units) and max(abs(int(units.min())), abs(int(units.max()))) > FURTHEST // scale:  # type: ignore[arg-type]
-                raise InputError(f"{name!r} holds times so far out that they cannot be written in microseconds")
+            units = frame[name].to_physical()
+            if len(units) > units.null_count():
+                furthest = max(abs(int(units.min())), abs(int(units.max())))  # type: ignore[arg-type]
+                if furthest > FURTHEST // scale:
+                    raise InputError(f"{name!r} holds times so far out that they cannot be written in microseconds")
         return frame.with_columns(nulls) if nulls else frame
 
     def prepare(self, frame: pl.DataFrame, arrived: int, clock: Callable[[], int]) -> pl.DataFrame:
