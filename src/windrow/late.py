@@ -35,8 +35,7 @@ def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, frozen: 
     bar = np.zeros(len(time), np.int32)
     if len(at):
         starts, place = np.unique(state.edges.floor(time[at]), return_inverse=True)
-        asked = _asked(state)
-        for where, lattices in asked.items():
+        for where, lattices in _asked(state).items():
             kept = np.ones(len(at), np.bool_) if where is None else events[filter_column(where.text)].to_numpy()[at]
             out, in_ = _fixed(starts, lattices, frozen)
             dropped[at] |= kept & out[place]

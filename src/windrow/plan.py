@@ -169,17 +169,8 @@ class Group:
         place = self.timelines.setdefault(timeline, len(self.timelines))
         if signature not in self.signatures:
             self.signatures[signature] = len(self.signatures)
-            self.hold(Held(ROWS, signature.where))
-            for one in signature.held:
-                self.hold(one)
+            self.held |= dict.fromkeys([Held(ROWS, signature.where), *signature.held])
         self.members.setdefault((place, self.signatures[signature]), []).append(number)
-
-    def hold(self, one: Held) -> None:
-        self.held.setdefault(one)
-
-    def edges_per_second(self) -> float:
-        """How often a slice ends, at most: as often as all grids together, or as their common divisor."""
-        return _density({grid for timeline in self.timelines for grid in _grids(timeline.window)})
 
 
 def _grids(window: Window) -> set[Grid]:
@@ -188,7 +179,9 @@ def _grids(window: Window) -> set[Grid]:
     return {Grid(window.gap, 0)} if isinstance(window, Session) else set()
 
 
-def _density(grids: set[Grid]) -> float:
+def _edges_per_unit(*groups: Group) -> float:
+    """How often a slice ends that these groups share, at most: as all their grids do, or their common divisor."""
+    grids = {grid for group in groups for timeline in group.timelines for grid in _grids(timeline.window)}
     if not grids:
         return 0.0
     common = gcd(*(period for period, _ in grids), *(phase for _, phase in grids))
@@ -206,7 +199,7 @@ class Plan:
         return {
             "queries": len(self.entries),
             "measures": self.measures,
-            "groups": [_group_to_dict(group, self) for group in self.groups],
+            "groups": [_group_to_dict(group) for group in self.groups],
         }
 
     def explain(self) -> str:
@@ -294,7 +287,7 @@ def _part_sessions(
     for key, group in list(groups.items()):
         if apart is None:
             both = group.has_sessions and any(isinstance(line.window, FixedWindow) for line in group.timelines)
-            part = both and rates and _too_many(group.edges_per_second() * rates.distinct(group.keys), rates)
+            part = both and rates and _too_many(_edges_per_unit(group) * rates.distinct(group.keys), rates)
         else:
             part = group.name in apart
         if not part:
@@ -322,7 +315,7 @@ def _roll_up(ordered: list[Group], rates: Rates | None) -> None:
             if set(group.keys) < set(one.keys) and one.source == group.source and one.parent is None
         ]
         for one in sorted(finer, key=lambda one: len(one.keys)):
-            if rates and _too_many(_together(one, group) * rates.distinct(one.keys), rates):
+            if rates and _too_many(_edges_per_unit(one, group) * rates.distinct(one.keys), rates):
                 group.why = f"not rolled up: slices of {one.name} would be more than {SHARING_LIMIT:.0%} of the events"
                 continue
             group.parent, group.why = one, ""
@@ -330,20 +323,14 @@ def _roll_up(ordered: list[Group], rates: Rates | None) -> None:
             break
 
 
-def _together(*groups: Group) -> float:
-    """How often a slice ends that all these groups share."""
-    return _density({grid for group in groups for timeline in group.timelines for grid in _grids(timeline.window)})
-
-
-def _group_to_dict(group: Group, plan: Plan) -> dict[str, Any]:
+def _group_to_dict(group: Group) -> dict[str, Any]:
     windows = list(dict.fromkeys(str(timeline.window) for timeline in group.timelines))
     temporal = any(timeline.window.is_temporal for timeline in group.timelines)
-    per_second = group.edges_per_second() * (1_000_000 if temporal else 1)
+    per_second = _edges_per_unit(group) * (1_000_000 if temporal else 1)
     gaps = [timeline.window.gap for timeline in group.timelines if isinstance(timeline.window, Session)]
     edges = f"{per_second:.6g} per {'second' if temporal else 'unit'}"
     if gaps:
         edges += f", sessions from runs connected under {duration_text(min(gaps), temporal)}"
-    global_ = not group.keys
     return {
         "name": group.name,
         "keys": list(group.keys),
@@ -354,7 +341,7 @@ def _group_to_dict(group: Group, plan: Plan) -> dict[str, Any]:
         "edges_per_second": per_second,
         "operators": [one.text for one in group.held],
         "sliced": f"rolled up from the slices {group.parent.name}" if group.parent else _sliced(group),
-        "placement": "sliceable anywhere: slices merge in any order" + (", one key" if global_ else ""),
+        "placement": "sliceable anywhere: slices merge in any order" + ("" if group.keys else ", one key"),
         "travels": "slices, no events",
     }
 

@@ -75,9 +75,9 @@ class SliceSchema:
 
     def conform(self, table: pl.DataFrame) -> pl.DataFrame:
         """A table of an older plan in this schema: what it does not have is the identity."""
-        there = set(table.columns)
-        if list(table.columns) == list(self.columns):
+        if table.columns == list(self.columns):
             return table
+        there = set(table.columns)
         missing = [
             (pl.col("slice_start") if name in ("first", "last") else pl.lit(0 if name == "barred" else None))
             .cast(dtype)

@@ -38,7 +38,8 @@ class GroupState:
     revisions: Revisions = field(default_factory=Revisions)
 
     def __post_init__(self) -> None:
-        self._table, self._pending = self.schema.empty(), [self.schema.empty()][:0]
+        self._table = self.schema.empty()
+        self._pending: list[pl.DataFrame] = []
         self._rows: Rows | None = None
         self._waiting = 0  # rows of what is pending
         self._next_close = INT64_MAX  # no session closes before it
@@ -54,10 +55,11 @@ class GroupState:
         """Go on under another plan: states that it does not know are dropped, new ones begin empty."""
         table = self.rows.table
         self.group, self.schema, self.shared_schema = group, schema, shared_schema
-        self._table, self._rows, self._next_close = schema.conform(table), None, INT64_MIN
+        self.load(table)
         self.prepare()
 
     def load(self, table: pl.DataFrame) -> None:
+        """Go on with these slices."""
         self._table, self._rows, self._next_close = self.schema.conform(table), None, INT64_MIN
 
     @property

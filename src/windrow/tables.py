@@ -36,8 +36,9 @@ def windows(
     if engine._bound is None:  # an empty table still has columns and types
         engine._bound = engine._bind(frame)
     results = engine.finish()
-    for name, windows_lost in engine._overflowed.items():
+    if engine._overflowed:
+        name, lost = engine._overflowed.most_common(1)[0]
         raise OverflowError(
-            f"{name} does not fit into 64 bits in {windows_lost} windows; cast its input to a double or a decimal"
+            f"{name} does not fit into 64 bits in {lost} windows; cast its input to a double or a decimal"
         )
     return as_given(results, data)
