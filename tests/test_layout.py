@@ -21,7 +21,7 @@ PACKAGE = ROOT / "src" / "windrow"
 LAYERS = {
     "arrays": {"ranges", "bags", "frames"},
     "model": {
-        *("windows", "terms", "rules", "expressions", "operators", "selections", "sketches", "sketching"),
+        *("windows", "ordered", "terms", "rules", "expressions", "operators", "selections", "sketches", "sketching"),
         *("aggregates", "formulas", "query", "sql"),
     },
     "plan": {"plan"},

@@ -33,11 +33,12 @@ from windrow.binding import InputError
 from windrow.engine import Engine, Metrics
 from windrow.expressions import ExpressionError
 from windrow.formulas import aggregate, formula
+from windrow.ordered import Cuts, DataDrivenWindow, OrderedEvents, counting, frames, latest, punctuated
 from windrow.plan import Plan, Rates, plan
 from windrow.query import Query, QueryError
 from windrow.results import results_of
 from windrow.tables import windows
-from windrow.windows import cumulating, session, sliding, tumbling
+from windrow.windows import ContextFreeWindow, cumulating, session, sliding, tumbling
 
 __version__ = "0.1.0"
 
@@ -80,7 +81,15 @@ __all__ = [
     "QueryError",
     "results_of",
     "windows",
+    "ContextFreeWindow",
+    "Cuts",
+    "DataDrivenWindow",
+    "OrderedEvents",
+    "counting",
     "cumulating",
+    "frames",
+    "latest",
+    "punctuated",
     "session",
     "sliding",
     "tumbling",

@@ -61,7 +61,7 @@ class Binding:
         for numbers in group.members.values():
             whose = plan.entries[numbers[0]].query
             window = whose.window
-            if window.is_temporal != temporal:
+            if window.is_temporal not in (None, temporal):
                 kind = (
                     "a timestamp: write a duration such as '10 seconds'"
                     if temporal

@@ -9,6 +9,7 @@ from typing import Any
 from windrow.aggregates import Aggregate
 from windrow.expressions import Expression, parse
 from windrow.formulas import aggregate
+from windrow.ordered import OrderedWindow
 from windrow.windows import Session, Window, window_from_dict
 
 RESERVED = ("query", "window_start", "window_end", "revision", "retracted", "position")
@@ -23,7 +24,7 @@ class Query:
     """One window query.
 
     name:        what its rows are called in the results; unique in an engine
-    window:      `tumbling`, `sliding`, `cumulating` or `session`
+    window:      made by `tumbling`, `session`, `counting` and so on, or one of your own
     aggregates:  one or several of `wr.mean("speed")`, or SQL text such as "mean(speed)"
     by:          key columns; () for the whole stream
     where:       a predicate in SQL; a window without an event that satisfies it is not emitted
@@ -91,12 +92,12 @@ class Query:
     @property
     def filter_first(self) -> Expression | None:
         """The predicate, where it must come before the windowing because it decides the windows' bounds."""
-        return self.where if isinstance(self.window, Session) else None
+        return self.where if isinstance(self.window, Session | OrderedWindow) else None
 
     @property
     def filter_inside(self) -> Expression | None:
         """The predicate, where it can be applied inside the operators so that the slices are shared."""
-        return None if isinstance(self.window, Session) else self.where
+        return None if isinstance(self.window, Session | OrderedWindow) else self.where
 
 
 def _aggregates(name: str, given: Aggregate | str | Iterable[Aggregate | str]) -> tuple[Aggregate, ...]:

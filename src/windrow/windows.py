@@ -10,7 +10,10 @@ all windows `[phase + k·period, phase + k·period + length)` for every integer 
                                       |---------|     |---------|
 
 A lattice has at most two **grids** of edges, its starts and its ends; the edges of all windows of a group together
-cut the stream into slices. A session has no fixed edges: its bounds come from the events.
+cut the stream into slices. A session has no fixed edges: its bounds come from the events. Windows that need the order
+of events stand in `ordered`.
+
+A window of your own with fixed bounds is a subclass of `ContextFreeWindow`.
 
 Lengths are whole microseconds when they were written as a duration ("10 minutes", a timedelta), and plain units of the
 measure when they were written as an integer (`time="odometer"`); one window does not mix the two.
@@ -23,6 +26,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 FURTHEST = 2**62  # times and bounds stay within ±FURTHEST, so that differences of two never wrap around
@@ -120,28 +126,66 @@ class Grid(NamedTuple):
     phase: int
 
 
+WINDOWS: dict[str, type[Window]] = {}  # every kind of window by its name
+
+
 @dataclass(frozen=True)
 class Window:
-    """The common part of all windows. `temporal` is None where no length says which kind of measure it needs."""
+    """The common part of all windows; `kind` is the name by which a window is known where it runs."""
 
     kind: ClassVar[str]
 
-    @property
-    def reach(self) -> int:
-        """How far a window that holds an event can lie from it, to either side."""
-        raise NotImplementedError
+    def __init_subclass__(cls) -> None:
+        if "kind" not in cls.__dict__:
+            cls.kind = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        known = WINDOWS.get(cls.kind)
+        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise TypeError(f"there is already a window called {cls.kind!r}: {known.__module__}.{known.__qualname__}")
+        WINDOWS[cls.kind] = cls
 
     @property
-    def is_temporal(self) -> bool:
-        return bool(getattr(self, "temporal", False))
+    def reach(self) -> int:
+        """How far a window that holds an event can lie from it, to either side, as far as that is known."""
+        return 0
+
+    @property
+    def is_temporal(self) -> bool | None:
+        """Whether its lengths are durations; None where no length says which kind of measure it needs."""
+        return getattr(self, "temporal", None)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind} | {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+Times = npt.NDArray[np.int64]
+
+
 @dataclass(frozen=True)
-class FixedWindow(Window):
-    """A window whose bounds are known before any event is seen (context free)."""
+class ContextFreeWindow(Window):
+    """A window whose bounds are known before any event is seen: the base class of your own.
+
+    Give `windows`, and `edges` where they can be found faster than from all windows. Both take and return times as
+    int64, microseconds since 1970 UTC or plain units of the measure. Make it a frozen dataclass whose fields are plain
+    data; `temporal` says whether it is for timestamps (the default) or for plain numbers. Where queries run it is known
+    by its `kind`, by default the name of the class: it must be imported there.
+    """
+
+    temporal = True
+
+    def windows(self, lo: int, hi: int) -> tuple[Times, Times]:
+        """The starts and the ends of all windows that hold a time t with lo ≤ t < hi."""
+        raise NotImplementedError
+
+    def edges(self, lo: int, hi: int) -> Times:
+        """All times t with lo ≤ t < hi at which a window starts or ends, sorted, each once."""
+        starts, ends = self.windows(lo - 1, hi)
+        both = np.unique(np.concatenate((starts, ends)))
+        return both[(both >= lo) & (both < hi)]
+
+
+@dataclass(frozen=True)
+class FixedWindow(ContextFreeWindow):
+    """A window whose bounds lie on lattices."""
 
     def lattices(self) -> Iterator[Lattice]:
         raise NotImplementedError
@@ -228,12 +272,12 @@ class Session(Window):
         return f"session({duration_text(self.gap, self.temporal)})"
 
 
-WINDOWS: dict[str, type[Window]] = {kind.kind: kind for kind in (Tumbling, Sliding, Cumulating, Session)}
-
-
 def window_from_dict(described: dict[str, Any]) -> Window:
     rest = dict(described)
-    return WINDOWS[rest.pop("kind")](**rest)
+    kind = rest.pop("kind")
+    if kind not in WINDOWS:
+        raise ValueError(f"there is no window called {kind!r} here: import the module that defines it")
+    return WINDOWS[kind](**rest)
 
 
 def _arguments(window: Tumbling | Sliding | Cumulating, *lengths: int) -> str:
@@ -243,7 +287,7 @@ def _arguments(window: Tumbling | Sliding | Cumulating, *lengths: int) -> str:
     return ", ".join(shown)
 
 
-def _lengths(kind: str, offset: Duration | None, **lengths: Duration) -> tuple[dict[str, int], bool]:
+def lengths_of(kind: str, offset: Duration | None, **lengths: Duration) -> tuple[dict[str, int], bool]:
     """Read the arguments of one window: all positive, and all durations or all plain integers."""
     read = {name: duration(value, f"{kind}: {name}") for name, value in lengths.items()}
     for name, length in read.items():
@@ -260,19 +304,19 @@ def _lengths(kind: str, offset: Duration | None, **lengths: Duration) -> tuple[d
 
 def tumbling(length: Duration, offset: Duration | None = None) -> Tumbling:
     """Windows [o + kL, o + (k+1)L)."""
-    units, temporal = _lengths("tumbling", offset, length=length)
+    units, temporal = lengths_of("tumbling", offset, length=length)
     return Tumbling(units["length"], units["offset"] % units["length"], temporal)
 
 
 def sliding(length: Duration, slide: Duration, offset: Duration | None = None) -> Sliding:
     """Windows [o + ks, o + ks + L); a slide longer than the length samples the stream."""
-    units, temporal = _lengths("sliding", offset, length=length, slide=slide)
+    units, temporal = lengths_of("sliding", offset, length=length, slide=slide)
     return Sliding(units["length"], units["slide"], units["offset"] % units["slide"], temporal)
 
 
 def cumulating(length: Duration, step: Duration, offset: Duration | None = None) -> Cumulating:
     """Windows [o + kL, o + kL + j·step), j = 1 … L/step: a total so far, every step, starting again every length."""
-    units, temporal = _lengths("cumulating", offset, length=length, step=step)
+    units, temporal = lengths_of("cumulating", offset, length=length, step=step)
     if units["length"] % units["step"]:
         raise ValueError(f"cumulating: step {step!r} must divide length {length!r}")
     return Cumulating(units["length"], units["step"], units["offset"] % units["length"], temporal)
@@ -280,5 +324,5 @@ def cumulating(length: Duration, step: Duration, offset: Duration | None = None)
 
 def session(gap: Duration) -> Session:
     """Runs of events whose consecutive times differ by at most `gap`; closed once the watermark is past last + gap."""
-    units, temporal = _lengths("session", None, gap=gap)
+    units, temporal = lengths_of("session", None, gap=gap)
     return Session(units["gap"], temporal)

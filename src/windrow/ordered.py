@@ -1,0 +1,242 @@
+"""Windows that need the order of events: bounds at positions, and bounds that the events themselves decide.
+
+    counting(4)             │. . . .│. . . .│. .         every four events
+    punctuated(end=p)       │. . p│. p│. . . p│.         an event that satisfies p is the last of its window
+    punctuated(start=p)      . .│p .│p . . .│p .          … or the first
+    frames(when=p)           . .│p p│. .│p p p│.          runs of events that satisfy p
+    latest(3, every=10)      the last three events, at each multiple of 10 before which something came
+
+All are per key, or over the whole stream where a query has no key. They are answered when the watermark has made the
+order of events final. A window of your own whose bounds the events decide is a subclass of `DataDrivenWindow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from windrow.expressions import parse
+from windrow.windows import FURTHEST, Duration, Window, duration_text, lengths_of
+
+Mask = npt.NDArray[np.bool_]
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class OrderedWindow(Window):
+    """A window over the ordered events of a key."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The SQL expressions over events that decide its bounds."""
+        return ()
+
+
+@dataclass(frozen=True)
+class Counting(OrderedWindow):
+    kind: ClassVar[str] = "counting"
+    n: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"counting({self.n})" if self.step == self.n else f"counting({self.n}, {self.step})"
+
+
+@dataclass(frozen=True)
+class Latest(OrderedWindow):
+    kind: ClassVar[str] = "latest"
+    n: int
+    every: int
+    temporal: bool
+
+    @property
+    def reach(self) -> int:
+        return 2 * self.every
+
+    def __str__(self) -> str:
+        return f"latest({self.n}, every={duration_text(self.every, self.temporal)})"
+
+
+class OrderedEvents:
+    """A batch of final events, key by key, those of a key in their order.
+
+    key:    for each event the number of its key, from 0, never decreasing
+    first:  where each key's events begin
+    last:   where each key's last event is
+    """
+
+    def __init__(self, key: npt.NDArray[np.int64], inputs: Mapping[str, pl.Series]) -> None:
+        self.key, self._inputs = key, inputs
+        self.first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
+        self.last = np.append(self.first[1:], len(key))[: len(self.first)] - 1
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    def values(self, expression: str) -> pl.Series:
+        """The values of one of the window's `inputs`."""
+        return self._inputs[expression]
+
+    def holds(self, predicate: str) -> Mask:
+        """Which events satisfy a predicate among the window's `inputs`; null is false."""
+        return self._inputs[predicate].fill_null(False).to_numpy()
+
+    def before(self, values: Array, carried: Array) -> Array:
+        """For each event the value of the event before it of the same key, or what was carried for the key."""
+        shifted = np.empty_like(values)
+        shifted[1:] = values[:-1]
+        shifted[self.first] = carried
+        return shifted
+
+    def total(self, values: Array) -> Array:
+        """Running totals, event by event, within each key."""
+        sums = np.cumsum(values)
+        sums -= np.repeat((sums - values)[self.first], np.diff(np.append(self.first, len(values))))
+        return sums
+
+
+class Cuts(NamedTuple):
+    """Where windows begin and end in a batch, a mark for each event, and what to carry on for each key.
+
+    starts:  a window begins with this event
+    ends:    the open window ends with this event, which is its last
+    breaks:  the open window has ended before this event
+    """
+
+    starts: Mask
+    ends: Mask
+    breaks: Mask
+    state: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class DataDrivenWindow(OrderedWindow):
+    """A window whose bounds the events decide, one after the other per key: the base class of your own.
+
+    Give `inputs`, the SQL expressions that it reads, `initial`, what a key carries before its first event,
+    and `cuts`. Make it a frozen dataclass whose fields are plain data; it is known by its `kind` where queries run.
+    """
+
+    initial: ClassVar[Mapping[str, bool | int | float]] = {}
+
+    def cuts(self, events: OrderedEvents, state: Mapping[str, Array]) -> Cuts:
+        """Where windows begin and end among these events.
+
+        `state` has for each name of `initial` an array with a value per key of the batch, as the last batch with events
+        of that key left it, and `open`, whether the key has an open window. How the stream is parted into
+        batches must not matter.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Punctuated(DataDrivenWindow):
+    kind: ClassVar[str] = "punctuated"
+    start: str | None
+    end: str | None
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(one for one in (self.start, self.end) if one is not None)
+
+    def cuts(self, events: OrderedEvents, state: Mapping[str, Array]) -> Cuts:
+        nowhere = np.zeros(len(events), np.bool_)
+        if self.start is None:
+            assert self.end is not None
+            ends = events.holds(self.end)
+            return Cuts(events.before(ends, ~state["open"]), ends, nowhere, {})
+        begins = events.holds(self.start)
+        if self.end is None:
+            return Cuts(
+                begins,
+                nowhere,
+                begins & events.before(_since(events, begins, nowhere, state["open"]), state["open"]),
+                {},
+            )
+        ends = events.holds(self.end)
+        is_open = events.before(_since(events, begins & ~ends, ends, state["open"]), state["open"])
+        starts = begins & ~is_open
+        return Cuts(starts, ends & (is_open | starts), nowhere, {})
+
+    def __str__(self) -> str:
+        shown = [f"{name}={text!r}" for name, text in (("start", self.start), ("end", self.end)) if text is not None]
+        return f"punctuated({', '.join(shown)})"
+
+
+def _since(events: OrderedEvents, on: Mask, off: Mask, carried: Mask) -> Mask:
+    """After each event: was the last event that says anything one that turns on?"""
+    said = np.where(on | off, np.arange(len(on)), -1)
+    said[events.first] = np.maximum(said[events.first], events.first)  # what was carried is said by the first event
+    last = np.maximum.accumulate(said)
+    value = on.copy()
+    quiet = events.first[~(on | off)[events.first]]
+    value[quiet] = carried[~(on | off)[events.first]]
+    return value[last]
+
+
+@dataclass(frozen=True)
+class Frames(DataDrivenWindow):
+    kind: ClassVar[str] = "frames"
+    when: str
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.when,)
+
+    def cuts(self, events: OrderedEvents, state: Mapping[str, Array]) -> Cuts:
+        inside = events.holds(self.when)
+        before = events.before(inside, state["open"])
+        return Cuts(inside & ~before, np.zeros(len(inside), np.bool_), before & ~inside, {})
+
+    def __str__(self) -> str:
+        return f"frames(when={self.when!r})"
+
+
+def _whole(kind: str, name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= FURTHEST:
+        raise ValueError(f"{kind}: {name} must be a whole number greater than zero, not {value!r}")
+    return value
+
+
+def counting(n: int, step: int | None = None) -> Counting:
+    """Windows of n events, a new one every `step` events (by default n): positions [k·step, k·step + n)."""
+    count = _whole("counting", "n", n)
+    return Counting(count, count if step is None else _whole("counting", "step", step))
+
+
+def punctuated(start: str | None = None, end: str | None = None) -> Punctuated:
+    """Windows that begin with an event that satisfies `start`, end with one that satisfies `end`, or both."""
+    if start is None and end is None:
+        raise ValueError("punctuated: give start, end or both, as SQL predicates")
+    return Punctuated(_predicate("punctuated: start", start), _predicate("punctuated: end", end))
+
+
+def frames(when: str) -> Frames:
+    """Maximal runs of consecutive events that satisfy a predicate."""
+    if when is None:
+        raise ValueError("frames: give when, as an SQL predicate")
+    return Frames(_predicate("frames: when", when) or "")
+
+
+def latest(n: int, every: Duration) -> Latest:
+    """The last n events before each multiple of `every`, where something came since the multiple before."""
+    count = _whole("latest", "n", n)
+    units, temporal = lengths_of("latest", None, every=every)
+    return Latest(count, units["every"], temporal)
+
+
+def _predicate(what: str, text: str | None) -> str | None:
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be an SQL predicate, not {text!r}")
+    try:
+        return parse(text).text
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from error
