@@ -27,7 +27,7 @@ LAYERS = {
     "plan": {"plan"},
     "kernels": {
         *("slices", "slicing", "sessions", "assembly", "revisions", "state", "late", "repeats"),
-        *("binding", "measures", "intake", "results", "ordering"),
+        *("binding", "measures", "intake", "results", "ordering", "ordered_state", "sequences"),
     },
     "runtimes": {"engine", "snapshots", "tables", "spark", "nodes"},
     "interface": {"__init__"},

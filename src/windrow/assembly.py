@@ -80,7 +80,8 @@ class Rows(Keys):
 
     def first_order(self) -> Ints:
         """The rows by (key, first): late runs, and runs cut under other plans, can lie within others."""
-        return self.table.select(pl.arg_sort_by(*self.schema.keys, "first", "last")).to_series().to_numpy()
+        place = [] if self.schema.lines is None else ["position"]
+        return self.table.select(pl.arg_sort_by(*self.schema.keys, "first", "last", *place)).to_series().to_numpy()
 
     def by_first(self) -> Rows:
         return Rows(self.table[self.first_order()], self.schema)
@@ -149,19 +150,24 @@ class Windows:
     lo: Ints
     hi: Ints
     lead: Ints  # up to this row lie the events that a query that is being removed still has to answer
+    position: Ints | None = None  # of the first event of a counting window, -1 for any other; None if all are others
 
     def take(self, chosen: npt.NDArray[np.generic]) -> Windows:
-        return Windows(*(getattr(self, name)[chosen] for name in Windows.__dataclass_fields__))
+        bounds = {name: getattr(self, name)[chosen] for name in _BOUNDS}
+        return Windows(**bounds, position=None if self.position is None else self.position[chosen])
 
     @staticmethod
     def join(parts: Iterable[Windows]) -> Windows:
         several = list(parts)
-        return Windows(
-            *(
-                np.concatenate([np.empty(0, np.int64), *(getattr(part, name) for part in several)])
-                for name in Windows.__dataclass_fields__
-            )
-        )
+        nothing = np.empty(0, np.int64)
+        bounds = {name: np.concatenate([nothing, *(getattr(part, name) for part in several)]) for name in _BOUNDS}
+        if all(part.position is None for part in several):
+            return Windows(**bounds)
+        places = [np.full(len(part.lo), -1) if part.position is None else part.position for part in several]
+        return Windows(**bounds, position=np.concatenate(places))
+
+
+_BOUNDS = ("timeline", "key", "start", "end", "lo", "hi", "lead")
 
 
 def due(rows: Rows, lattices: Lattices, after: int, upto: int) -> Windows:
@@ -268,13 +274,18 @@ class Assembler:
             for one in asked.held:
                 self._users.setdefault(one, []).append(place)
 
-    def queries_of(self, timeline: int) -> Ints:
-        """All queries that ask for a timeline."""
+    def queries_of(self, timeline: int, ordered: bool | None = None) -> Ints:
+        """All queries that ask for a timeline, or only those whose aggregates do or do not need the order."""
         found = [
             self._queries[place][self._first[place][timeline] :][: self._count[place][timeline]]
             for place in self._queries
+            if ordered in (None, self._signatures[place].needs_order)
         ]
-        return np.concatenate(found)
+        return np.concatenate([np.empty(0, np.int64), *found])
+
+    def asked_out_of_order(self, timeline: Timeline) -> bool:
+        """Whether aggregates ask for a timeline that do not need the order."""
+        return bool(len(self.queries_of(self.group.timelines[timeline], ordered=False)))
 
     def counts(self, rows: Rows, windows: Windows, where: Expression | None, upto: Ints | None = None) -> Ints:
         """How many events that satisfy a filter each window holds."""
@@ -285,9 +296,16 @@ class Assembler:
         return combined["count"].to_numpy()  # type: ignore[index,no-any-return]
 
     def answers(
-        self, rows: Rows, windows: Windows, keep: Mapping[Expression | None, npt.NDArray[np.bool_]] | None = None
+        self,
+        rows: Rows,
+        windows: Windows,
+        keep: Mapping[Expression | None, npt.NDArray[np.bool_]] | None = None,
+        ordered: bool | None = None,
     ) -> Iterator[Answers]:
-        """The answers for these windows; `keep` says per filter which are wanted, by default all that are not empty."""
+        """The answers for these windows; `keep` says per filter which are wanted, by default all that are not empty.
+
+        With `ordered`, only for aggregates that do, or do not, need the order.
+        """
         if not len(windows.lo):
             return
         full: dict[Expression | None, npt.NDArray[np.bool_]] = {}
@@ -298,6 +316,8 @@ class Assembler:
                 full[where] = keep.get(where, np.zeros(len(windows.lo), np.bool_))
         combined: dict[Held, tuple[Combined, Ints | None]] = {}
         for place, signature in enumerate(self._signatures):
+            if ordered not in (None, signature.needs_order):
+                continue
             chosen = full[signature.where]
             if not self._wanted[place].all():
                 chosen = chosen & self._wanted[place][windows.timeline]

@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 import polars as pl
 
 from windrow.aggregates import FUNCTIONS, Aggregate
-from windrow.expressions import Expression
-from windrow.plan import Group, Plan
+from windrow.expressions import Expression, parse
+from windrow.ordered import DataDrivenWindow, Frames, Punctuated
+from windrow.plan import Group, Plan, Timeline
 from windrow.query import Query, QueryError
 from windrow.slices import SliceSchema
 from windrow.slicing import filter_column, input_column, key_column, time_column
-from windrow.windows import FURTHEST
+from windrow.windows import FURTHEST, Window
 
 ARRIVAL = "arrival"  # the measure that stands for processing time
 
@@ -39,7 +40,7 @@ class Binding:
         self.needed: dict[str, pl.DataType] = {}
         self._prepared: dict[str, pl.Expr] = {}
         self._scales: dict[str, int] = {}  # microseconds in a unit of a time column, where it is not one
-        self._ordered = any(one.operator.ordered for group in plan.groups for one in group.held)
+        self._ordered = any(group.ordered or any(one.operator.ordered for one in group.held) for group in plan.groups)
         for column in order_by:
             self._column(column, "order_by")
         for group in plan.groups:
@@ -74,6 +75,8 @@ class Binding:
                 raise QueryError(f"query {query.name!r}: by: column {key!r} is {dtype}, which cannot be a key")
             self.keys[key] = dtype
             self._prepared[key_column(key)] = pl.col(key)
+        for timeline in group.lines.values():
+            self._line(timeline.window, plan.entries[_asking(group, timeline)].query)
         for column in group.source.distinct_on:
             self._column(column, f"query {query.name!r}: distinct_on")
             self._prepared[f"distinct:{column}"] = pl.col(column)
@@ -91,6 +94,15 @@ class Binding:
                     raise QueryError(f"query {named.name!r}: {text}: {reason}")
             for asked in signature.aggregates:
                 self._needs(asked, named)
+
+    def _line(self, window: Window, query: Query) -> None:
+        """The expressions by which events bound a window."""
+        assert isinstance(window, DataDrivenWindow)
+        for text in window.inputs:
+            if isinstance(window, Punctuated | Frames):
+                self._filter(parse(text), query, window.kind)
+            else:
+                self._input(parse(text), query, str(window))
 
     def _needs(self, asked: Aggregate, query: Query) -> None:
         """Refuse an aggregate whose function cannot take its input."""
@@ -154,23 +166,27 @@ class Binding:
             self.inputs[expression.text], self._prepared[input_column(expression.text)] = dtype, value
         return self.inputs[expression.text]
 
-    def _filter(self, where: Expression, query: Query) -> None:
+    def _filter(self, where: Expression, query: Query, what: str = "where") -> None:
         for column in where.columns:
-            self._column(column, f"query {query.name!r}: where")
+            self._column(column, f"query {query.name!r}: {what}")
         try:
             dtype = where.dtype(self._columns)
             kept = where.polars(self._columns).fill_null(False)
         except ValueError as error:
-            raise QueryError(f"query {query.name!r}: where: {error}") from error
+            raise QueryError(f"query {query.name!r}: {what}: {error}") from error
         if dtype not in (pl.Boolean(), pl.Null()):
-            raise QueryError(f"query {query.name!r}: where: {where.text!r} is {dtype}, not true or false")
+            raise QueryError(f"query {query.name!r}: {what}: {where.text!r} is {dtype}, not true or false")
         self._prepared[filter_column(where.text)] = kept.cast(pl.Boolean)
 
-    def schema(self, group: Group, shared: bool) -> SliceSchema:
-        """What a group keeps, or what it makes of events, `shared` with the groups that are rolled up from it."""
+    def schema(self, group: Group, shared: bool, updates: bool = False) -> SliceSchema:
+        """What a group keeps, or what it makes of events, `shared` with the groups that are rolled up from it.
+
+        With `updates`, ordered slices say which events they hold.
+        """
         _, held, gap = group.needs(shared)
         keys = {key_column(key): self.keys[key] for key in group.keys}
-        return SliceSchema(keys, held, self.inputs, self.place, gap)
+        lines = tuple(group.lines) if group.ordered else None
+        return SliceSchema(keys, held, self.inputs, self.place, gap, lines, updates and group.ordered)
 
     def checked(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The batch, if its columns are still what they were."""
@@ -223,6 +239,11 @@ class Binding:
         if not columns:
             return None
         return frame.select(pl.any_horizontal(pl.col(column).is_null() for column in columns)).to_series()
+
+
+def _asking(group: Group, timeline: Timeline) -> int:
+    """A query that asks for a timeline."""
+    return next(numbers[0] for (place, _), numbers in group.members.items() if place == group.timelines[timeline])
 
 
 def _some_query(group: Group, plan: Plan) -> Query:

@@ -25,12 +25,13 @@ from windrow.binding import ARRIVAL, Binding, InputError
 from windrow.frames import flag_sorted, to_polars
 from windrow.intake import Kept, measured, repeats_of, span, take
 from windrow.measures import Lengths, Measure, measures_of
+from windrow.ordered_state import OrderedState
 from windrow.plan import Entry, Plan, Rates, plan
 from windrow.query import Query, QueryError
 from windrow.results import ResultSchema
 from windrow.revisions import Emitted
 from windrow.state import Change, GroupState
-from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN, FixedWindow
+from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Metrics:
     results: int = 0  # rows emitted
     overflows: int = 0  # integer sums that did not fit into int64, emitted as null
     slices: int = 0  # live
+    held_events: int = 0  # not in slices yet: their order is not final, or `latest` may still need them
     state_bytes: int = 0
     watermarks: Mapping[str, int | datetime | None] = field(default_factory=dict)
 
@@ -136,6 +138,8 @@ class Engine:
         self._kept |= taken.kept
         for state, table in taken.slices:
             state.absorb(table)
+        for waiting, held in taken.held:
+            waiting.hold(held)
         if taken.dropped is not None and taken.dropped.any():
             self._set_aside(frame.filter(pl.Series(taken.dropped)))
         self._arrived += frame.height
@@ -163,11 +167,14 @@ class Engine:
         moment = self._moment(watermark, name)
         return self._step({name: max(self._measures[name].watermark, moment)}, {})
 
-    def finish(self) -> pl.DataFrame:
-        """The end of the stream: close everything that is open."""
+    def finish(self, partial: bool = False) -> pl.DataFrame:
+        """The end of the stream: close everything that is open; with `partial`, also what has no end by itself.
+
+        That is counting windows with fewer than n events, and punctuated windows whose end has not come.
+        """
         self._open()
         self._finished = True
-        return self._step(dict.fromkeys(self._measures, INT64_MAX), {})
+        return self._step(dict.fromkeys(self._measures, INT64_MAX), {}, partial)
 
     def add(self, query: Query, since: int | datetime | None = None) -> int | datetime | None:
         """Ask one more query from an event time on; returns that time, None for a query that sees everything.
@@ -226,6 +233,7 @@ class Engine:
         return replace(
             self._counts,
             slices=sum(len(state.rows) for state in states),
+            held_events=sum(state.held_events for state in states),
             state_bytes=sum(state.size for state in states)
             + sum(int(table.estimated_size()) for table in (*self._kept.values(), *self._late)),
             watermarks=marks,
@@ -282,10 +290,12 @@ class Engine:
         for name, dtype in binding.measures.items():
             if name in self._measures:
                 self._measures[name].check(name, dtype)
-        held = {
-            group.identity: GroupState(group, binding.schema(group, shared=False), binding.schema(group, shared=True))
-            for group in planned.groups
-        }
+        held: dict[Any, GroupState] = {}
+        for group in planned.groups:
+            measure = self._measures.get(group.source.measure)
+            updates = measure is not None and measure.updates > 0
+            own, shared = (binding.schema(group, shared, updates) for shared in (False, True))
+            held[group.identity] = (OrderedState if group.ordered else GroupState)(group, own, shared)
         bounds = {binding.measures[group.source.measure] for group in planned.groups}
         bound = bounds.pop() if len(bounds) == 1 else pl.Int64()
         retractions = any(measure.updates for measure in self._measures.values())
@@ -293,9 +303,8 @@ class Engine:
         results.learn(held.values())
         for identity, state in held.items():
             if identity in states:
-                states[identity].rebind(state.group, state.schema, state.shared_schema)
-        kept = held | {name: states[name] for name in held if name in states}
-        return _Bound(planned, rates, columns, binding, kept, results)
+                state.take_over(states[identity])
+        return _Bound(planned, rates, columns, binding, held, results)
 
     def _change(self, entries: list[Entry]) -> None:
         """Go on with other queries; refused whole or done."""
@@ -314,7 +323,7 @@ class Engine:
         self._kept = {known: table for known, table in self._kept.items() if known in asked}
         self._closing = [entry for entry in entries if entry.closing]
 
-    def _step(self, moves: Mapping[str, int], changes: Mapping[Any, Change]) -> pl.DataFrame:
+    def _step(self, moves: Mapping[str, int], changes: Mapping[Any, Change], partial: bool = False) -> pl.DataFrame:
         """Move watermarks, emit what is due, and forget what is over."""
         bound = self._bound
         if bound is None:
@@ -324,12 +333,11 @@ class Engine:
         emitted: list[Emitted] = []
         for identity, state in bound.states.items():
             name = state.group.source.measure
-            before, now = self._measures[name].watermark, moves.get(name, self._measures[name].watermark)
+            span = self._measures[name].span(moves.get(name, self._measures[name].watermark))
             change = changes.get(identity)
-            if change is None and (now == before or not state.may_be_due(before, now)):
+            if change is None and (span.now == span.before or not state.may_be_due(span)):
                 continue
-            emitted.extend(state.step(before, now, change))
-            state.prune(self._measures[name].frozen_at(now))
+            emitted.extend(state.step(span, change, partial))
         for name, mark in moves.items():
             self._measures[name].watermark = mark
         results, overflows = bound.results.build(emitted)
@@ -350,16 +358,14 @@ class Engine:
             self._change([entry for entry in self._entries if entry.query.name not in over])
 
     def _is_over(self, entry: Entry) -> bool:
-        query = entry.query
-        frozen = self._measures[query.time or self._time].frozen
-        if frozen <= entry.until + query.window.reach:
+        frozen = self._measures[entry.query.time or self._time].frozen
+        if self._bound is None or frozen <= entry.until:
             return False
-        if isinstance(query.window, FixedWindow) or self._bound is None:
-            return True
         number = next(number for number, other in enumerate(self._plan.entries) if other is entry)
         for state in self._bound.states.values():
-            if any(number in numbers for numbers in state.group.members.values()):
-                return not (state.rows.table["first"] < entry.until).any()
+            for (place, _), numbers in state.group.members.items():
+                if number in numbers:
+                    return state.is_over(place, frozen)
         return True
 
     def _nothing(self) -> pl.DataFrame:

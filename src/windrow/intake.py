@@ -17,6 +17,7 @@ from windrow import repeats
 from windrow.binding import ARRIVAL, Binding, InputError
 from windrow.late import Mask, slice_behind
 from windrow.measures import Measure
+from windrow.ordered_state import OrderedState
 from windrow.plan import Rates, Source
 from windrow.query import Query
 from windrow.slices import merge
@@ -37,9 +38,15 @@ class Taken:
     late: int = 0
     repeats: int = 0
     slices: list[tuple[GroupState, pl.DataFrame]] = field(default_factory=list)
+    held: list[tuple[OrderedState, pl.DataFrame]] = field(default_factory=list)  # until their order is final
     changes: dict[Any, Change] = field(default_factory=dict)
     fresh: dict[Repeats, pl.Series] = field(default_factory=dict)
     kept: Kept = field(default_factory=dict)
+
+    def drop(self, events: Mask, place: Any) -> None:
+        """Some window leaves these events out, given by their places in the batch (None for all)."""
+        assert self.dropped is not None
+        self.dropped[events if place is None else place[events]] = True
 
 
 def take(
@@ -105,6 +112,9 @@ def _slice(
     made: dict[Any, pl.DataFrame] = {}
     for state in states:
         name, parent = state.group.source.measure, state.group.parent
+        if isinstance(state, OrderedState):
+            _hold(state, events, measure, behind, place, taken)
+            continue
         if parent is not None and parent.identity in made:
             table = roll_up(made[parent.identity], state.edges, state.schema)
         elif state.group.children:
@@ -117,11 +127,31 @@ def _slice(
             continue
         table, dropped = slice_behind(state, events, behind, measure.frozen)
         taken.slices.append((state, table))
-        assert taken.dropped is not None
-        taken.dropped[dropped if place is None else place[dropped]] = True
+        taken.drop(dropped, place)
         if measure.updates and table.height:
-            table = merge([table], state.schema)
-            taken.changes[state.group.identity] = Change(table, measure.frozen, state.told(measure.watermark))
+            taken.changes[state.group.identity] = _change(state, table, measure)
+
+
+def _hold(
+    state: OrderedState, events: pl.DataFrame, measure: Measure, behind: Mask | None, place: Any, taken: Taken
+) -> None:
+    """Events wait for their order to be final; those that come too late for that go into slices outside of it."""
+    if behind is None:
+        taken.held.append((state, events))
+        return
+    too_late = events[time_column(state.group.source.measure)].to_numpy() < measure.frozen
+    taken.held.append((state, events.filter(pl.Series(~too_late))))
+    if too_late.any():
+        table, dropped = slice_behind(state, events, too_late, measure.frozen)
+        taken.slices.append((state, table))
+        taken.drop(dropped, place)
+    if measure.updates and bool((behind & ~too_late).any()):
+        table, _ = slice_behind(state, events, behind, measure.frozen)
+        taken.changes[state.group.identity] = _change(state, table, measure)
+
+
+def _change(state: GroupState, table: pl.DataFrame, measure: Measure) -> Change:
+    return Change(merge([table], state.schema), measure.frozen, state.told(measure.watermark))
 
 
 def span(events: pl.DataFrame, name: str, furthest: Query | None, measure: Measure) -> tuple[int, int]:

@@ -3,7 +3,8 @@
 An event older than the watermark (minus `updates`) is left out of the windows that are frozen, and only of those: it
 goes into its slice like any other, where every window that is still open finds it. Frozen fixed windows are never
 assembled again, so nothing needs to be done for them. A frozen session must not grow or fuse through it, so it goes
-into a slice of its own that is barred from the sessions that leave it out.
+into a slice of its own that is barred from the sessions that leave it out. What needs the order of events leaves it
+out altogether: in an ordered group its slice stands outside of the order.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import polars as pl
 from windrow.assembly import Lattices
 from windrow.expressions import Expression
 from windrow.frames import join_keys
+from windrow.ordered import OrderedWindow
 from windrow.ranges import Ints
 from windrow.sessions import left_out
 from windrow.slicing import filter_column, slice, time_column
 from windrow.state import GroupState
 from windrow.windows import INT64_MIN, Session
 
+OUT_OF_ORDER = (-1, 0)  # bars events from everything that needs the order
 Mask = npt.NDArray[np.bool_]
 
 
@@ -40,24 +43,40 @@ def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, frozen: 
             out, in_ = _fixed(starts, lattices, frozen)
             dropped[at] |= kept & out[place]
             wanted[at] |= in_[place]
+        dropped[at] |= _out_of_order(state, events, time)[at]
         masks = _sessions(state, events, time, frozen)
         for timeline, out_of in masks.items():
             dropped[at] |= out_of[at]
             wanted[at] |= ~out_of[at] & (time[at] >= timeline[1])
         bar = _bars(state, masks, at, len(time))
     chosen = events.filter(pl.Series(wanted))
-    if state.schema.gap is not None:
+    if state.schema.has_runs:
         chosen = chosen.with_columns(pl.Series("barred", bar[wanted], dtype=pl.Int32))
     return slice(chosen, group.source.measure, state.edges, state.schema), dropped
 
 
 def _asked(state: GroupState) -> dict[Expression | None, Lattices]:
-    """For each filter, the lattices that queries with it ask for."""
+    """For each filter, the lattices that queries with it ask for, but for those that need the order."""
     lattices, signatures = state.assembler.lattices, list(state.group.signatures)
     timelines: dict[Expression | None, set[int]] = {}
     for timeline, signature in state.group.members:
-        timelines.setdefault(signatures[signature].where, set()).add(timeline)
+        if not signatures[signature].needs_order:
+            timelines.setdefault(signatures[signature].where, set()).add(timeline)
     return {where: lattices.take(np.isin(lattices.timeline, list(places))) for where, places in timelines.items()}
+
+
+def _out_of_order(state: GroupState, events: pl.DataFrame, time: Ints) -> Mask:
+    """The events that some query sees that needs the order."""
+    out = np.zeros(len(time), np.bool_)
+    if not state.group.ordered:
+        return out
+    timelines, signatures = list(state.group.timelines), list(state.group.signatures)
+    for place, number in state.group.members:
+        timeline, signature = timelines[place], signatures[number]
+        if isinstance(timeline.window, OrderedWindow) or signature.needs_order:
+            kept = True if signature.where is None else events[filter_column(signature.where.text)].to_numpy()
+            out |= (time >= timeline.since) & kept
+    return out
 
 
 def _fixed(starts: Ints, lattices: Lattices, frozen: int) -> tuple[Mask, Mask]:
@@ -84,7 +103,7 @@ def _fixed(starts: Ints, lattices: Lattices, frozen: int) -> tuple[Mask, Mask]:
 def _sessions(state: GroupState, events: pl.DataFrame, time: Ints, frozen: int) -> dict[tuple[int, int], Mask]:
     """For each session timeline, as (gap, since), which events of the batch it leaves out."""
     masks: dict[tuple[int, int], Mask] = {}
-    timelines = state.session_timelines
+    timelines = [timeline for timeline in state.session_timelines if state.assembler.asked_out_of_order(timeline)]
     if not timelines:
         return masks
     keys = list(state.schema.keys)
@@ -118,11 +137,12 @@ def _sessions(state: GroupState, events: pl.DataFrame, time: Ints, frozen: int) 
 def _bars(state: GroupState, masks: dict[tuple[int, int], Mask], at: Ints, size: int) -> npt.NDArray[np.int32]:
     """A number for each event's set of sessions that leave it out, known to the state."""
     bar = np.zeros(size, np.int32)
-    if not masks:
+    if not masks and not state.group.ordered:
         return bar
-    matrix = np.stack([mask[at] for mask in masks.values()], axis=1)
+    matrix = np.stack([np.ones(len(at), np.bool_), *(mask[at] for mask in masks.values())], axis=1)
     for row in np.unique(matrix, axis=0):
-        members = frozenset(name for name, out in zip(masks, row, strict=True) if out)
+        members = frozenset(name for name, out in zip(masks, row[1:], strict=True) if out)
+        members |= {OUT_OF_ORDER} if state.group.ordered else frozenset()
         if members not in state.bars:
             state.bars.append(members)
         bar[at[(matrix == row).all(axis=1)]] = state.bars.index(members)

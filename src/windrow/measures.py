@@ -42,12 +42,26 @@ class Measure:
     def frozen_at(self, watermark: int) -> int:
         return watermark if watermark == INT64_MIN or watermark > FURTHEST else watermark - self.updates
 
+    def span(self, now: int) -> Span:
+        """The step to a watermark."""
+        return Span(self.watermark, now, self.frozen, self.frozen_at(now))
+
     def check(self, name: str, dtype: pl.DataType) -> None:
         if self.temporal is not None and self.temporal == dtype.is_integer():
             kind = (
                 "a number: write plain numbers" if dtype.is_integer() else "a timestamp: write '10 seconds' or the like"
             )
             raise QueryError(f"lateness and updates do not fit {name!r}, which is {kind}")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A step: from one watermark to the next, and before which time events were and are done with."""
+
+    before: int
+    now: int
+    was_frozen: int
+    frozen: int
 
 
 def measures_of(names: Sequence[str], default: str, lateness: Lengths, updates: Lengths) -> dict[str, Measure]:

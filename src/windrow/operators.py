@@ -60,6 +60,7 @@ class Inputs:
 class Operator:
     kind: ClassVar[str]
     ordered: ClassVar[bool] = False  # the state is one event with its place in the order: see `selections`
+    needs_order: ClassVar[bool] = False  # states can only be merged in the order of their events
     inputs: tuple[Expression, ...]
 
     @property

@@ -124,6 +124,7 @@ class DataDrivenWindow(OrderedWindow):
     """
 
     initial: ClassVar[Mapping[str, bool | int | float]] = {}
+    closes_at_end: ClassVar[bool] = False  # the end of the stream completes an open window, without partial=True
 
     def cuts(self, events: OrderedEvents, state: Mapping[str, Array]) -> Cuts:
         """Where windows begin and end among these events.
@@ -183,6 +184,7 @@ def _since(events: OrderedEvents, on: Mask, off: Mask, carried: Mask) -> Mask:
 @dataclass(frozen=True)
 class Frames(DataDrivenWindow):
     kind: ClassVar[str] = "frames"
+    closes_at_end: ClassVar[bool] = True
     when: str
 
     @cached_property

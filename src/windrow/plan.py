@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from windrow.aggregates import Aggregate
 from windrow.expressions import Expression
 from windrow.operators import Count, Operator
+from windrow.ordered import Counting, DataDrivenWindow, Latest, OrderedWindow
 from windrow.query import Query, QueryError
 from windrow.windows import INT64_MAX, INT64_MIN, FixedWindow, Grid, Session, Window, duration_text
 
@@ -60,6 +61,11 @@ class Timeline(NamedTuple):
     until: int
     closing: bool
 
+    @property
+    def line(self) -> str:
+        """The window and since when: what it has in common with a timeline that ends at another time."""
+        return f"{self.window} {self.since}"
+
 
 class Signature(NamedTuple):
     """What is asked about a window: aggregates over the events that satisfy a filter."""
@@ -71,6 +77,10 @@ class Signature(NamedTuple):
     def operators(self) -> Collection[Operator]:
         """The operators that its aggregates read, each once; equal ones are the same object."""
         return {id(operator): operator for asked in self.aggregates for operator in asked.operators}.values()
+
+    @property
+    def needs_order(self) -> bool:
+        return any(operator.needs_order for operator in self.operators)
 
     @property
     def held(self) -> list[Held]:
@@ -108,6 +118,7 @@ class Group:
     source: Source
     keys: tuple[str, ...]
     sessions_apart: bool = False
+    ordered: bool = False  # some query needs the final order of events, so that all slices are made in it
     timelines: dict[Timeline, int] = field(default_factory=dict)
     signatures: dict[Signature, int] = field(default_factory=dict)
     members: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # (timeline, signature) → queries
@@ -158,6 +169,11 @@ class Group:
         return any(isinstance(timeline.window, Session) for timeline in self.timelines)
 
     @property
+    def lines(self) -> dict[str, Timeline]:
+        """The data-driven windows, each since a time."""
+        return {one.line: one for one in self.timelines if isinstance(one.window, DataDrivenWindow)}
+
+    @property
     def filters(self) -> list[Expression | None]:
         """The filters of its own queries."""
         return list(dict.fromkeys(signature.where for signature in self.signatures))
@@ -167,7 +183,9 @@ class Group:
         timeline = Timeline(query.window, entry.since, entry.until, entry.closing)
         signature = Signature(query.aggregates, query.filter_inside)
         place = self.timelines.setdefault(timeline, len(self.timelines))
+        self.ordered |= isinstance(query.window, OrderedWindow)
         if signature not in self.signatures:
+            self.ordered |= signature.needs_order
             self.signatures[signature] = len(self.signatures)
             self.held |= dict.fromkeys([Held(ROWS, signature.where), *signature.held])
         self.members.setdefault((place, self.signatures[signature]), []).append(number)
@@ -176,7 +194,9 @@ class Group:
 def _grids(window: Window) -> set[Grid]:
     if isinstance(window, FixedWindow):
         return window.grids()
-    return {Grid(window.gap, 0)} if isinstance(window, Session) else set()
+    if isinstance(window, Session):
+        return {Grid(window.gap, 0)}
+    return {Grid(window.every, 0)} if isinstance(window, Latest) else set()
 
 
 def _edges_per_unit(*groups: Group) -> float:
@@ -246,7 +266,7 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """The same for two plans whose slice tables can be merged."""
-        parts = [[group.name, sorted(one.text for one in group.held)] for group in self.groups]
+        parts = [[group.name, group.ordered, sorted(one.text for one in group.held)] for group in self.groups]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
@@ -286,7 +306,11 @@ def _part_sessions(
     """A gap so small that its slices are no longer few beside the events gets a group of its own."""
     for key, group in list(groups.items()):
         if apart is None:
-            both = group.has_sessions and any(isinstance(line.window, FixedWindow) for line in group.timelines)
+            both = (
+                not group.ordered
+                and group.has_sessions
+                and any(isinstance(line.window, FixedWindow) for line in group.timelines)
+            )
             part = both and rates and _too_many(_edges_per_unit(group) * rates.distinct(group.keys), rates)
         else:
             part = group.name in apart
@@ -313,6 +337,7 @@ def _roll_up(ordered: list[Group], rates: Rates | None) -> None:
             one
             for one in ordered
             if set(group.keys) < set(one.keys) and one.source == group.source and one.parent is None
+            if not (group.ordered or one.ordered)
         ]
         for one in sorted(finer, key=lambda one: len(one.keys)):
             if rates and _too_many(_edges_per_unit(one, group) * rates.distinct(one.keys), rates):
@@ -331,6 +356,11 @@ def _group_to_dict(group: Group) -> dict[str, Any]:
     edges = f"{per_second:.6g} per {'second' if temporal else 'unit'}"
     if gaps:
         edges += f", sessions from runs connected under {duration_text(min(gaps), temporal)}"
+    kinds = [timeline.window for timeline in group.timelines]
+    if counted := {window for window in kinds if isinstance(window, Counting)}:
+        edges += f", at the positions of {len(counted):,} counting windows"
+    if driven := {window for window in kinds if isinstance(window, DataDrivenWindow)}:
+        edges += f", at the events that bound {len(driven):,} data-driven windows"
     return {
         "name": group.name,
         "keys": list(group.keys),
@@ -340,14 +370,25 @@ def _group_to_dict(group: Group) -> dict[str, Any]:
         "edges": edges,
         "edges_per_second": per_second,
         "operators": [one.text for one in group.held],
+        "ordered": group.ordered,
         "sliced": f"rolled up from the slices {group.parent.name}" if group.parent else _sliced(group),
-        "placement": "sliceable anywhere: slices merge in any order" + ("" if group.keys else ", one key"),
-        "travels": "slices, no events",
+        "placement": _placement(group),
+        "travels": "events, to where they are put in order" if group.ordered else "slices, no events",
     }
 
 
 def _sliced(group: Group) -> str:
-    return "from the events" + (f"; {group.why}" if group.why else "")
+    shown = "from the events" + (", once their order is final" if group.ordered else "")
+    return shown + (f"; {group.why}" if group.why else "")
+
+
+def _placement(group: Group) -> str:
+    if not group.ordered:
+        return "sliceable anywhere: slices merge in any order" + ("" if group.keys else ", one key")
+    needed = [str(timeline.window) for timeline in group.timelines if isinstance(timeline.window, OrderedWindow)]
+    needed += [one.operator.text for one in group.held if one.operator.needs_order]
+    where = "sliceable where its key lives" if group.keys else "needs the global order"
+    return f"{where}: {_some(needed, 3)} depend{'s' if len(needed) == 1 else ''} on the order of events"
 
 
 def _some(shown: Sequence[str], most: int = 6) -> str:

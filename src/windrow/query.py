@@ -90,6 +90,12 @@ class Query:
         return Query(rest.pop("name"), window, asked, **rest)
 
     @property
+    def needs_order(self) -> bool:
+        """Whether its windows or aggregates depend on the final order of events."""
+        asked = (operator for one in self.aggregates for operator in one.operators)
+        return isinstance(self.window, OrderedWindow) or any(operator.needs_order for operator in asked)
+
+    @property
     def filter_first(self) -> Expression | None:
         """The predicate, where it must come before the windowing because it decides the windows' bounds."""
         return self.where if isinstance(self.window, Session | OrderedWindow) else None

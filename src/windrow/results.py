@@ -1,6 +1,6 @@
 """Results: one row per (query, key, window), in one order on every run.
 
-    query │ keys … │ window_start │ window_end │ revision │ [retracted] │ a column for every aggregate
+    query │ keys … │ window_start │ window_end │ [position] │ revision │ [retracted] │ a column for every aggregate
 
 A query's row is null in the columns of aggregates that it does not have, and in keys that are not its own;
 `results_of` gives one query's own columns.
@@ -19,13 +19,14 @@ import polars as pl
 
 from windrow.assembly import lost_column
 from windrow.frames import as_given, empty_frame, join_keys, to_polars
+from windrow.ordered import Counting
 from windrow.plan import Held
 from windrow.query import Query, QueryError
 from windrow.revisions import Emitted
 from windrow.slicing import key_column
 from windrow.state import GroupState
 
-RESULT_COLUMNS = ("query", "window_start", "window_end", "revision", "retracted")
+RESULT_COLUMNS = ("query", "window_start", "window_end", "revision", "retracted")  # that are never left out
 
 
 @dataclass
@@ -42,6 +43,8 @@ class ResultSchema:
         keys = dict.fromkeys(key for by in dict.fromkeys(query.by for query in self.queries) for key in by)
         self.keys = {key: self.keys[key] for key in keys}
         self.names = pl.Series("query", [query.name for query in self.queries], dtype=pl.String)
+        windows = dict.fromkeys(query.window for query in self.queries)
+        self.positions = any(isinstance(window, Counting) for window in windows)
         self.rank = self.names.rank("ordinal").cast(pl.Int64).to_numpy()
 
     @cached_property
@@ -51,6 +54,8 @@ class ResultSchema:
         if self.retractions:
             marks["retracted"] = pl.Boolean()
         bounds = {"window_start": self.bound, "window_end": self.bound}
+        if self.positions:
+            bounds["position"] = pl.Int64()
         return empty_frame({"query": pl.String(), **self.keys, **bounds, **marks, **self.columns})
 
     def learn(self, states: Iterable[GroupState]) -> None:
@@ -93,11 +98,17 @@ class ResultSchema:
         key = np.concatenate([ranks[n][one.windows.key[window[n]]] for n, one in enumerate(chunks)])
         query = np.concatenate([one.answers.query for one in chunks])
         revision = np.concatenate([one.revision[at] for one, at in zip(chunks, window, strict=True)])
-        order = _sorted(end, self.rank[query], key, start)
+        position = None
+        if self.positions:
+            position = np.concatenate([_positions(one)[at] for one, at in zip(chunks, window, strict=True)])
+        order = _sorted(end, self.rank[query], key, start, position)
         columns: dict[str, pl.Series] = {"query": self.names.gather(query[order])}
         columns |= self._keys(chunks, order)
         columns["window_start"] = _as(pl.Series(start[order]), self.bound)
         columns["window_end"] = _as(pl.Series(end[order]), self.bound)
+        if position is not None:
+            places = pl.Series(position[order])
+            columns["position"] = places.set(places < 0, None)
         columns["revision"] = pl.Series(revision[order], dtype=pl.Int32)
         if self.retractions:
             taken_back = np.concatenate([np.full(len(one.answers.window), one.retracted) for one in chunks])
@@ -191,8 +202,14 @@ def _ranks(chunks: list[Emitted]) -> list[Any]:
     return ranks
 
 
-def _sorted(end: Any, rank: Any, key: Any, start: Any) -> Any:
-    """The order of emission: end, query, key, start."""
+def _positions(one: Emitted) -> Any:
+    """The position of each window, -1 where it has none."""
+    found = one.windows.position
+    return np.full(len(one.windows.lo), -1) if found is None else found
+
+
+def _sorted(end: Any, rank: Any, key: Any, start: Any, position: Any = None) -> Any:
+    """The order of emission: end, query, key, start, position."""
     if len(end) > 1:
         span = [int(column.max()) - int(column.min()) + 1 for column in (end, rank, key)]
         if span[0] * span[1] * span[2] < 2**62:  # one number sorts faster than four
@@ -201,7 +218,7 @@ def _sorted(end: Any, rank: Any, key: Any, start: Any) -> Any:
             tied = np.flatnonzero(packed[order][1:] == packed[order][:-1])
             if not len(tied):
                 return order
-    return np.lexsort((start, key, rank, end))
+    return np.lexsort((start, key, rank, end) if position is None else (position, start, key, rank, end))
 
 
 def _as(bound: pl.Series, dtype: pl.DataType) -> pl.Series:
@@ -220,6 +237,8 @@ def results_of(results: Any, query: str | Query) -> Any:
     if isinstance(query, Query):
         own = ["query", *query.by, "window_start", "window_end", "revision"]
         own += [column for column in ("retracted",) if column in frame.columns]
+        if isinstance(query.window, Counting):
+            own.insert(own.index("revision"), "position")
         own += [asked.name for asked in query.aggregates]
     else:
         if not rows.height and frame.height:

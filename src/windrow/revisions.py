@@ -39,12 +39,21 @@ class Revisions:
     table: pl.DataFrame | None = None
 
     def ids(
-        self, rows: Rows, windows: Windows, timelines: Sequence[Timeline], where: Expression | None
+        self,
+        rows: Rows,
+        windows: Windows,
+        timelines: Sequence[Timeline],
+        where: Expression | None,
+        ordered: bool | None = None,
     ) -> pl.DataFrame:
-        """What identifies windows: timeline, filter, key, start, and the end where it is fixed."""
+        """What identifies windows: timeline, filter, key, start, and the end where it is fixed.
+
+        Aggregates that need the order leave more late events out, so that their windows count revisions of their own.
+        """
         fixed = np.array([not isinstance(timeline.window, Session) for timeline in timelines])[windows.timeline]
-        lines = pl.Series("line", [_line(timeline) for timeline in timelines])
-        texts = pl.Series("where", [where.text if where else ""]).new_from_index(0, len(windows.lo))
+        lines = pl.Series("line", [timeline.line for timeline in timelines])
+        text = (where.text if where else "") + (" in order" if ordered else "")
+        texts = pl.Series("where", [text]).new_from_index(0, len(windows.lo))
         ends = pl.Series("end", windows.end).set(pl.Series(~fixed), None)
         bounds = [pl.Series("start", windows.start), ends]
         return pl.DataFrame([*rows.keys_at(windows.key), lines.gather(windows.timeline), texts, *bounds])
@@ -65,20 +74,19 @@ class Revisions:
             fresh = pl.concat([rest.select(fresh.columns), fresh])
         self.table = fresh
 
-    def with_reopened(self, told: pl.DataFrame | None, ids: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:
+    def with_reopened(
+        self, told: pl.DataFrame | None, ids: pl.DataFrame, timeline: Timeline, ordered: bool | None
+    ) -> pl.DataFrame:
         """The sessions that were told, those that are open again included: of these no count is the same."""
         if told is None:
             told = ids.clear().with_columns(rows=pl.lit(0, pl.Int64), upto=pl.lit(0, pl.Int64))
         if self.table is None:
             return told
-        again = self.table.filter((pl.col("line") == _line(timeline)) & pl.col("upto").is_not_null())
+        again = self.table.filter((pl.col("line") == timeline.line) & pl.col("upto").is_not_null())
+        again = again.filter(pl.col("where") == (" in order" if ordered else ""))
         again = join_keys(again, told, ids.columns, "anti").with_columns(rows=pl.lit(-1, pl.Int64))
         return pl.concat([told, again.select(told.columns)])
 
     def forget(self, before: int) -> None:
         if self.table is not None:
             self.table = self.table.filter(pl.max_horizontal("start", "end") > before)
-
-
-def _line(timeline: Timeline) -> str:
-    return f"{timeline.window} {timeline.since}"

@@ -34,7 +34,7 @@ class Runs:
     @property
     def in_order(self) -> bool:
         """Whether the runs of each key come one after the other."""
-        return bool(((self.key[1:] != self.key[:-1]) | (self.first[1:] > self.last[:-1])).all())
+        return bool(((self.key[1:] != self.key[:-1]) | (self.first[1:] >= self.last[:-1])).all())
 
     def reached(self) -> Ints:
         """The latest time of the key so far; runs of late events may lie within others."""

@@ -8,11 +8,15 @@ them that is connected under the group's smallest gap.
 - `slice_start` is the edge at or before the slice's events, INT64_MIN where there is none; the edge after it ends the
   slice.
 - `first` and `last` are the times of a run's first and last event, there only where sessions need them.
+- An ordered group (see `ordering`) has more: the `position` of a slice's first event among those of its key, -1 for
+  slices that stand outside of the order; `fresh`, whether a window's edge begins it, so that it never joins the slice
+  before it; the number of the window of each data-driven kind that it lies in, -1 for none; and with `updates` a
+  `digest` of its events.
 - `barred` is not 0 for late events that some session has left out because it was closed: they form slices of their
   own, so that every other window still has them.
 
 `merge` is associative and commutative: it brings rows with the same (keys, slice_start, barred) together, joining
-runs that are at most a gap apart, so that any tree of merges gives the same table.
+runs that are at most a gap apart or that no edge parts, so that any tree of merges gives the same table.
 """
 
 from __future__ import annotations
@@ -46,6 +50,8 @@ class SliceSchema:
     inputs: Mapping[str, pl.DataType]  # the type of every expression, by its text
     place: Mapping[str, pl.DataType]  # the order's columns, for states that carry their place
     gap: int | None  # the smallest session gap; None without sessions
+    lines: tuple[str, ...] | None = None  # the data-driven windows of an ordered group; None for any other
+    digests: bool = False  # an ordered group whose events may still change
     names: Mapping[Held, Mapping[str, str]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,13 +66,33 @@ class SliceSchema:
 
     @cached_property
     def identity(self) -> list[str]:
-        return [*self.keys, "slice_start", *(["barred"] if self.gap is not None else [])]
+        return [*self.keys, "slice_start", *(["barred"] if self.has_runs else [])]
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether slices are runs of events, with the time of the first and the last."""
+        return self.gap is not None or self.lines is not None
+
+    @cached_property
+    def order(self) -> list[str]:
+        """What the table is sorted by."""
+        ordered = ["position"] if self.lines is not None else []
+        return [*self.identity, *ordered, *(["first"] if self.has_runs else [])]
+
+    @cached_property
+    def unordered(self) -> dict[str, Any]:
+        """What slices that stand outside of the order have where others have their place."""
+        if self.lines is None:
+            return {}
+        digest = {"digest": 0} if self.digests else {}
+        return {"position": -1, "fresh": False, **dict.fromkeys(self.lines, -1), **digest}
 
     @cached_property
     def columns(self) -> dict[str, pl.DataType]:
         runs: dict[str, pl.DataType] = {}
-        if self.gap is not None:
+        if self.has_runs:
             runs = {"barred": pl.Int32(), "first": pl.Int64(), "last": pl.Int64()}
+        runs |= {name: pl.Boolean() if name == "fresh" else pl.Int64() for name in self.unordered}
         states = {self.names[one][name]: dtype for one in self.held for name, dtype in self.state_types(one).items()}
         return {**self.keys, "slice_start": pl.Int64(), **runs, **states}
 
@@ -78,10 +104,10 @@ class SliceSchema:
         if table.columns == list(self.columns):
             return table
         there = set(table.columns)
+        known = {"barred": pl.lit(0), "first": pl.col("slice_start"), "last": pl.col("slice_start")}
+        known |= {name: pl.lit(True if name == "fresh" else value) for name, value in self.unordered.items()}
         missing = [
-            (pl.col("slice_start") if name in ("first", "last") else pl.lit(0 if name == "barred" else None))
-            .cast(dtype)
-            .alias(name)
+            known.get(name, pl.lit(None)).cast(dtype).alias(name)
             for name, dtype in self.columns.items()
             if name not in there
         ]
@@ -100,23 +126,25 @@ class SliceSchema:
 
 def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
     """One table with each slice once, sorted by key (nulls first), slice and run."""
-    order = [*schema.identity, *(["first"] if schema.gap is not None else [])]
     table = pl.concat(tables) if len(tables) > 1 else tables[0]
     if table.height < 2:
         return table
-    table = table.sort(order)
+    table = table.sort(schema.order)
     numbers = run_numbers(table, schema.identity)
     fresh = np.append(True, numbers[1:] != numbers[:-1])
     if schema.gap is not None:
         reached = running_max(table["last"].to_numpy(), numbers)
         fresh[1:] |= table["first"].to_numpy()[1:] - reached[:-1] > schema.gap
+    if schema.lines is not None:
+        fresh |= table["fresh"].to_numpy()
     if fresh.all():
         return table
     shared = ~fresh
     shared[:-1] |= ~fresh[1:]
     run = np.cumsum(fresh)
     several = table if shared.all() else table.filter(pl.Series(shared))
-    runs = [pl.col("first").min(), pl.col("last").max()] if schema.gap is not None else []
+    runs = [pl.col("first").min(), pl.col("last").max()] if schema.has_runs else []
+    runs += [pl.col(name).sum() if name == "digest" else pl.col(name).first() for name in schema.unordered]
     choices = Choices(schema.selections(lambda one: schema.state(several, one)), several.height)
     states = [
         merged.alias(schema.names[one][name])

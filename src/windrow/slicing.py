@@ -23,6 +23,7 @@ import numpy.typing as npt
 import polars as pl
 
 from windrow.operators import Fields, Inputs
+from windrow.ordered import DataDrivenWindow, Frames, Latest, Punctuated
 from windrow.plan import Held, Timeline
 from windrow.ranges import Ints, ramp
 from windrow.selections import Choices, Selection
@@ -53,6 +54,8 @@ class Edges:
             if isinstance(timeline.window, FixedWindow):
                 stop = timeline.until if timeline.until == INT64_MAX else timeline.until + timeline.window.reach
                 grids |= {(*grid, timeline.since, stop) for grid in timeline.window.grids()}
+            elif isinstance(timeline.window, Latest):
+                grids.add((timeline.window.every, 0, INT64_MIN, INT64_MAX))
         period, phase, since, until = np.array(sorted(grids), np.int64).reshape(-1, 4).T
         return Edges(period, phase, since, until, np.array(sorted(points), np.int64))
 
@@ -148,23 +151,27 @@ def slice(batch: pl.DataFrame, measure: str, edges: Edges, schema: SliceSchema) 
         return merge([slice(part, measure, edges, schema) for part in parts], schema)
     numbers, before = edges.index(batch[time].to_numpy(), in_order, schema.gap)
     barred = ["barred"] if "barred" in batch.columns else []
-    lifts = list(_lifts(batch, schema))
-    if schema.gap is not None:
-        lifts += [pl.col(time).min().alias("first"), pl.col(time).max().alias("last")]
-    choices = Choices(schema.selections(lambda one: _places(batch, one, time, schema)), batch.height, in_order=True)
+    lifted = list(lifts(batch, schema))
+    if schema.has_runs:
+        lifted += [pl.col(time).min().alias("first"), pl.col(time).max().alias("last")]
+    choices = Choices(schema.selections(lambda one: places(batch, one, time, schema)), batch.height, in_order=True)
     keys = list(schema.keys)
     coded = None if in_order else _with_key(batch, schema, numbers, len(before))
     if coded is not None:
         keys, numbers = [], coded.numbers
     numbered = batch.with_columns(pl.Series("slice_start", numbers), *choices.columns)
-    table = numbered.group_by(*keys, "slice_start", *barred).agg(*lifts, *choices.lifts())
+    table = numbered.group_by(*keys, "slice_start", *barred).agg(*lifted, *choices.lifts())
     found = table["slice_start"].to_numpy()
     known = {} if coded is None else {coded.name: pl.Series(found.astype(np.int64) // len(before) + coded.least)}
     known["slice_start"] = pl.Series(before[found % len(before)])
-    if schema.gap is not None and not barred:
+    if schema.has_runs and not barred:
         known["barred"] = pl.zeros(table.height, pl.Int32, eager=True)
+    known |= {
+        name: pl.Series([value], dtype=schema.columns[name]).new_from_index(0, table.height)
+        for name, value in schema.unordered.items()
+    }
     table = settle(table, schema, choices, known, lifted=True)
-    return merge([table], schema) if schema.gap is not None else table
+    return merge([table], schema) if schema.has_runs else table
 
 
 class _Coded(NamedTuple):
@@ -209,7 +216,13 @@ def filter_column(text: str) -> str:
     return f"filter:{text}"
 
 
-def _places(batch: pl.DataFrame, one: Held, time: str, schema: SliceSchema) -> Fields:
+def window_columns(window: DataDrivenWindow) -> dict[str, str]:
+    """The prepared columns that a data-driven window reads, by its expressions."""
+    name = filter_column if isinstance(window, Punctuated | Frames) else input_column
+    return {text: name(text) for text in window.inputs}
+
+
+def places(batch: pl.DataFrame, one: Held, time: str, schema: SliceSchema) -> Fields:
     """The events as states of a selection: value, what it is chosen by, and the place; no place where filtered out."""
     inputs = [batch[input_column(expression.text)] for expression in one.operator.inputs]
     place = {"at": batch[time]}
@@ -220,7 +233,7 @@ def _places(batch: pl.DataFrame, one: Held, time: str, schema: SliceSchema) -> F
     return Fields({**dict(zip(("value", "by"), inputs, strict=False)), **place, "nth": nth})
 
 
-def _lifts(batch: pl.DataFrame, schema: SliceSchema) -> Iterable[pl.Expr]:
+def lifts(batch: pl.DataFrame, schema: SliceSchema) -> Iterable[pl.Expr]:
     """The expressions that lift every operator of the schema, but for selections."""
     for one in schema.held:
         if isinstance(one.operator, Selection):

@@ -27,9 +27,7 @@ def write(engine: Engine) -> bytes:
     if engine._bound:
         tables["columns"] = pl.DataFrame(schema=engine._bound.columns)
     for number, state in enumerate(states):
-        tables[f"slices {number}"] = state.rows.table
-        if state.revisions.table is not None:
-            tables[f"revisions {number}"] = state.revisions.table
+        tables |= {f"{number} {name}": table for name, table in state.tables().items()}
     kept = list(engine._kept.items())
     for number, (_, table) in enumerate(kept):
         tables[f"kept {number}"] = table
@@ -96,7 +94,7 @@ def _engine(header: dict[str, Any], tables: dict[str, pl.DataFrame], clock: Call
     if "columns" in tables:
         engine._bound = engine._bound_to(engine._plan, engine._rates, dict(tables["columns"].schema), {})
         for number, state in enumerate(engine._bound.states.values()):
-            state.load(tables[f"slices {number}"])
+            mine = {name.partition(" ")[2]: table for name, table in tables.items() if name.startswith(f"{number} ")}
+            state.load(mine)
             state.bars = [frozenset((gap, since) for gap, since in bar) for bar in header["bars"][number]]
-            state.revisions.table = tables.get(f"revisions {number}")
     return engine

@@ -17,14 +17,17 @@ import polars as pl
 from windrow.assembly import Answers, Assembler, Keys, Rows, Windows, due, session_windows
 from windrow.expressions import Expression
 from windrow.frames import join_keys
+from windrow.measures import Span
+from windrow.ordered import Mask
 from windrow.plan import Group, Timeline
 from windrow.ranges import Ints
 from windrow.revisions import Emitted, Revisions
 from windrow.sessions import Sessions, gap_of, needed, sessions
 from windrow.slices import SliceSchema, merge
-from windrow.slicing import Edges
+from windrow.slicing import Edges, slice
 from windrow.windows import INT64_MAX, INT64_MIN, Session
 
+Told = Mapping[tuple[Timeline, bool | None], pl.DataFrame]  # sessions, of all aggregates or those (not) in order
 JOIN_FROM = 256  # so many slices that only sessions need are joined
 Bar = frozenset[tuple[int, int]]  # the sessions, as (gap, since), that leave an event out
 
@@ -51,16 +54,26 @@ class GroupState:
         self.assembler = Assembler(self.group)
         self.session_timelines = [line for line in self.group.timelines if isinstance(line.window, Session)]
 
-    def rebind(self, group: Group, schema: SliceSchema, shared_schema: SliceSchema) -> None:
-        """Go on under another plan: states that it does not know are dropped, new ones begin empty."""
-        table = self.rows.table
-        self.group, self.schema, self.shared_schema = group, schema, shared_schema
-        self.load(table)
-        self.prepare()
+    def take_over(self, other: GroupState) -> None:
+        """Go on where the state of an earlier plan stands: what this plan does not know is dropped."""
+        self.bars, self.revisions = other.bars, other.revisions
+        self.load({"slices": other.rows.table})
+        for events in other.events_waiting():
+            self.absorb(slice(events, self.group.source.measure, self.edges, self.schema))
 
-    def load(self, table: pl.DataFrame) -> None:
-        """Go on with these slices."""
-        self._table, self._rows, self._next_close = self.schema.conform(table), None, INT64_MIN
+    def events_waiting(self) -> list[pl.DataFrame]:
+        """Events that are in no slice yet."""
+        return []
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """Everything that it knows, as tables by name; `load` takes them back."""
+        told = {} if self.revisions.table is None else {"revisions": self.revisions.table}
+        return {"slices": self.rows.table, **told}
+
+    def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """Go on with these tables, those of slices in an older plan's columns or in this one's."""
+        self._table, self._rows, self._next_close = self.schema.conform(tables["slices"]), None, INT64_MIN
+        self.revisions.table = tables.get("revisions", self.revisions.table)
 
     @property
     def rows(self) -> Rows:
@@ -69,8 +82,12 @@ class GroupState:
             self._table = merge([self._table, *self._pending], self.schema)
             self._pending, self._waiting, self._rows = [], 0, None
         if self._rows is None:
-            self._rows = Rows(self._table, self.schema)
+            self._rows = Rows(self._whole(), self.schema)
         return self._rows
+
+    def _whole(self) -> pl.DataFrame:
+        """All slices, once those that were pending are merged."""
+        return self._table
 
     def absorb(self, table: pl.DataFrame) -> None:
         """Take slices in; they are merged when an answer needs them, or when they have become many."""
@@ -78,20 +95,28 @@ class GroupState:
             return
         self._pending.append(table)
         self._waiting += table.height
-        if self.schema.gap is not None:
-            earliest = int(table["last"].min()) + self.schema.gap  # type: ignore[arg-type]
-            self._next_close = min(self._next_close, earliest)
+        self._may_close(table)
         if self._waiting > max(self._table.height, 65536):
             _ = self.rows
         elif len(self._pending) > 64:
             self._pending = [merge(self._pending, self.schema)]
             self._waiting = self._pending[0].height
 
+    def _may_close(self, table: pl.DataFrame) -> None:
+        """Note when the first session of these slices might close."""
+        if self.schema.gap is not None and table.height:
+            earliest = int(table["last"].min()) + self.schema.gap  # type: ignore[arg-type]
+            self._next_close = min(self._next_close, earliest)
+
+    @property
+    def held_events(self) -> int:
+        """How many events are held as they came."""
+        return 0
+
     @property
     def size(self) -> int:
         """Bytes in memory."""
-        tables = [self.rows.table, *([] if self.revisions.table is None else [self.revisions.table])]
-        return sum(int(table.estimated_size()) for table in tables)
+        return sum(int(table.estimated_size()) for table in self.tables().values())
 
     def session_views(self, rows: Rows) -> Iterator[tuple[Rows, list[Timeline]]]:
         """The rows that sessions see: all of them, but for late ones that a session has left out."""
@@ -106,52 +131,60 @@ class GroupState:
             out = [number for number, bar in enumerate(self.bars) if (gap_of(timeline), timeline.since) in bar]
             yield Rows(ordered.table.filter(~pl.col("barred").is_in(out)), self.schema), [timeline]
 
-    def may_be_due(self, before: int, now: int) -> bool:
-        """Whether any window can end between two watermarks; cheap, before slices are merged."""
-        closes = bool(self.session_timelines) and now > self._next_close
-        return closes or self.assembler.lattices.any_end(before, now)
+    def may_be_due(self, span: Span) -> bool:
+        """Whether any window can end in a step; cheap, before slices are merged."""
+        closes = bool(self.session_timelines) and span.now > self._next_close
+        return closes or self.assembler.lattices.any_end(span.before, span.now)
 
-    def step(self, before: int, now: int, change: Change | None) -> Iterator[Emitted]:
-        """Everything to say when the watermark moves from `before` to `now`, after a change within `updates`."""
-        rows = self.rows
-        if change is not None:
-            yield from self._revised(rows, change, before)
-        yield from self._emit(rows, due(rows, self.assembler.lattices, before, now))
+    def step(self, span: Span, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
+        """Everything to say when the watermark moves on, after a change within `updates`."""
         self._next_close = INT64_MAX
+        yield from self._measured(self.rows, span, change)
+        self.prune(span.frozen)
+
+    def _measured(
+        self, rows: Rows, span: Span, change: Change | None, ordered: bool | None = None
+    ) -> Iterator[Emitted]:
+        """The windows with fixed bounds and the sessions of these rows; with `ordered`, for such aggregates alone."""
+        if change is not None:
+            yield from self._revised(rows, change, span.before, ordered)
+        yield from self._emit(rows, due(rows, self.assembler.lattices, span.before, span.now), ordered)
         for view, timelines in self.session_views(rows):
             for found in sessions(view.runs, timelines):
                 place = self.group.timelines[found.timeline]
                 ends = found.last + found.gap
-                self._next_close = min(self._next_close, int(ends[ends >= now].min(initial=INT64_MAX)))
+                self._next_close = min(self._next_close, int(ends[ends >= span.now].min(initial=INT64_MAX)))
                 if change is None:
-                    yield from self._emit(view, session_windows(place, found.take((ends >= before) & (ends < now))))
+                    closes = (ends >= span.before) & (ends < span.now)
+                    yield from self._emit(view, session_windows(place, found.take(closes)), ordered)
                 else:
-                    yield from self._changed_sessions(view, place, found, change.told.get(found.timeline), now)
+                    told = change.told.get((found.timeline, ordered))
+                    yield from self._changed_sessions(view, place, found, told, span.now, ordered)
 
-    def _emit(self, rows: Rows, windows: Windows) -> Iterator[Emitted]:
+    def _emit(self, rows: Rows, windows: Windows, ordered: bool | None) -> Iterator[Emitted]:
         """Windows that are due: new, unless a late event opened them again."""
         known: dict[Expression | None, Ints] = {}
-        for answers in self.assembler.answers(rows, windows):
+        for answers in self.assembler.answers(rows, windows, ordered=ordered):
             if answers.where not in known:
-                known[answers.where] = self._next_revision(rows, windows, answers.where)
+                known[answers.where] = self._next_revision(rows, windows, answers.where, ordered)
             yield Emitted(rows, windows, answers, known[answers.where])
 
-    def _next_revision(self, rows: Rows, windows: Windows, where: Expression | None) -> Ints:
+    def _next_revision(self, rows: Rows, windows: Windows, where: Expression | None, ordered: bool | None) -> Ints:
         """The revision of each window that is told now, remembered for those that were told before."""
         if self.revisions.table is None:
             return np.zeros(len(windows.lo), np.int64)
-        ids = self.revisions.ids(rows, windows, self.assembler.timelines, where)
+        ids = self.revisions.ids(rows, windows, self.assembler.timelines, where, ordered)
         revision = self.revisions.of(ids) + 1
         self.revisions.set(ids.filter(pl.Series(revision > 0)), revision[revision > 0])
         return revision
 
-    def _revised(self, rows: Rows, change: Change, watermark: int) -> Iterator[Emitted]:
+    def _revised(self, rows: Rows, change: Change, watermark: int, ordered: bool | None) -> Iterator[Emitted]:
         """Fixed windows that were due before and have gained events."""
         gained = Rows(change.table, self.schema)
         touched = due(gained, self.assembler.lattices, change.frozen, watermark)
         if not len(touched.lo):
             return
-        key = _codes(gained.keys, rows)[touched.key]
+        key = codes(gained.keys, rows)[touched.key]
         lo, hi = rows.first_at(key, touched.start), rows.first_at(key, touched.end)
         until = np.array([timeline.until for timeline in self.assembler.timelines])[touched.timeline]
         lead = rows.first_at(key, np.minimum(until, touched.end))
@@ -162,9 +195,9 @@ class GroupState:
             keep[where] = (more > 0) & (self.assembler.counts(rows, windows, where, lead) > 0)
             had[where] = self.assembler.counts(rows, windows, where) > more
         revisions: dict[Expression | None, Ints] = {}
-        for answers in self.assembler.answers(rows, windows, keep):
+        for answers in self.assembler.answers(rows, windows, keep, ordered):
             if answers.where not in revisions:
-                ids = self.revisions.ids(rows, windows, self.assembler.timelines, answers.where)
+                ids = self.revisions.ids(rows, windows, self.assembler.timelines, answers.where, ordered)
                 known = self.revisions.of(ids)
                 revision = np.where(had[answers.where], np.maximum(known, 0) + 1, 0)
                 kept = keep[answers.where]
@@ -173,19 +206,25 @@ class GroupState:
             yield Emitted(rows, windows, answers, revisions[answers.where])
 
     def _changed_sessions(
-        self, view: Rows, place: int, found: Sessions, told: pl.DataFrame | None, now: int
+        self,
+        view: Rows,
+        place: int,
+        found: Sessions,
+        told: pl.DataFrame | None,
+        now: int,
+        ordered: bool | None,
     ) -> Iterator[Emitted]:
         """Sessions that are closed and not as they were told; and those told that are no more."""
         windows = session_windows(place, found)
-        ids = self.revisions.ids(view, windows, self.assembler.timelines, None)
-        told = self.revisions.with_reopened(told, ids, found.timeline)
+        ids = self.revisions.ids(view, windows, self.assembler.timelines, None, ordered)
+        told = self.revisions.with_reopened(told, ids, found.timeline, ordered)
         known = np.maximum(self.revisions.of(told.select(ids.columns)), 0)
         told = told.with_columns(pl.Series("known", known))
         gone = join_keys(told, ids, ids.columns, "anti")
         if gone.height:
             revision = gone["known"].to_numpy() + 1
             self.revisions.set(gone.select(ids.columns), revision)
-            yield self._retracted(place, gone, revision)
+            yield self._retracted(place, gone, revision, ordered)
         before = join_keys(ids, told, ids.columns, "left")
         is_open = windows.end >= now
         again = before["known"].is_not_null().to_numpy() & is_open
@@ -200,12 +239,12 @@ class GroupState:
             return
         revision = before["known"].fill_null(pl.Series(self.revisions.of(ids))).to_numpy() + 1
         self.revisions.set(ids.filter(pl.Series(changed)), revision[changed])
-        for answers in self.assembler.answers(view, windows, {None: changed}):
+        for answers in self.assembler.answers(view, windows, {None: changed}, ordered):
             yield Emitted(view, windows, answers, revision)
 
-    def _retracted(self, place: int, gone: pl.DataFrame, revision: Ints) -> Emitted:
+    def _retracted(self, place: int, gone: pl.DataFrame, revision: Ints, ordered: bool | None = None) -> Emitted:
         """Windows that were told and are no more, for every query that heard of them."""
-        queries = self.assembler.queries_of(place)
+        queries = self.assembler.queries_of(place, ordered)
         key = np.arange(gone.height)
         start, end = gone["start"].to_numpy(), gone["upto"].to_numpy()
         windows = Windows(np.full(gone.height, place), key, start, end, key, key, key)
@@ -213,14 +252,18 @@ class GroupState:
         answers = Answers(None, index, np.tile(queries, gone.height), pl.DataFrame(), index)
         return Emitted(Keys(gone.select(*self.schema.keys)), windows, answers, revision, retracted=True)
 
-    def told(self, watermark: int) -> dict[Timeline, pl.DataFrame]:
+    def told(self, watermark: int) -> Told:
         """The closed sessions, as they were told: what identifies them, how many events, up to when."""
+        return self._told(self.rows, watermark, None)
+
+    def _told(self, rows: Rows, watermark: int, ordered: bool | None) -> Told:
         told = {}
-        for view, timelines in self.session_views(self.rows):
+        for view, timelines in self.session_views(rows):
             for found in sessions(view.runs, timelines):
                 closed = found.take(found.last + found.gap < watermark)
                 windows = session_windows(self.group.timelines[found.timeline], closed)
-                told[found.timeline] = self.revisions.ids(view, windows, self.assembler.timelines, None).with_columns(
+                ids = self.revisions.ids(view, windows, self.assembler.timelines, None, ordered)
+                told[found.timeline, ordered] = ids.with_columns(
                     pl.Series("rows", self.assembler.counts(view, windows, None)), pl.Series("upto", windows.end)
                 )
         return told
@@ -230,6 +273,14 @@ class GroupState:
         rows = self.rows
         if not len(rows):
             return
+        keep = self._needed(rows, frozen)
+        if not keep.all():
+            self._table, self._rows = rows.table.filter(pl.Series(keep)), None
+        self._join_old(self.assembler.lattices.horizon(frozen))
+        self._forget(frozen)
+
+    def _needed(self, rows: Rows, frozen: int) -> Mask:
+        """Which rows a window with fixed bounds or a session may still need."""
         keep = rows.start >= self.assembler.lattices.horizon(frozen)
         if not keep.all() and self.session_timelines:
             if rows.runs.in_order:
@@ -237,16 +288,17 @@ class GroupState:
             else:
                 order = rows.first_order()
                 keep[order] |= needed(rows.by_first().runs, self.session_timelines, frozen)
-        if not keep.all():
-            self._table, self._rows = rows.table.filter(pl.Series(keep)), None
-        self._join_old(self.assembler.lattices.horizon(frozen))
+        return keep
+
+    def _forget(self, frozen: int) -> None:
+        """Forget what was noted about windows that are frozen."""
         self._forget_bars()
         if self.revisions.table is not None:
             self.revisions.forget(frozen if not self.session_timelines else int(self._oldest(frozen)))
 
     def _forget_bars(self) -> None:
         """Number the bars anew once most of them bar nothing any more."""
-        if self.schema.gap is None:
+        if not self.schema.has_runs:
             self.bars = [frozenset()]
         if len(self.bars) == 1:
             return
@@ -269,6 +321,19 @@ class GroupState:
             starts = pl.Series("slice_start", np.where(old, joined, start))
             self._table, self._rows = merge([self._table.with_columns(starts)], self.schema), None
 
+    def is_over(self, place: int, frozen: int) -> bool:
+        """Whether a timeline that is being removed has emitted its last window."""
+        timeline = self.assembler.timelines[place]
+        if frozen <= timeline.until + timeline.window.reach:
+            return False
+        if not isinstance(timeline.window, Session):
+            return True
+        for view, _ in self.session_views(self.rows):
+            for found in sessions(view.runs, [timeline]):
+                if bool((found.last + found.gap >= frozen).any()):
+                    return False
+        return True
+
     def _oldest(self, frozen: int) -> int:
         firsts = self._table["first"]
         return min(frozen, int(firsts.min()) if len(firsts) else frozen) - 1  # type: ignore[arg-type]
@@ -280,13 +345,13 @@ class Change:
 
     table: pl.DataFrame
     frozen: int
-    told: Mapping[Timeline, pl.DataFrame]
+    told: Told
 
 
-def _codes(keys: pl.DataFrame, rows: Rows) -> Ints:
-    """The numbers that other rows give to keys."""
+def codes(keys: pl.DataFrame, rows: Rows) -> Ints:
+    """The numbers that other rows give to keys, -1 for those that they do not have."""
     if not keys.width:
         return np.zeros(1, np.int64)
     numbered = rows.keys.with_row_index("_number")
     found = join_keys(keys, numbered, keys.columns, "left")
-    return found["_number"].cast(pl.Int64).to_numpy()
+    return found["_number"].cast(pl.Int64).fill_null(-1).to_numpy()

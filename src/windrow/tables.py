@@ -20,10 +20,12 @@ def windows(
     lateness: Lengths = 0,
     order_by: str | Sequence[str] = (),
     bad_events: Literal["raise", "drop"] = "raise",
+    partial: bool = False,
 ) -> Any:
     """Answer queries over a whole table; takes and returns a Polars frame, an Arrow table or a pandas frame.
 
-    A whole table has no late events; `lateness` only says how far apart repeats may be for `distinct_on`.
+    A whole table has no late events; `lateness` only says how far apart repeats may be for `distinct_on`. With
+    `partial`, counting and punctuated windows that the table's end leaves open are answered too.
     """
     asked = [queries] if isinstance(queries, Query) else list(queries)
     if any((query.time or time) == ARRIVAL for query in asked):
@@ -35,7 +37,7 @@ def windows(
     engine.push(frame)
     if engine._bound is None:  # an empty table still has columns and types
         engine._bound = engine._bind(frame)
-    results = engine.finish()
+    results = engine.finish(partial)
     if engine._overflowed:
         name, lost = engine._overflowed.most_common(1)[0]
         raise OverflowError(

@@ -1,0 +1,303 @@
+"""The state of an ordered group: events until their order is final, then slices.
+
+    events ── hold ──▶ waiting ── the watermark passes ──▶ sorted, sliced (see `ordering`) ──▶ windows (see `sequences`)
+
+Events newer than the watermark wait; with `updates`, events newer than the watermark minus `updates` are held on, so
+that a late event can be put in its place and the slices after it made again; and for `latest` each key's last n
+events are held. All others are in slices, from which the time windows and sessions of the group are answered too.
+
+An event older than that comes too late to be put in order: it goes into a slice outside of the order, which only
+queries that do not depend on the order see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from windrow.assembly import Rows, Windows
+from windrow.frames import join_keys
+from windrow.measures import Span
+from windrow.ordered import Mask, OrderedWindow
+from windrow.ordering import Ledger, Ordering, Sliced
+from windrow.plan import Timeline
+from windrow.revisions import Emitted
+from windrow.sequences import Found, OrderedRows, Progress, Sequences, digests
+from windrow.state import Change, GroupState, Told, codes
+from windrow.windows import INT64_MAX
+
+
+@dataclass
+class OrderedState(GroupState):
+    def __post_init__(self) -> None:
+        self.waiting: list[pl.DataFrame] = []
+        self.held: pl.DataFrame | None = None  # final, but not done with; in order
+        self.emitted: pl.DataFrame | None = None  # with `updates`: the windows in the order that may be told again
+        self._recent = self.schema.empty()  # the slices of events that are held, and those that this step has made
+        super().__post_init__()
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.ordering = Ordering(self.group, self.schema, self.edges)
+        self.sequences = Sequences(self.group)
+        initial = self.ordering.initial
+        self.base, self.now = (Ledger(self.schema.keys, initial) for _ in range(2))  # up to the held events; after all
+        signatures = [signature.needs_order for signature in self.group.signatures]
+        timed = len(self.assembler.lattices.period) or self.session_timelines
+        # time windows are told in two rounds where some aggregates need the order and so see fewer late events
+        self._rounds: Sequence[bool | None] = [None] if not timed or not any(signatures) else sorted(set(signatures))
+
+    # --- what it holds ------------------------------------------------------------------------------------------
+
+    def hold(self, events: pl.DataFrame) -> None:
+        """Take events in until the watermark has passed them."""
+        if events.height:
+            self.waiting.append(events.select(*self.ordering.needed))
+
+    def events_waiting(self) -> list[pl.DataFrame]:
+        return self.waiting
+
+    @property
+    def held_events(self) -> int:
+        return sum(events.height for events in self.waiting) + (0 if self.held is None else self.held.height)
+
+    def _whole(self) -> pl.DataFrame:
+        if not self._recent.height:
+            return self._table
+        return pl.concat([self._table, self._recent]).sort(self.schema.order)
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        _ = self.rows  # nothing is pending
+        found = super().tables() | {"slices": self._table, "recent": self._recent}
+        found |= {"base": self.base.table, "now": self.now.table}
+        if self.waiting:
+            found["waiting"] = pl.concat(self.waiting)
+        if self.held is not None:
+            found["held"] = self.held
+        return found if self.emitted is None else found | {"emitted": self.emitted}
+
+    def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        super().load(tables)
+        if "recent" not in tables:  # slices of a group that was not ordered
+            return
+        self._recent = self.schema.conform(tables["recent"])
+        self.base.load(tables["base"])
+        self.now.load(tables["now"])
+        self.waiting = [self.ordering.conform(tables["waiting"])] if "waiting" in tables else []
+        self.held = self.ordering.conform(tables["held"]) if "held" in tables else None
+        self.emitted = tables.get("emitted")
+
+    def take_over(self, other: GroupState) -> None:
+        if not isinstance(other, OrderedState):
+            super().take_over(other)
+            return
+        self.bars, self.revisions = other.bars, other.revisions
+        self.load(other.tables())
+
+    # --- a step -------------------------------------------------------------------------------------------------
+
+    def may_be_due(self, span: Span) -> bool:
+        return bool(self.waiting) or self.held is not None or span.now == INT64_MAX or super().may_be_due(span)
+
+    def step(self, span: Span, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
+        before = self.now.copy()
+        sliced = self._slice(span)
+        if change is not None or self._is_due(sliced, before, span):
+            self._next_close = INT64_MAX
+            rows = self.rows
+            in_order = _in_order(rows)
+            for ordered in self._rounds:
+                yield from self._measured(in_order if ordered else rows, span, change, ordered)
+            if self.sequences and len(in_order):
+                changed = np.full(in_order.key_count, INT64_MAX)
+                if change is not None and sliced is not None:
+                    changed[codes(sliced.keys, in_order)] = sliced.changed
+                progress = Progress(before.at(in_order.keys), self.now.at(in_order.keys), changed)
+                yield from self._in_sequence(in_order, progress, span, partial)
+            self._settle(sliced)
+            self.prune(span.frozen)
+        else:
+            self._settle(sliced)
+
+    def _slice(self, span: Span) -> Sliced | None:
+        """Put the events in order that the watermark has passed, and slice them."""
+        final, late = self._final(span)
+        if final is None and (self.held is None or (span.was_frozen == span.frozen and not self.ordering.most)):
+            return None
+        parts = [part for part in (self.held, final) if part is not None]
+        events = pl.concat(parts) if len(parts) > 1 else parts[0]
+        if late is not None:
+            late = np.append(np.zeros(events.height - len(late), np.bool_), late)
+        place, sizes = self.ordering.sorted(events)
+        if place is not None:
+            events, late = events[place], None if late is None else late[place.to_numpy()]
+        sliced = self.ordering.slice(events, sizes, late, self.base, span)
+        self._recent, self._rows = sliced.table, None
+        self.held = events[sliced.held] if len(sliced.held) else None
+        self.base.set(sliced.keys, sliced.settled)
+        if self.held is None:
+            self.now.table = self.base.table
+        else:
+            self.now.set(sliced.keys, sliced.now)
+        return sliced
+
+    def _final(self, span: Span) -> tuple[pl.DataFrame | None, Mask | None]:
+        """The waiting events that the watermark passes, and which of them are late, if any is."""
+        if not self.waiting:
+            return None, None
+        waiting = pl.concat(self.waiting) if len(self.waiting) > 1 else self.waiting[0]
+        time = waiting[self.ordering.time]
+        if time.is_sorted():
+            count = int(time.search_sorted(span.now, "left"))
+            final, rest = waiting[:count], waiting[count:]
+        else:
+            is_final = time < span.now
+            final, rest = waiting.filter(is_final), waiting.filter(~is_final)
+        self.waiting = [rest] if rest.height else []
+        late = final[self.ordering.time].to_numpy() < span.before
+        return (final if final.height else None), (late if late.any() else None)
+
+    def _is_due(self, sliced: Sliced | None, before: Ledger, span: Span) -> bool:
+        """Whether a step has anything to say; cheap, before slices are merged."""
+        if sliced is not None:
+            self._may_close(sliced.table)
+        if super().may_be_due(span) or self.sequences.ends(span):
+            return True
+        if sliced is None:
+            return False
+        progress = Progress(before.at(sliced.keys), sliced.now, sliced.changed)
+        return self.sequences.any_complete(progress)
+
+    def _settle(self, sliced: Sliced | None) -> None:
+        """Let slices whose events are done with join the others."""
+        if sliced is not None:
+            self._recent = sliced.table.filter(pl.Series(~sliced.is_done))
+            self._rows = None
+            self.absorb(sliced.table if sliced.is_done.all() else sliced.table.filter(pl.Series(sliced.is_done)))
+
+    def _in_sequence(self, rows: OrderedRows, progress: Progress, span: Span, partial: bool) -> Iterator[Emitted]:
+        """The windows that lie in the order, complete for the first time or changed."""
+        found = list(self.sequences.found(rows, progress, span, partial))
+        if not self.schema.digests:
+            windows = Windows.join(one.windows for one in found if not one.is_open)
+            revision = np.zeros(len(windows.lo), np.int64)
+            for answers in self.assembler.answers(rows, windows, {None: np.ones(len(windows.lo), np.bool_)}):
+                yield Emitted(rows, windows, answers, revision)
+            return
+        yield from self._told_again(rows, found, progress)
+
+    # --- windows that may be told again ---------------------------------------------------------------------------
+
+    def _told_again(self, rows: OrderedRows, found: list[Found], progress: Progress) -> Iterator[Emitted]:
+        """Complete windows that are not as they were told; and those told that are no more."""
+        there = pl.concat([self._ids(rows, one) for one in found]) if found else None
+        windows = Windows.join(one.windows for one in found)
+        if self.emitted is None:
+            if there is None:
+                return
+            self.emitted = there.clear().with_columns(revision=pl.lit(0, pl.Int64), gone=pl.lit(False))
+        known = [*self.schema.keys, "line", "at", "nth"]
+        if there is None:
+            there = self.emitted.clear().select(*known, "stop", "digest", "start", "end", "is_open")
+        yield from self._taken_back(rows, there, known, progress)
+        told = join_keys(there.select(known), self.emitted.select(*known, "digest", "revision", "gone"), known, "left")
+        same = (told["digest"] == there["digest"]) & ~told["gone"]
+        fresh = ~there["is_open"] & ~same.fill_null(False)
+        revision = (told["revision"] + 1).fill_null(0)
+        if fresh.any():
+            again = there.filter(fresh).with_columns(revision.filter(fresh).alias("revision"), gone=pl.lit(False))
+            rest = join_keys(self.emitted, again, known, "anti")
+            self.emitted = pl.concat(
+                [rest, again.unique(known, keep="first", maintain_order=True).select(rest.columns)]
+            )
+            for answers in self.assembler.answers(rows, windows, {None: fresh.to_numpy()}):
+                yield Emitted(rows, windows, answers, revision.to_numpy())
+
+    def _ids(self, rows: OrderedRows, found: Found) -> pl.DataFrame:
+        """What identifies windows, which events they hold, and their bounds."""
+        windows = found.windows
+        lines = pl.Series("line", [timeline.line for timeline in self.assembler.timelines], dtype=pl.String)
+        columns = [
+            lines.gather(windows.timeline),
+            pl.Series("at", found.at),
+            pl.Series("nth", found.nth),
+            pl.Series("stop", found.stop),
+            digests(rows, windows),
+            pl.Series("start", windows.start),
+            pl.Series("end", windows.end),
+            pl.Series("is_open", np.full(len(windows.lo), found.is_open)),
+        ]
+        return pl.DataFrame([*rows.keys_at(windows.key), *columns])
+
+    def _taken_back(
+        self, rows: OrderedRows, there: pl.DataFrame, known: list[str], progress: Progress
+    ) -> Iterator[Emitted]:
+        """The windows of keys with late events that were told and are no more."""
+        assert self.emitted is not None
+        late = np.flatnonzero(progress.changed < INT64_MAX)
+        if not len(late):
+            return
+        changed = pl.Series("changed", progress.changed[late])
+        if self.schema.keys:
+            keys = rows.keys[late].with_columns(changed)
+            after = join_keys(self.emitted, keys, list(self.schema.keys), "inner")
+        else:
+            after = self.emitted.with_columns(changed.new_from_index(0, self.emitted.height))
+        after = after.filter((pl.col("stop") >= pl.col("changed")) & ~pl.col("gone")).drop("changed")
+        gone = join_keys(after, there, known, "anti")
+        if not gone.height:
+            return
+        gone = gone.with_columns(pl.col("revision") + 1, gone=pl.lit(True))
+        rest = join_keys(self.emitted, gone, known, "anti")
+        self.emitted = pl.concat([rest, gone.select(rest.columns)])
+        for place, timeline in enumerate(self.assembler.timelines):
+            mine = gone.filter((pl.col("line") == timeline.line) & (pl.col("start") < timeline.until))
+            if mine.height:
+                yield self._retracted(place, mine.rename({"end": "upto"}), mine["revision"].to_numpy())
+
+    def told(self, watermark: int) -> Told:
+        found: dict[tuple[Timeline, bool | None], pl.DataFrame] = {}
+        for ordered in self._rounds:
+            found |= self._told(_in_order(self.rows) if ordered else self.rows, watermark, ordered)
+        return found
+
+    # --- forgetting -----------------------------------------------------------------------------------------------
+
+    def prune(self, frozen: int) -> None:
+        _ = self.rows
+        settled = Rows(self._table, self.schema)
+        if len(settled):
+            keep = self._needed(settled, frozen)
+            if self.sequences and not keep.all():
+                in_order = OrderedRows(self._table.filter(pl.col("position") >= 0), self.schema)
+                inside = settled.table["position"].to_numpy() >= 0
+                known = self.now.at(in_order.keys)
+                if len(in_order):
+                    keep[inside] |= self.sequences.needed(in_order, known, self.schema.digests)
+            if not keep.all():
+                self._table, self._rows = self._table.filter(pl.Series(keep)), None
+        self._forget(frozen)
+        if self.emitted is not None:
+            keys = self.emitted.select(*self.schema.keys)
+            frozen_at = self.now.at(keys)["frozen"]
+            done = self.emitted["stop"] < pl.Series(frozen_at if self.schema.keys else frozen_at.repeat(keys.height))
+            self.emitted = self.emitted.filter(~done)
+
+    def is_over(self, place: int, frozen: int) -> bool:
+        timeline = self.assembler.timelines[place]
+        if not isinstance(timeline.window, OrderedWindow):
+            return super().is_over(place, frozen)
+        if frozen < timeline.until:
+            return False
+        rows = _in_order(self.rows)
+        known = self.now.at(rows.keys)
+        return not len(rows) or not self.sequences.is_open(rows, known, timeline, place, frozen)
+
+
+def _in_order(rows: Rows) -> OrderedRows:
+    """The rows that stand in the order."""
+    inside = rows.table["position"] >= 0
+    return OrderedRows(rows.table if inside.all() else rows.table.filter(inside), rows.schema)

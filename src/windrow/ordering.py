@@ -1,0 +1,401 @@
+"""Ordering: events whose order is final become ordered slices.
+
+    final events ── by key, in order ──▶ positions ──▶ cuts ──▶ runs of events ──▶ slices with a position
+
+A slice is a run of consecutive events of one key, so nothing is hashed but the keys: each cut is an index, and a run
+is aggregated where it lies. What cuts: the edges of time windows, pauses longer than the smallest session gap, the
+edges of counting windows, which are grids over positions as time windows are grids over time, and the bounds that
+data-driven windows find. Two more cuts end with the step that makes them: where a `latest` window begins, and
+between the events that are done with and those that are still held.
+
+What a key's next events need of those before them stands in a **ledger**, a row per key: how many there were, the
+time of the last, and what each data-driven window carries.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from windrow.frames import join_keys
+from windrow.measures import Span
+from windrow.ordered import Array, Counting, Cuts, DataDrivenWindow, Latest, Mask, OrderedEvents
+from windrow.plan import Group, Timeline
+from windrow.ranges import Ints, ramp
+from windrow.selections import Choices
+from windrow.slices import SliceSchema, settle
+from windrow.slicing import Edges, filter_column, input_column, lifts, places, time_column, window_columns
+from windrow.windows import INT64_MAX, INT64_MIN
+
+CHUNK = 4_000_000  # entries that are worked on at a time
+
+
+@dataclass(frozen=True)
+class Line:
+    """A data-driven window since a time, and its name in the slice table and the ledger."""
+
+    name: str
+    window: DataDrivenWindow
+    since: int
+
+    @property
+    def carried(self) -> dict[str, Any]:
+        """What the ledger has of it: the window of the last event, how many have begun, whether one is open."""
+        return {"number": -1, "started": 0, "open": False, **self.window.initial}
+
+
+class Ledger:
+    """A row per key, with columns of plain values; a key that is not there has the initial ones."""
+
+    def __init__(self, keys: Mapping[str, pl.DataType], initial: Mapping[str, Any]) -> None:
+        self.keys, self.initial = list(keys), dict(initial)
+        types = {name: _TYPES[type(value)] for name, value in self.initial.items()}
+        self.table = pl.DataFrame(schema={**keys, **types})
+
+    def at(self, keys: pl.DataFrame) -> dict[str, Array]:
+        """The values of these keys."""
+        if not self.keys:
+            found = self.table if self.table.height else pl.DataFrame([{**self.initial}], schema=self.table.schema)
+        else:
+            found = join_keys(keys, self.table, self.keys, "left")
+        values = found.select(pl.col(name).fill_null(value) for name, value in self.initial.items())
+        return {name: values[name].to_numpy().copy() for name in self.initial}
+
+    def copy(self) -> Ledger:
+        """As it is now; a ledger's table is never changed, only replaced."""
+        return copy.copy(self)
+
+    def set(self, keys: pl.DataFrame, values: Mapping[str, Array]) -> None:
+        columns = [pl.Series(name, values[name], dtype=self.table.schema[name]) for name in self.initial]
+        fresh = pl.DataFrame([*keys.get_columns(), *columns]) if self.keys else pl.DataFrame(columns)
+        if self.keys and self.table.height:
+            rest = join_keys(self.table, keys, self.keys, "anti")
+            fresh = pl.concat([rest.select(fresh.columns), fresh])
+        self.table = fresh
+
+    def load(self, table: pl.DataFrame) -> None:
+        """Go on with the values of another ledger; what it does not have is initial."""
+        missing = [pl.lit(value).alias(name) for name, value in self.initial.items() if name not in table.columns]
+        self.table = table.with_columns(missing).select(self.table.columns).cast(dict(self.table.schema))  # type: ignore[arg-type]
+
+
+_TYPES: dict[type, pl.DataType] = {bool: pl.Boolean(), int: pl.Int64(), float: pl.Float64()}
+
+
+@dataclass(frozen=True)
+class Sliced:
+    """Ordered events as slices, and what they have changed for each of their keys."""
+
+    table: pl.DataFrame
+    is_done: Mask  # for each slice: its events are no longer held
+    held: Ints  # the places of the events that still are
+    keys: pl.DataFrame
+    settled: dict[str, Array]  # the ledger up to the events that are held
+    now: dict[str, Array]  # the ledger after all events
+    changed: Ints  # the position of the key's first late event, INT64_MAX where none is
+
+
+class Ordering:
+    """What cuts the ordered events of a group; prepared once per plan."""
+
+    def __init__(self, group: Group, schema: SliceSchema, edges: Edges) -> None:
+        self.schema, self.edges = schema, edges
+        self.time = time_column(group.source.measure)
+        timelines = list(group.timelines)
+        self.lines = [
+            Line(name, one.window, one.since)
+            for name, one in group.lines.items()
+            if isinstance(one.window, DataDrivenWindow)
+        ]
+        self.latest = [line for line in timelines if isinstance(line.window, Latest)]
+        self.most = max((line.window.n for line in self.latest if isinstance(line.window, Latest)), default=0)
+        counted = [line for line in timelines if isinstance(line.window, Counting)]
+        self.origins = sorted({line.since for line in (*counted, *self.latest)} - {INT64_MIN})
+        grids: dict[int, set[tuple[int, int]]] = {}
+        for line in counted:
+            assert isinstance(line.window, Counting)
+            n, step = line.window.n, line.window.step
+            grids.setdefault(line.since, set()).update({(step, 0), (step, n % step)})
+        self.grids = {since: np.array(sorted(several), np.int64).T for since, several in grids.items()}
+
+        self.needed = _columns(schema, self.time, self.lines)
+
+    def conform(self, events: pl.DataFrame) -> pl.DataFrame:
+        """Events that were held under an older plan; what a new query reads they need not have, being older than it."""
+        missing = [pl.lit(None, dtype).alias(name) for name, dtype in self.needed.items() if name not in events.columns]
+        return events.with_columns(missing).select(*self.needed)
+
+    @property
+    def initial(self) -> dict[str, Any]:
+        """A key's row in the ledger before its first event; `frozen` are the events that no late one comes before."""
+        found: dict[str, Any] = {"count": 0, "last": INT64_MIN, "frozen": 0}
+        found |= {origin_column(since): 0 for since in self.origins}
+        return found | {f"{line.name}.{name}": value for line in self.lines for name, value in line.carried.items()}
+
+    def sorted(self, events: pl.DataFrame) -> tuple[pl.Series | None, Ints]:
+        """The order of events by key and place (None where they stand in it), and how many each key has."""
+        order = [name for name in events.columns if name.startswith("order:")]
+        place: Ints | None = None
+        if order:
+            place = events.select(pl.arg_sort_by(self.time, *order, maintain_order=True)).to_series().to_numpy()
+        elif not events[self.time].is_sorted():
+            place = np.argsort(events[self.time].to_numpy(), kind="stable")
+        in_time = None if place is None else pl.Series(place)
+        if not self.schema.keys:
+            return in_time, np.array([events.height])
+        named = events.select(*self.schema.keys)
+        named = (named if in_time is None else named[in_time]).with_row_index("_place")
+        grouped = named.group_by(*self.schema.keys, maintain_order=True).agg("_place")
+        sizes = grouped["_place"].list.len().cast(pl.Int64).to_numpy()
+        if len(sizes) == 1:
+            return in_time, sizes
+        by_key = grouped["_place"].explode()
+        return by_key if in_time is None else in_time.gather(by_key), sizes
+
+    def slice(self, events: pl.DataFrame, sizes: Ints, late: Mask | None, base: Ledger, span: Span) -> Sliced:
+        """Slice events that stand in order, key by key; each key's follow those that the ledger knows."""
+        batch = _Batch.of(events, sizes, self.time, self.schema, base)
+        known, time, first = batch.known, batch.time, batch.first
+        number, before = self.edges.index(time, len(sizes) == 1, None)
+        cut = np.zeros(len(time), np.bool_)  # whether an edge lies between an event and the one before it
+        opens = (known["count"] == 0) | (before[number[first]] > known["last"])  # the same for each key's first event
+        if len(before) > 1:
+            np.not_equal(number[1:], number[:-1], out=cut[1:])
+        if self.schema.gap is not None:
+            cut[1:] |= time[1:] - time[:-1] > self.schema.gap
+            opens |= time[first] - self.schema.gap > known["last"]
+        done = batch.older(span.frozen)
+        frozen = known["count"] + done
+        if self.most:
+            done = np.maximum(done - self.most, 0)
+        marks, now, settled = self._driven(batch, done)
+        for name, mark in marks.items():
+            cut[1:] |= mark[1:] != mark[:-1]
+            opens |= mark[first] != known[f"{name}.number"]
+        cut[first] = opens
+        for since, grids in self.grids.items():
+            cut[batch.on_grids(grids, self._origin(batch, since))] = True
+        now |= {"count": known["count"] + sizes, "last": time[batch.ends - 1], "frozen": frozen}
+        settled |= {"count": known["count"] + done, "frozen": frozen}
+        settled["last"] = np.where(done > 0, time[np.maximum(first + done, 1) - 1], known["last"])
+        for since in self.origins:
+            name, older = origin_column(since), batch.older(since)
+            now[name], settled[name] = known[name] + older, known[name] + np.minimum(older, done)
+
+        begins = cut.copy()
+        begins[first] = True
+        begins[(first + done)[done < sizes]] = True
+        for timeline in self.latest:
+            begins[_latest(timeline, batch, self._origin(batch, timeline.since), span)] = True
+        at = np.flatnonzero(begins)
+        key = batch.key[at]
+        columns = {name: batch.keys[name].gather(key) for name in self.schema.keys}
+        columns |= {
+            "slice_start": pl.Series(before[number[at]]),
+            "barred": pl.zeros(len(at), pl.Int32, eager=True),
+            "first": pl.Series(time[at]),
+            "last": pl.Series(time[np.append(at[1:], len(time)) - 1]),
+            "position": pl.Series(batch.position(at)),
+            "fresh": pl.Series(cut[at]),
+        }
+        columns |= {name: pl.Series(mark[at]) for name, mark in marks.items()}
+        if self.schema.digests:
+            columns["digest"] = pl.Series(np.add.reduceat(_mixed(events["nth"].to_numpy()), at))
+        table = self._lifted(events, at, columns)
+        held = ramp(sizes - done) + np.repeat(first + done, sizes - done)
+        changed = np.full(len(sizes), INT64_MAX)
+        if late is not None:
+            places = np.flatnonzero(late)[::-1]
+            changed[batch.key[places]] = batch.position(places)
+        return Sliced(table, at < (first + done)[key], held, batch.keys, settled, now, changed)
+
+    def _origin(self, batch: _Batch, since: int) -> Ints:
+        """For each key how many of its events are older than a query."""
+        if since == INT64_MIN:
+            return np.zeros(len(batch.sizes), np.int64)
+        return batch.known[origin_column(since)] + batch.older(since)
+
+    def _driven(self, batch: _Batch, done: Ints) -> tuple[dict[str, Ints], dict[str, Any], dict[str, Any]]:
+        """For each data-driven window the number that its events have; the ledger after all, and after those done."""
+        marks: dict[str, Ints] = {}
+        now: dict[str, Any] = {}
+        settled: dict[str, Any] = {}
+        part: _Batch | None = None
+        for line in self.lines:
+            marks[line.name], after = _drive(line, batch)
+            now |= after
+            if (done < batch.sizes).any():
+                part = part or batch.head(done)
+                _, after = _drive(line, part)
+            settled |= after
+        return marks, now, settled
+
+    def _lifted(self, events: pl.DataFrame, at: Ints, columns: dict[str, pl.Series]) -> pl.DataFrame:
+        """The states of runs of events that begin at these places."""
+        schema = self.schema
+        choices = Choices(
+            schema.selections(lambda one: places(events, one, self.time, schema)), events.height, in_order=True
+        )
+        runs = np.repeat(np.arange(len(at), dtype=np.uint32), np.diff(np.append(at, events.height)))
+        numbered = events.with_columns(pl.Series("_run", runs).set_sorted(), *choices.columns)
+        grouped = numbered.group_by("_run", maintain_order=True).agg(*lifts(events, schema), *choices.lifts())
+        return settle(grouped, schema, choices, columns, lifted=True)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Events key by key, with what the ledger knows of their keys."""
+
+    events: pl.DataFrame
+    time: Ints
+    sizes: Ints
+    keys: pl.DataFrame
+    known: dict[str, Array]
+
+    @staticmethod
+    def of(events: pl.DataFrame, sizes: Ints, time: str, schema: SliceSchema, base: Ledger) -> _Batch:
+        firsts = np.cumsum(sizes) - sizes
+        keys = events.select(*schema.keys)[firsts] if schema.keys else pl.DataFrame()
+        return _Batch(events, events[time].to_numpy(), sizes, keys, base.at(keys))
+
+    @cached_property
+    def ends(self) -> Ints:
+        return np.cumsum(self.sizes)
+
+    @cached_property
+    def first(self) -> Ints:
+        return self.ends - self.sizes
+
+    @cached_property
+    def key(self) -> Ints:
+        return np.repeat(np.arange(len(self.sizes)), self.sizes)
+
+    def position(self, at: Ints) -> Ints:
+        """The positions of the events at these places."""
+        key = self.key[at]
+        return at - self.first[key] + self.known["count"][key]
+
+    def older(self, than: int) -> Ints:
+        """How many of each key's events are older; those are its first ones."""
+        if than > int(self.time.max()):
+            return self.sizes
+        counts = np.concatenate(([0], np.cumsum(self.time < than)))
+        return counts[self.ends] - counts[self.first]
+
+    def head(self, counts: Ints) -> _Batch:
+        """The first events of each key; keys that have none keep their row in what is known."""
+        chosen = np.repeat(self.first, counts) + ramp(counts)
+        return _Batch(self.events[chosen], self.time[chosen], counts, self.keys, self.known)
+
+    def on_grids(self, grids: Ints, origin: Ints) -> Ints:
+        """The places of the events whose position, counted from an origin for each key, lies on a grid."""
+        since = np.maximum(self.known["count"] - origin, 0)  # the first position that can be on a grid …
+        place = self.first + origin + since - self.known["count"]  # … and where it is
+        until = since + self.ends - place
+        found = []
+        step = max(1, CHUNK // len(since))
+        for begin in range(0, grids.shape[1], step):
+            period, phase = grids[:, begin : begin + step, None]
+            least = -((phase - since) // period)
+            count = np.maximum(-((phase - until) // period) - least, 0)
+            many = count.ravel()
+            on = np.repeat((phase + least * period - since + place).ravel(), many)
+            every = np.repeat(np.repeat(period.ravel(), len(since)), many)
+            found.append(on + ramp(many) * every)
+        return np.concatenate(found)
+
+
+def _drive(line: Line, batch: _Batch) -> tuple[Ints, dict[str, Array]]:
+    """The number of the window that each event is in (-1 for none), and the ledger after them."""
+    known = {name: batch.known[f"{line.name}.{name}"] for name in line.carried}
+    seen = np.flatnonzero(batch.time >= line.since) if line.since > INT64_MIN else np.arange(len(batch.time))
+    number = np.full(len(batch.time), -1)
+    after = {name: values.copy() for name, values in known.items()}
+    if len(seen):
+        whole = len(seen) == len(number)
+        present, key = _numbered(batch.key if whole else batch.key[seen])
+        columns = {text: batch.events[column] for text, column in window_columns(line.window).items()}
+        ordered = OrderedEvents(key, columns if whole else {text: one.gather(seen) for text, one in columns.items()})
+        state = {name: known[name][present] for name in ("open", *line.window.initial)}
+        cuts = _checked(line.window, line.window.cuts(ordered, state), ordered)
+        started = ordered.total(cuts.starts.astype(np.int64)) + known["started"][present][key]
+        gone = cuts.breaks.astype(np.int64)
+        gone[1:] += cuts.ends[:-1] & (key[1:] == key[:-1])
+        inside = ordered.total(cuts.starts - gone) + state["open"][key]
+        if ((inside < 0) | (inside > 1)).any():
+            at = "ends where none is open" if (inside < 0).any() else "begins where one is open"
+            raise ValueError(f"{line.window}: cuts: a window {at}")
+        number[seen] = np.where(inside == 1, started - 1, -1)
+        last = ordered.last
+        after["number"][present], after["started"][present] = number[seen][last], started[last]
+        after["open"][present] = (inside[last] == 1) & ~cuts.ends[last]
+        for name in line.window.initial:
+            after[name][present] = cuts.state[name]
+    return number, {f"{line.name}.{name}": values for name, values in after.items()}
+
+
+def _numbered(key: Ints) -> tuple[Ints, Ints]:
+    """The keys that occur among sorted numbers, and the numbers that they have when only those are counted."""
+    begins = np.append(True, key[1:] != key[:-1])[: len(key)]
+    return key[begins], np.cumsum(begins) - 1
+
+
+def _checked(window: DataDrivenWindow, cuts: Cuts, events: OrderedEvents) -> Cuts:
+    """The cuts that a window found, if they are what they should be."""
+    if not isinstance(cuts, Cuts):
+        raise TypeError(f"{window}: cuts must return Cuts(starts, ends, breaks, state), not {type(cuts).__name__}")
+    for name in ("starts", "ends", "breaks"):
+        mark = getattr(cuts, name)
+        if not isinstance(mark, np.ndarray) or mark.dtype != np.bool_ or mark.shape != (len(events),):
+            raise TypeError(f"{window}: cuts: {name} must be a mark, true or false, for each of {len(events)} events")
+    for name in window.initial:
+        if name not in cuts.state or np.shape(cuts.state[name]) != (len(events.first),):
+            raise TypeError(
+                f"{window}: cuts: state must have {name!r} with a value for each of {len(events.first)} keys"
+            )
+    return cuts
+
+
+def _latest(timeline: Timeline, batch: _Batch, origin: Ints, span: Span) -> Ints:
+    """Where the windows of `latest` begin whose boundary the step passes, or that a late event may change."""
+    assert isinstance(timeline.window, Latest)
+    n, every = timeline.window.n, timeline.window.every
+    cell = batch.time // every
+    is_last = np.append((cell[1:] != cell[:-1]) | (batch.key[1:] != batch.key[:-1]), True)
+    last = np.flatnonzero(is_last)
+    bound = (cell[last] + 1) * every
+    last = last[(bound > span.was_frozen) & (bound <= span.now)]
+    key = batch.key[last]
+    return np.maximum(last + 1 - n, batch.first[key] + np.maximum(origin - batch.known["count"], 0)[key])
+
+
+def _mixed(nth: Ints) -> Ints:
+    """Arrival numbers as hashes whose sums tell sets of events apart (the finalizer of splitmix64)."""
+    z = nth.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (z ^ (z >> np.uint64(31))).view(np.int64)
+
+
+def _columns(schema: SliceSchema, time: str, lines: list[Line]) -> dict[str, pl.DataType]:
+    """The prepared columns that an ordered group reads."""
+    found: dict[str, pl.DataType] = {**schema.keys, time: pl.Int64(), "nth": pl.Int64()}
+    found |= {f"order:{name}": dtype for name, dtype in schema.place.items() if name not in ("at", "nth")}
+    for one in schema.held:
+        found |= {input_column(expression.text): schema.inputs[expression.text] for expression in one.operator.inputs}
+        if one.where:
+            found[filter_column(one.where.text)] = pl.Boolean()
+    for line in lines:
+        for text, column in window_columns(line.window).items():
+            found[column] = schema.inputs[text] if column == input_column(text) else pl.Boolean()
+    return found
+
+
+def origin_column(since: int) -> str:
+    return f"origin {since}"
