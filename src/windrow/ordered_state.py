@@ -281,10 +281,8 @@ class OrderedState(GroupState):
                 self._table, self._rows = self._table.filter(pl.Series(keep)), None
         self._forget(frozen)
         if self.emitted is not None:
-            keys = self.emitted.select(*self.schema.keys)
-            frozen_at = self.now.at(keys)["frozen"]
-            done = self.emitted["stop"] < pl.Series(frozen_at if self.schema.keys else frozen_at.repeat(keys.height))
-            self.emitted = self.emitted.filter(~done)
+            ended = self.now.at(self.emitted.select(*self.schema.keys))["frozen"]
+            self.emitted = self.emitted.filter(self.emitted["stop"].to_numpy() >= ended)
 
     def is_over(self, place: int, frozen: int) -> bool:
         timeline = self.assembler.timelines[place]

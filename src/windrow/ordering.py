@@ -80,8 +80,11 @@ class Ledger:
         self.table = fresh
 
     def load(self, table: pl.DataFrame) -> None:
-        """Go on with the values of another ledger; what it does not have is initial."""
-        missing = [pl.lit(value).alias(name) for name, value in self.initial.items() if name not in table.columns]
+        """Go on with the values of another ledger; to a query that it does not know, all that it has seen is old."""
+        new = {name: value for name, value in self.initial.items() if name not in table.columns}
+        missing = [
+            (pl.col("count") if name.startswith("origin ") else pl.lit(value)).alias(name) for name, value in new.items()
+        ]
         self.table = table.with_columns(missing).select(self.table.columns).cast(dict(self.table.schema))  # type: ignore[arg-type]
 
 
