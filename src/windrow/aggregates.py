@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from windrow.collecting import Collect
 from windrow.expressions import Expression, parse
 from windrow.operators import Bag, Count, Logs, Max, Min, Moments, Operator, Product, Sum
 from windrow.selections import ArgMax, ArgMin, First, Last
@@ -74,6 +75,11 @@ class Aggregate:
             if value != defaults[name]:
                 shown.append(f"{value}" if list(defaults)[len(shown)] == name else f"{name}={value}")
         return f"{self.function}({', '.join(shown)})"
+
+    @property
+    def needs_order(self) -> bool:
+        """Whether a window's slices must come in the order of their events."""
+        return any(operator.needs_order for operator in self.operators)
 
     def lower(self, states: States) -> pl.Series:
         """The result column, from the combined states of `operators`."""
@@ -248,20 +254,26 @@ def range_(x: str) -> Aggregate:
     return Aggregate("range", (parse(x),))
 
 
-def _first_or_last(operator: Callable[..., Operator]) -> Callable[[Aggregate], tuple[Operator, ...]]:
+def _of_order(operator: Callable[..., Operator]) -> Callable[[Aggregate], tuple[Operator, ...]]:
     return lambda asked: (operator(asked.inputs, nulls=asked.param("nulls")),)
 
 
-@function(_first_or_last(First), _field("value"))
+@function(_of_order(First), _field("value"))
 def first(x: str, nulls: bool = False) -> Aggregate:
     """The first value in the order of events; nulls are skipped unless `nulls=True`."""
     return Aggregate("first", (parse(x),), (("nulls", bool(nulls)),))
 
 
-@function(_first_or_last(Last), _field("value"))
+@function(_of_order(Last), _field("value"))
 def last(x: str, nulls: bool = False) -> Aggregate:
     """The last value in the order of events; nulls are skipped unless `nulls=True`."""
     return Aggregate("last", (parse(x),), (("nulls", bool(nulls)),))
+
+
+@function(_of_order(Collect), _field("values"))
+def collect(x: str, nulls: bool = False) -> Aggregate:
+    """The values in the order of events, an empty list without any; nulls are skipped unless `nulls=True`."""
+    return Aggregate("collect", (parse(x),), (("nulls", bool(nulls)),))
 
 
 @function(_one(ArgMin), _field("value"))

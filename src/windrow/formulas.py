@@ -83,7 +83,7 @@ def formula(text: str) -> Aggregate:
     return Aggregate("formula", (expression,), (), tuple(parts))
 
 
-_SYNONYMS = {"avg": "mean", "std": "stddev", "percentile": "quantile"}
+_SYNONYMS = {"avg": "mean", "std": "stddev", "percentile": "quantile", "collect_list": "collect"}
 
 
 def aggregate(text: str) -> Aggregate:

@@ -148,7 +148,7 @@ def slice(batch: pl.DataFrame, measure: str, edges: Edges, schema: SliceSchema) 
         return merge([slice(part, measure, edges, schema) for part in parts], schema)
     numbers, before = edges.index(batch[time].to_numpy(), in_order, schema.gap)
     barred = ["barred"] if "barred" in batch.columns else []
-    lifts = list(_lifts(batch, schema))
+    lifts = list(_lifts(batch, time, schema))
     if schema.gap is not None:
         lifts += [pl.col(time).min().alias("first"), pl.col(time).max().alias("last")]
     choices = Choices(schema.selections(lambda one: _places(batch, one, time, schema)), batch.height, in_order=True)
@@ -220,8 +220,10 @@ def _places(batch: pl.DataFrame, one: Held, time: str, schema: SliceSchema) -> F
     return Fields({**dict(zip(("value", "by"), inputs, strict=False)), **place, "nth": nth})
 
 
-def _lifts(batch: pl.DataFrame, schema: SliceSchema) -> Iterable[pl.Expr]:
+def _lifts(batch: pl.DataFrame, time: str, schema: SliceSchema) -> Iterable[pl.Expr]:
     """The expressions that lift every operator of the schema, but for selections."""
+    places = {name: pl.col(name if name == "nth" else f"order:{name}") for name in schema.place}
+    places["at"] = pl.col(time)
     for one in schema.held:
         if isinstance(one.operator, Selection):
             continue
@@ -232,6 +234,9 @@ def _lifts(batch: pl.DataFrame, schema: SliceSchema) -> Iterable[pl.Expr]:
             columns=[column if keep is None else column.filter(keep) for column in chosen],
             types=schema.input_types(one),
             dense=keep is None and not any(batch[column].null_count() for column in columns),
+            place={name: place if keep is None else place.filter(keep) for name, place in places.items()}
+            if one.operator.ordered
+            else {},
         )
         for name, lifted in one.operator.lift(of).items():
             yield lifted.alias(schema.names[one][name])
