@@ -73,7 +73,9 @@ class Aggregate:
         shown[:1] = [one.text for one in self.inputs[:1]]
         for name, value in self.params:
             if value != defaults[name]:
-                shown.append(f"{value}" if list(defaults)[len(shown)] == name else f"{name}={value}")
+                written = _quoted(value) if isinstance(value, str) else f"{value}"
+                in_place = len(self.inputs) < 2 and list(defaults)[len(shown)] == name
+                shown.append(written if in_place else f"{name}={written}")
         return f"{self.function}({', '.join(shown)})"
 
     @property
@@ -97,6 +99,9 @@ class Aggregate:
 
     @staticmethod
     def from_dict(described: dict[str, Any]) -> Aggregate:
+        if described["function"] not in FUNCTIONS:
+            name = described["function"]
+            raise ValueError(f"there is no aggregate called {name!r} here: import the module that defines it")
         inputs = tuple(parse(text) for text in described["inputs"])
         parts = tuple(Aggregate.from_dict(part) for part in described["parts"])
         return Aggregate(described["function"], inputs, tuple(described["params"].items()), parts, described["name"])
@@ -111,11 +116,17 @@ class Function:
     lower: Callable[[Aggregate, States], pl.Series]
     lower_many: Callable[[Sequence[Aggregate], States], pl.DataFrame] | None = None  # of the same operators, at once
     needs: Callable[[pl.DataType], str | None] = lambda _: None  # what the first input must be, where it is not
+    monoid: type[Any] | None = None  # the class, where it is a user's own
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
         """The parameters by name, with their defaults."""
         return {name: one.default for name, one in inspect.signature(self.make).parameters.items()}
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 _PART = re.compile(r"'(?:[^'\\]|\\.)*'|\bp(\d+)\b")  # p0, p1, …, but not in a string
