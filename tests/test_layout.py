@@ -22,7 +22,7 @@ LAYERS = {
     "arrays": {"ranges", "bags", "frames"},
     "model": {
         *("windows", "ordered", "terms", "rules", "expressions", "operators", "selections", "sketches", "sketching"),
-        *("aggregates", "formulas", "query", "sql"),
+        *("collecting", "aggregates", "formulas", "folding", "monoids", "query", "sql"),
     },
     "plan": {"plan"},
     "kernels": {

@@ -6,6 +6,7 @@ from windrow.aggregates import (
     approx_quantile,
     arg_max,
     arg_min,
+    collect,
     count,
     distinct,
     first,
@@ -33,6 +34,7 @@ from windrow.binding import InputError
 from windrow.engine import Engine, Metrics
 from windrow.expressions import ExpressionError
 from windrow.formulas import aggregate, formula
+from windrow.monoids import Monoid
 from windrow.ordered import Cuts, DataDrivenWindow, OrderedEvents, counting, frames, latest, punctuated
 from windrow.plan import Plan, Rates, plan
 from windrow.query import Query, QueryError
@@ -49,6 +51,7 @@ __all__ = [
     "approx_quantile",
     "arg_max",
     "arg_min",
+    "collect",
     "count",
     "distinct",
     "first",
@@ -70,6 +73,7 @@ __all__ = [
     "top_k",
     "variance",
     "variance_pop",
+    "Monoid",
     "InputError",
     "Engine",
     "Metrics",

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from windrow.collecting import Collect
 from windrow.expressions import Expression, parse
 from windrow.operators import Bag, Count, Logs, Max, Min, Moments, Operator, Product, Sum
 from windrow.selections import ArgMax, ArgMin, First, Last
@@ -72,8 +73,15 @@ class Aggregate:
         shown[:1] = [one.text for one in self.inputs[:1]]
         for name, value in self.params:
             if value != defaults[name]:
-                shown.append(f"{value}" if list(defaults)[len(shown)] == name else f"{name}={value}")
+                written = _quoted(value) if isinstance(value, str) else f"{value}"
+                in_place = len(self.inputs) < 2 and list(defaults)[len(shown)] == name
+                shown.append(written if in_place else f"{name}={written}")
         return f"{self.function}({', '.join(shown)})"
+
+    @property
+    def needs_order(self) -> bool:
+        """Whether a window's slices must come in the order of their events."""
+        return any(operator.needs_order for operator in self.operators)
 
     def lower(self, states: States) -> pl.Series:
         """The result column, from the combined states of `operators`."""
@@ -91,6 +99,9 @@ class Aggregate:
 
     @staticmethod
     def from_dict(described: dict[str, Any]) -> Aggregate:
+        if described["function"] not in FUNCTIONS:
+            name = described["function"]
+            raise ValueError(f"there is no aggregate called {name!r} here: import the module that defines it")
         inputs = tuple(parse(text) for text in described["inputs"])
         parts = tuple(Aggregate.from_dict(part) for part in described["parts"])
         return Aggregate(described["function"], inputs, tuple(described["params"].items()), parts, described["name"])
@@ -105,11 +116,17 @@ class Function:
     lower: Callable[[Aggregate, States], pl.Series]
     lower_many: Callable[[Sequence[Aggregate], States], pl.DataFrame] | None = None  # of the same operators, at once
     needs: Callable[[pl.DataType], str | None] = lambda _: None  # what the first input must be, where it is not
+    monoid: type[Any] | None = None  # the class, where it is a user's own
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
         """The parameters by name, with their defaults."""
         return {name: one.default for name, one in inspect.signature(self.make).parameters.items()}
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 _PART = re.compile(r"'(?:[^'\\]|\\.)*'|\bp(\d+)\b")  # p0, p1, …, but not in a string
@@ -248,20 +265,26 @@ def range_(x: str) -> Aggregate:
     return Aggregate("range", (parse(x),))
 
 
-def _first_or_last(operator: Callable[..., Operator]) -> Callable[[Aggregate], tuple[Operator, ...]]:
+def _of_order(operator: Callable[..., Operator]) -> Callable[[Aggregate], tuple[Operator, ...]]:
     return lambda asked: (operator(asked.inputs, nulls=asked.param("nulls")),)
 
 
-@function(_first_or_last(First), _field("value"))
+@function(_of_order(First), _field("value"))
 def first(x: str, nulls: bool = False) -> Aggregate:
     """The first value in the order of events; nulls are skipped unless `nulls=True`."""
     return Aggregate("first", (parse(x),), (("nulls", bool(nulls)),))
 
 
-@function(_first_or_last(Last), _field("value"))
+@function(_of_order(Last), _field("value"))
 def last(x: str, nulls: bool = False) -> Aggregate:
     """The last value in the order of events; nulls are skipped unless `nulls=True`."""
     return Aggregate("last", (parse(x),), (("nulls", bool(nulls)),))
+
+
+@function(_of_order(Collect), _field("values"))
+def collect(x: str, nulls: bool = False) -> Aggregate:
+    """The values in the order of events, an empty list without any; nulls are skipped unless `nulls=True`."""
+    return Aggregate("collect", (parse(x),), (("nulls", bool(nulls)),))
 
 
 @function(_one(ArgMin), _field("value"))

@@ -65,7 +65,7 @@ def formula(text: str) -> Aggregate:
     parts: list[Aggregate] = []
     rest, without, at = "", "", 0
     while found := _CALL.search(text, at):
-        name = _SYNONYMS.get((found[2] or "").lower(), (found[2] or "").lower())
+        name = SYNONYMS.get((found[2] or "").lower(), (found[2] or "").lower())
         end = found.end()
         if name not in FUNCTIONS:
             rest, without, at = rest + text[at:end], without + text[at:end], end
@@ -83,14 +83,14 @@ def formula(text: str) -> Aggregate:
     return Aggregate("formula", (expression,), (), tuple(parts))
 
 
-_SYNONYMS = {"avg": "mean", "std": "stddev", "percentile": "quantile"}
+SYNONYMS = {"avg": "mean", "std": "stddev", "percentile": "quantile", "collect_list": "collect"}
 
 
 def aggregate(text: str) -> Aggregate:
     """Read an aggregate as it is written in SQL: `mean(speed)`, `quantile(speed, 0.95)`, `sum(a) / sum(b)`."""
     text = text.strip()
     found = _CALL.match(text)
-    name = _SYNONYMS.get((found[2] or "").lower(), (found[2] or "").lower()) if found else ""
+    name = SYNONYMS.get((found[2] or "").lower(), (found[2] or "").lower()) if found else ""
     whole = bool(found and name and _closing(text, found.end()) == len(text) - 1)
     if found and whole and name in FUNCTIONS:
         return _call(name, text[found.end() : -1])
@@ -160,4 +160,16 @@ def _call(name: str, arguments: str) -> Aggregate:
         raise ValueError(f"{name}({arguments}): {error}") from None
 
 
-_READERS: dict[str, Callable[[str], Any]] = {"float": float, "int": int, "bool": lambda text: text.lower() == "true"}
+def _unquoted(text: str) -> str:
+    """A string as it is written in SQL; a bare word stands for itself."""
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return re.sub(r"\\(.)", r"\1", text[1:-1], flags=re.DOTALL)
+    return text
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "float": float,
+    "int": int,
+    "bool": lambda text: text.lower() == "true",
+    "text": _unquoted,
+}

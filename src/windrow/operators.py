@@ -49,18 +49,19 @@ class Combined(Protocol):
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a lift may look at: its input columns, already filtered."""
+    """What a lift may look at: its input columns and the places of the events, already filtered."""
 
     columns: Sequence[pl.Expr]
     types: Sequence[pl.DataType]
     dense: bool  # no filter and no null: every group has a value
+    place: Mapping[str, pl.Expr]  # for operators that are `ordered`
 
 
 @dataclass(frozen=True)
 class Operator:
     kind: ClassVar[str]
-    ordered: ClassVar[bool] = False  # the state is one event with its place in the order: see `selections`
-    needs_order: ClassVar[bool] = False  # states can only be merged in the order of their events
+    ordered: ClassVar[bool] = False  # events are lifted in order, with their place in it
+    needs_order: ClassVar[bool] = False  # states merge only in the order of their events
     inputs: tuple[Expression, ...]
 
     @property

@@ -247,7 +247,7 @@ class Ordering:
         )
         runs = np.repeat(np.arange(len(at), dtype=np.uint32), np.diff(np.append(at, events.height)))
         numbered = events.with_columns(pl.Series("_run", runs).set_sorted(), *choices.columns)
-        grouped = numbered.group_by("_run", maintain_order=True).agg(*lifts(events, schema), *choices.lifts())
+        grouped = numbered.group_by("_run", maintain_order=True).agg(*lifts(events, self.time, schema), *choices.lifts())
         return settle(grouped, schema, choices, columns, lifted=True)
 
 

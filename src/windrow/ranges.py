@@ -93,6 +93,12 @@ def _absorb(
         array[target] = merged
 
 
+def covered(lo: Ints, hi: Ints, size: int) -> npt.NDArray[np.bool_]:
+    """Which of so many places lie within some range; ranges may be empty, lo = hi."""
+    opened = np.bincount(lo, minlength=size + 1)[: size + 1] - np.bincount(hi, minlength=size + 1)
+    return np.cumsum(opened)[:size] > 0
+
+
 def running_max(values: Ints, segment: Ints) -> Ints:
     """The greatest value so far within each segment; segments are numbered in order."""
     if bool(((segment[1:] != segment[:-1]) | (values[1:] >= values[:-1])).all()):

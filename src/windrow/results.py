@@ -69,7 +69,7 @@ class ResultSchema:
             known: dict[Any, pl.DataType] = {}
             for signature, place in state.group.signatures.items():
                 for asked in signature.aggregates:
-                    alike = (asked.function, asked.inputs, asked.parts)
+                    alike = (asked.function, asked.inputs, asked.parts, tuple(map(id, asked.operators)))
                     if alike not in known:
                         dtype = asked.lower([combined[Held(one, signature.where)] for one in asked.operators]).dtype
                         known[alike] = pl.Int64() if dtype == pl.Int128() else dtype

@@ -151,7 +151,7 @@ def slice(batch: pl.DataFrame, measure: str, edges: Edges, schema: SliceSchema) 
         return merge([slice(part, measure, edges, schema) for part in parts], schema)
     numbers, before = edges.index(batch[time].to_numpy(), in_order, schema.gap)
     barred = ["barred"] if "barred" in batch.columns else []
-    lifted = list(lifts(batch, schema))
+    lifted = list(lifts(batch, time, schema))
     if schema.has_runs:
         lifted += [pl.col(time).min().alias("first"), pl.col(time).max().alias("last")]
     choices = Choices(schema.selections(lambda one: places(batch, one, time, schema)), batch.height, in_order=True)
@@ -233,8 +233,10 @@ def places(batch: pl.DataFrame, one: Held, time: str, schema: SliceSchema) -> Fi
     return Fields({**dict(zip(("value", "by"), inputs, strict=False)), **place, "nth": nth})
 
 
-def lifts(batch: pl.DataFrame, schema: SliceSchema) -> Iterable[pl.Expr]:
+def lifts(batch: pl.DataFrame, time: str, schema: SliceSchema) -> Iterable[pl.Expr]:
     """The expressions that lift every operator of the schema, but for selections."""
+    places = {name: pl.col(name if name == "nth" else f"order:{name}") for name in schema.place}
+    places["at"] = pl.col(time)
     for one in schema.held:
         if isinstance(one.operator, Selection):
             continue
@@ -245,6 +247,9 @@ def lifts(batch: pl.DataFrame, schema: SliceSchema) -> Iterable[pl.Expr]:
             columns=[column if keep is None else column.filter(keep) for column in chosen],
             types=schema.input_types(one),
             dense=keep is None and not any(batch[column].null_count() for column in columns),
+            place={name: place if keep is None else place.filter(keep) for name, place in places.items()}
+            if one.operator.ordered
+            else {},
         )
         for name, lifted in one.operator.lift(of).items():
             yield lifted.alias(schema.names[one][name])

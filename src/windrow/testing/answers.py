@@ -159,9 +159,12 @@ def _last(values: Values) -> Any:
 
 def _place(asked: Aggregate, rows: Sequence[Row], at: int) -> Any:
     """The first or the last value, and with `nulls=True` even when it is null."""
-    values = [evaluate(asked.inputs[0], row) for row in rows]
-    held = values if asked.param("nulls") else [value for value in values if value is not None]
+    held = _collect(asked, rows)
     return held[at] if held else None
+
+
+def _collect(asked: Aggregate, rows: Sequence[Row]) -> Values:
+    return [evaluate(asked.inputs[0], row) for row in rows] if asked.param("nulls") else values_of(asked, rows)
 
 
 def _arg(asked: Aggregate, rows: Sequence[Row], choose: Callable[..., Any]) -> Any:
@@ -248,6 +251,7 @@ _ANSWERS: dict[str, Callable[[Aggregate, Sequence[Row]], Any]] = {
     "range": _of_values(_range),
     "first": lambda asked, rows: _place(asked, rows, 0),
     "last": lambda asked, rows: _place(asked, rows, -1),
+    "collect": _collect,
     "arg_min": lambda asked, rows: _arg(asked, rows, min),
     "arg_max": lambda asked, rows: _arg(asked, rows, max),
     "m4": _of_values(_m4),

@@ -64,6 +64,8 @@ AGGREGATES: tuple[Aggregate, ...] = tuple(
                 "last(y, true)",
                 "first(b)",
                 "last(s)",
+                "collect(x)",
+                "collect(s, true)",
             ),
             *("arg_min(s, of=x)", "arg_min(x, of=y)", "arg_max(s, of=x)", "arg_max(t, of=y)", "arg_max(x, of=s)"),
             *("m4(x)", "m4(y)", "median(x)", "median(y)", "median(z)", "quantile(x, 0.25)", "quantile(y, 0.9)"),
