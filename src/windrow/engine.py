@@ -24,13 +24,14 @@ from windrow import snapshots
 from windrow.binding import ARRIVAL, Binding, InputError
 from windrow.frames import flag_sorted, to_polars
 from windrow.intake import Kept, measured, repeats_of, span, take
+from windrow.irregular import last_end
 from windrow.measures import Lengths, Measure, measures_of
 from windrow.plan import Entry, Plan, Rates, plan
 from windrow.query import Query, QueryError
 from windrow.results import ResultSchema
 from windrow.revisions import Emitted
 from windrow.state import Change, GroupState
-from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN, FixedWindow
+from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN, ContextFreeWindow
 
 
 @dataclass(frozen=True)
@@ -352,9 +353,11 @@ class Engine:
     def _is_over(self, entry: Entry) -> bool:
         query = entry.query
         frozen = self._measures[query.time or self._time].frozen
+        if isinstance(query.window, ContextFreeWindow):
+            return frozen > last_end(query.window, entry.until)
         if frozen <= entry.until + query.window.reach:
             return False
-        if isinstance(query.window, FixedWindow) or self._bound is None:
+        if self._bound is None:
             return True
         number = next(number for number, other in enumerate(self._plan.entries) if other is entry)
         for state in self._bound.states.values():

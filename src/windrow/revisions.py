@@ -81,4 +81,4 @@ class Revisions:
 
 
 def _line(timeline: Timeline) -> str:
-    return f"{timeline.window} {timeline.since}"
+    return f"{timeline.window.kind} {timeline.window!r} {timeline.since}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from windrow.assembly import Answers, Assembler, Keys, Rows, Windows, due, session_windows
+from windrow.assembly import Answers, Assembler, Keys, Rows, Windows, session_windows
 from windrow.expressions import Expression
 from windrow.frames import join_keys
 from windrow.plan import Group, Timeline
@@ -109,14 +109,14 @@ class GroupState:
     def may_be_due(self, before: int, now: int) -> bool:
         """Whether any window can end between two watermarks; cheap, before slices are merged."""
         closes = bool(self.session_timelines) and now > self._next_close
-        return closes or self.assembler.lattices.any_end(before, now)
+        return closes or self.assembler.any_end(before, now)
 
     def step(self, before: int, now: int, change: Change | None) -> Iterator[Emitted]:
         """Everything to say when the watermark moves from `before` to `now`, after a change within `updates`."""
         rows = self.rows
         if change is not None:
             yield from self._revised(rows, change, before)
-        yield from self._emit(rows, due(rows, self.assembler.lattices, before, now))
+        yield from self._emit(rows, self.assembler.due(rows, before, now))
         self._next_close = INT64_MAX
         for view, timelines in self.session_views(rows):
             for found in sessions(view.runs, timelines):
@@ -148,7 +148,7 @@ class GroupState:
     def _revised(self, rows: Rows, change: Change, watermark: int) -> Iterator[Emitted]:
         """Fixed windows that were due before and have gained events."""
         gained = Rows(change.table, self.schema)
-        touched = due(gained, self.assembler.lattices, change.frozen, watermark)
+        touched = self.assembler.due(gained, change.frozen, watermark)
         if not len(touched.lo):
             return
         key = _codes(gained.keys, rows)[touched.key]
@@ -230,7 +230,8 @@ class GroupState:
         rows = self.rows
         if not len(rows):
             return
-        keep = rows.start >= self.assembler.lattices.horizon(frozen)
+        horizon = self.assembler.horizon(rows, frozen)
+        keep = rows.start >= horizon
         if not keep.all() and self.session_timelines:
             if rows.runs.in_order:
                 keep |= needed(rows.runs, self.session_timelines, frozen)
@@ -239,7 +240,7 @@ class GroupState:
                 keep[order] |= needed(rows.by_first().runs, self.session_timelines, frozen)
         if not keep.all():
             self._table, self._rows = rows.table.filter(pl.Series(keep)), None
-        self._join_old(self.assembler.lattices.horizon(frozen))
+        self._join_old(horizon)
         self._forget_bars()
         if self.revisions.table is not None:
             self.revisions.forget(frozen if not self.session_timelines else int(self._oldest(frozen)))
