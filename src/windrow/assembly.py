@@ -253,10 +253,10 @@ class Answers:
 class Assembler:
     """Lowers windows of a group to answers. Prepared once per plan."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, irregular: Irregular) -> None:
         self.group = group
         self.timelines: Sequence[Timeline] = list(group.timelines)
-        self.lattices, self.irregular = Lattices.of(group), Irregular(self.timelines)
+        self.lattices, self.irregular = Lattices.of(group), irregular
         self._signatures: Sequence[Signature] = list(group.signatures)
         wanted: dict[int, list[int]] = {}
         members: dict[int, list[list[int]]] = {}

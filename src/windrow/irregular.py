@@ -201,16 +201,17 @@ class _Own:
 
     def cuts(self, lo: int, hi: int) -> Ints:
         """The last edge at or before a time, where there is one, and all edges from there to another time."""
-        edges = self.edges(lo, hi + 1)
-        self._seen, self._span = self._seen + len(edges), self._span + hi - lo + 1
         # what will be due must be right now, while the batch can still be refused
-        for at in {lo, hi}:
-            bounds = np.concatenate(self.windows(at, at + 1))
-            missing = np.setdiff1d(bounds[(bounds >= lo) & (bounds <= hi)], edges)
-            if len(missing):
-                raise self._wrong("edges", lo, hi + 1, f"must give {missing[0]}, where a window starts or ends")
+        bounds = np.concatenate(self.windows(hi, hi + 1))
+        near = self._edge <= lo <= self._upto + max(self._stride, hi - lo) + 1
+        begin = min(lo, self._upto + 1) if near else lo
+        edges = self.edges(begin, hi + 1)
+        missing = np.setdiff1d(bounds[(bounds >= begin) & (bounds <= hi)], edges)
+        if len(missing):
+            raise self._wrong("edges", begin, hi + 1, f"must give {missing[0]}, where a window starts or ends")
+        self._seen, self._span = self._seen + len(edges), self._span + hi - begin + 1
         if not len(edges) or edges[0] > lo:
-            floor = self._floor(lo)
+            floor = self._edge if near else self._floor(lo)
             edges = edges if floor == INT64_MIN else np.append(floor, edges)
         self._edge, self._upto = int(edges[-1]) if len(edges) else INT64_MIN, hi
         return edges
@@ -249,8 +250,6 @@ class _Own:
 
     def _floor(self, time: int) -> int:
         """The last edge at or before a time, INT64_MIN where there is none."""
-        if self._edge <= time <= self._upto:
-            return self._edge
         floor = int(self.windows(time, time + 1)[0].max(initial=INT64_MIN))
         stop = max(floor, -FURTHEST)
         if floor <= self._edge and self._upto < time:

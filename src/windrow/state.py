@@ -48,7 +48,7 @@ class GroupState:
     def prepare(self) -> None:
         self.edges = Edges.of(self.group.timelines)
         self.shared_edges = Edges.of(self.group.needs(shared=True)[0]) if self.group.children else self.edges
-        self.assembler = Assembler(self.group)
+        self.assembler = Assembler(self.group, self.edges.irregular)
         self.session_timelines = [line for line in self.group.timelines if isinstance(line.window, Session)]
 
     def rebind(self, group: Group, schema: SliceSchema, shared_schema: SliceSchema) -> None:
