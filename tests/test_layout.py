@@ -26,7 +26,7 @@ LAYERS = {
     },
     "plan": {"plan"},
     "kernels": {
-        *("slices", "slicing", "sessions", "assembly", "revisions", "state", "late", "repeats"),
+        *("slices", "slicing", "irregular", "sessions", "assembly", "revisions", "state", "late", "repeats"),
         *("binding", "measures", "intake", "results", "ordering", "ordered_state", "sequences"),
     },
     "runtimes": {"engine", "snapshots", "tables", "spark", "nodes"},

@@ -25,6 +25,7 @@ from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.expressions import Expression
 from windrow.formulas import overflowed
 from windrow.frames import run_numbers
+from windrow.irregular import Irregular
 from windrow.operators import Combined, Fields
 from windrow.plan import ROWS, Group, Held, Signature, Timeline
 from windrow.ranges import Ints, ramp
@@ -233,6 +234,17 @@ def _ranged(rows: Rows, lattices: Lattices, of: Ints, key: Ints, start: Ints, lo
     return found.take(~empty) if empty.any() else found
 
 
+def due_irregular(rows: Rows, irregular: Irregular, after: int, upto: int) -> Windows:
+    """The same for windows whose bounds lie on no lattice."""
+    if not irregular or not len(rows):
+        return Windows.join([])
+    found = irregular.due(rows.ranks[0], (rows.key, rows.start), after, upto)
+    key = rows.key[found.row]
+    hi = rows.first_at(key, found.end)
+    lead = rows.first_at(key, np.minimum(found.until, found.end))
+    return Windows(found.timeline, key, found.start, found.end, found.row, hi, lead)
+
+
 @dataclass(frozen=True)
 class Answers:
     """The answers to one signature: which windows, of which queries, with which columns."""
@@ -247,10 +259,10 @@ class Answers:
 class Assembler:
     """Lowers windows of a group to answers. Prepared once per plan."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, irregular: Irregular) -> None:
         self.group = group
         self.timelines: Sequence[Timeline] = list(group.timelines)
-        self.lattices = Lattices.of(group)
+        self.lattices, self.irregular = Lattices.of(group), irregular
         self._signatures: Sequence[Signature] = list(group.signatures)
         wanted: dict[int, list[int]] = {}
         members: dict[int, list[list[int]]] = {}
@@ -273,6 +285,19 @@ class Assembler:
         for place, asked in enumerate(self._signatures):
             for one in asked.held:
                 self._users.setdefault(one, []).append(place)
+
+    def due(self, rows: Rows, after: int, upto: int) -> Windows:
+        """The windows with a row in them that end after one time and at or before another."""
+        found = due(rows, self.lattices, after, upto)
+        return Windows.join([found, due_irregular(rows, self.irregular, after, upto)]) if self.irregular else found
+
+    def any_end(self, after: int, upto: int) -> bool:
+        """Whether a window may end after one time and at or before another."""
+        return self.lattices.any_end(after, upto) or self.irregular.any_end(after, upto)
+
+    def horizon(self, rows: Rows, frozen: int) -> int:
+        """The start of the earliest window that is not frozen; no row before it is needed."""
+        return min(self.lattices.horizon(frozen), self.irregular.horizon(rows.start, frozen))
 
     def queries_of(self, timeline: int, ordered: bool | None = None) -> Ints:
         """All queries that ask for a timeline, or only those whose aggregates do or do not need the order."""

@@ -16,6 +16,7 @@ import polars as pl
 from windrow.assembly import Lattices
 from windrow.expressions import Expression
 from windrow.frames import join_keys
+from windrow.irregular import Irregular
 from windrow.ordered import OrderedWindow
 from windrow.ranges import Ints
 from windrow.sessions import left_out
@@ -38,9 +39,12 @@ def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, frozen: 
     bar = np.zeros(len(time), np.int32)
     if len(at):
         starts, place = np.unique(state.edges.floor(time[at]), return_inverse=True)
-        for where, lattices in _asked(state).items():
+        for where, (lattices, irregular) in _asked(state).items():
             kept = np.ones(len(at), np.bool_) if where is None else events[filter_column(where.text)].to_numpy()[at]
             out, in_ = _fixed(starts, lattices, frozen)
+            if irregular:
+                outside, inside = irregular.touches(starts, frozen)
+                out, in_ = out | outside, in_ | inside
             dropped[at] |= kept & out[place]
             wanted[at] |= in_[place]
         dropped[at] |= _out_of_order(state, events, time)[at]
@@ -55,14 +59,20 @@ def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, frozen: 
     return slice(chosen, group.source.measure, state.edges, state.schema), dropped
 
 
-def _asked(state: GroupState) -> dict[Expression | None, Lattices]:
-    """For each filter, the lattices that queries with it ask for, but for those that need the order."""
+def _asked(state: GroupState) -> dict[Expression | None, tuple[Lattices, Irregular]]:
+    """For each filter, what queries with it ask for: lattices and irregular windows; not those that need order."""
     lattices, signatures = state.assembler.lattices, list(state.group.signatures)
     timelines: dict[Expression | None, set[int]] = {}
     for timeline, signature in state.group.members:
         if not signatures[signature].needs_order:
             timelines.setdefault(signatures[signature].where, set()).add(timeline)
-    return {where: lattices.take(np.isin(lattices.timeline, list(places))) for where, places in timelines.items()}
+    return {
+        where: (
+            lattices.take(np.isin(lattices.timeline, list(places))),
+            Irregular(state.assembler.timelines, places),
+        )
+        for where, places in timelines.items()
+    }
 
 
 def _out_of_order(state: GroupState, events: pl.DataFrame, time: Ints) -> Mask:

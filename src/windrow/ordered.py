@@ -69,6 +69,9 @@ class OrderedEvents:
     key:    for each event the number of its key, from 0, never decreasing
     first:  where each key's events begin
     last:   where each key's last event is
+
+    What is carried has a value for each key: `state["total"][events.key]` spreads it over the events, and
+    `values[events.last]` is what to carry on of a value that each event has.
     """
 
     def __init__(self, key: npt.NDArray[np.int64], inputs: Mapping[str, pl.Series]) -> None:
@@ -94,10 +97,10 @@ class OrderedEvents:
         shifted[self.first] = carried
         return shifted
 
-    def total(self, values: Array) -> Array:
-        """Running totals, event by event, within each key."""
+    def total(self, values: Array, carried: Array | int = 0) -> Array:
+        """Running totals, event by event, within each key, from what was carried on; exact for whole numbers."""
         sums = np.cumsum(values)
-        sums -= np.repeat((sums - values)[self.first], np.diff(np.append(self.first, len(values))))
+        sums += (carried - (sums - values)[self.first])[self.key]
         return sums
 
 
@@ -121,6 +124,7 @@ class DataDrivenWindow(OrderedWindow):
 
     Give `inputs`, the SQL expressions that it reads, `initial`, what a key carries before its first event,
     and `cuts`. Make it a frozen dataclass whose fields are plain data; it is known by its `kind` where queries run.
+    See `examples/running_total.py`.
     """
 
     initial: ClassVar[Mapping[str, bool | int | float]] = {}
@@ -130,8 +134,9 @@ class DataDrivenWindow(OrderedWindow):
         """Where windows begin and end among these events.
 
         `state` has for each name of `initial` an array with a value per key of the batch, as the last batch with events
-        of that key left it, and `open`, whether the key has an open window. How the stream is parted into
-        batches must not matter.
+        of that key left it, and `open`, whether the key has an open window. The state of the cuts has the names of
+        `initial`; whether a window is open is known from the cuts. How the stream is parted into batches must not
+        matter.
         """
         raise NotImplementedError
 

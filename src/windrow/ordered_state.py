@@ -46,7 +46,7 @@ class OrderedState(GroupState):
         initial = self.ordering.initial
         self.base, self.now = (Ledger(self.schema.keys, initial) for _ in range(2))  # up to the held events; after all
         signatures = [signature.needs_order for signature in self.group.signatures]
-        timed = len(self.assembler.lattices.period) or self.session_timelines
+        timed = any(not isinstance(line.window, OrderedWindow) for line in self.group.timelines)
         # time windows are told in two rounds where some aggregates need the order and so see fewer late events
         self._rounds: Sequence[bool | None] = [None] if not timed or not any(signatures) else sorted(set(signatures))
 

@@ -83,7 +83,8 @@ class Ledger:
         """Go on with the values of another ledger; to a query that it does not know, all that it has seen is old."""
         new = {name: value for name, value in self.initial.items() if name not in table.columns}
         missing = [
-            (pl.col("count") if name.startswith("origin ") else pl.lit(value)).alias(name) for name, value in new.items()
+            (pl.col("count") if name.startswith("origin ") else pl.lit(value)).alias(name)
+            for name, value in new.items()
         ]
         self.table = table.with_columns(missing).select(self.table.columns).cast(dict(self.table.schema))  # type: ignore[arg-type]
 
@@ -247,7 +248,9 @@ class Ordering:
         )
         runs = np.repeat(np.arange(len(at), dtype=np.uint32), np.diff(np.append(at, events.height)))
         numbered = events.with_columns(pl.Series("_run", runs).set_sorted(), *choices.columns)
-        grouped = numbered.group_by("_run", maintain_order=True).agg(*lifts(events, self.time, schema), *choices.lifts())
+        grouped = numbered.group_by("_run", maintain_order=True).agg(
+            *lifts(events, self.time, schema), *choices.lifts()
+        )
         return settle(grouped, schema, choices, columns, lifted=True)
 
 

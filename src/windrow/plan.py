@@ -29,7 +29,16 @@ from windrow.expressions import Expression
 from windrow.operators import Count, Operator
 from windrow.ordered import Counting, DataDrivenWindow, Latest, OrderedWindow
 from windrow.query import Query, QueryError
-from windrow.windows import INT64_MAX, INT64_MIN, FixedWindow, Grid, Session, Window, duration_text
+from windrow.windows import (
+    INT64_MAX,
+    INT64_MIN,
+    ContextFreeWindow,
+    FixedWindow,
+    Grid,
+    Session,
+    Window,
+    duration_text,
+)
 
 ROWS = Count(())  # the number of events: every filter of every group keeps it
 SHARING_LIMIT = 0.1  # slices per event beyond which sharing no longer pays
@@ -64,7 +73,7 @@ class Timeline(NamedTuple):
     @property
     def line(self) -> str:
         """The window and since when: what it has in common with a timeline that ends at another time."""
-        return f"{self.window} {self.since}"
+        return f"{self.window.kind} {self.window!r} {self.since}"
 
 
 class Signature(NamedTuple):
@@ -201,11 +210,13 @@ def _grids(window: Window) -> set[Grid]:
 
 def _edges_per_unit(*groups: Group) -> float:
     """How often a slice ends that these groups share, at most: as all their grids do, or their common divisor."""
-    grids = {grid for group in groups for timeline in group.timelines for grid in _grids(timeline.window)}
+    windows = {timeline.window for group in groups for timeline in group.timelines}
+    own = sum(window.edges_per_unit for window in windows if isinstance(window, ContextFreeWindow))
+    grids = {grid for window in windows for grid in _grids(window)}
     if not grids:
-        return 0.0
+        return own
     common = gcd(*(period for period, _ in grids), *(phase for _, phase in grids))
-    return min(sum(1 / period for period, _ in grids), 1 / common)
+    return own + min(sum(1 / period for period, _ in grids), 1 / common)
 
 
 @dataclass
@@ -309,7 +320,7 @@ def _part_sessions(
             both = (
                 not group.ordered
                 and group.has_sessions
-                and any(isinstance(line.window, FixedWindow) for line in group.timelines)
+                and any(isinstance(line.window, ContextFreeWindow) for line in group.timelines)
             )
             part = both and rates and _too_many(_edges_per_unit(group) * rates.distinct(group.keys), rates)
         else:
@@ -354,6 +365,9 @@ def _group_to_dict(group: Group) -> dict[str, Any]:
     per_second = _edges_per_unit(group) * (1_000_000 if temporal else 1)
     gaps = [timeline.window.gap for timeline in group.timelines if isinstance(timeline.window, Session)]
     edges = f"{per_second:.6g} per {'second' if temporal else 'unit'}"
+    own = {str(window): window for window, *_ in group.timelines if _is_irregular(window)}
+    if own:
+        edges += f", those of {_some(list(own))} as they say"
     if gaps:
         edges += f", sessions from runs connected under {duration_text(min(gaps), temporal)}"
     kinds = [timeline.window for timeline in group.timelines]
@@ -375,6 +389,10 @@ def _group_to_dict(group: Group) -> dict[str, Any]:
         "placement": _placement(group),
         "travels": "events, to where they are put in order" if group.ordered else "slices, no events",
     }
+
+
+def _is_irregular(window: Window) -> bool:
+    return isinstance(window, ContextFreeWindow) and not isinstance(window, FixedWindow)
 
 
 def _sliced(group: Group) -> str:

@@ -58,6 +58,11 @@ class Query:
             raise QueryError(
                 f"query {name!r}: window must be made by tumbling(…), session(…) and so on, not {window!r}"
             )
+        try:
+            hash(window)
+        except TypeError as error:
+            kind = type(window).__name__
+            raise QueryError(f"query {name!r}: the fields of {kind} must be plain data: {error}") from error
         put(self, "window", window)
         put(self, "aggregates", _aggregates(name, aggregates))
         put(self, "by", _columns(name, "by", by))

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from windrow.irregular import NO_EDGES, Irregular
 from windrow.operators import Fields, Inputs
 from windrow.ordered import DataDrivenWindow, Frames, Latest, Punctuated
 from windrow.plan import Held, Timeline
@@ -38,18 +39,19 @@ EDGES_PER_EVENT = 4  # more edges than that, and events are looked up grid by gr
 
 @dataclass(frozen=True)
 class Edges:
-    """All edges of a group: grids, each from one event time to another, and single points."""
+    """All edges of a group: grids, each from one event time to another, points, and those of irregular windows."""
 
     period: Ints
     phase: Ints
     since: Ints
     until: Ints
     points: Ints
+    irregular: Irregular
 
     @staticmethod
     def of(timelines: Iterable[Timeline]) -> Edges:
-        grids, points = set(), set()
-        for timeline in timelines:
+        grids, points, several = set(), set(), list(timelines)
+        for timeline in several:
             points |= {timeline.since, timeline.until} - {INT64_MIN, INT64_MAX}
             if isinstance(timeline.window, FixedWindow):
                 stop = timeline.until if timeline.until == INT64_MAX else timeline.until + timeline.window.reach
@@ -57,16 +59,17 @@ class Edges:
             elif isinstance(timeline.window, Latest):
                 grids.add((timeline.window.every, 0, INT64_MIN, INT64_MAX))
         period, phase, since, until = np.array(sorted(grids), np.int64).reshape(-1, 4).T
-        return Edges(period, phase, since, until, np.array(sorted(points), np.int64))
+        return Edges(period, phase, since, until, np.array(sorted(points), np.int64), Irregular(several))
 
     def floor(self, times: Ints) -> Ints:
         """The last edge at or before each time; INT64_MIN where there is none."""
         if not len(times):
             return times
         lo, hi = int(times.min()), int(times.max())
+        own = self._own(times)
         if self._count(lo, hi) > max(EDGES_PER_EVENT * len(times), 4096) * max(1, len(self.period)):
-            return self._floor_by_grid(times)
-        edges = self._between(lo, hi)
+            return self._floor_by_grid(times, own)
+        edges = self._between(lo, hi, own)
         return edges[np.searchsorted(edges, times, "right") - 1]
 
     def index(self, times: Ints, in_order: bool, cell: int | None) -> tuple[npt.NDArray[np.uint32], Ints]:
@@ -76,9 +79,10 @@ class Edges:
         """
         lo, hi = (int(times[0]), int(times[-1])) if in_order else (int(times.min()), int(times.max()))
         cells = (hi - lo) // cell + 2 if cell else 0
+        own = self._own(times)
         if self._count(lo, hi) + cells > max(EDGES_PER_EVENT * len(times), 4096):
-            return self._index_by_grid(times, cell)
-        edges = self._between(lo, hi)
+            return self._index_by_grid(times, cell, own)
+        edges = self._between(lo, hi, own)
         cuts = edges
         if cell:
             first = lo // cell * cell
@@ -105,35 +109,42 @@ class Edges:
         """About how many edges there are between two times."""
         return float(((hi - lo) / self.period).sum()) + len(self.points)
 
-    def _between(self, lo: int, hi: int) -> Ints:
+    def _own(self, times: Ints) -> Ints:
+        """The edges of irregular windows around some times."""
+        return self.irregular.edges(times) if self.irregular else NO_EDGES
+
+    def _between(self, lo: int, hi: int, own: Ints) -> Ints:
         """The last edge at or before `lo` (INT64_MIN without one), and all edges up to `hi`, sorted."""
         start = np.maximum(self.since, np.minimum(self.until, lo) - self.period)
         first = -((self.phase - start) // self.period)
         last = (np.minimum(self.until, hi) - self.phase) // self.period
         count = np.maximum(last - first + 1, 0)
         edges = np.repeat(self.phase + first * self.period, count) + ramp(count) * np.repeat(self.period, count)
-        edges = np.unique(np.concatenate((edges, self.points)))
+        edges = np.unique(np.concatenate((edges, self.points, own)))
         from_ = np.searchsorted(edges, lo, "right") - 1
         edges = edges[max(from_, 0) : np.searchsorted(edges, hi, "right")]
         return edges if from_ >= 0 else np.append(np.int64(INT64_MIN), edges)
 
-    def _floor_by_grid(self, times: Ints) -> Ints:
+    def _floor_by_grid(self, times: Ints, own: Ints = NO_EDGES) -> Ints:
         found = np.full(len(times), INT64_MIN)
-        if len(self.points):
-            at = np.searchsorted(self.points, times, "right") - 1
-            found = np.where(at >= 0, self.points[at], found)
+        points = np.union1d(self.points, own) if len(own) else self.points
+        if len(points):
+            at = np.searchsorted(points, times, "right") - 1
+            found = np.where(at >= 0, points[at], found)
         for period, phase, since, until in zip(self.period, self.phase, self.since, self.until, strict=True):
             edge = np.minimum(times, until)
             edge = edge - (edge - phase) % period
             np.maximum(found, edge, out=found, where=edge >= since)
         return found
 
-    def _index_by_grid(self, times: Ints, cell: int | None) -> tuple[npt.NDArray[np.uint32], Ints]:
-        starts = self._floor_by_grid(times)
+    def _index_by_grid(
+        self, times: Ints, cell: int | None, own: Ints = NO_EDGES
+    ) -> tuple[npt.NDArray[np.uint32], Ints]:
+        starts = self._floor_by_grid(times, own)
         if cell:
             cuts = np.maximum(starts, times - times % cell)
             cuts, numbers = np.unique(cuts, return_inverse=True)
-            return numbers.astype(np.uint32), self._floor_by_grid(cuts)
+            return numbers.astype(np.uint32), self._floor_by_grid(cuts, own)
         starts, numbers = np.unique(starts, return_inverse=True)
         return numbers.astype(np.uint32), starts
 

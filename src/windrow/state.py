@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from windrow.assembly import Answers, Assembler, Keys, Rows, Windows, due, session_windows
+from windrow.assembly import Answers, Assembler, Keys, Rows, Windows, session_windows
 from windrow.expressions import Expression
 from windrow.frames import join_keys
+from windrow.irregular import last_end
 from windrow.measures import Span
 from windrow.ordered import Mask
 from windrow.plan import Group, Timeline
@@ -25,7 +26,7 @@ from windrow.revisions import Emitted, Revisions
 from windrow.sessions import Sessions, gap_of, needed, sessions
 from windrow.slices import SliceSchema, merge
 from windrow.slicing import Edges, slice
-from windrow.windows import INT64_MAX, INT64_MIN, Session
+from windrow.windows import INT64_MAX, INT64_MIN, ContextFreeWindow, Session
 
 Told = Mapping[tuple[Timeline, bool | None], pl.DataFrame]  # sessions, of all aggregates or those (not) in order
 JOIN_FROM = 256  # so many slices that only sessions need are joined
@@ -51,7 +52,7 @@ class GroupState:
     def prepare(self) -> None:
         self.edges = Edges.of(self.group.timelines)
         self.shared_edges = Edges.of(self.group.needs(shared=True)[0]) if self.group.children else self.edges
-        self.assembler = Assembler(self.group)
+        self.assembler = Assembler(self.group, self.edges.irregular)
         self.session_timelines = [line for line in self.group.timelines if isinstance(line.window, Session)]
 
     def take_over(self, other: GroupState) -> None:
@@ -134,7 +135,7 @@ class GroupState:
     def may_be_due(self, span: Span) -> bool:
         """Whether any window can end in a step; cheap, before slices are merged."""
         closes = bool(self.session_timelines) and span.now > self._next_close
-        return closes or self.assembler.lattices.any_end(span.before, span.now)
+        return closes or self.assembler.any_end(span.before, span.now)
 
     def step(self, span: Span, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
         """Everything to say when the watermark moves on, after a change within `updates`."""
@@ -148,7 +149,7 @@ class GroupState:
         """The windows with fixed bounds and the sessions of these rows; with `ordered`, for such aggregates alone."""
         if change is not None:
             yield from self._revised(rows, change, span.before, ordered)
-        yield from self._emit(rows, due(rows, self.assembler.lattices, span.before, span.now), ordered)
+        yield from self._emit(rows, self.assembler.due(rows, span.before, span.now), ordered)
         for view, timelines in self.session_views(rows):
             for found in sessions(view.runs, timelines):
                 place = self.group.timelines[found.timeline]
@@ -181,7 +182,7 @@ class GroupState:
     def _revised(self, rows: Rows, change: Change, watermark: int, ordered: bool | None) -> Iterator[Emitted]:
         """Fixed windows that were due before and have gained events."""
         gained = Rows(change.table, self.schema)
-        touched = due(gained, self.assembler.lattices, change.frozen, watermark)
+        touched = self.assembler.due(gained, change.frozen, watermark)
         if not len(touched.lo):
             return
         key = codes(gained.keys, rows)[touched.key]
@@ -276,12 +277,12 @@ class GroupState:
         keep = self._needed(rows, frozen)
         if not keep.all():
             self._table, self._rows = rows.table.filter(pl.Series(keep)), None
-        self._join_old(self.assembler.lattices.horizon(frozen))
+        self._join_old(self.assembler.horizon(rows, frozen))
         self._forget(frozen)
 
     def _needed(self, rows: Rows, frozen: int) -> Mask:
         """Which rows a window with fixed bounds or a session may still need."""
-        keep = rows.start >= self.assembler.lattices.horizon(frozen)
+        keep = rows.start >= self.assembler.horizon(rows, frozen)
         if not keep.all() and self.session_timelines:
             if rows.runs.in_order:
                 keep |= needed(rows.runs, self.session_timelines, frozen)
@@ -324,10 +325,10 @@ class GroupState:
     def is_over(self, place: int, frozen: int) -> bool:
         """Whether a timeline that is being removed has emitted its last window."""
         timeline = self.assembler.timelines[place]
+        if isinstance(timeline.window, ContextFreeWindow):
+            return frozen > last_end(timeline.window, timeline.until)
         if frozen <= timeline.until + timeline.window.reach:
             return False
-        if not isinstance(timeline.window, Session):
-            return True
         for view, _ in self.session_views(self.rows):
             for found in sessions(view.runs, [timeline]):
                 if bool((found.last + found.gap >= frozen).any()):

@@ -165,12 +165,21 @@ class ContextFreeWindow(Window):
     """A window whose bounds are known before any event is seen: the base class of your own.
 
     Give `windows`, and `edges` where they can be found faster than from all windows. Both take and return times as
-    int64, microseconds since 1970 UTC or plain units of the measure. Make it a frozen dataclass whose fields are plain
-    data; `temporal` says whether it is for timestamps (the default) or for plain numbers. Where queries run it is known
-    by its `kind`, by default the name of the class: it must be imported there.
+    int64, microseconds since 1970 UTC or plain units of the measure. The same question must always have the same
+    answer. Windows may overlap, leave gaps, and be of any lengths; bounds lie within ±2^62. Questions are asked about
+    times around the events: however few events, answer for all windows there at once, with arrays.
+
+    Make it a frozen dataclass whose fields are plain data (numbers, text, tuples of them); `temporal` says whether it
+    is for timestamps (the default) or for plain numbers. Where queries run it is known by its `kind`, by default the
+    name of the class: it must be imported there. See `examples/calendar_months.py`.
     """
 
     temporal = True
+    edges_per_unit: ClassVar[float] = 0.0  # about how many there are, for the planner; 0 where they are few
+
+    @property
+    def reach(self) -> int:
+        return 1
 
     def windows(self, lo: int, hi: int) -> tuple[Times, Times]:
         """The starts and the ends of all windows that hold a time t with lo ≤ t < hi."""
@@ -277,7 +286,12 @@ def window_from_dict(described: dict[str, Any]) -> Window:
     kind = rest.pop("kind")
     if kind not in WINDOWS:
         raise ValueError(f"there is no window called {kind!r} here: import the module that defines it")
-    return WINDOWS[kind](**rest)
+    return WINDOWS[kind](**{name: _frozen(value) for name, value in rest.items()})
+
+
+def _frozen(value: Any) -> Any:
+    """Plain data as a window holds it: JSON makes lists of tuples."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _arguments(window: Tumbling | Sliding | Cumulating, *lengths: int) -> str:

@@ -24,7 +24,17 @@ from windrow.aggregates import Aggregate
 from windrow.query import Query
 from windrow.testing.answers import answer, canonical, fits, rank
 from windrow.testing.expressions import evaluate
-from windrow.windows import INT64_MIN, Cumulating, Duration, Session, Sliding, Tumbling, Window, duration
+from windrow.windows import (
+    INT64_MIN,
+    ContextFreeWindow,
+    Cumulating,
+    Duration,
+    Session,
+    Sliding,
+    Tumbling,
+    Window,
+    duration,
+)
 
 Row = Mapping[str, Any]
 Point = int | float  # a time; a watermark is minus infinity before the first event, and infinity after finish()
@@ -84,6 +94,9 @@ def windows_at(window: Window, t: int) -> Iterator[tuple[int, int]]:
         for end in range(start + window.step, start + window.length + 1, window.step):
             if t < end:
                 yield start, end
+    elif isinstance(window, ContextFreeWindow):
+        for start, end in zip(*window.windows(t, t + 1), strict=True):
+            yield int(start), int(end)
     else:
         raise TypeError(f"{window} has no fixed bounds")
 
