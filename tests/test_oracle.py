@@ -20,7 +20,7 @@ from windrow.formulas import aggregate
 from windrow.query import Query
 from windrow.testing import Oracle, Result, agrees, differences, recompute, same
 from windrow.testing.answers import answer
-from windrow.testing.oracle import windows_at
+from windrow.testing.sequences import windows_at
 from windrow.testing.transcripts import Step, read, run_step, window_of
 from windrow.windows import INT64_MAX, INT64_MIN, cumulating, session, sliding, tumbling
 
