@@ -44,8 +44,8 @@ class Running:
     def advance(self, watermark: Any, /, time: str | None = None) -> Any:
         return self._next().advance(watermark, time).to_dicts()
 
-    def finish(self) -> Any:
-        return self._next().finish().to_dicts()
+    def finish(self, partial: bool = False) -> Any:
+        return self._next().finish(**({"partial": True} if partial else {})).to_dicts()
 
     def add(self, query: wr.Query, /, since: Any = None) -> Any:
         return self._next().add(query, since)

@@ -138,9 +138,14 @@ def _until(ends: list[bool]) -> Iterator[Stretch]:
 
 
 def _from(starts: list[bool]) -> Iterator[Stretch]:
-    places = [at for at, is_start in enumerate(starts) if is_start]
-    for first, following in zip(places, [*places[1:], None], strict=True):
-        yield Stretch(range(first, len(starts) if following is None else following), following)
+    first = None
+    for at, is_start in enumerate(starts):
+        if is_start:
+            if first is not None:
+                yield Stretch(range(first, at), at)
+            first = at
+    if first is not None:
+        yield Stretch(range(first, len(starts)), None)
 
 
 def _from_until(starts: list[bool], ends: list[bool]) -> Iterator[Stretch]:
