@@ -78,7 +78,17 @@ AGGREGATES: tuple[Aggregate, ...] = tuple(
     )
 )
 FILTERS = ("x > 1", "y < 1", "s = 'a'", "b", "k = 'a' OR j IS NULL", "x IS NOT NULL AND NOT b", "x > 1000")
-KEYS = ((), ("k",), ("k", "j"), ("j", "k"), ("j",), ("g",))
+PREDICATES = (
+    "x > 1",
+    "b",
+    "x <= 2",
+    "s = 'a'",
+    "y < 1",
+    "x IS NULL",
+    "x > 1 OR b",
+    "x > 1000",
+)  # where windows begin and end
+KEYS = ((), ("k",), (), ("k",), ("k", "j"), ("j", "k"), ("j",), ("g",))
 DISTINCT_ON = (("x",), ("k", "s"), ("g",))
 NAMES = ("m", "c", "x", "a", "q10", "q9")  # not in the order of the alphabet: emission is
 
@@ -99,6 +109,7 @@ _K = (
     (None, 1, _NAN),
 )
 _SKEWED_K = (*(_K[0],) * 12, *_K)
+_CLOSE_K = (*(_K[0],) * 4, *_K[1:3])
 
 
 @dataclass(frozen=True)
@@ -137,7 +148,7 @@ def _cumulating(draw: st.DrawFn) -> Window:
     return cumulating(step * draw(st.integers(1, 4)), step, draw(offsets))
 
 
-predicates = st.sampled_from(FILTERS)
+predicates = st.sampled_from(PREDICATES)
 WINDOWS: dict[str, st.SearchStrategy[Window]] = {
     "tumbling": st.builds(tumbling, lengths, offsets),
     "sliding": st.builds(sliding, lengths, lengths, offsets),
@@ -171,7 +182,7 @@ def queries(
         draw(windows(kinds)),
         draw(st.lists(st.sampled_from(AGGREGATES), min_size=1, max_size=3, unique=True)),
         by=draw(st.sampled_from(KEYS)),
-        where=draw(st.sampled_from(FILTERS)) if draw(st.booleans()) else None,
+        where=draw(st.sampled_from(FILTERS)) if draw(st.integers(0, 2)) == 2 else None,
         time=draw(st.sampled_from(measures)),
         distinct_on=draw(st.sampled_from(DISTINCT_ON)) if draw(rare) == 7 else (),
     )
@@ -205,10 +216,10 @@ def batches(draw: st.DrawFn, backs: Mapping[str, int], most: int = 24, close: bo
     ys = draw(st.sampled_from((_Y, _Y, _Y, _WILD_Y)))
     crowded = draw(st.booleans())
     moves = st.tuples(*(_moves(back, close, crowded) for back in backs.values()))
-    keys = st.sampled_from(_K[:3] if close else draw(st.sampled_from((_K, _K, _K[:2], _SKEWED_K))))
+    keys = st.sampled_from(_CLOSE_K if close else draw(st.sampled_from((_K, _K, _K[:2], _SKEWED_K))))
     values = st.integers(0, len(_X) * len(ys) * len(_Z) * len(_S) - 1)
     ends = st.sampled_from((0, 0, 1, 1) if close else (0, 0, 0, 0, 0, 1, 1, 2))
-    fewest = draw(st.sampled_from((0, 0, most // 3, most // 2)))
+    fewest = draw(st.sampled_from((0, most // 2, most // 2, most // 2) if close else (0, 0, most // 3, most // 2)))
     found: list[list[Row]] = [[]]
     for move, (k, j, g), n, ended in draw(
         st.lists(st.tuples(moves, keys, values, ends), min_size=fewest, max_size=most)
@@ -256,7 +267,9 @@ def streams(
     if updates and "session" in kinds:
         kinds = (*kinds, "session")  # of all time windows they change the most
     asked = draw(query_sets(measures=(None, "o") if several else (None,), kinds=kinds))
-    lateness: dict[str, int | None] = {name: draw(st.sampled_from((0, 3, 5, 12, 30))) for name in names}
+    close = updates and draw(st.integers(0, 3)) < 3
+    lags = st.sampled_from((0, 3, 5) if close else (0, 3, 5, 12, 30))
+    lateness: dict[str, int | None] = {name: draw(lags) for name in names}
     if watermarks and draw(st.booleans()):
         lateness["t"] = None
     kept = draw(st.sampled_from((20, 1, 6, 50, 100))) if updates else 0
@@ -269,7 +282,7 @@ def streams(
         options["updates"] = kept
     if draw(st.integers(0, 3)) == 3:
         options["order_by"] = draw(st.sampled_from((("x",), ("s", "x"), ("y",))))
-    steps = [Step("input", batch, {}) for batch in draw(batches(backs, most, close=updates and draw(st.booleans())))]
+    steps = [Step("input", batch, {}) for batch in draw(batches(backs, most, close))]
     if watermarks:
         steps = draw(_with_watermarks(steps))
     if changes:
