@@ -13,22 +13,22 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.formulas import aggregate
-from windrow.ordered import Cuts, DataDrivenWindow, Punctuated, counting, frames, latest, punctuated
+from windrow.ordered import DataDrivenWindow, Punctuated, counting, frames, latest, punctuated
 from windrow.query import Query
 from windrow.testing import Oracle, Result, agrees, differences, recompute, same
 from windrow.testing.answers import answer
+from windrow.testing.own import Filled, Uneven
 from windrow.testing.sequences import latest as latest_of
 from windrow.testing.sequences import stretches, windows_at
 from windrow.testing.transcripts import Step, read, run_step, window_of
-from windrow.windows import INT64_MAX, INT64_MIN, ContextFreeWindow, cumulating, session, sliding, tumbling
+from windrow.windows import INT64_MAX, INT64_MIN, cumulating, session, sliding, tumbling
 
 COUNT = Query("q", tumbling(10), "count()")
 
@@ -110,17 +110,6 @@ def test_latest_is_the_definition(times: list[int], n: int, every: int) -> None:
 
 
 @dataclass(frozen=True)
-class Doubling(ContextFreeWindow):
-    """[1, 2), [2, 4), [4, 8) and so on."""
-
-    temporal = False
-
-    def windows(self, lo: int, hi: int) -> tuple[Any, Any]:
-        starts = np.array([2**n for n in range(40) if 2**n < hi and 2 ** (n + 1) > lo], np.int64)
-        return starts, 2 * starts
-
-
-@dataclass(frozen=True)
 class Again(DataDrivenWindow):
     """A window of ours, by the cuts that it says itself."""
 
@@ -134,28 +123,14 @@ class Again(DataDrivenWindow):
         return self.window.cuts(events, state)
 
 
-@dataclass(frozen=True)
-class Filled(DataDrivenWindow):
-    """As many events as it takes for the sum of x to reach `most`."""
-
-    most: int
-    initial: ClassVar[Any] = {"so_far": 0}
-    inputs = ("x",)
-
-    def cuts(self, events: Any, state: Any) -> Any:
-        ends, so_far = np.zeros(len(events), np.bool_), state["so_far"].copy()
-        for at, (key, x) in enumerate(zip(events.key, events.values("x"), strict=True)):
-            so_far[key] += x or 0
-            if so_far[key] >= self.most:
-                ends[at], so_far[key] = True, 0
-        return Cuts(events.before(ends, ~state["open"]), ends, np.zeros(len(events), np.bool_), {"so_far": so_far})
-
-
-def test_a_fixed_window_of_one_s_own() -> None:
-    rows = [{"t": t} for t in (0, 1, 3, 4, 5, 7, 8)]
-    found = recompute(rows, [Query("q", Doubling(), "count()")])
-    assert bounds(found) == [(1, 2), (2, 4), (4, 8), (8, 16)]
-    assert [row["count()"] for row in found] == [1, 1, 3, 1]
+@given(st.integers(1, 25), st.integers(-40, 40), st.integers(1, 30))
+def test_a_fixed_window_of_one_s_own(length: int, lo: int, size: int) -> None:
+    every = [(s, s + length) for s in range(-200, 200) if s % 7 == 0 or s % 10 == 0]
+    hi = lo + size
+    found = [bounds.tolist() for bounds in Uneven(length).windows(lo, hi)]
+    assert list(zip(*found, strict=True)) == [(a, b) for a, b in every if a < hi and b > lo]
+    for t in range(lo, hi):
+        assert list(windows_at(Uneven(length), t)) == [(a, b) for a, b in every if a <= t < b]
 
 
 def test_a_data_driven_window_of_one_s_own() -> None:

@@ -25,6 +25,7 @@ from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.formulas import aggregate
 from windrow.ordered import counting, frames, latest, punctuated
 from windrow.query import Query
+from windrow.testing.own import Filled, Uneven
 from windrow.testing.transcripts import Step
 from windrow.windows import Window, cumulating, session, sliding, tumbling
 
@@ -162,8 +163,11 @@ WINDOWS: dict[str, st.SearchStrategy[Window]] = {
     ),
     "frames": st.builds(frames, predicates),
     "latest": st.builds(latest, st.integers(1, 5), lengths),
+    "uneven": st.builds(Uneven, st.integers(1, 13)),
+    "filled": st.builds(Filled, st.integers(1, 9)),
 }
 KINDS = tuple(WINDOWS)
+ORDERED = ("counting", "punctuated", "frames", "latest", "filled")
 
 
 def windows(kinds: Sequence[str] = KINDS) -> st.SearchStrategy[Window]:

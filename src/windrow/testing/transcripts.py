@@ -94,10 +94,12 @@ class Transcript:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What not every runtime can do: `updates`, `add`, `remove`, `bad_events`, `late` (events are dropped)."""
+        """What not every runtime can do: `updates`, `add`, `remove`, `bad_events`, `late` (dropped events), `partial`."""
         found = {step.action for step in self.steps} & {"add", "remove"}
         if any(step.details.get("counted", {}).get("dropped") for step in self.steps):
             found.add("late")
+        if any(step.action == "finish" and step.value == "partial" for step in self.steps):
+            found.add("partial")
         found |= {name for name in ("updates", "bad_events") if self.options.get(name) is not None}
         return frozenset(found)
 
