@@ -5,7 +5,10 @@ Most of what the oracle must do stands in tests/transcripts; here is what a tran
 
 import math
 import random
+import re
+from collections import Counter
 from copy import copy
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -17,10 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.formulas import aggregate
+from windrow.ordered import DataDrivenWindow, Punctuated, counting, frames, latest, punctuated
 from windrow.query import Query
 from windrow.testing import Oracle, Result, agrees, differences, recompute, same
 from windrow.testing.answers import answer
-from windrow.testing.oracle import windows_at
+from windrow.testing.own import Filled, Uneven
+from windrow.testing.sequences import latest as latest_of
+from windrow.testing.sequences import stretches, windows_at
 from windrow.testing.transcripts import Step, read, run_step, window_of
 from windrow.windows import INT64_MAX, INT64_MIN, cumulating, session, sliding, tumbling
 
@@ -47,6 +53,100 @@ def test_windows_at_is_the_definition(length: int, step: int, offset: int, t: in
         (cumulating(whole, step, offset), cumulatings),
     ]:
         assert sorted(windows_at(window, t)) == sorted((a, b) for a, b in every if a <= t < b)
+
+
+LETTERS = {"o": (False, False), "s": (True, False), "e": (False, True), "b": (True, True)}  # start, end
+PATTERNS = {  # what lies in a window, as regular expressions over those letters
+    punctuated(end="e"): ("[os]*[eb]", "[os]+$"),
+    punctuated(start="s"): ("[sb][oe]*(?=[sb])", "[sb][oe]*$"),
+    punctuated(start="s", end="e"): ("b|s[os]*[eb]", "s[os]*$"),
+    frames(when="s"): ("[sb]+(?=[oe])", "[sb]+$"),
+}
+
+
+def events_of(letters: str) -> list[dict[str, Any]]:
+    return [{"t": 3 * at, "s": LETTERS[one][0], "e": LETTERS[one][1] or None} for at, one in enumerate(letters)]
+
+
+@pytest.mark.parametrize("window", PATTERNS, ids=str)
+@given(letters=st.text("oseb", max_size=25))
+def test_stretches_are_what_a_pattern_finds(window: Any, letters: str) -> None:
+    closed, still_open = PATTERNS[window]
+    whole = re.compile(f"(?P<closed>{closed})|(?P<open>{still_open})")
+    expected = [(found.span(), found["open"] is None) for found in whole.finditer(letters)]
+    found = list(stretches(window, events_of(letters)))
+    assert [((one.places.start, one.places.stop), one.completed_by is not None) for one in found] == expected
+    own_last = isinstance(window, Punctuated) and window.end is not None
+    for one in found:
+        if one.completed_by is not None:
+            assert one.completed_by == (one.places.stop - 1 if own_last else one.places.stop)
+
+
+@given(st.integers(0, 40), st.integers(1, 12), st.integers(1, 12))
+def test_counting_is_the_definition(events: int, n: int, step: int) -> None:
+    every = [range(k * step, k * step + n) for k in range(50)]
+    found = list(stretches(counting(n, step), [{}] * events))
+    assert [one.places for one in found if one.completed_by is not None] == [
+        window for window in every if window.stop <= events
+    ]
+    assert [one.places for one in found if one.completed_by is None] == [
+        range(window.start, events) for window in every if window.start < events < window.stop
+    ]
+    assert all(one.completed_by in (None, one.places.stop - 1) for one in found)
+
+
+@given(st.lists(st.integers(-30, 30), max_size=25), st.integers(1, 4), st.integers(1, 15))
+def test_latest_is_the_definition(times: list[int], n: int, every: int) -> None:
+    times.sort()
+    expected = [
+        (k * every, [t for t in times if t < k * every][-n:])
+        for k in range(-40, 40)
+        if any((k - 1) * every <= t < k * every for t in times)
+    ]
+    assert [(end, [times[at] for at in places]) for end, places in latest_of(times, latest(n, every))] == expected
+
+
+# --- windows of one's own ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Again(DataDrivenWindow):
+    """A window of ours, by the cuts that it says itself."""
+
+    window: Any
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(self.window.inputs)
+
+    def cuts(self, events: Any, state: Any) -> Any:
+        return self.window.cuts(events, state)
+
+
+@given(st.integers(1, 25), st.integers(-40, 40), st.integers(1, 30))
+def test_a_fixed_window_of_one_s_own(length: int, lo: int, size: int) -> None:
+    every = [(s, s + length) for s in range(-200, 200) if s % 7 == 0 or s % 10 == 0]
+    hi = lo + size
+    found = [bounds.tolist() for bounds in Uneven(length).windows(lo, hi)]
+    assert list(zip(*found, strict=True)) == [(a, b) for a, b in every if a < hi and b > lo]
+    for t in range(lo, hi):
+        assert list(windows_at(Uneven(length), t)) == [(a, b) for a, b in every if a <= t < b]
+
+
+def test_a_data_driven_window_of_one_s_own() -> None:
+    rows = [{"t": t, "k": k, "x": x} for t, k, x in [(1, "a", 3), (2, "b", 9), (3, "a", 4), (3, "a", 1), (4, "a", 2)]]
+    query = Query("q", Filled(7), "sum(x)", by="k")
+    found = recompute(rows, [query])
+    assert [(row["k"], *bounds([row])[0], row["sum(x)"]) for row in found] == [("b", 2, 2, 9), ("a", 1, 3, 7)]
+    (rest,) = (row for row in recompute(rows, [query], partial=True) if row not in found)
+    assert (rest["k"], *bounds([rest])[0], rest["sum(x)"]) == ("a", 3, 4, 3)
+
+
+@given(letters=st.text("oseb", max_size=25))
+def test_our_data_driven_windows_say_the_same_cuts(letters: str) -> None:
+    for window in PATTERNS:
+        by_definition = [one[:2] for one in stretches(window, events_of(letters))]
+        assert [one[:2] for one in stretches(Again(window), events_of(letters))] == by_definition
 
 
 # --- what is not a transcript: whole tables, datetimes, refusals ----------------------------------------------
@@ -175,6 +275,15 @@ QUERIES = [
     Query("hop", sliding(7, 3), ["count()", "sum(x)", "first(x)"], by="k"),
     Query("run", session(4), ["count()", "sum(x)", "last(x)"], by="k"),
     Query("sum", cumulating(12, 4), ["count()", "sum(x)"], where="x > 0"),
+    Query("ten", counting(3, 2), ["sum(x)", "first(x)"], by="k"),
+    Query("two", counting(2), ["sum(x)"], where="x > 0"),
+    Query("new", latest(2, every=7), ["sum(x)", "last(x)"], by="k"),
+]
+CUT = [
+    Query("end", punctuated(end="x > 1"), ["sum(x)"], by="k"),
+    Query("start", punctuated(start="x > 1"), ["sum(x)"]),
+    Query("both", punctuated(start="x > 0", end="x < 0 OR x = 1"), ["sum(x)"]),
+    Query("frame", frames(when="x > 0"), ["sum(x)"], by="k", where="x <> 0"),
 ]
 rows_of = st.builds(
     lambda t, k, x: {"t": t, "k": k, "x": x},
@@ -184,26 +293,43 @@ rows_of = st.builds(
 )
 
 
-@given(st.lists(st.lists(rows_of, max_size=5), max_size=6), st.integers(60, 70))
-def test_a_stream_within_its_lateness_gives_the_whole_table(batches: list[list[dict[str, Any]]], lateness: int) -> None:
-    oracle = Oracle(QUERIES, lateness=lateness)
-    found = [row for batch in batches for row in oracle.push(batch)] + oracle.finish()
-    assert differences(found, recompute([row for batch in batches for row in batch], QUERIES), QUERIES) == []
+@given(st.lists(st.lists(rows_of, max_size=5), max_size=6), st.integers(60, 70), st.booleans())
+def test_a_stream_within_its_lateness_gives_the_whole_table(
+    batches: list[list[dict[str, Any]]], lateness: int, partial: bool
+) -> None:
+    queries = [*QUERIES, *CUT]
+    oracle = Oracle(queries, lateness=lateness)
+    found = [row for batch in batches for row in oracle.push(batch)] + oracle.finish(partial)
+    whole = recompute([row for batch in batches for row in batch], queries, partial=partial)
+    assert differences(found, whole, queries) == []
     assert oracle.dropped == 0
 
 
-@given(st.lists(st.lists(rows_of, max_size=4), max_size=6))
-def test_with_endless_updates_the_last_revisions_give_the_whole_table(batches: list[list[dict[str, Any]]]) -> None:
-    oracle = Oracle(QUERIES, updates=1000)
+def identity_of(row: Result) -> tuple[Any, ...]:
+    """Of windows that do not start at the same time."""
+    by = {"ten": ["position"], "two": ["position"], "new": ["window_end"], "hop": ["window_start", "window_end"]}
+    by["sum"] = by["hop"]
+    return (row["query"], row.get("k"), *(row[column] for column in by.get(row["query"], ["window_start"])))
+
+
+@pytest.mark.parametrize(("queries", "ties"), [(QUERIES, True), (CUT, False)], ids=["counted or timed", "cut"])
+@given(batches=st.lists(st.lists(rows_of, max_size=4), max_size=6))
+def test_with_endless_updates_the_last_revisions_give_the_whole_table(
+    queries: list[Query], ties: bool, batches: list[list[dict[str, Any]]]
+) -> None:
+    rows = [row for batch in batches for row in batch]
+    if not ties:
+        alone = {t for t, count in Counter(row["t"] for row in rows).items() if count == 1}
+        batches = [[row for row in batch if row["t"] in alone] for batch in batches]
+    oracle = Oracle(queries, updates=1000)
     said: dict[Any, Any] = {}
     for row in [row for batch in batches for row in oracle.push(batch)] + oracle.finish():
-        fixed = () if row["query"] == "run" else (row["window_end"],)
-        identity = (row["query"], row.get("k"), row["window_start"], *fixed)
+        identity = identity_of(row)
         assert row["revision"] == (said[identity]["revision"] + 1 if identity in said else 0)
         said[identity] = row
     last = [row for row in said.values() if not row["retracted"]]
-    whole = recompute([row for batch in batches for row in batch], QUERIES)
-    assert differences([{**row, "revision": 0} for row in last], whole, QUERIES) == []
+    whole = recompute([row for batch in batches for row in batch], queries)
+    assert differences([{**row, "revision": 0} for row in last], whole, queries) == []
     assert oracle.dropped == 0
 
 
@@ -214,10 +340,13 @@ def example() -> tuple[list[Query], list[Result]]:
     queries = [
         Query("hop", sliding(10, 5), ["count()", "sum(x)", "mean(f)", "m4(f)"], by="k"),
         Query("run", session(3), ["median(f)"]),
+        Query("ten", counting(4, 2), ["sum(x)"]),
+        Query("new", latest(3, every=10), ["sum(x)"]),
+        Query("up", frames(when="f > 0"), ["sum(x)"]),
     ]
     numbers = random.Random(7)
     rows = [{"t": t, "k": "ab"[t % 2], "x": t, "f": numbers.gauss(0, 1)} for t in range(0, 40, 3)]
-    return queries, recompute(rows, queries, updates=0)
+    return queries, recompute(rows, queries[:2], updates=0) + recompute(rows, queries[2:], updates=0)
 
 
 def _wrong_value(rows: list[Result]) -> None:
@@ -266,6 +395,34 @@ def _wrong_end(rows: list[Result]) -> None:
     rows[-1]["window_end"] += 1
 
 
+def of_query(rows: list[Result], name: str) -> Result:
+    return [row for row in rows if row["query"] == name][-1]
+
+
+def _wrong_position(rows: list[Result]) -> None:
+    of_query(rows, "ten")["position"] += 1
+
+
+def _no_position(rows: list[Result]) -> None:
+    of_query(rows, "ten")["position"] = None
+
+
+def _position_of_nothing(rows: list[Result]) -> None:
+    of_query(rows, "new")["position"] = 0
+
+
+def _wrong_end_of_count(rows: list[Result]) -> None:
+    of_query(rows, "ten")["window_end"] += 1
+
+
+def _wrong_start_of_latest(rows: list[Result]) -> None:
+    of_query(rows, "new")["window_start"] += 1
+
+
+def _wrong_end_of_frame(rows: list[Result]) -> None:
+    of_query(rows, "up")["window_end"] += 1
+
+
 def _wrong_key(rows: list[Result]) -> None:
     rows[3]["k"] = None
 
@@ -290,6 +447,12 @@ PLANTED = {
     _wrong_revision: "revision is 1, not 0",
     _retracted: "retracted is True",
     _wrong_end: "",
+    _wrong_position: "is missing",
+    _no_position: "is missing",
+    _position_of_nothing: "position is 0, and nothing is counted",
+    _wrong_end_of_count: "window_end is",
+    _wrong_start_of_latest: "window_start is",
+    _wrong_end_of_frame: "window_end is",
     _wrong_key: "is missing",
     _unknown_query: "there is no such query",
     _missing_column: "has no column 'sum(x)'",
@@ -322,6 +485,18 @@ def test_the_comparer_takes_the_order_of_revisions_into_account() -> None:
     assert same(said[::-1], said, [COUNT])
     assert not same(said[::-1], said, [COUNT], ordered=True)
     assert not same([said[0], said[0]], said, [COUNT])
+
+
+def test_windows_that_start_at_the_same_time_are_compared_as_they_come() -> None:
+    query = Query("q", punctuated(end="x > 1"), "sum(x)")
+    rows = [{"t": 1, "x": x} for x in (2, 1, 3, 5)]
+    expected = recompute(rows, [query])
+    assert [row["sum(x)"] for row in expected] == [2, 4, 5]
+    assert same(expected, expected, [query], ordered=True)
+    assert not same([expected[1], expected[0], expected[2]], expected, [query])
+    assert not same(expected[1:], expected, [query])
+    ignored = [{**row, "position": None} for row in expected]
+    assert same(ignored, expected, [query])
 
 
 def test_other_columns_do_not_matter_and_times_may_be_datetimes() -> None:
@@ -382,6 +557,8 @@ def test_frequent_values_beyond_what_the_sketch_keeps() -> None:
 def test_windows_are_read_from_text() -> None:
     assert window_of("sliding(10, 5)") == sliding(10, 5)
     assert window_of("tumbling('1 hour', offset='5 minutes')") == tumbling("1 hour", "5 minutes")
+    assert window_of("counting(10)") == counting(10)
+    assert window_of("punctuated(start='x > 1', end='y')") == punctuated(start="x > 1", end="y")
 
 
 @pytest.mark.parametrize("text", ["tumbling(__import__('os'))", "eval('1')", "tumbling", "tumbling(10", "session()"])
@@ -435,6 +612,12 @@ def test_the_transcript_check_sees_a_wrong_runtime(tmp_path: Path) -> None:
 
     found = checked(tmp_path, TRANSCRIPT, Forgetful([Query("q", tumbling(10), aggregate("count()").alias("n"))]))
     assert found == ["example, step 1 (input): q [0, 10]: is missing: " + found[0].split(": ", 3)[3]]
+
+
+def test_a_finish_is_whole_or_partial(tmp_path: Path) -> None:
+    assert checked(tmp_path, TRANSCRIPT + "- finish: partial\n") == []
+    with pytest.raises(ValueError, match="finish is true or partial"):
+        checked(tmp_path, TRANSCRIPT + "- finish: no\n")
 
 
 @pytest.mark.parametrize("word", ["expects", "watermarks"])

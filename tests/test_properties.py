@@ -19,7 +19,7 @@ import windrow as wr
 from windrow import intake, operators
 from windrow import results as results_module
 from windrow.testing import Oracle, differences, recompute
-from windrow.testing.strategies import AGGREGATES, SCHEMA, Row, Stream, frame, query_sets, streams, tables
+from windrow.testing.strategies import AGGREGATES, ORDERED, SCHEMA, Row, Stream, frame, query_sets, streams, tables
 from windrow.testing.transcripts import Step, run_step
 
 FINISH = Step("finish", True, {})
@@ -44,8 +44,8 @@ class Running:
     def advance(self, watermark: Any, /, time: str | None = None) -> Any:
         return self._next().advance(watermark, time).to_dicts()
 
-    def finish(self) -> Any:
-        return self._next().finish().to_dicts()
+    def finish(self, partial: bool = False) -> Any:
+        return self._next().finish(**({"partial": True} if partial else {})).to_dicts()
 
     def add(self, query: wr.Query, /, since: Any = None) -> Any:
         return self._next().add(query, since)
@@ -113,6 +113,12 @@ def test_events_beyond_the_lateness_are_left_out_of_what_was_emitted_and_of_noth
 @given(stream=streams(updates=True, beyond=True))
 @settings(max_examples=45)
 def test_late_events_within_updates_revise_and_retract(stream: Stream) -> None:
+    assert disagreements(stream) == []
+
+
+@given(stream=streams(updates=True, beyond=True, kinds=ORDERED))
+@settings(max_examples=35)
+def test_late_events_within_updates_shift_and_split_ordered_windows(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
@@ -190,7 +196,7 @@ def test_batches_do_not_matter(stream: Stream, cuts: list[int]) -> None:
     queries = tuple(query for query in stream.queries if not query.distinct_on)
     rows, places = stream.rows, sorted(cuts)
     batches = [rows[a:b] for a, b in zip([0, *places], [*places, len(rows)], strict=True)]
-    again = replace(stream, queries=queries, steps=(*(Step("input", batch, {}) for batch in batches), FINISH))
+    again = replace(stream, queries=queries, steps=(*(Step("input", batch, {}) for batch in batches), stream.steps[-1]))
     once = replace(stream, queries=queries)
     assert differences(results(again), results(once), queries) == []
 
@@ -201,15 +207,19 @@ _ROWS: list[Row] = [
     {**dict.fromkeys(SCHEMA), "t": t, "o": 0, "k": "a", "x": x, "y": float(x), "s": str(x % 3), "b": x > 2, "z": x}
     for t, x in enumerate((3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8))
 ]
-_PLAIN = Stream(
-    tuple(wr.Query(f"q{n}", wr.sliding(6, 2), one) for n, one in enumerate(AGGREGATES)),
-    {"time": "t", "lateness": 0},
-    (*(Step("input", [row], {}) for row in _ROWS), FINISH),
-)
 
 
-def test_the_check_passes_on_every_aggregate() -> None:
-    assert disagreements(_PLAIN) == []
+def _every_aggregate(window: Any) -> Stream:
+    queries = tuple(wr.Query(f"q{n}", window, one) for n, one in enumerate(AGGREGATES))
+    return Stream(queries, {"time": "t", "lateness": 0}, (*(Step("input", [row], {}) for row in _ROWS), FINISH))
+
+
+_PLAIN = _every_aggregate(wr.sliding(6, 2))
+
+
+@pytest.mark.parametrize("window", [wr.sliding(6, 2), wr.counting(4, 3), wr.latest(4, every=3)], ids=str)
+def test_the_check_passes_on_every_aggregate(window: Any) -> None:
+    assert disagreements(_every_aggregate(window)) == []
 
 
 def test_the_check_catches_a_wrong_merge(monkeypatch: pytest.MonkeyPatch) -> None:

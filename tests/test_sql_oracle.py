@@ -2,7 +2,8 @@
 
 Tumbling windows are a `GROUP BY` of a floor, sliding ones a join with the list of their starts, sessions the textbook
 `lag` and running sum (over a RANGE: whichever of several events of the same time is marked, all are in its session).
-Both the whole table and a stream in disordered batches must agree.
+Count windows are a `row_number` in the order of time and arrival, divided, or joined with the list of their starts;
+punctuated ones and frames are running counts. Both the whole table and a stream in disordered batches must agree.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import windrow as wr
 EVENTS = 30_000
 LATENESS = 400
 LENGTH, SLIDE, OFFSET, GAP = 700, 300, 13, 25
+N, STEP = 97, 40
 
 AGGREGATES = {
     "n": ("count()", "count(*)"),
@@ -85,15 +87,55 @@ SESSION = f"""
     SELECT k, min(t) AS window_start, max(t) + {GAP} AS window_end, {SELECTED}
     FROM numbered GROUP BY k, session
 """
+PLACED = """
+    WITH placed AS (
+        SELECT *, row_number() OVER (PARTITION BY k ORDER BY t, arrival) - 1 AS place FROM events WHERE {where}
+    )
+"""
+COUNTING = f"""
+    {PLACED.format(where="true")}
+    SELECT k, min(t) AS window_start, max(t) AS window_end, place // {N} * {N} AS position, {SELECTED}
+    FROM placed GROUP BY k, place // {N} HAVING count(*) = {N}
+"""
+SLIDING_COUNTING = f"""
+    {PLACED.format(where="i > -40")}
+    SELECT k, min(t) AS window_start, max(t) AS window_end, position, {SELECTED}
+    FROM (SELECT unnest(range(0, (SELECT max(place) + 1 FROM placed), {STEP})) AS position)
+    JOIN placed ON place >= position AND place < position + {N}
+    GROUP BY k, position HAVING count(*) = {N}
+"""
+PUNCTUATED = f"""
+    WITH marked AS (
+        SELECT *, CASE WHEN i > 45 THEN 1 ELSE 0 END AS ends FROM events
+    ), numbered AS (
+        SELECT *, sum(ends) OVER (PARTITION BY k ORDER BY t, arrival ROWS UNBOUNDED PRECEDING) - ends AS number
+        FROM marked
+    )
+    SELECT k, min(t) AS window_start, max(t) AS window_end, {SELECTED}
+    FROM numbered GROUP BY k, number HAVING max(ends) = 1
+"""
+FRAMES = f"""
+    WITH marked AS (
+        SELECT *, CASE WHEN i > 0 THEN 0 ELSE 1 END AS breaks FROM events
+    ), numbered AS (
+        SELECT *, sum(breaks) OVER (PARTITION BY k ORDER BY t, arrival ROWS UNBOUNDED PRECEDING) AS number FROM marked
+    )
+    SELECT k, min(t) AS window_start, max(t) AS window_end, {SELECTED}
+    FROM numbered WHERE breaks = 0 GROUP BY k, number
+"""
 CASES = {
     "tumbling": (wr.tumbling(LENGTH, OFFSET), None, TUMBLING),
     "sliding": (wr.sliding(LENGTH, SLIDE), "i > -40", SLIDING),
     "session": (wr.session(GAP), None, SESSION),
+    "counting": (wr.counting(N), None, COUNTING),
+    "sliding counting": (wr.counting(N, STEP), "i > -40", SLIDING_COUNTING),
+    "punctuated": (wr.punctuated(end="i > 45"), None, PUNCTUATED),
+    "frames": (wr.frames(when="i > 0"), None, FRAMES),
 }
 
 
 def queries() -> list[wr.Query]:
-    """All three at once, so that they share slices, and a coarser one beside them."""
+    """All at once, so that they share slices, and coarser ones beside them."""
     asked = [wr.aggregate(text).alias(name) for name, (text, _) in AGGREGATES.items()]
     several = [wr.Query(name, window, asked, by="k", where=where) for name, (window, where, _) in CASES.items()]
     return [
@@ -103,10 +145,15 @@ def queries() -> list[wr.Query]:
     ]
 
 
-def streamed(events: pl.DataFrame, seed: int) -> pl.DataFrame:
-    """The results of a stream in which events are up to the lateness out of order, in batches of several sizes."""
+def disordered(events: pl.DataFrame, seed: int) -> pl.DataFrame:
+    """The events as they come: up to the lateness out of order, and those of one time in any order."""
     random = np.random.default_rng(seed + 1)
-    mixed = events.sort(events["t"] + pl.Series(random.integers(0, LATENESS, events.height)), maintain_order=True)
+    return events.sort(events["t"] + pl.Series(random.integers(0, LATENESS, events.height)), maintain_order=True)
+
+
+def streamed(mixed: pl.DataFrame, seed: int) -> pl.DataFrame:
+    """The results of a stream of these events, in batches of several sizes."""
+    random = np.random.default_rng(seed + 2)
     engine = wr.Engine(queries(), "t", lateness=LATENESS)
     found, at = [], 0
     while at < mixed.height:
@@ -120,16 +167,17 @@ def streamed(events: pl.DataFrame, seed: int) -> pl.DataFrame:
 
 def told(events: pl.DataFrame, sql: str) -> pl.DataFrame:
     with duckdb.connect() as connection:
-        connection.register("events", events.to_arrow())
+        connection.register("events", events.with_row_index("arrival").to_arrow())
         found = pl.from_arrow(connection.sql(sql).arrow())
     assert isinstance(found, pl.DataFrame)
     return found
 
 
 def check(found: pl.DataFrame, name: str, want: pl.DataFrame) -> None:
-    order = ["window_start", "window_end", "k"]
-    have = found.filter(pl.col("query") == name).sort(order)
-    want = want.sort(order)
+    order = ["window_start", "window_end", "k", *(["position"] if "position" in want.columns else [])]
+    alike = ["n", "total", "low", "high"]  # windows that the events decide may have the same bounds
+    have = found.filter(pl.col("query") == name).sort([*order, *alike])
+    want = want.sort([*order, *alike])
     assert have.height == want.height > 50
     assert have.select(order).equals(want.select(order))
     for column in AGGREGATES:
@@ -149,13 +197,18 @@ def test_whole_tables_agree_with_duckdb(events: pl.DataFrame, name: str) -> None
 
 
 def test_streams_agree_with_duckdb(events: pl.DataFrame, seed: int) -> None:
-    found = streamed(events, seed)
+    mixed = disordered(events, seed)
+    found = streamed(mixed, seed)
     for name, (_, _, sql) in CASES.items():
-        check(found, name, told(events, sql))
+        check(found, name, told(mixed, sql))
 
 
-def test_the_check_can_fail(events: pl.DataFrame) -> None:
-    found = wr.windows(events, queries(), "t")
-    wrong = CASES["session"][2].replace(f"<= {GAP}", f"< {GAP}")
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [("session", f"<= {GAP}", f"< {GAP}"), ("counting", "ORDER BY t, arrival", "ORDER BY t, x")],
+)
+def test_the_check_can_fail(events: pl.DataFrame, name: str, right: str, wrong: str) -> None:
+    sql = CASES[name][2]
+    assert right in sql
     with pytest.raises(AssertionError):
-        check(found, "session", told(events, wrong))
+        check(wr.windows(events, queries(), "t"), name, told(events, sql.replace(right, wrong)))

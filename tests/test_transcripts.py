@@ -46,8 +46,8 @@ class EngineRuntime:
         found: list[dict[str, Any]] = self.engine.advance(watermark, **({"time": time} if time else {})).to_dicts()
         return found
 
-    def finish(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.engine.finish().to_dicts()
+    def finish(self, partial: bool = False) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.engine.finish(**({"partial": True} if partial else {})).to_dicts()
         return found
 
     def add(self, query: Query, since: Any = None) -> Any:

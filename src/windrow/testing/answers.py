@@ -14,7 +14,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from windrow.aggregates import Aggregate
+from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.testing.expressions import evaluate
 from windrow.windows import INT64_MAX, INT64_MIN
 
@@ -47,7 +47,14 @@ def answer(asked: Aggregate, rows: Sequence[Row]) -> Any:
     if asked.parts:
         parts = {f"p{number}": _in_int64(answer(part, rows)) for number, part in enumerate(asked.parts)}
         return evaluate(asked.inputs[0], parts)
+    if monoid_of(asked) is not None:
+        return _lowered(asked, rows)
     return _ANSWERS[asked.function](asked, rows)
+
+
+def monoid_of(asked: Aggregate) -> Any:
+    """The class of a user's own aggregate; None where it is one of ours."""
+    return getattr(FUNCTIONS[asked.function], "monoid", None)
 
 
 def values_of(asked: Aggregate, rows: Sequence[Row]) -> Values:
@@ -159,12 +166,15 @@ def _last(values: Values) -> Any:
 
 def _place(asked: Aggregate, rows: Sequence[Row], at: int) -> Any:
     """The first or the last value, and with `nulls=True` even when it is null."""
-    held = _collect(asked, rows)
+    values = [evaluate(asked.inputs[0], row) for row in rows]
+    held = values if asked.param("nulls") else [value for value in values if value is not None]
     return held[at] if held else None
 
 
 def _collect(asked: Aggregate, rows: Sequence[Row]) -> Values:
-    return [evaluate(asked.inputs[0], row) for row in rows] if asked.param("nulls") else values_of(asked, rows)
+    """All values in the order of the rows, and with `nulls=True` the nulls too."""
+    values = [evaluate(asked.inputs[0], row) for row in rows]
+    return values if asked.param("nulls") else [value for value in values if value is not None]
 
 
 def _arg(asked: Aggregate, rows: Sequence[Row], choose: Callable[..., Any]) -> Any:
@@ -230,6 +240,11 @@ def _approx_distinct(values: Values) -> int:
 
 def _top_k(values: Values, k: int) -> list[dict[str, Any]] | None:
     return [{"value": value, "count": count} for value, count in counts(values)[:k]] if values else None
+
+
+def _lowered(asked: Aggregate, rows: Sequence[Row]) -> Any:
+    """A user's own aggregate: all values of the window lifted at once, in their order, and lowered."""
+    raise NotImplementedError(f"{asked.function}: the oracle has no answer for it yet")
 
 
 def _of_values(function: Callable[[Values], Any]) -> Callable[[Aggregate, Sequence[Row]], Any]:

@@ -4,7 +4,8 @@
     same(actual, expected, queries)          whether there are none
 
 Results are rows (dicts) from any runtime. Rows are brought together by the identity of their window, (query, key,
-start, end), for sessions (query, key, start); revisions of one window are compared one by one. Of each row only the
+start, end) or what the semantics say for its kind; revisions of one window are compared one by one. Windows of one key
+that the events decide may start at the same time: they are brought together as they come. Of each row only the
 columns of its own query count. Bounds, revisions, keys, integers and everything that selects a value are compared
 exactly; NaN equals NaN.
 
@@ -22,6 +23,7 @@ from decimal import Decimal
 from typing import Any
 
 from windrow.aggregates import Aggregate
+from windrow.ordered import Counting, DataDrivenWindow, Latest
 from windrow.query import Query
 from windrow.testing.answers import answer, canonical, counts, is_nan, neighbours, numbers_of, values_of
 from windrow.testing.expressions import evaluate
@@ -65,15 +67,24 @@ def _by_window(rows: Iterable[Row], queries: Mapping[str, Query]) -> dict[tuple[
     for row in rows:
         found.setdefault(_identity(row, queries), []).append(row)
     for several in found.values():
-        several.sort(key=lambda row: row.get("revision") or 0)
+        several.sort(key=lambda row: (row.get("revision") or 0, _plain(row.get("window_end"))))
     return found
 
 
 def _identity(row: Row, queries: Mapping[str, Query]) -> tuple[Any, ...]:
     query = queries.get(row["query"])
     keys = [canonical(_plain(row.get(column))) for column in query.by] if query else []
-    ends = [] if query and isinstance(query.window, Session) else [_plain(row.get("window_end"))]
-    return (row["query"], *keys, _plain(row.get("window_start")), *ends)
+    return (row["query"], *keys, *(_plain(row.get(column)) for column in _identifying(query)))
+
+
+def _identifying(query: Query | None) -> tuple[str, ...]:
+    """The columns that tell the windows of a query and key apart."""
+    window = query.window if query else None
+    if isinstance(window, Counting):
+        return ("position",)
+    if isinstance(window, Latest):
+        return ("window_end",)
+    return ("window_start",) if isinstance(window, Session | DataDrivenWindow) else ("window_start", "window_end")
 
 
 def _shown(rows: Iterable[Row]) -> str:
@@ -91,7 +102,10 @@ def _order_differences(actual: list[Row], expected: list[Row], queries: Mapping[
 
 def _row_differences(actual: Row, expected: Row, query: Query) -> list[str]:
     found = []
-    for column in ("window_start", "window_end", "revision", *query.by):
+    counted = ("position",) if isinstance(query.window, Counting) else ()
+    if not counted and actual.get("position") is not None:
+        found.append(f"position is {actual['position']!r}, and nothing is counted")
+    for column in ("window_start", "window_end", *counted, "revision", *query.by):
         if column not in actual:
             found.append(f"has no column {column!r}")
         elif not _equal(actual[column], expected.get(column)):

@@ -2,7 +2,8 @@
 
 A `Stream` is a whole run: queries, the options of the engine, and steps (`transcripts.Step`) that any runtime takes.
 
-    times     a walk from a base: many steps of 0, small ones, pauses longer than every window, and steps back
+    times     a walk from a base: many steps of 0 (or mostly those), small ones, pauses longer than every window, and
+              steps back
     batches   every event says how many batches end after it: mostly none, sometimes one, sometimes two (an empty batch)
     values    few keys, null among them; nulls; integers near the ends of int64; now and then NaN and infinities
 
@@ -20,9 +21,11 @@ from typing import Any
 import polars as pl
 from hypothesis import strategies as st
 
-from windrow.aggregates import Aggregate
+from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.formulas import aggregate
+from windrow.ordered import counting, frames, latest, punctuated
 from windrow.query import Query
+from windrow.testing.own import Filled, Uneven
 from windrow.testing.transcripts import Step
 from windrow.windows import Window, cumulating, session, sliding, tumbling
 
@@ -45,6 +48,7 @@ LENGTHS = (10, 1, 2, 3, 5, 7, 12, 25)  # most do not divide each other
 PAUSE = 1000  # longer than every window, gap, lateness and update
 BASES = (0, -37, 10**15, -(10**15) - 3)  # where a stream begins
 MOVES = (1, 0, 0, 2, 3, 5, 7, 11, 30, PAUSE)  # from the newest event to the next
+CROWDED_MOVES = (0, 0, 0, 1, 0, 0, 2, 0, 7, PAUSE)
 
 AGGREGATES: tuple[Aggregate, ...] = tuple(
     map(
@@ -67,6 +71,7 @@ AGGREGATES: tuple[Aggregate, ...] = tuple(
                 "collect(x)",
                 "collect(s, true)",
             ),
+            *(("collect(x)", "collect(y)", "collect(s, true)", "collect(b)") if "collect" in FUNCTIONS else ()),
             *("arg_min(s, of=x)", "arg_min(x, of=y)", "arg_max(s, of=x)", "arg_max(t, of=y)", "arg_max(x, of=s)"),
             *("m4(x)", "m4(y)", "median(x)", "median(y)", "median(z)", "quantile(x, 0.25)", "quantile(y, 0.9)"),
             *("quantile(y, 0)", "quantile(x, 1)", "mode(x)", "mode(y)", "mode(s)", "mode(b)"),
@@ -76,7 +81,17 @@ AGGREGATES: tuple[Aggregate, ...] = tuple(
     )
 )
 FILTERS = ("x > 1", "y < 1", "s = 'a'", "b", "k = 'a' OR j IS NULL", "x IS NOT NULL AND NOT b", "x > 1000")
-KEYS = ((), ("k",), ("k", "j"), ("j", "k"), ("j",), ("g",))
+PREDICATES = (
+    "x > 1",
+    "b",
+    "x <= 2",
+    "s = 'a'",
+    "y < 1",
+    "x IS NULL",
+    "x > 1 OR b",
+    "x > 1000",
+)  # where windows begin and end
+KEYS = ((), ("k",), (), ("k",), ("k", "j"), ("j", "k"), ("j",), ("g",))
 DISTINCT_ON = (("x",), ("k", "s"), ("g",))
 NAMES = ("m", "c", "x", "a", "q10", "q9")  # not in the order of the alphabet: emission is
 
@@ -96,6 +111,8 @@ _K = (
     ("c", 2, 1.5),
     (None, 1, _NAN),
 )
+_SKEWED_K = (*(_K[0],) * 12, *_K)
+_CLOSE_K = (*(_K[0],) * 4, *_K[1:3])
 
 
 @dataclass(frozen=True)
@@ -134,28 +151,44 @@ def _cumulating(draw: st.DrawFn) -> Window:
     return cumulating(step * draw(st.integers(1, 4)), step, draw(offsets))
 
 
-def windows(more_sessions: bool = False) -> st.SearchStrategy[Window]:
-    """All kinds; slides longer than the window, and steps, gaps and offsets that fit nothing."""
-    if more_sessions:
-        return st.one_of(windows(), st.builds(session, lengths))
-    return st.one_of(
-        st.builds(tumbling, lengths, offsets),
-        st.builds(sliding, lengths, lengths, offsets),
-        st.builds(session, lengths),
-        _cumulating(),
-    )
+predicates = st.sampled_from(PREDICATES)
+WINDOWS: dict[str, st.SearchStrategy[Window]] = {
+    "tumbling": st.builds(tumbling, lengths, offsets),
+    "sliding": st.builds(sliding, lengths, lengths, offsets),
+    "session": st.builds(session, lengths),
+    "cumulating": _cumulating(),
+    "counting": st.builds(counting, st.integers(1, 7), st.one_of(st.none(), st.integers(1, 9))),
+    "punctuated": st.one_of(
+        st.builds(punctuated, end=predicates),
+        st.builds(punctuated, start=predicates),
+        st.builds(punctuated, start=predicates, end=predicates),
+    ),
+    "frames": st.builds(frames, predicates),
+    "latest": st.builds(latest, st.integers(1, 5), lengths),
+    "uneven": st.builds(Uneven, st.integers(1, 13)),
+    "filled": st.builds(Filled, st.integers(1, 9)),
+}
+KINDS = tuple(WINDOWS)
+ORDERED = ("counting", "punctuated", "frames", "latest", "filled")
+
+
+def windows(kinds: Sequence[str] = KINDS) -> st.SearchStrategy[Window]:
+    """Windows of these kinds; slides longer than the window, and steps, gaps and offsets that fit nothing."""
+    return st.one_of(*(WINDOWS[kind] for kind in kinds))
 
 
 @st.composite
-def queries(draw: st.DrawFn, name: str, measures: Sequence[str | None] = (None,), more_sessions: bool = False) -> Query:
+def queries(
+    draw: st.DrawFn, name: str, measures: Sequence[str | None] = (None,), kinds: Sequence[str] = KINDS
+) -> Query:
     """One query; `measures` to choose its own from."""
     rare = st.integers(0, 7)
     return Query(
         name,
-        draw(windows(more_sessions)),
+        draw(windows(kinds)),
         draw(st.lists(st.sampled_from(AGGREGATES), min_size=1, max_size=3, unique=True)),
         by=draw(st.sampled_from(KEYS)),
-        where=draw(st.sampled_from(FILTERS)) if draw(st.booleans()) else None,
+        where=draw(st.sampled_from(FILTERS)) if draw(st.integers(0, 2)) == 2 else None,
         time=draw(st.sampled_from(measures)),
         distinct_on=draw(st.sampled_from(DISTINCT_ON)) if draw(rare) == 7 else (),
     )
@@ -163,18 +196,19 @@ def queries(draw: st.DrawFn, name: str, measures: Sequence[str | None] = (None,)
 
 @st.composite
 def query_sets(
-    draw: st.DrawFn, most: int = 4, measures: Sequence[str | None] = (None,), more_sessions: bool = False
+    draw: st.DrawFn, most: int = 4, measures: Sequence[str | None] = (None,), kinds: Sequence[str] = KINDS
 ) -> tuple[Query, ...]:
     count = draw(st.integers(1, most))
-    return tuple(draw(queries(name, measures, more_sessions)) for name in NAMES[:count])
+    return tuple(draw(queries(name, measures, kinds)) for name in NAMES[:count])
 
 
 # --- events ---------------------------------------------------------------------------------------------------------
 
 
-def _moves(back: int, close: bool) -> st.SearchStrategy[int]:
+def _moves(back: int, close: bool, crowded: bool) -> st.SearchStrategy[int]:
     """Steps on a measure, in one of four cases back by at most so much; ahead only where there is no back."""
-    ahead = st.sampled_from(MOVES[:-2] if close else MOVES)
+    moves = CROWDED_MOVES if crowded else MOVES
+    ahead = st.sampled_from(moves[:-2] if close else moves)
     return st.one_of(ahead, ahead, ahead, st.integers(-back, 0)) if back else ahead
 
 
@@ -186,11 +220,12 @@ def batches(draw: st.DrawFn, backs: Mapping[str, int], most: int = 24, close: bo
     """
     newest = {measure: draw(st.sampled_from(BASES)) for measure in backs}
     ys = draw(st.sampled_from((_Y, _Y, _Y, _WILD_Y)))
-    moves = st.tuples(*(_moves(back, close) for back in backs.values()))
-    keys = st.sampled_from(_K[:3] if close else _K)
+    crowded = draw(st.booleans())
+    moves = st.tuples(*(_moves(back, close, crowded) for back in backs.values()))
+    keys = st.sampled_from(_CLOSE_K if close else draw(st.sampled_from((_K, _K, _K[:2], _SKEWED_K))))
     values = st.integers(0, len(_X) * len(ys) * len(_Z) * len(_S) - 1)
     ends = st.sampled_from((0, 0, 1, 1) if close else (0, 0, 0, 0, 0, 1, 1, 2))
-    fewest = draw(st.sampled_from((0, 0, most // 3, most // 2)))
+    fewest = draw(st.sampled_from((0, most // 2, most // 2, most // 2) if close else (0, 0, most // 3, most // 2)))
     found: list[list[Row]] = [[]]
     for move, (k, j, g), n, ended in draw(
         st.lists(st.tuples(moves, keys, values, ends), min_size=fewest, max_size=most)
@@ -222,6 +257,7 @@ def streams(
     watermarks: bool = False,
     measures: bool = True,
     most: int = 24,
+    kinds: Sequence[str] = KINDS,
 ) -> Stream:
     """A run of an engine.
 
@@ -230,11 +266,16 @@ def streams(
     changes:     queries come and go
     watermarks:  they are also moved from outside, and may be moved by nothing else
     measures:    queries may have a measure of their own
+    kinds:       the kinds of their windows
     """
     several = measures and not updates and draw(st.integers(0, 3)) == 3
     names = ("t", "o") if several else ("t",)
-    asked = draw(query_sets(measures=(None, "o") if several else (None,), more_sessions=updates))
-    lateness: dict[str, int | None] = {name: draw(st.sampled_from((0, 3, 5, 12, 30))) for name in names}
+    if updates and "session" in kinds:
+        kinds = (*kinds, "session")  # of all time windows they change the most
+    asked = draw(query_sets(measures=(None, "o") if several else (None,), kinds=kinds))
+    close = updates and draw(st.integers(0, 3)) < 3
+    lags = st.sampled_from((0, 3, 5) if close else (0, 3, 5, 12, 30))
+    lateness: dict[str, int | None] = {name: draw(lags) for name in names}
     if watermarks and draw(st.booleans()):
         lateness["t"] = None
     kept = draw(st.sampled_from((20, 1, 6, 50, 100))) if updates else 0
@@ -247,12 +288,12 @@ def streams(
         options["updates"] = kept
     if draw(st.integers(0, 3)) == 3:
         options["order_by"] = draw(st.sampled_from((("x",), ("s", "x"), ("y",))))
-    steps = [Step("input", batch, {}) for batch in draw(batches(backs, most, close=updates and draw(st.booleans())))]
+    steps = [Step("input", batch, {}) for batch in draw(batches(backs, most, close))]
     if watermarks:
         steps = draw(_with_watermarks(steps))
     if changes:
-        steps = draw(_with_changes(steps, asked, (None, "o") if several else (None,)))
-    return Stream(asked, options, (*steps, Step("finish", True, {})))
+        steps = draw(_with_changes(steps, asked, (None, "o") if several else (None,), kinds))
+    return Stream(asked, options, (*steps, Step("finish", draw(st.sampled_from((True, True, "partial"))), {})))
 
 
 @st.composite
@@ -270,7 +311,7 @@ def _with_watermarks(draw: st.DrawFn, steps: Sequence[Step]) -> list[Step]:
 
 @st.composite
 def _with_changes(
-    draw: st.DrawFn, steps: Sequence[Step], asked: Sequence[Query], measures: Sequence[str | None]
+    draw: st.DrawFn, steps: Sequence[Step], asked: Sequence[Query], measures: Sequence[str | None], kinds: Sequence[str]
 ) -> list[Step]:
     """Queries added and removed between the steps."""
     there, spare = list(asked), list(NAMES[len(asked) :])
@@ -281,7 +322,7 @@ def _with_changes(
         # of several measures each keeps a query: what is known of one that nobody asks for is not defined
         leaving = [one for one in there if len(measures) == 1 or sum(one.time == other.time for other in there) > 1]
         if what == "add" and spare:
-            query = draw(queries(spare.pop(0), measures))
+            query = draw(queries(spare.pop(0), measures, kinds))
             since = draw(st.sampled_from((None, None, newest + 3, newest + 20, newest - 5)))
             found.append(Step("add", query, {"since": since}))
             there.append(query)

@@ -11,7 +11,7 @@
       expect: [{query: q, k: a, window_start: 0, window_end: 10, count(): 1}]
     - add: {name: r, …}                # with `since`, and `becomes`: where it really begins
     - remove: q                        # with `when: windows_closed`
-    - finish: true
+    - finish: true                     # or `finish: partial`, with windows that are not whole
 
 A row of `expect` leaves out `revision` when it is 0 and `retracted` when it is false. A step may also say `error`, a
 piece of the message that it must fail with, and `counted`, the numbers of late and dropped events up to then. Windows
@@ -33,9 +33,11 @@ import yaml
 
 from windrow.aggregates import Aggregate
 from windrow.formulas import aggregate
+from windrow.ordered import counting, frames, latest, punctuated
 from windrow.query import Query
 from windrow.testing.compare import differences
-from windrow.testing.oracle import Oracle, Row, microseconds
+from windrow.testing.oracle import Oracle, microseconds
+from windrow.testing.standing import Row
 from windrow.windows import Window, cumulating, session, sliding, tumbling
 
 WINDOWS: dict[str, Callable[..., Window]] = {
@@ -43,6 +45,10 @@ WINDOWS: dict[str, Callable[..., Window]] = {
     "sliding": sliding,
     "cumulating": cumulating,
     "session": session,
+    "counting": counting,
+    "punctuated": punctuated,
+    "frames": frames,
+    "latest": latest,
 }
 _OPTIONS = ("time", "lateness", "updates", "order_by", "bad_events")
 _ACTIONS = ("input", "watermark", "add", "remove", "finish")
@@ -55,7 +61,7 @@ class Runtime(Protocol):
 
     def push(self, rows: list[Row], /) -> Any: ...
     def advance(self, watermark: Any, /, time: str | None = None) -> Any: ...
-    def finish(self) -> Any: ...
+    def finish(self, partial: bool = False) -> Any: ...
     def add(self, query: Query, /, since: Any = None) -> Any: ...
     def remove(self, name: str, /, when: str = "now") -> Any: ...
 
@@ -88,10 +94,12 @@ class Transcript:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What not every runtime can do: `updates`, `add`, `remove`, `bad_events`, `late` (events are dropped)."""
+        """What not every runtime can do: `updates`, `add`, `remove`, `bad_events`, `late` (dropped events), `partial`."""
         found = {step.action for step in self.steps} & {"add", "remove"}
         if any(step.details.get("counted", {}).get("dropped") for step in self.steps):
             found.add("late")
+        if any(step.action == "finish" and step.value == "partial" for step in self.steps):
+            found.add("partial")
         found |= {name for name in ("updates", "bad_events") if self.options.get(name) is not None}
         return frozenset(found)
 
@@ -130,7 +138,7 @@ def run_step(runtime: Runtime, step: Step) -> Any:
         return runtime.add(step.value, since=step.details.get("since"))
     if step.action == "remove":
         return runtime.remove(step.value, when=step.details.get("when", "now"))
-    return runtime.finish()
+    return runtime.finish(partial=True) if step.value == "partial" else runtime.finish()
 
 
 def _failure(runtime: Runtime, step: Step) -> Iterator[str]:
@@ -177,6 +185,8 @@ def _step(given: dict[str, Any], types: Mapping[str, str], default: Row) -> Step
     value, details = given[action], {key: given[key] for key in _DETAILS if key in given}
     if action == "input":
         value = [{column: _typed(row.get(column), types[column]) for column in types} for row in value]
+    if action == "finish" and value not in (True, "partial"):
+        raise ValueError(f"finish is true or partial, not {value!r}")
     if action == "add":
         value = query_of(value)
     if "expect" in details:

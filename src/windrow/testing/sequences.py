@@ -1,0 +1,186 @@
+"""Which windows there are: each kind read straight from its definition.
+
+Fixed windows are found from a time (`windows_at`), sessions from the times of a key's events (`sessions`), and the
+windows that need order from all events of a key in their order. Of those each is a **stretch** of consecutive events,
+and says which event completes it:
+
+    counting(3)           . . .│. . .│. .     the last one of its own
+    punctuated(end=p)     . . p│. p│. .       the last one of its own
+    punctuated(start=p)    . .│p .│p .        the next start
+    frames(when=p)         . .│p p│. .│p      the first that does not satisfy p
+
+Nothing here knows of watermarks, lateness or batches. Windows of users are asked for themselves: fixed ones for the
+windows of one instant, data-driven ones for the cuts of all events at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from windrow.expressions import parse
+from windrow.ordered import Counting, DataDrivenWindow, Frames, Latest, OrderedEvents, OrderedWindow, Punctuated
+from windrow.testing.expressions import evaluate
+from windrow.windows import ContextFreeWindow, Cumulating, Sliding, Tumbling, Window
+
+Row = Mapping[str, Any]
+
+
+# --- by time --------------------------------------------------------------------------------------------------------
+
+
+def windows_at(window: Window, t: int) -> Iterator[tuple[int, int]]:
+    """The bounds of all fixed windows that hold the time t."""
+    if isinstance(window, Tumbling):
+        start = window.offset + (t - window.offset) // window.length * window.length
+        yield start, start + window.length
+    elif isinstance(window, Sliding):
+        start = window.offset + (t - window.offset) // window.slide * window.slide  # the last one to start by t
+        while start + window.length > t:
+            yield start, start + window.length
+            start -= window.slide
+    elif isinstance(window, Cumulating):
+        start = window.offset + (t - window.offset) // window.length * window.length
+        for end in range(start + window.step, start + window.length + 1, window.step):
+            if t < end:
+                yield start, end
+    elif isinstance(window, ContextFreeWindow):
+        starts, ends = window.windows(t, t + 1)
+        yield from ((int(start), int(end)) for start, end in zip(starts, ends, strict=True))
+    else:
+        raise TypeError(f"{window} has no fixed bounds")
+
+
+def sessions(times: Sequence[int], gap: int) -> list[range]:
+    """Maximal runs of ordered times that differ by at most the gap from one to the next, as places."""
+    cuts = [at for at in range(1, len(times)) if times[at] - times[at - 1] > gap]
+    return [range(a, b) for a, b in zip([0, *cuts], [*cuts, len(times)], strict=True) if a < b]
+
+
+def boundary(window: Latest, t: int) -> int:
+    """The first multiple of `every` after the time t."""
+    return (t // window.every + 1) * window.every
+
+
+def latest(times: Sequence[int], window: Latest) -> Iterator[tuple[int, range]]:
+    """For each boundary before which something came since the one before it: the places of the last n events."""
+    for end in sorted({boundary(window, t) for t in times}):
+        before = sum(t < end for t in times)
+        yield end, range(max(0, before - window.n), before)
+
+
+# --- by the order of events -----------------------------------------------------------------------------------------
+
+
+class Stretch(NamedTuple):
+    """A window of consecutive events."""
+
+    places: range
+    completed_by: int | None  # the place of the event that completes it; None: open
+    ends_with_stream: bool = False  # an open one is whole once nothing comes any more
+
+
+def stretches(window: OrderedWindow, rows: Sequence[Row]) -> Iterator[Stretch]:
+    """The windows over all events of a key in their order, the open one too."""
+    if isinstance(window, Counting):
+        return _counting(len(rows), window.n, window.step)
+    if isinstance(window, Frames):
+        return _frames(_satisfying(window.when, rows))
+    if isinstance(window, Punctuated) and window.start is None:
+        assert window.end is not None
+        return _until(_satisfying(window.end, rows))
+    if isinstance(window, Punctuated) and window.end is None:
+        assert window.start is not None
+        return _from(_satisfying(window.start, rows))
+    if isinstance(window, Punctuated):
+        assert window.start is not None
+        assert window.end is not None
+        return _from_until(_satisfying(window.start, rows), _satisfying(window.end, rows))
+    if isinstance(window, DataDrivenWindow):
+        return _cut(window, rows)
+    raise TypeError(f"{window} has no stretches of events")
+
+
+def _satisfying(predicate: str, rows: Sequence[Row]) -> list[bool]:
+    """Which events satisfy a predicate; null is false."""
+    expression = parse(predicate)
+    return [evaluate(expression, row) is True for row in rows]
+
+
+def _counting(events: int, n: int, step: int) -> Iterator[Stretch]:
+    for first in range(0, events, step):
+        end = first + n
+        yield Stretch(range(first, min(end, events)), end - 1 if end <= events else None)
+
+
+def _frames(inside: list[bool]) -> Iterator[Stretch]:
+    first = None
+    for at, holds in enumerate([*inside, False]):
+        if holds and first is None:
+            first = at
+        elif not holds and first is not None:
+            by_an_event = at < len(inside)
+            yield Stretch(range(first, at), at if by_an_event else None, ends_with_stream=True)
+            first = None
+
+
+def _until(ends: list[bool]) -> Iterator[Stretch]:
+    first = 0
+    for at, is_end in enumerate(ends):
+        if is_end:
+            yield Stretch(range(first, at + 1), at)
+            first = at + 1
+    if first < len(ends):
+        yield Stretch(range(first, len(ends)), None)
+
+
+def _from(starts: list[bool]) -> Iterator[Stretch]:
+    first = None
+    for at, is_start in enumerate(starts):
+        if is_start:
+            if first is not None:
+                yield Stretch(range(first, at), at)
+            first = at
+    if first is not None:
+        yield Stretch(range(first, len(starts)), None)
+
+
+def _from_until(starts: list[bool], ends: list[bool]) -> Iterator[Stretch]:
+    first = None
+    for at, (is_start, is_end) in enumerate(zip(starts, ends, strict=True)):
+        if first is None and is_start:
+            first = at  # an event that is both is a window alone
+        if first is not None and is_end:
+            yield Stretch(range(first, at + 1), at)
+            first = None
+    if first is not None:
+        yield Stretch(range(first, len(starts)), None)
+
+
+def _cut(window: DataDrivenWindow, rows: Sequence[Row]) -> Iterator[Stretch]:
+    """Where a user's window cuts all events of a key, taken as one batch after the initial state."""
+    events = OrderedEvents(np.zeros(len(rows), np.int64), {text: _column(text, rows) for text in window.inputs})
+    carried = {name: np.array([value]) for name, value in {**window.initial, "open": False}.items()}
+    cuts = window.cuts(events, carried)
+    first = None
+    for at in range(len(rows)):
+        if first is not None and (cuts.breaks[at] or cuts.starts[at]):
+            yield Stretch(range(first, at), at)
+            first = None
+        if cuts.starts[at]:
+            first = at
+        if first is not None and cuts.ends[at]:
+            yield Stretch(range(first, at + 1), at)
+            first = None
+    if first is not None:
+        yield Stretch(range(first, len(rows)), None)
+
+
+def _column(text: str, rows: Sequence[Row]) -> pl.Series:
+    expression = parse(text)
+    values = [evaluate(expression, row) for row in rows]
+    truths = all(value is None or isinstance(value, bool) for value in values)
+    return pl.Series(text, values, dtype=pl.Boolean() if truths else None)
