@@ -343,7 +343,8 @@ class Moments(Operator):
 
     def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
         n, mean, m2 = (pl.col(names[field]) for field in ("n", "mean", "m2"))
-        pivot = mean.drop_nulls().first()  # means are averaged as distances, so that large ones do not cancel
+        # means are averaged as distances from one of them, so that large ones do not cancel
+        pivot = pl.coalesce(mean.filter(mean.is_finite()).first(), pl.when(mean.count() > 0).then(0.0))
         whole = pivot + (n * (mean - pivot)).sum() / n.sum()
         return {"n": n.sum(), "mean": whole, "m2": (m2 + n * (mean - whole).pow(2)).sum()}
 
