@@ -339,7 +339,8 @@ class Moments(Operator):
         return {"n": x.is_not_null().sum(), "mean": x.mean(), "m2": x.var(ddof=0) * x.count()}
 
     def settle(self, state: Fields) -> Fields:
-        return Fields(n=state["n"], mean=state["mean"], m2=_filled(state["m2"], 0.0))
+        unknown = state["mean"] * 0.0  # NaN where a value is infinite or NaN, also where it is the only one
+        return Fields(n=state["n"], mean=state["mean"], m2=_filled(state["m2"] + unknown, 0.0))
 
     def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
         n, mean, m2 = (pl.col(names[field]) for field in ("n", "mean", "m2"))

@@ -205,14 +205,13 @@ class OrderedState(GroupState):
         yield from self._taken_back(rows, there, known, progress)
         told = join_keys(there.select(known), self.emitted.select(*known, "digest", "revision", "gone"), known, "left")
         same = (told["digest"] == there["digest"]) & ~told["gone"]
-        fresh = ~there["is_open"] & ~same.fill_null(False)
-        revision = (told["revision"] + 1).fill_null(0)
+        same = same.fill_null(False)
+        fresh = ~there["is_open"] & ~same
+        revision = (told["revision"] + (~same).cast(pl.Int64)).fill_null(0)
+        noted = there.with_columns(revision.alias("revision"), gone=pl.lit(False)).filter(~pl.col("is_open"))
+        rest = join_keys(self.emitted, noted, known, "anti")
+        self.emitted = pl.concat([rest, noted.unique(known, keep="first", maintain_order=True).select(rest.columns)])
         if fresh.any():
-            again = there.filter(fresh).with_columns(revision.filter(fresh).alias("revision"), gone=pl.lit(False))
-            rest = join_keys(self.emitted, again, known, "anti")
-            self.emitted = pl.concat(
-                [rest, again.unique(known, keep="first", maintain_order=True).select(rest.columns)]
-            )
             for answers in self.assembler.answers(rows, windows, {None: fresh.to_numpy()}):
                 yield Emitted(rows, windows, answers, revision.to_numpy())
 
@@ -282,7 +281,9 @@ class OrderedState(GroupState):
         self._forget(frozen)
         if self.emitted is not None:
             ended = self.now.at(self.emitted.select(*self.schema.keys))["frozen"]
-            self.emitted = self.emitted.filter(self.emitted["stop"].to_numpy() >= ended)
+            may_change = self.emitted["stop"].to_numpy() >= ended
+            may_return = (self.emitted["gone"] & (self.emitted["start"] >= frozen)).to_numpy()
+            self.emitted = self.emitted.filter(may_change | may_return)
 
     def is_over(self, place: int, frozen: int) -> bool:
         timeline = self.assembler.timelines[place]

@@ -376,7 +376,7 @@ def _latest(timeline: Timeline, batch: _Batch, origin: Ints, span: Span) -> Ints
     is_last = np.append((cell[1:] != cell[:-1]) | (batch.key[1:] != batch.key[:-1]), True)
     last = np.flatnonzero(is_last)
     bound = (cell[last] + 1) * every
-    last = last[(bound > span.was_frozen) & (bound <= span.now)]
+    last = last[(bound > span.was_frozen) & (bound <= span.now) & (batch.time[last] >= timeline.since)]
     key = batch.key[last]
     return np.maximum(last + 1 - n, batch.first[key] + np.maximum(origin - batch.known["count"], 0)[key])
 
