@@ -131,12 +131,8 @@ class OrderedState(GroupState):
         events = pl.concat(parts) if len(parts) > 1 else parts[0]
         if late is not None:
             late = np.append(np.zeros(events.height - len(late), np.bool_), late)
-        place, sizes = self.ordering.sorted(events)
-        if place is not None:
-            events, late = events[place], None if late is None else late[place.to_numpy()]
-        sliced = self.ordering.slice(events, sizes, late, self.base, span)
-        self._recent, self._rows = sliced.table, None
-        self.held = events[sliced.held] if len(sliced.held) else None
+        sliced = self.ordering.slice(events, late, self.base, span)
+        self._recent, self._rows, self.held = sliced.table, None, sliced.held
         self.base.set(sliced.keys, sliced.settled)
         if self.held is None:
             self.now.table = self.base.table
@@ -187,6 +183,7 @@ class OrderedState(GroupState):
             for answers in self.assembler.answers(rows, windows, {None: np.ones(len(windows.lo), np.bool_)}):
                 yield Emitted(rows, windows, answers, revision)
             return
+        self._forget_told(span.was_frozen)
         yield from self._told_again(rows, found, progress)
 
     # --- windows that may be told again ---------------------------------------------------------------------------
@@ -284,6 +281,12 @@ class OrderedState(GroupState):
             may_change = self.emitted["stop"].to_numpy() >= ended
             may_return = (self.emitted["gone"] & (self.emitted["start"] >= frozen)).to_numpy()
             self.emitted = self.emitted.filter(may_change | may_return)
+
+    def _forget_told(self, frozen: int) -> None:
+        """Forget the windows of `latest` that no event can change that is not older than this."""
+        if self.emitted is not None and self.sequences.latest:
+            lines = [timeline.line for timeline, _ in self.sequences.latest]
+            self.emitted = self.emitted.filter(~pl.col("line").is_in(lines) | (pl.col("end") > frozen))
 
     def is_over(self, place: int, frozen: int) -> bool:
         timeline = self.assembler.timelines[place]

@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from windrow.driving import Driven, Line
 from windrow.frames import join_keys
 from windrow.measures import Span
-from windrow.ordered import Array, Counting, Cuts, DataDrivenWindow, Latest, Mask, OrderedEvents
+from windrow.ordered import Array, Counting, Latest, Mask
 from windrow.plan import Group, Timeline
 from windrow.ranges import Ints, ramp
 from windrow.selections import Choices
@@ -34,20 +35,6 @@ from windrow.slicing import Edges, filter_column, input_column, lifts, places, t
 from windrow.windows import INT64_MAX, INT64_MIN
 
 CHUNK = 4_000_000  # entries that are worked on at a time
-
-
-@dataclass(frozen=True)
-class Line:
-    """A data-driven window since a time, and its name in the slice table and the ledger."""
-
-    name: str
-    window: DataDrivenWindow
-    since: int
-
-    @property
-    def carried(self) -> dict[str, Any]:
-        """What the ledger has of it: the window of the last event, how many have begun, whether one is open."""
-        return {"number": -1, "started": 0, "open": False, **self.window.initial}
 
 
 class Ledger:
@@ -98,7 +85,7 @@ class Sliced:
 
     table: pl.DataFrame
     is_done: Mask  # for each slice: its events are no longer held
-    held: Ints  # the places of the events that still are
+    held: pl.DataFrame | None  # the events that still are, in order
     keys: pl.DataFrame
     settled: dict[str, Array]  # the ledger up to the events that are held
     now: dict[str, Array]  # the ledger after all events
@@ -112,11 +99,7 @@ class Ordering:
         self.schema, self.edges = schema, edges
         self.time = time_column(group.source.measure)
         timelines = list(group.timelines)
-        self.lines = [
-            Line(name, one.window, one.since)
-            for name, one in group.lines.items()
-            if isinstance(one.window, DataDrivenWindow)
-        ]
+        self.lines = [Line.of(timeline) for timeline in group.lines.values()]
         self.latest = [line for line in timelines if isinstance(line.window, Latest)]
         self.most = max((line.window.n for line in self.latest if isinstance(line.window, Latest)), default=0)
         counted = [line for line in timelines if isinstance(line.window, Counting)]
@@ -127,8 +110,11 @@ class Ordering:
             n, step = line.window.n, line.window.step
             grids.setdefault(line.since, set()).update({(step, 0), (step, n % step)})
         self.grids = {since: np.array(sorted(several), np.int64).T for since, several in grids.items()}
-
         self.needed = _columns(schema, self.time, self.lines)
+        # keys and arrival are not moved into order where nothing reads them there
+        placed = schema.digests or any(one.operator.ordered for one in schema.held)
+        drop = {*schema.keys, *(() if placed else (name for name in self.needed if name.startswith(("nth", "order:"))))}
+        self._read = [name for name in self.needed if name not in drop]
 
     def conform(self, events: pl.DataFrame) -> pl.DataFrame:
         """Events that were held under an older plan; what a new query reads they need not have, being older than it."""
@@ -142,8 +128,8 @@ class Ordering:
         found |= {origin_column(since): 0 for since in self.origins}
         return found | {f"{line.name}.{name}": value for line in self.lines for name, value in line.carried.items()}
 
-    def sorted(self, events: pl.DataFrame) -> tuple[pl.Series | None, Ints]:
-        """The order of events by key and place (None where they stand in it), and how many each key has."""
+    def sorted(self, events: pl.DataFrame) -> tuple[pl.Series | None, Ints, pl.DataFrame]:
+        """The order of events by key and place (None where they stand in it), how many each key has, and the keys."""
         order = [name for name in events.columns if name.startswith("order:")]
         place: Ints | None = None
         if order:
@@ -152,19 +138,23 @@ class Ordering:
             place = np.argsort(events[self.time].to_numpy(), kind="stable")
         in_time = None if place is None else pl.Series(place)
         if not self.schema.keys:
-            return in_time, np.array([events.height])
+            return in_time, np.array([events.height]), pl.DataFrame()
         named = events.select(*self.schema.keys)
         named = (named if in_time is None else named[in_time]).with_row_index("_place")
         grouped = named.group_by(*self.schema.keys, maintain_order=True).agg("_place")
         sizes = grouped["_place"].list.len().cast(pl.Int64).to_numpy()
+        keys = grouped.select(*self.schema.keys)
         if len(sizes) == 1:
-            return in_time, sizes
+            return in_time, sizes, keys
         by_key = grouped["_place"].explode()
-        return by_key if in_time is None else in_time.gather(by_key), sizes
+        return by_key if in_time is None else in_time.gather(by_key), sizes, keys
 
-    def slice(self, events: pl.DataFrame, sizes: Ints, late: Mask | None, base: Ledger, span: Span) -> Sliced:
-        """Slice events that stand in order, key by key; each key's follow those that the ledger knows."""
-        batch = _Batch.of(events, sizes, self.time, self.schema, base)
+    def slice(self, events: pl.DataFrame, late: Mask | None, base: Ledger, span: Span) -> Sliced:
+        """Put events in order, key by key, and slice them; each key's follow those that the ledger knows."""
+        place, sizes, keys = self.sorted(events)
+        read = events.select(self._read)
+        read = read if place is None else read[place]
+        batch = _Batch(read, read[self.time].to_numpy(), sizes, keys, base.at(keys))
         known, time, first = batch.known, batch.time, batch.first
         number, before = self.edges.index(time, len(sizes) == 1, None)
         cut = np.zeros(len(time), np.bool_)  # whether an edge lies between an event and the one before it
@@ -178,16 +168,19 @@ class Ordering:
         frozen = known["count"] + done
         if self.most:
             done = np.maximum(done - self.most, 0)
-        marks, now, settled = self._driven(batch, done)
-        for name, mark in marks.items():
-            cut[1:] |= mark[1:] != mark[:-1]
-            opens |= mark[first] != known[f"{name}.number"]
+        driven = [Driven.of(line, read, time, first, batch.key, known) for line in self.lines]
+        for one in driven:
+            one.cut(cut)
+            opens |= one.number(first, np.arange(len(first))) != known[f"{one.line.name}.number"]
         cut[first] = opens
         for since, grids in self.grids.items():
             cut[batch.on_grids(grids, self._origin(batch, since))] = True
-        now |= {"count": known["count"] + sizes, "last": time[batch.ends - 1], "frozen": frozen}
-        settled |= {"count": known["count"] + done, "frozen": frozen}
+        now = {"count": known["count"] + sizes, "last": time[batch.ends - 1], "frozen": frozen}
+        settled = {"count": known["count"] + done, "frozen": frozen}
         settled["last"] = np.where(done > 0, time[np.maximum(first + done, 1) - 1], known["last"])
+        for one in driven:
+            now |= one.after(sizes)
+            settled |= self._carried(one, batch, done)
         for since in self.origins:
             name, older = origin_column(since), batch.older(since)
             now[name], settled[name] = known[name] + older, known[name] + np.minimum(older, done)
@@ -208,15 +201,16 @@ class Ordering:
             "position": pl.Series(batch.position(at)),
             "fresh": pl.Series(cut[at]),
         }
-        columns |= {name: pl.Series(mark[at]) for name, mark in marks.items()}
+        columns |= {one.line.name: pl.Series(one.number(at, key)) for one in driven}
         if self.schema.digests:
-            columns["digest"] = pl.Series(np.add.reduceat(_mixed(events["nth"].to_numpy()), at))
-        table = self._lifted(events, at, columns)
-        held = ramp(sizes - done) + np.repeat(first + done, sizes - done)
+            columns["digest"] = pl.Series(np.add.reduceat(_mixed(read["nth"].to_numpy()), at))
+        table = self._lifted(read, at, columns)
         changed = np.full(len(sizes), INT64_MAX)
         if late is not None:
-            places = np.flatnonzero(late)[::-1]
+            places = np.flatnonzero(late if place is None else late[place.to_numpy()])[::-1]
             changed[batch.key[places]] = batch.position(places)
+        rest = ramp(sizes - done) + np.repeat(first + done, sizes - done)
+        held = events[rest if place is None else place.gather(rest)] if len(rest) else None
         return Sliced(table, at < (first + done)[key], held, batch.keys, settled, now, changed)
 
     def _origin(self, batch: _Batch, since: int) -> Ints:
@@ -225,20 +219,13 @@ class Ordering:
             return np.zeros(len(batch.sizes), np.int64)
         return batch.known[origin_column(since)] + batch.older(since)
 
-    def _driven(self, batch: _Batch, done: Ints) -> tuple[dict[str, Ints], dict[str, Any], dict[str, Any]]:
-        """For each data-driven window the number that its events have; the ledger after all, and after those done."""
-        marks: dict[str, Ints] = {}
-        now: dict[str, Any] = {}
-        settled: dict[str, Any] = {}
-        part: _Batch | None = None
-        for line in self.lines:
-            marks[line.name], after = _drive(line, batch)
-            now |= after
-            if (done < batch.sizes).any():
-                part = part or batch.head(done)
-                _, after = _drive(line, part)
-            settled |= after
-        return marks, now, settled
+    def _carried(self, driven: Driven, batch: _Batch, done: Ints) -> dict[str, Array]:
+        """What the ledger has of a data-driven window after the events that are done with."""
+        if driven.line.window.initial and (done < batch.sizes).any():  # what it carries it must say itself
+            chosen = np.repeat(batch.first, done) + ramp(done)
+            part = batch.events[chosen], batch.time[chosen], np.cumsum(done) - done, batch.key[chosen]
+            driven = Driven.of(driven.line, *part, batch.known)
+        return driven.after(done)
 
     def _lifted(self, events: pl.DataFrame, at: Ints, columns: dict[str, pl.Series]) -> pl.DataFrame:
         """The states of runs of events that begin at these places."""
@@ -264,12 +251,6 @@ class _Batch:
     keys: pl.DataFrame
     known: dict[str, Array]
 
-    @staticmethod
-    def of(events: pl.DataFrame, sizes: Ints, time: str, schema: SliceSchema, base: Ledger) -> _Batch:
-        firsts = np.cumsum(sizes) - sizes
-        keys = events.select(*schema.keys)[firsts] if schema.keys else pl.DataFrame()
-        return _Batch(events, events[time].to_numpy(), sizes, keys, base.at(keys))
-
     @cached_property
     def ends(self) -> Ints:
         return np.cumsum(self.sizes)
@@ -294,11 +275,6 @@ class _Batch:
         counts = np.concatenate(([0], np.cumsum(self.time < than)))
         return counts[self.ends] - counts[self.first]
 
-    def head(self, counts: Ints) -> _Batch:
-        """The first events of each key; keys that have none keep their row in what is known."""
-        chosen = np.repeat(self.first, counts) + ramp(counts)
-        return _Batch(self.events[chosen], self.time[chosen], counts, self.keys, self.known)
-
     def on_grids(self, grids: Ints, origin: Ints) -> Ints:
         """The places of the events whose position, counted from an origin for each key, lies on a grid."""
         since = np.maximum(self.known["count"] - origin, 0)  # the first position that can be on a grid …
@@ -315,57 +291,6 @@ class _Batch:
             every = np.repeat(np.repeat(period.ravel(), len(since)), many)
             found.append(on + ramp(many) * every)
         return np.concatenate(found)
-
-
-def _drive(line: Line, batch: _Batch) -> tuple[Ints, dict[str, Array]]:
-    """The number of the window that each event is in (-1 for none), and the ledger after them."""
-    known = {name: batch.known[f"{line.name}.{name}"] for name in line.carried}
-    seen = np.flatnonzero(batch.time >= line.since) if line.since > INT64_MIN else np.arange(len(batch.time))
-    number = np.full(len(batch.time), -1)
-    after = {name: values.copy() for name, values in known.items()}
-    if len(seen):
-        whole = len(seen) == len(number)
-        present, key = _numbered(batch.key if whole else batch.key[seen])
-        columns = {text: batch.events[column] for text, column in window_columns(line.window).items()}
-        ordered = OrderedEvents(key, columns if whole else {text: one.gather(seen) for text, one in columns.items()})
-        state = {name: known[name][present] for name in ("open", *line.window.initial)}
-        cuts = _checked(line.window, line.window.cuts(ordered, state), ordered)
-        started = ordered.total(cuts.starts.astype(np.int64)) + known["started"][present][key]
-        gone = cuts.breaks.astype(np.int64)
-        gone[1:] += cuts.ends[:-1] & (key[1:] == key[:-1])
-        inside = ordered.total(cuts.starts - gone) + state["open"][key]
-        if ((inside < 0) | (inside > 1)).any():
-            at = "ends where none is open" if (inside < 0).any() else "begins where one is open"
-            raise ValueError(f"{line.window}: cuts: a window {at}")
-        number[seen] = np.where(inside == 1, started - 1, -1)
-        last = ordered.last
-        after["number"][present], after["started"][present] = number[seen][last], started[last]
-        after["open"][present] = (inside[last] == 1) & ~cuts.ends[last]
-        for name in line.window.initial:
-            after[name][present] = cuts.state[name]
-    return number, {f"{line.name}.{name}": values for name, values in after.items()}
-
-
-def _numbered(key: Ints) -> tuple[Ints, Ints]:
-    """The keys that occur among sorted numbers, and the numbers that they have when only those are counted."""
-    begins = np.append(True, key[1:] != key[:-1])[: len(key)]
-    return key[begins], np.cumsum(begins) - 1
-
-
-def _checked(window: DataDrivenWindow, cuts: Cuts, events: OrderedEvents) -> Cuts:
-    """The cuts that a window found, if they are what they should be."""
-    if not isinstance(cuts, Cuts):
-        raise TypeError(f"{window}: cuts must return Cuts(starts, ends, breaks, state), not {type(cuts).__name__}")
-    for name in ("starts", "ends", "breaks"):
-        mark = getattr(cuts, name)
-        if not isinstance(mark, np.ndarray) or mark.dtype != np.bool_ or mark.shape != (len(events),):
-            raise TypeError(f"{window}: cuts: {name} must be a mark, true or false, for each of {len(events)} events")
-    for name in window.initial:
-        if name not in cuts.state or np.shape(cuts.state[name]) != (len(events.first),):
-            raise TypeError(
-                f"{window}: cuts: state must have {name!r} with a value for each of {len(events.first)} keys"
-            )
-    return cuts
 
 
 def _latest(timeline: Timeline, batch: _Batch, origin: Ints, span: Span) -> Ints:
