@@ -145,9 +145,10 @@ def _hold(
         table, dropped = slice_behind(state, events, too_late, measure.frozen)
         taken.slices.append((state, table))
         taken.drop(dropped, place)
-    if measure.updates and bool((behind & ~too_late).any()):
+    if measure.updates:
         table, _ = slice_behind(state, events, behind, measure.frozen)
-        taken.changes[state.group.identity] = _change(state, table, measure)
+        if table.height:
+            taken.changes[state.group.identity] = _change(state, table, measure)
 
 
 def _change(state: GroupState, table: pl.DataFrame, measure: Measure) -> Change:

@@ -124,7 +124,7 @@ class Ordering:
     @property
     def initial(self) -> dict[str, Any]:
         """A key's row in the ledger before its first event; `frozen` are the events that no late one comes before."""
-        found: dict[str, Any] = {"count": 0, "last": INT64_MIN, "frozen": 0}
+        found: dict[str, Any] = {"count": 0, "last": INT64_MIN, "start": INT64_MIN, "frozen": 0}
         found |= {origin_column(since): 0 for since in self.origins}
         return found | {f"{line.name}.{name}": value for line in self.lines for name, value in line.carried.items()}
 
@@ -175,9 +175,15 @@ class Ordering:
         cut[first] = opens
         for since, grids in self.grids.items():
             cut[batch.on_grids(grids, self._origin(batch, since))] = True
-        now = {"count": known["count"] + sizes, "last": time[batch.ends - 1], "frozen": frozen}
+        # where queries have gone and edges with them, a slice may begin before the one before it: then as that one
+        last = batch.ends - 1
+        start = np.maximum(before[number[last]], known["start"])
+        now = {"count": known["count"] + sizes, "last": time[last], "start": start, "frozen": frozen}
+        last = np.maximum(first + done, 1) - 1
+        start = np.maximum(before[number[last]], known["start"])
         settled = {"count": known["count"] + done, "frozen": frozen}
-        settled["last"] = np.where(done > 0, time[np.maximum(first + done, 1) - 1], known["last"])
+        settled["last"] = np.where(done > 0, time[last], known["last"])
+        settled["start"] = np.where(done > 0, start, known["start"])
         for one in driven:
             now |= one.after(sizes)
             settled |= self._carried(one, batch, done)
@@ -194,7 +200,7 @@ class Ordering:
         key = batch.key[at]
         columns = {name: batch.keys[name].gather(key) for name in self.schema.keys}
         columns |= {
-            "slice_start": pl.Series(before[number[at]]),
+            "slice_start": pl.Series(np.maximum(before[number[at]], known["start"][key])),
             "barred": pl.zeros(len(at), pl.Int32, eager=True),
             "first": pl.Series(time[at]),
             "last": pl.Series(time[np.append(at[1:], len(time)) - 1]),
