@@ -220,11 +220,47 @@ def state(scale: float, runs: int) -> Iterator[Line]:
     yield Line("snapshot after 10M events / after 1M", sizes["10M"] / sizes["1M"], 0.99, 1.01, note=note)
 
 
+def ordering(scale: float, runs: int) -> Iterator[Line]:
+    """Lines 9 to 14: windows that need the order of events, against time windows over the same events."""
+    size = int(10_000_000 * scale)
+    parts = batches(stream(size, 10, 10))
+    rng = np.random.default_rng(5)
+    marked = [part.with_columns(cut=pl.Series(rng.random(part.height) < 0.001)) for part in parts]
+    alone = [part.drop("key") for part in parts]
+    slow = stream(size, 100, 1).drop("key")
+    in_order, late = batches(slow), batches(shuffled(slow, 0.2, 2 * SECOND))
+    n = max(10, int(10_000 * scale))
+    found = best(
+        runs,
+        time=lambda: run(parts, one_window()),
+        large=lambda: run(alone, counted(100 * n)),
+        small=lambda: run(alone, counted(n)),
+        thousand=lambda: run(alone, counted(*(n * k for k in range(1, 1001)))),
+        punctuated=lambda: run(marked, [wr.Query("p", wr.punctuated(end="cut"), AGGREGATES, by="key")]),
+        latest=lambda: run(parts, [wr.Query("l", wr.latest(100, every="1 second"), AGGREGATES, by="key")]),
+        in_order=lambda: run(in_order, counted(n)),
+        late=lambda: run(late, counted(n), "2 seconds"),
+    )
+    for what, name, against, least in (
+        ("counting 1M / time window", "large", "time", 0.6),
+        ("counting 10k / time window", "small", "time", 0.6),
+        ("counting 10k, 20% out of order within 2 s / in order", "late", "in_order", 0.2),
+        ("1,000 counting windows / one", "thousand", "small", 0.6),
+        ("punctuated, a cut every 1,000 events / time window", "punctuated", "time", 0.3),
+        ("latest(100, every 1 s) / time window", "latest", "time", 0.3),
+    ):
+        yield Line(what, found[against] / found[name], least, seconds=_only(found, against, name))
+
+
+def counted(*lengths: int) -> list[wr.Query]:
+    return [wr.Query(f"c{n}", wr.counting(n), AGGREGATES) for n in lengths]
+
+
 def _only(found: dict[str, float], *names: str) -> dict[str, float]:
     return {name: found[name] for name in names}
 
 
-WORKLOADS = {work.__name__: work for work in (slicing, assembly, sliding, quantiles, state)}
+WORKLOADS = {work.__name__: work for work in (slicing, assembly, sliding, quantiles, state, ordering)}
 
 
 def machine() -> dict[str, str | int | None]:
