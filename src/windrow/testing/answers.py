@@ -14,6 +14,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+import polars as pl
+
 from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.testing.expressions import evaluate
 from windrow.windows import INT64_MAX, INT64_MIN
@@ -166,15 +168,12 @@ def _last(values: Values) -> Any:
 
 def _place(asked: Aggregate, rows: Sequence[Row], at: int) -> Any:
     """The first or the last value, and with `nulls=True` even when it is null."""
-    values = [evaluate(asked.inputs[0], row) for row in rows]
-    held = values if asked.param("nulls") else [value for value in values if value is not None]
+    held = _collect(asked, rows)
     return held[at] if held else None
 
 
 def _collect(asked: Aggregate, rows: Sequence[Row]) -> Values:
-    """All values in the order of the rows, and with `nulls=True` the nulls too."""
-    values = [evaluate(asked.inputs[0], row) for row in rows]
-    return values if asked.param("nulls") else [value for value in values if value is not None]
+    return [evaluate(asked.inputs[0], row) for row in rows] if asked.param("nulls") else values_of(asked, rows)
 
 
 def _arg(asked: Aggregate, rows: Sequence[Row], choose: Callable[..., Any]) -> Any:
@@ -243,8 +242,19 @@ def _top_k(values: Values, k: int) -> list[dict[str, Any]] | None:
 
 
 def _lowered(asked: Aggregate, rows: Sequence[Row]) -> Any:
-    """A user's own aggregate: all values of the window lifted at once, in their order, and lowered."""
-    raise NotImplementedError(f"{asked.function}: the oracle has no answer for it yet")
+    """A user's own aggregate: all values of the window lifted at once, in their order, and lowered; nothing merged."""
+    monoid = monoid_of(asked)(**dict(asked.params))
+    values = [[evaluate(one, row) for one in asked.inputs] for row in rows]
+    held = [several for several in values if None not in several]
+    state = monoid.lift(*(pl.Series(column, strict=False) for column in zip(*held, strict=True))) if held else None
+    if state is None:
+        return None
+    whole = isinstance(monoid.state, Mapping)
+    fields = {
+        name: pl.Series([one.to_list() if isinstance(one, pl.Series) else one], dtype=monoid.columns[name])
+        for name, one in (state if whole else {"state": state}).items()
+    }
+    return monoid.lower(fields if whole else fields["state"]).to_list()[0]
 
 
 def _of_values(function: Callable[[Values], Any]) -> Callable[[Aggregate, Sequence[Row]], Any]:

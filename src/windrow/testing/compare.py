@@ -25,7 +25,7 @@ from typing import Any
 from windrow.aggregates import Aggregate
 from windrow.ordered import Counting, DataDrivenWindow, Latest
 from windrow.query import Query
-from windrow.testing.answers import answer, canonical, counts, is_nan, neighbours, numbers_of, values_of
+from windrow.testing.answers import answer, canonical, counts, is_nan, monoid_of, neighbours, numbers_of, values_of
 from windrow.testing.expressions import evaluate
 from windrow.testing.oracle import microseconds
 from windrow.windows import Session
@@ -145,6 +145,8 @@ def allowance(asked: Aggregate, expected: Any, events: Events = ()) -> float:
     """How far a number may be from the expected one; 0 where it must be equal."""
     if asked.parts:
         return _formula_allowance(asked, expected, events)
+    if monoid_of(asked) is not None:
+        return _relative_rule(asked, abs(float(expected)), events) if isinstance(expected, float) else 0.0
     rule = _RULES.get(asked.function)
     if rule is None or (asked.function == "sum" and not isinstance(expected, float)):
         return 0.0

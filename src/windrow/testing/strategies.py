@@ -71,12 +71,12 @@ AGGREGATES: tuple[Aggregate, ...] = tuple(
                 "collect(x)",
                 "collect(s, true)",
             ),
-            *(("collect(x)", "collect(y)", "collect(s, true)", "collect(b)") if "collect" in FUNCTIONS else ()),
             *("arg_min(s, of=x)", "arg_min(x, of=y)", "arg_max(s, of=x)", "arg_max(t, of=y)", "arg_max(x, of=s)"),
             *("m4(x)", "m4(y)", "median(x)", "median(y)", "median(z)", "quantile(x, 0.25)", "quantile(y, 0.9)"),
             *("quantile(y, 0)", "quantile(x, 1)", "mode(x)", "mode(y)", "mode(s)", "mode(b)"),
             *("distinct(x)", "distinct(y)", "distinct(s)", "distinct(b)", "distinct(z)"),
             *("sum(x) / count(y)", "max(x) - min(x) + 1", "mean(y) + stddev_pop(y)", "sum(z) / count()"),
+            *(("collect(x)", "collect(s, true)", "collect(y)", "collect(b)") if "collect" in FUNCTIONS else ()),
         ),
     )
 )

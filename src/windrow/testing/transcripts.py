@@ -94,7 +94,7 @@ class Transcript:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What not every runtime can do: `updates`, `add`, `remove`, `bad_events`, `late` (dropped), `partial`."""
+        """What not every runtime can do: `updates`, `add`, `remove`, `bad_events`, `late` (drops), `partial`."""
         found = {step.action for step in self.steps} & {"add", "remove"}
         if any(step.details.get("counted", {}).get("dropped") for step in self.steps):
             found.add("late")
