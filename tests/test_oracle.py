@@ -27,6 +27,7 @@ from windrow.testing.answers import answer
 from windrow.testing.own import Filled, Uneven
 from windrow.testing.sequences import latest as latest_of
 from windrow.testing.sequences import stretches, windows_at
+from windrow.testing.standing import needs_order
 from windrow.testing.transcripts import Step, read, run_step, window_of
 from windrow.windows import INT64_MAX, INT64_MIN, cumulating, session, sliding, tumbling
 
@@ -142,6 +143,30 @@ def test_a_data_driven_window_of_one_s_own() -> None:
     assert (rest["k"], *bounds([rest])[0], rest["sum(x)"]) == ("a", 3, 4, 3)
 
 
+def test_aggregates_of_one_s_own() -> None:
+    rows = [
+        {"t": 2, "x": 3, "w": 5},
+        {"t": 1, "x": 2, "w": None},
+        {"t": 1, "x": None, "w": 1},
+        {"t": 3, "x": 4, "w": 1},
+    ]
+    query = Query("q", tumbling(10), ["chained(x)", "sum_of_products(x, w)", "sum_of_products(w, x * 0) + count()"])
+    (row,) = recompute(rows, [query])
+    assert [row[asked.name] for asked in query.aggregates] == ["2;3;4;", 19, 4]
+    (row,) = recompute(rows[2:3], [query])
+    assert [row[asked.name] for asked in query.aggregates] == [None, None, None]
+
+
+def test_an_aggregate_that_does_not_commute_takes_no_late_event() -> None:
+    ordered, plain = (Query(name, tumbling(10), f"{name}(x)") for name in ("chained", "collect"))
+    assert (needs_order(ordered), needs_order(plain)) == (True, False)
+    oracle = Oracle([ordered, plain])
+    oracle.push([{"t": 5, "x": 1}])
+    oracle.push([{"t": 4, "x": 2}, {"t": 5, "x": 3}])
+    assert [row.get("chained(x)") or row.get("collect(x)") for row in oracle.finish()] == ["1;3;", [2, 1, 3]]
+    assert (oracle.late, oracle.dropped) == (1, 1)
+
+
 @given(letters=st.text("oseb", max_size=25))
 def test_our_data_driven_windows_say_the_same_cuts(letters: str) -> None:
     for window in PATTERNS:
@@ -253,6 +278,9 @@ def of(text: str, *values: Any) -> Any:
         ("approx_quantile(x, 0.5)", (math.nan,), None),
         ("approx_distinct(x)", ("", "a", "a", "b"), 2),
         ("top_k(x, 1)", (2, 1, 2, 1), [{"value": 1, "count": 2}]),
+        ("collect(x)", (2, None, 1), [2, 1]),
+        ("collect(x, true)", (2, None, 1), [2, None, 1]),
+        ("collect(x)", (None,), []),
     ],
 )
 def test_aggregates_where_doubles_would_err(text: str, values: tuple[Any, ...], expected: Any) -> None:

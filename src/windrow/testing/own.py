@@ -1,13 +1,15 @@
-"""Windows as a user would write them, one of each base class, for properties and the oracle's tests."""
+"""Windows and aggregates as a user would write them, of each base class, for properties and the oracle's tests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import polars as pl
 
+from windrow.monoids import Monoid
 from windrow.ordered import Array, Cuts, DataDrivenWindow, OrderedEvents
 from windrow.windows import ContextFreeWindow, Times
 
@@ -47,3 +49,38 @@ class Filled(DataDrivenWindow):
             if so_far[key] >= self.most:
                 ends[at], so_far[key] = True, 0
         return Cuts(events.before(ends, ~state["open"]), ends, nowhere, {"so_far": so_far})
+
+
+class SumOfProducts(Monoid):
+    """Σ x·y, from two inputs; the order does not matter, and what came before can be taken off."""
+
+    state: ClassVar[Any] = {"n": pl.Int64, "total": pl.Int64}
+    invertible = True
+
+    def lift(self, x: pl.Series, w: pl.Series) -> dict[str, Any]:
+        return {"n": len(x), "total": (x * w).sum()}
+
+    def merge(self, a: dict[str, pl.Series], b: dict[str, pl.Series]) -> dict[str, pl.Series]:
+        return {name: a[name] + b[name] for name in a}
+
+    def unmerge(self, whole: dict[str, pl.Series], before: dict[str, pl.Series]) -> dict[str, pl.Series]:
+        return {name: whole[name] - before[name] for name in whole}
+
+    def lower(self, state: dict[str, pl.Series]) -> pl.Series:
+        return state["total"]
+
+
+class Chained(Monoid):
+    """All values as text, one after the other: the order matters."""
+
+    state: ClassVar[Any] = pl.String
+    commutative = False
+
+    def lift(self, x: pl.Series) -> str:
+        return "".join(f"{value};" for value in x.to_list())
+
+    def merge(self, a: pl.Series, b: pl.Series) -> pl.Series:
+        return a + b
+
+    def lower(self, state: pl.Series) -> pl.Series:
+        return state
