@@ -556,7 +556,6 @@ def test_the_example_of_a_running_total_runs() -> None:
     assert printed("running_total") == ["ann | 30 50 | 40 10 | 70 90 | 20, 310 in all", "bob | 100 5, 105 in all"]
 
 
-@pytest.mark.skip(reason="engine part pending")
 def test_a_budget_in_the_engine() -> None:
     """A window is emitted once the event that ends it is final; the open ones are not, as with punctuated windows."""
     window = loaded("running_total").Budget("amount", 100)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import windrow as wr
 from windrow import intake, operators
 from windrow import results as results_module
+from windrow.ordering import Ordering
 from windrow.testing import Oracle, differences, recompute
 from windrow.testing.strategies import AGGREGATES, ORDERED, SCHEMA, Row, Stream, frame, query_sets, streams, tables
 from windrow.testing.transcripts import Step, run_step
@@ -234,9 +235,18 @@ def test_the_check_catches_a_wrong_merge(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_check_catches_a_lost_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = intake.slice
-    monkeypatch.setattr(intake, "slice", lambda *given: whole(*given).filter(pl.col("slice_start") != 4))
+    lost = pl.col("slice_start") != 4
+    whole, ordered = intake.slice, Ordering._lifted
+    monkeypatch.setattr(intake, "slice", lambda *given: whole(*given).filter(lost))
+    unordered = replace(_PLAIN, queries=tuple(query for query in _PLAIN.queries if not query.needs_order))
+    assert any("count() is 4, not 6" in line for line in disagreements(unordered))
+    monkeypatch.setattr(Ordering, "_lifted", lambda *given: _emptied(ordered(*given), lost))
     assert any("count() is 4, not 6" in line for line in disagreements(_PLAIN))
+
+
+def _emptied(table: pl.DataFrame, keep: pl.Expr) -> pl.DataFrame:
+    """Slices that have lost what they count."""
+    return table.with_columns(pl.when(keep).then(pl.col("count().count")).otherwise(0))
 
 
 def test_the_check_catches_a_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:

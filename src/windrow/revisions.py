@@ -69,6 +69,7 @@ class Revisions:
         """Remember revisions; with `upto`, of sessions that are open again."""
         ends = pl.Series([None], dtype=pl.Int64).new_from_index(0, ids.height) if upto is None else upto
         fresh = ids.with_columns(pl.Series("revision", revision, dtype=pl.Int64), ends.alias("upto"))
+        fresh = fresh.unique(ids.columns, keep="first", maintain_order=True)  # a timeline may end twice
         if self.table is not None:
             rest = join_keys(self.table, ids, ids.columns, "anti")
             fresh = pl.concat([rest.select(fresh.columns), fresh])

@@ -245,7 +245,7 @@ class Sequences:
             comes = (known["last"] // window.every + 1) * window.every > frozen  # a boundary after the last event
             position = np.maximum(known["count"] - origin - window.n + np.where(comes, 0, 1), 0)
         key = np.flatnonzero(position + origin < known["count"])
-        at = rows.first_position(key, (position + origin)[key])
+        at = rows.first_position(key, (position + origin + 1)[key]) - 1  # the slice that holds it
         return bool((rows.first[at] < timeline.until).any())
 
 

@@ -150,6 +150,7 @@ class GroupState:
         if change is not None:
             yield from self._revised(rows, change, span.before, ordered)
         yield from self._emit(rows, self.assembler.due(rows, span.before, span.now), ordered)
+        before = Revisions(self.revisions.table)  # timelines that differ in their end only are told the same
         for view, timelines in self.session_views(rows):
             for found in sessions(view.runs, timelines):
                 place = self.group.timelines[found.timeline]
@@ -160,7 +161,7 @@ class GroupState:
                     yield from self._emit(view, session_windows(place, found.take(closes)), ordered)
                 else:
                     told = change.told.get((found.timeline, ordered))
-                    yield from self._changed_sessions(view, place, found, told, span.now, ordered)
+                    yield from self._changed_sessions(view, place, found, told, before, span.now, ordered)
 
     def _emit(self, rows: Rows, windows: Windows, ordered: bool | None) -> Iterator[Emitted]:
         """Windows that are due: new, unless a late event opened them again."""
@@ -212,14 +213,15 @@ class GroupState:
         place: int,
         found: Sessions,
         told: pl.DataFrame | None,
+        revisions: Revisions,
         now: int,
         ordered: bool | None,
     ) -> Iterator[Emitted]:
         """Sessions that are closed and not as they were told; and those told that are no more."""
         windows = session_windows(place, found)
         ids = self.revisions.ids(view, windows, self.assembler.timelines, None, ordered)
-        told = self.revisions.with_reopened(told, ids, found.timeline, ordered)
-        known = np.maximum(self.revisions.of(told.select(ids.columns)), 0)
+        told = revisions.with_reopened(told, ids, found.timeline, ordered)
+        known = np.maximum(revisions.of(told.select(ids.columns)), 0)
         told = told.with_columns(pl.Series("known", known))
         gone = join_keys(told, ids, ids.columns, "anti")
         if gone.height:
@@ -238,7 +240,7 @@ class GroupState:
         changed = ~is_open & ~same.fill_null(False).to_numpy()
         if not changed.any():
             return
-        revision = before["known"].fill_null(pl.Series(self.revisions.of(ids))).to_numpy() + 1
+        revision = before["known"].fill_null(pl.Series(revisions.of(ids))).to_numpy() + 1
         self.revisions.set(ids.filter(pl.Series(changed)), revision[changed])
         for answers in self.assembler.answers(view, windows, {None: changed}, ordered):
             yield Emitted(view, windows, answers, revision)
