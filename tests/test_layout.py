@@ -27,7 +27,7 @@ LAYERS = {
     "plan": {"plan"},
     "kernels": {
         *("slices", "slicing", "irregular", "sessions", "assembly", "revisions", "state", "late", "repeats"),
-        *("binding", "measures", "intake", "results", "driving", "ordering", "ordered_state", "sequences"),
+        *("binding", "measures", "intake", "results", "driving", "waiting", "ordering", "ordered_state", "sequences"),
     },
     "runtimes": {"engine", "snapshots", "tables", "spark", "nodes"},
     "interface": {"__init__"},

@@ -330,13 +330,16 @@ class Engine:
             for name, mark in moves.items():
                 self._measures[name].watermark = mark
             return self._nothing()
-        emitted: list[Emitted] = []
+        steps = []
         for identity, state in bound.states.items():
             name = state.group.source.measure
             span = self._measures[name].span(moves.get(name, self._measures[name].watermark))
             change = changes.get(identity)
-            if change is None and (span.now == span.before or not state.may_be_due(span)):
-                continue
+            if change is not None or (span.now != span.before and state.may_be_due(span)):
+                state.stage(span)
+                steps.append((state, span, change))
+        emitted: list[Emitted] = []
+        for state, span, change in steps:
             emitted.extend(state.step(span, change, partial))
         for name, mark in moves.items():
             self._measures[name].watermark = mark

@@ -62,7 +62,7 @@ def run_numbers(frame: pl.DataFrame, columns: Sequence[str]) -> npt.NDArray[np.i
 
 
 def join_keys(
-    left: pl.DataFrame, right: pl.DataFrame, on: Sequence[str], how: Literal["left", "anti", "inner"]
+    left: pl.DataFrame, right: pl.DataFrame, on: Sequence[str], how: Literal["left", "anti", "inner", "semi"]
 ) -> pl.DataFrame:
     """Join on key columns in the order of `left`; null equals null, NaN equals NaN, -0.0 equals 0.0.
 

@@ -26,18 +26,29 @@ from windrow.ordering import Ledger, Ordering, Sliced
 from windrow.plan import Timeline
 from windrow.revisions import Emitted
 from windrow.sequences import Found, OrderedRows, Progress, Sequences, digests
-from windrow.state import Change, GroupState, Told, codes
-from windrow.windows import INT64_MAX
+from windrow.slices import merge
+from windrow.state import JOIN_FROM, Change, GroupState, Told, codes
+from windrow.waiting import Waiting
+from windrow.windows import INT64_MAX, INT64_MIN
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """A step's slices, and the events that go on waiting."""
+
+    waiting: Waiting
+    sliced: Sliced
 
 
 @dataclass
 class OrderedState(GroupState):
     def __post_init__(self) -> None:
-        self.waiting: list[pl.DataFrame] = []
         self.held: pl.DataFrame | None = None  # final, but not done with; in order
         self.emitted: pl.DataFrame | None = None  # with `updates`: the windows in the order that may be told again
         self._recent = self.schema.empty()  # the slices of events that are held, and those that this step has made
+        self._staged: _Staged | None = None
         super().__post_init__()
+        self.waiting = Waiting(self.ordering.time)
 
     def prepare(self) -> None:
         super().prepare()
@@ -54,15 +65,14 @@ class OrderedState(GroupState):
 
     def hold(self, events: pl.DataFrame) -> None:
         """Take events in until the watermark has passed them."""
-        if events.height:
-            self.waiting.append(events.select(*self.ordering.needed))
+        self.waiting = self.waiting.with_more(events.select(*self.ordering.needed))
 
-    def events_waiting(self) -> list[pl.DataFrame]:
-        return self.waiting
+    def events_waiting(self) -> pl.DataFrame | None:
+        return self.waiting.frame()
 
     @property
     def held_events(self) -> int:
-        return sum(events.height for events in self.waiting) + (0 if self.held is None else self.held.height)
+        return len(self.waiting) + (0 if self.held is None else self.held.height)
 
     def _whole(self) -> pl.DataFrame:
         if not self._recent.height:
@@ -73,8 +83,9 @@ class OrderedState(GroupState):
         _ = self.rows  # nothing is pending
         found = super().tables() | {"slices": self._table, "recent": self._recent}
         found |= {"base": self.base.table, "now": self.now.table}
-        if self.waiting:
-            found["waiting"] = pl.concat(self.waiting)
+        waiting = self.waiting.frame()
+        if waiting is not None:
+            found["waiting"] = waiting
         if self.held is not None:
             found["held"] = self.held
         return found if self.emitted is None else found | {"emitted": self.emitted}
@@ -86,7 +97,8 @@ class OrderedState(GroupState):
         self._recent = self.schema.conform(tables["recent"])
         self.base.load(tables["base"])
         self.now.load(tables["now"])
-        self.waiting = [self.ordering.conform(tables["waiting"])] if "waiting" in tables else []
+        if "waiting" in tables:
+            self.waiting = Waiting(self.ordering.time).with_more(self.ordering.conform(tables["waiting"]))
         self.held = self.ordering.conform(tables["held"]) if "held" in tables else None
         self.emitted = tables.get("emitted")
 
@@ -100,12 +112,38 @@ class OrderedState(GroupState):
     # --- a step -------------------------------------------------------------------------------------------------
 
     def may_be_due(self, span: Span) -> bool:
-        return bool(self.waiting) or self.held is not None or span.now == INT64_MAX or super().may_be_due(span)
+        return len(self.waiting) > 0 or self.held is not None or span.now == INT64_MAX or super().may_be_due(span)
+
+    def stage(self, span: Span) -> None:
+        """Put the events in order that the watermark passes, and slice them; nothing is changed yet."""
+        self._staged = None
+        final, late, rest = self.waiting.older(span.now, span.before)
+        if final is None and (self.held is None or (span.was_frozen == span.frozen and not self.ordering.most)):
+            return
+        parts = [part for part in (self.held, final) if part is not None]
+        events = pl.concat(parts) if len(parts) > 1 else parts[0]
+        if late is not None:
+            late = np.append(np.zeros(events.height - len(late), np.bool_), late)
+        self._staged = _Staged(rest, self.ordering.slice(events, late, self.base, span))
+
+    def _take_staged(self) -> Sliced | None:
+        """Go on with the slices that are staged."""
+        staged, self._staged = self._staged, None
+        if staged is None:
+            return None
+        sliced, self.waiting = staged.sliced, staged.waiting
+        self._recent, self._rows, self.held = sliced.table, None, sliced.held
+        self.base.set(sliced.keys, sliced.settled)
+        if self.held is None:
+            self.now.table = self.base.table
+        else:
+            self.now.set(sliced.keys, sliced.now)
+        return sliced
 
     def step(self, span: Span, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
-        before = self.now.copy()
-        sliced = self._slice(span)
-        if change is not None or self._is_due(sliced, before, span):
+        before, was_held = self.now.copy(), self.held is not None
+        sliced = self._take_staged()
+        if change is not None or self._is_due(sliced, before if was_held else None, span):
             self._next_close = INT64_MAX
             rows = self.rows
             in_order = _in_order(rows)
@@ -122,41 +160,7 @@ class OrderedState(GroupState):
         else:
             self._settle(sliced)
 
-    def _slice(self, span: Span) -> Sliced | None:
-        """Put the events in order that the watermark has passed, and slice them."""
-        final, late = self._final(span)
-        if final is None and (self.held is None or (span.was_frozen == span.frozen and not self.ordering.most)):
-            return None
-        parts = [part for part in (self.held, final) if part is not None]
-        events = pl.concat(parts) if len(parts) > 1 else parts[0]
-        if late is not None:
-            late = np.append(np.zeros(events.height - len(late), np.bool_), late)
-        sliced = self.ordering.slice(events, late, self.base, span)
-        self._recent, self._rows, self.held = sliced.table, None, sliced.held
-        self.base.set(sliced.keys, sliced.settled)
-        if self.held is None:
-            self.now.table = self.base.table
-        else:
-            self.now.set(sliced.keys, sliced.now)
-        return sliced
-
-    def _final(self, span: Span) -> tuple[pl.DataFrame | None, Mask | None]:
-        """The waiting events that the watermark passes, and which of them are late, if any is."""
-        if not self.waiting:
-            return None, None
-        waiting = pl.concat(self.waiting) if len(self.waiting) > 1 else self.waiting[0]
-        time = waiting[self.ordering.time]
-        if time.is_sorted():
-            count = int(time.search_sorted(span.now, "left"))
-            final, rest = waiting[:count], waiting[count:]
-        else:
-            is_final = time < span.now
-            final, rest = waiting.filter(is_final), waiting.filter(~is_final)
-        self.waiting = [rest] if rest.height else []
-        late = final[self.ordering.time].to_numpy() < span.before
-        return (final if final.height else None), (late if late.any() else None)
-
-    def _is_due(self, sliced: Sliced | None, before: Ledger, span: Span) -> bool:
+    def _is_due(self, sliced: Sliced | None, before: Ledger | None, span: Span) -> bool:
         """Whether a step has anything to say; cheap, before slices are merged."""
         if sliced is not None:
             self._may_close(sliced.table)
@@ -164,8 +168,8 @@ class OrderedState(GroupState):
             return True
         if sliced is None:
             return False
-        progress = Progress(before.at(sliced.keys), sliced.now, sliced.changed)
-        return self.sequences.any_complete(progress)
+        known = sliced.known if before is None else before.at(sliced.keys)
+        return self.sequences.any_complete(Progress(known, sliced.now, sliced.changed))
 
     def _settle(self, sliced: Sliced | None) -> None:
         """Let slices whose events are done with join the others."""
@@ -266,15 +270,14 @@ class OrderedState(GroupState):
         _ = self.rows
         settled = Rows(self._table, self.schema)
         if len(settled):
-            keep = self._needed(settled, frozen)
-            if self.sequences and not keep.all():
-                in_order = OrderedRows(self._table.filter(pl.col("position") >= 0), self.schema)
-                inside = settled.table["position"].to_numpy() >= 0
+            needed = settled.start >= self.assembler.horizon(settled, frozen)
+            inside = self._table["position"].to_numpy() >= 0
+            if self.sequences and not needed.all() and inside.any():
+                in_order = OrderedRows(self._table.filter(pl.Series(inside)), self.schema)
                 known = self.now.at(in_order.keys)
-                if len(in_order):
-                    keep[inside] |= self.sequences.needed(in_order, known, self.schema.digests)
-            if not keep.all():
-                self._table, self._rows = self._table.filter(pl.Series(keep)), None
+                needed[inside] |= self.sequences.needed(in_order, known, self.schema.digests)
+            self._keep(settled, needed, needed | self._in_sessions(settled, frozen), inside)
+        self._forget_keys()
         self._forget(frozen)
         if self.emitted is not None:
             ended = self.now.at(self.emitted.select(*self.schema.keys))["frozen"]
@@ -287,6 +290,35 @@ class OrderedState(GroupState):
         if self.emitted is not None and self.sequences.latest:
             lines = [timeline.line for timeline, _ in self.sequences.latest]
             self.emitted = self.emitted.filter(~pl.col("line").is_in(lines) | (pl.col("end") > frozen))
+
+    def _keep(self, rows: Rows, needed: Mask, keep: Mask, inside: Mask) -> None:
+        """Keep some slices; those in the order that only open sessions need are joined once they are many."""
+        table = self._table
+        old = keep & ~needed & inside & table["fresh"].to_numpy()
+        join = int(old.sum()) > max(JOIN_FROM, len(rows) // 4)
+        if join:
+            points = np.append(INT64_MIN, self.edges.points)
+            start = np.where(old, points[np.searchsorted(points, rows.start, "right") - 1], rows.start)
+            table = table.with_columns(pl.Series("slice_start", start), pl.col("fresh") & ~pl.Series(old))
+        if not keep.all():
+            table = table.filter(pl.Series(keep))
+        if join or not keep.all():
+            self._table, self._rows = merge([table], self.schema) if join else table, None
+
+    def _forget_keys(self) -> None:
+        """Forget keys of which nothing is left, where no window counts or carries anything for them."""
+        live = self._table.height + (0 if self.held is None else self.held.height)
+        if (
+            self.ordering.grids
+            or self.ordering.lines
+            or not self.schema.keys
+            or self.now.table.height < 2 * live + 1024
+        ):
+            return
+        left = [self._table, *([] if self.held is None else [self.held])]
+        keys = pl.concat([part.select(*self.schema.keys) for part in left]).unique()
+        for ledger in (self.base, self.now):
+            ledger.table = join_keys(ledger.table, keys, list(self.schema.keys), "semi")
 
     def is_over(self, place: int, frozen: int) -> bool:
         timeline = self.assembler.timelines[place]

@@ -87,6 +87,7 @@ class Sliced:
     is_done: Mask  # for each slice: its events are no longer held
     held: pl.DataFrame | None  # the events that still are, in order
     keys: pl.DataFrame
+    known: dict[str, Array]  # the ledger before them
     settled: dict[str, Array]  # the ledger up to the events that are held
     now: dict[str, Array]  # the ledger after all events
     changed: Ints  # the position of the key's first late event, INT64_MAX where none is
@@ -217,7 +218,7 @@ class Ordering:
             changed[batch.key[places]] = batch.position(places)
         rest = ramp(sizes - done) + np.repeat(first + done, sizes - done)
         held = events[rest if place is None else place.gather(rest)] if len(rest) else None
-        return Sliced(table, at < (first + done)[key], held, batch.keys, settled, now, changed)
+        return Sliced(table, at < (first + done)[key], held, batch.keys, known, settled, now, changed)
 
     def _origin(self, batch: _Batch, since: int) -> Ints:
         """For each key how many of its events are older than a query."""

@@ -59,12 +59,13 @@ class GroupState:
         """Go on where the state of an earlier plan stands: what this plan does not know is dropped."""
         self.bars, self.revisions = other.bars, other.revisions
         self.load({"slices": other.rows.table})
-        for events in other.events_waiting():
-            self.absorb(slice(events, self.group.source.measure, self.edges, self.schema))
+        waiting = other.events_waiting()
+        if waiting is not None:
+            self.absorb(slice(waiting, self.group.source.measure, self.edges, self.schema))
 
-    def events_waiting(self) -> list[pl.DataFrame]:
-        """Events that are in no slice yet."""
-        return []
+    def events_waiting(self) -> pl.DataFrame | None:
+        """Events that are in no slice yet; None if there are none."""
+        return None
 
     def tables(self) -> dict[str, pl.DataFrame]:
         """Everything that it knows, as tables by name; `load` takes them back."""
@@ -136,6 +137,9 @@ class GroupState:
         """Whether any window can end in a step; cheap, before slices are merged."""
         closes = bool(self.session_timelines) and span.now > self._next_close
         return closes or self.assembler.any_end(span.before, span.now)
+
+    def stage(self, span: Span) -> None:
+        """Do what may fail in a step, before any group takes its step."""
 
     def step(self, span: Span, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
         """Everything to say when the watermark moves on, after a change within `updates`."""
@@ -285,12 +289,16 @@ class GroupState:
     def _needed(self, rows: Rows, frozen: int) -> Mask:
         """Which rows a window with fixed bounds or a session may still need."""
         keep = rows.start >= self.assembler.horizon(rows, frozen)
-        if not keep.all() and self.session_timelines:
-            if rows.runs.in_order:
-                keep |= needed(rows.runs, self.session_timelines, frozen)
-            else:
-                order = rows.first_order()
-                keep[order] |= needed(rows.by_first().runs, self.session_timelines, frozen)
+        return keep if keep.all() else keep | self._in_sessions(rows, frozen)
+
+    def _in_sessions(self, rows: Rows, frozen: int) -> Mask:
+        """Which rows a session may still need."""
+        if not self.session_timelines:
+            return np.zeros(len(rows), np.bool_)
+        if rows.runs.in_order:
+            return needed(rows.runs, self.session_timelines, frozen)
+        keep = np.zeros(len(rows), np.bool_)
+        keep[rows.first_order()] = needed(rows.by_first().runs, self.session_timelines, frozen)
         return keep
 
     def _forget(self, frozen: int) -> None:
