@@ -3,9 +3,9 @@
     push(batch) ──▶ slices of every group ──▶ the watermark moves ──▶ results
     advance(watermark), finish()              ──────────────────────▶ results
 
-A batch either is taken whole or changes nothing: columns, types and times are checked, and all slices made, before
-any state is touched. The watermark of each measure is the greatest time seen minus the lateness, or what `advance`
-says; it never moves back.
+A batch either is taken whole or changes nothing: columns, types and times are checked before any state is touched, and
+whatever fails later, such as an aggregate of the user's own, leaves the engine as it was. The watermark of each measure
+is the greatest time seen minus the lateness, or what `advance` says; it never moves back.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import polars as pl
@@ -61,6 +62,27 @@ class _Bound:
     binding: Binding
     states: dict[Any, GroupState]
     results: ResultSchema
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _whole_or_not_at_all(method: Callable[Concatenate[Engine, P], R]) -> Callable[Concatenate[Engine, P], R]:
+    """A method that leaves the engine as it was if it fails."""
+
+    @wraps(method)
+    def careful(engine: Engine, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        saved, states = engine._saved()
+        try:
+            return method(engine, *args, **kwargs)
+        except BaseException:
+            engine.__dict__ = saved
+            for state, before in states:
+                state.put_back(before)
+            raise
+
+    return careful
 
 
 class Engine:
@@ -109,6 +131,7 @@ class Engine:
 
     # --- the stream ---------------------------------------------------------------------------------------------
 
+    @_whole_or_not_at_all
     def push(self, batch: Any) -> pl.DataFrame:
         """Take a batch (Arrow, Polars or pandas) and return the results that it makes final."""
         self._open()
@@ -135,7 +158,7 @@ class Engine:
 
         self._bound, self._plan, self._rates = bound, bound.plan, bound.rates  # from here on nothing is refused
         bound.columns |= {name: dtype for name, dtype in frame.schema.items() if name not in bound.columns}
-        self._kept |= taken.kept
+        self._kept = self._kept | taken.kept
         for state, table in taken.slices:
             state.absorb(table)
         for waiting, held in taken.held:
@@ -158,6 +181,7 @@ class Engine:
             moves[name] = measure.after(newest)
         return self._step(moves, taken.changes)
 
+    @_whole_or_not_at_all
     def advance(self, watermark: int | datetime, time: str | None = None) -> pl.DataFrame:
         """Say that no more events older than this are expected, and return the results that this makes final."""
         self._open()
@@ -167,6 +191,7 @@ class Engine:
         moment = self._moment(watermark, name)
         return self._step({name: max(self._measures[name].watermark, moment)}, {})
 
+    @_whole_or_not_at_all
     def finish(self, partial: bool = False) -> pl.DataFrame:
         """The end of the stream: close everything that is open; with `partial`, also what has no end by itself.
 
@@ -176,6 +201,7 @@ class Engine:
         self._finished = True
         return self._step(dict.fromkeys(self._measures, INT64_MAX), {}, partial)
 
+    @_whole_or_not_at_all
     def add(self, query: Query, since: int | datetime | None = None) -> int | datetime | None:
         """Ask one more query from an event time on; returns that time, None for a query that sees everything.
 
@@ -189,6 +215,7 @@ class Engine:
         self._change([*self._entries, Entry(query, begin)])
         return None if begin == INT64_MIN else self._shown(begin, name)
 
+    @_whole_or_not_at_all
     def remove(self, name: str, when: Literal["now", "windows_closed"] = "now") -> None:
         """Stop a query; with `windows_closed`, windows that hold an event already seen are still emitted."""
         self._open()
@@ -265,6 +292,19 @@ class Engine:
 
     # --- how it works -------------------------------------------------------------------------------------------
 
+    def _saved(self) -> tuple[dict[str, Any], list[tuple[GroupState, dict[str, Any]]]]:
+        """What a failure must put back: the engine's fields, and those of its groups."""
+        measures = {name: replace(measure) for name, measure in self._measures.items()}
+        copies: dict[str, Any] = {
+            "_measures": measures,
+            "_late": list(self._late),
+            "_overflowed": Counter(self._overflowed),
+        }
+        if self._bound is None:
+            return self.__dict__ | copies, []
+        copies["_bound"] = replace(self._bound, columns=dict(self._bound.columns))
+        return self.__dict__ | copies, [(state, state.saved()) for state in self._bound.states.values()]
+
     def _open(self) -> None:
         if self._finished:
             raise ValueError("this engine is finished; make a new one")
@@ -330,17 +370,13 @@ class Engine:
             for name, mark in moves.items():
                 self._measures[name].watermark = mark
             return self._nothing()
-        steps = []
+        emitted: list[Emitted] = []
         for identity, state in bound.states.items():
             name = state.group.source.measure
             span = self._measures[name].span(moves.get(name, self._measures[name].watermark))
             change = changes.get(identity)
             if change is not None or (span.now != span.before and state.may_be_due(span)):
-                state.stage(span)
-                steps.append((state, span, change))
-        emitted: list[Emitted] = []
-        for state, span, change in steps:
-            emitted.extend(state.step(span, change, partial))
+                emitted.extend(state.step(span, change, partial))
         for name, mark in moves.items():
             self._measures[name].watermark = mark
         results, overflows = bound.results.build(emitted)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -32,21 +33,12 @@ from windrow.waiting import Waiting
 from windrow.windows import INT64_MAX, INT64_MIN
 
 
-@dataclass(frozen=True)
-class _Staged:
-    """A step's slices, and the events that go on waiting."""
-
-    waiting: Waiting
-    sliced: Sliced
-
-
 @dataclass
 class OrderedState(GroupState):
     def __post_init__(self) -> None:
         self.held: pl.DataFrame | None = None  # final, but not done with; in order
         self.emitted: pl.DataFrame | None = None  # with `updates`: the windows in the order that may be told again
         self._recent = self.schema.empty()  # the slices of events that are held, and those that this step has made
-        self._staged: _Staged | None = None
         super().__post_init__()
         self.waiting = Waiting(self.ordering.time)
 
@@ -82,7 +74,7 @@ class OrderedState(GroupState):
     def tables(self) -> dict[str, pl.DataFrame]:
         _ = self.rows  # nothing is pending
         found = super().tables() | {"slices": self._table, "recent": self._recent}
-        found |= {"base": self.base.table, "now": self.now.table}
+        found |= {"base": self.base.table} | ({} if self.held is None else {"now": self.now.table})
         waiting = self.waiting.frame()
         if waiting is not None:
             found["waiting"] = waiting
@@ -96,11 +88,14 @@ class OrderedState(GroupState):
             return
         self._recent = self.schema.conform(tables["recent"])
         self.base.load(tables["base"])
-        self.now.load(tables["now"])
+        self.now.load(tables.get("now", tables["base"]))
         if "waiting" in tables:
             self.waiting = Waiting(self.ordering.time).with_more(self.ordering.conform(tables["waiting"]))
         self.held = self.ordering.conform(tables["held"]) if "held" in tables else None
         self.emitted = tables.get("emitted")
+
+    def saved(self) -> dict[str, Any]:
+        return super().saved() | {"base": self.base.copy(), "now": self.now.copy()}
 
     def take_over(self, other: GroupState) -> None:
         if not isinstance(other, OrderedState):
@@ -114,24 +109,16 @@ class OrderedState(GroupState):
     def may_be_due(self, span: Span) -> bool:
         return len(self.waiting) > 0 or self.held is not None or span.now == INT64_MAX or super().may_be_due(span)
 
-    def stage(self, span: Span) -> None:
-        """Put the events in order that the watermark passes, and slice them; nothing is changed yet."""
-        self._staged = None
-        final, late, rest = self.waiting.older(span.now, span.before)
+    def _slice(self, span: Span) -> Sliced | None:
+        """Put the events in order that the watermark passes, and slice them."""
+        final, late, self.waiting = self.waiting.older(span.now, span.before)
         if final is None and (self.held is None or (span.was_frozen == span.frozen and not self.ordering.most)):
-            return
+            return None
         parts = [part for part in (self.held, final) if part is not None]
         events = pl.concat(parts) if len(parts) > 1 else parts[0]
         if late is not None:
             late = np.append(np.zeros(events.height - len(late), np.bool_), late)
-        self._staged = _Staged(rest, self.ordering.slice(events, late, self.base, span))
-
-    def _take_staged(self) -> Sliced | None:
-        """Go on with the slices that are staged."""
-        staged, self._staged = self._staged, None
-        if staged is None:
-            return None
-        sliced, self.waiting = staged.sliced, staged.waiting
+        sliced = self.ordering.slice(events, late, self.base, span)
         self._recent, self._rows, self.held = sliced.table, None, sliced.held
         self.base.set(sliced.keys, sliced.settled)
         if self.held is None:
@@ -142,7 +129,7 @@ class OrderedState(GroupState):
 
     def step(self, span: Span, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
         before, was_held = self.now.copy(), self.held is not None
-        sliced = self._take_staged()
+        sliced = self._slice(span)
         if change is not None or self._is_due(sliced, before if was_held else None, span):
             self._next_close = INT64_MAX
             rows = self.rows
@@ -271,12 +258,14 @@ class OrderedState(GroupState):
         settled = Rows(self._table, self.schema)
         if len(settled):
             needed = settled.start >= self.assembler.horizon(settled, frozen)
+            loose = self._in_sessions(settled, frozen)
             inside = self._table["position"].to_numpy() >= 0
             if self.sequences and not needed.all() and inside.any():
                 in_order = OrderedRows(self._table.filter(pl.Series(inside)), self.schema)
                 known = self.now.at(in_order.keys)
-                needed[inside] |= self.sequences.needed(in_order, known, self.schema.digests)
-            self._keep(settled, needed, needed | self._in_sessions(settled, frozen), inside)
+                needed[inside] |= self.sequences.counted(in_order, known, self.schema.digests)
+                loose[inside] |= self.sequences.driven(in_order, known, self.schema.digests)
+            self._keep(settled, needed, needed | loose, inside)
         self._forget_keys()
         self._forget(frozen)
         if self.emitted is not None:
@@ -292,13 +281,18 @@ class OrderedState(GroupState):
             self.emitted = self.emitted.filter(~pl.col("line").is_in(lines) | (pl.col("end") > frozen))
 
     def _keep(self, rows: Rows, needed: Mask, keep: Mask, inside: Mask) -> None:
-        """Keep some slices; those in the order that only open sessions need are joined once they are many."""
+        """Keep some slices; those in the order that only open windows without edges need are joined once many."""
         table = self._table
-        old = keep & ~needed & inside & table["fresh"].to_numpy()
+        bound = np.zeros(len(rows), np.bool_)
+        for line in self.schema.lines or ():
+            mark = table[line].to_numpy()
+            bound[1:] |= mark[1:] != mark[:-1]
+        old = keep & ~needed & inside & ~bound & table["fresh"].to_numpy()
         join = int(old.sum()) > max(JOIN_FROM, len(rows) // 4)
         if join:
             points = np.append(INT64_MIN, self.edges.points)
-            start = np.where(old, points[np.searchsorted(points, rows.start, "right") - 1], rows.start)
+            whole = keep & ~needed & inside
+            start = np.where(whole, points[np.searchsorted(points, rows.start, "right") - 1], rows.start)
             table = table.with_columns(pl.Series("slice_start", start), pl.col("fresh") & ~pl.Series(old))
         if not keep.all():
             table = table.filter(pl.Series(keep))
@@ -307,18 +301,15 @@ class OrderedState(GroupState):
 
     def _forget_keys(self) -> None:
         """Forget keys of which nothing is left, where no window counts or carries anything for them."""
-        live = self._table.height + (0 if self.held is None else self.held.height)
-        if (
-            self.ordering.grids
-            or self.ordering.lines
-            or not self.schema.keys
-            or self.now.table.height < 2 * live + 1024
-        ):
+        parts = [part for part in (self._table, self.held, self.emitted) if part is not None]
+        live = sum(part.height for part in parts)
+        if self.ordering.grids or not self.schema.keys or self.now.table.height < 2 * live + 1024:
             return
-        left = [self._table, *([] if self.held is None else [self.held])]
-        keys = pl.concat([part.select(*self.schema.keys) for part in left]).unique()
+        keys = pl.concat([part.select(*self.schema.keys) for part in parts]).unique()
         for ledger in (self.base, self.now):
-            ledger.table = join_keys(ledger.table, keys, list(self.schema.keys), "semi")
+            carries = ledger.table.filter(~self.ordering.at_rest)
+            rest = join_keys(ledger.table.filter(self.ordering.at_rest), keys, list(self.schema.keys), "semi")
+            ledger.table = pl.concat([carries, rest])
 
     def is_over(self, place: int, frozen: int) -> bool:
         timeline = self.assembler.timelines[place]

@@ -51,8 +51,7 @@ class Ledger:
             found = self.table if self.table.height else pl.DataFrame([{**self.initial}], schema=self.table.schema)
         else:
             found = join_keys(keys, self.table, self.keys, "left")
-        values = found.select(pl.col(name).fill_null(value) for name, value in self.initial.items())
-        return {name: values[name].to_numpy().copy() for name in self.initial}
+        return {name: _filled(found[name], value) for name, value in self.initial.items()}
 
     def copy(self) -> Ledger:
         """As it is now; a ledger's table is never changed, only replaced."""
@@ -74,6 +73,11 @@ class Ledger:
             for name, value in new.items()
         ]
         self.table = table.with_columns(missing).select(self.table.columns).cast(dict(self.table.schema))  # type: ignore[arg-type]
+
+
+def _filled(column: pl.Series, value: Any) -> Array:
+    """An array of its own, with a value where there is none."""
+    return (column.fill_null(value) if column.null_count() else column).to_numpy().copy()
 
 
 _TYPES: dict[type, pl.DataType] = {bool: pl.Boolean(), int: pl.Int64(), float: pl.Float64()}
@@ -128,6 +132,17 @@ class Ordering:
         found: dict[str, Any] = {"count": 0, "last": INT64_MIN, "start": INT64_MIN, "frozen": 0}
         found |= {origin_column(since): 0 for since in self.origins}
         return found | {f"{line.name}.{name}": value for line in self.lines for name, value in line.carried.items()}
+
+    @property
+    def at_rest(self) -> pl.Expr:
+        """Which keys carry nothing on: no window of theirs is open."""
+        carried = {
+            f"{line.name}.{name}": value
+            for line in self.lines
+            for name, value in line.carried.items()
+            if name not in ("number", "started")
+        }
+        return pl.all_horizontal(pl.lit(True), *(pl.col(name) == value for name, value in carried.items()))
 
     def sorted(self, events: pl.DataFrame) -> tuple[pl.Series | None, Ints, pl.DataFrame]:
         """The order of events by key and place (None where they stand in it), how many each key has, and the keys."""
@@ -195,10 +210,12 @@ class Ordering:
         begins = cut.copy()
         begins[first] = True
         begins[(first + done)[done < sizes]] = True
-        for timeline in self.latest:
-            begins[_latest(timeline, batch, self._origin(batch, timeline.since), span)] = True
+        if self.latest:
+            last = np.concatenate((np.flatnonzero(number[1:] != number[:-1]), batch.ends - 1))
+            for timeline in self.latest:
+                begins[_latest(timeline, batch, last, self._origin(batch, timeline.since), span)] = True
         at = np.flatnonzero(begins)
-        key = batch.key[at]
+        key = batch.key_of(at)
         columns = {name: batch.keys[name].gather(key) for name in self.schema.keys}
         columns |= {
             "slice_start": pl.Series(np.maximum(before[number[at]], known["start"][key])),
@@ -215,7 +232,7 @@ class Ordering:
         changed = np.full(len(sizes), INT64_MAX)
         if late is not None:
             places = np.flatnonzero(late if place is None else late[place.to_numpy()])[::-1]
-            changed[batch.key[places]] = batch.position(places)
+            changed[batch.key_of(places)] = batch.position(places)
         rest = ramp(sizes - done) + np.repeat(first + done, sizes - done)
         held = events[rest if place is None else place.gather(rest)] if len(rest) else None
         return Sliced(table, at < (first + done)[key], held, batch.keys, known, settled, now, changed)
@@ -270,9 +287,13 @@ class _Batch:
     def key(self) -> Ints:
         return np.repeat(np.arange(len(self.sizes)), self.sizes)
 
+    def key_of(self, at: Ints) -> Ints:
+        """The keys of the events at these places, which are few beside all."""
+        return np.searchsorted(self.ends, at, "right")
+
     def position(self, at: Ints) -> Ints:
         """The positions of the events at these places."""
-        key = self.key[at]
+        key = self.key_of(at)
         return at - self.first[key] + self.known["count"][key]
 
     def older(self, than: int) -> Ints:
@@ -300,16 +321,16 @@ class _Batch:
         return np.concatenate(found)
 
 
-def _latest(timeline: Timeline, batch: _Batch, origin: Ints, span: Span) -> Ints:
-    """Where the windows of `latest` begin whose boundary the step passes, or that a late event may change."""
+def _latest(timeline: Timeline, batch: _Batch, last: Ints, origin: Ints, span: Span) -> Ints:
+    """Where the windows of `latest` begin whose boundary the step passes, or that a late event may change.
+
+    `last` are each key's last events before an edge: a boundary is one, but not every edge is a boundary.
+    """
     assert isinstance(timeline.window, Latest)
     n, every = timeline.window.n, timeline.window.every
-    cell = batch.time // every
-    is_last = np.append((cell[1:] != cell[:-1]) | (batch.key[1:] != batch.key[:-1]), True)
-    last = np.flatnonzero(is_last)
-    bound = (cell[last] + 1) * every
+    bound = (batch.time[last] // every + 1) * every
     last = last[(bound > span.was_frozen) & (bound <= span.now) & (batch.time[last] >= timeline.since)]
-    key = batch.key[last]
+    key = batch.key_of(last)
     return np.maximum(last + 1 - n, batch.first[key] + np.maximum(origin - batch.known["count"], 0)[key])
 
 

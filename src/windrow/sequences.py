@@ -199,8 +199,8 @@ class Sequences:
         windows = Windows(place[cells.timeline], cells.key, start, cells.end, lo, cells.hi, cells.hi)
         return Found(windows, cells.end, np.zeros(len(lo), np.int64), stop).take(wanted)
 
-    def needed(self, rows: OrderedRows, known: Mapping[str, Array], keep_told: bool) -> Array:
-        """Which rows a window may still need; `known` is the ledger for all keys of the rows."""
+    def counted(self, rows: OrderedRows, known: Mapping[str, Array], keep_told: bool) -> Array:
+        """Which rows a counting window may still need; `known` is the ledger for all keys of the rows."""
         keep = np.zeros(len(rows), np.bool_)
         frozen = known["frozen"] - (1 if keep_told else 0)  # what ends right there may still be told again
         for since, several in self.by_since.items():
@@ -212,6 +212,12 @@ class Sequences:
                 first = np.maximum((frozen - origin - n[part]) // step[part] + 1, 0) * step[part]
                 least = np.minimum(least, first.min(axis=0))
             keep |= rows.position >= (least + origin)[rows.key]
+        return keep
+
+    def driven(self, rows: OrderedRows, known: Mapping[str, Array], keep_told: bool) -> Array:
+        """Which rows a data-driven window may still need."""
+        keep = np.zeros(len(rows), np.bool_)
+        frozen = known["frozen"] - (1 if keep_told else 0)
         for one, place in self.lines:
             found, number = self.runs(rows, one, place)
             of = found.windows.key

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -62,6 +63,19 @@ class GroupState:
         waiting = other.events_waiting()
         if waiting is not None:
             self.absorb(slice(waiting, self.group.source.measure, self.edges, self.schema))
+
+    def saved(self) -> dict[str, Any]:
+        """All that a step may change; tables themselves never change. `put_back` takes it."""
+        copies = {
+            "_pending": list(self._pending),
+            "bars": list(self.bars),
+            "revisions": Revisions(self.revisions.table),
+        }
+        return self.__dict__ | copies
+
+    def put_back(self, saved: dict[str, Any]) -> None:
+        """Be again as it was when it was saved."""
+        self.__dict__ = saved
 
     def events_waiting(self) -> pl.DataFrame | None:
         """Events that are in no slice yet; None if there are none."""
@@ -137,9 +151,6 @@ class GroupState:
         """Whether any window can end in a step; cheap, before slices are merged."""
         closes = bool(self.session_timelines) and span.now > self._next_close
         return closes or self.assembler.any_end(span.before, span.now)
-
-    def stage(self, span: Span) -> None:
-        """Do what may fail in a step, before any group takes its step."""
 
     def step(self, span: Span, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
         """Everything to say when the watermark moves on, after a change within `updates`."""
