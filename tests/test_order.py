@@ -149,8 +149,8 @@ def test_an_ordered_query_can_come_to_a_group_and_go_again() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: wr.counting(0), "counting: n must be a whole number greater than zero, not 0"),
-        (lambda: wr.counting(5, step=0), "counting: step must be a whole number greater than zero"),
+        (lambda: wr.counting(0), "counting: n must be a whole number from 1 to 2\\*\\*62, not 0"),
+        (lambda: wr.counting(5, step=0), "counting: step must be a whole number"),
         (lambda: wr.counting(True), "counting: n must be a whole number"),
         (lambda: wr.counting(2.5), "counting: n must be a whole number"),  # type: ignore[arg-type]
         (lambda: wr.latest(3, every="0 seconds"), "latest: every must be greater than zero"),
@@ -236,7 +236,8 @@ def test_a_failure_in_users_code_leaves_the_engine_as_it_was(
     calm, shaken = (wr.Engine(queries, "t", lateness=5, updates=updates) for _ in range(2))
     failures = 0
     for batch in stream(40, size=30):
-        before, trial = shaken.metrics, wr.Engine.restore(shaken.snapshot())
+        trial = wr.Engine.restore(shaken.snapshot())
+        before = trial.metrics
         monkeypatch.setattr(Joined, "fails", method)
         try:
             trial.push(batch)
@@ -253,8 +254,11 @@ def test_a_failure_in_users_code_leaves_the_engine_as_it_was(
     ("cuts", "message"),
     [
         (lambda size: None, "must return Cuts"),
-        (lambda size: wr.Cuts(np.ones(size, np.int64), *[np.zeros(size, bool)] * 2, {}), "starts must be a mark"),
-        (lambda size: wr.Cuts(*[np.zeros(size + 1, bool)] * 3, {}), "starts must be a mark, true or false"),
+        (
+            lambda size: wr.Cuts(np.ones(size, np.int64), *[np.zeros(size, bool)] * 2, {}),
+            "starts must be .* not int64 of",
+        ),
+        (lambda size: wr.Cuts(*[np.zeros(size + 1, bool)] * 3, {}), "starts must be .* for each of 5 events"),
         (lambda size: wr.Cuts(np.ones(size, bool), *[np.zeros(size, bool)] * 2, {}), "begins where one is open"),
         (lambda size: wr.Cuts(np.zeros(size, bool), np.ones(size, bool), np.zeros(size, bool), {}), "none is open"),
     ],
@@ -267,6 +271,36 @@ def test_nonsense_from_a_window_of_one_s_own_is_named(cuts: Any, message: str) -
 
     with pytest.raises((TypeError, ValueError), match=message):
         wr.windows(events(range(5)), wr.Query("q", Nonsense(), "count()"), "t")
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({}, "Odd must define cuts"),
+        ({"cuts": lambda *_: None, "inputs": "x"}, "the inputs of Odd must be a tuple of SQL expressions, not 'x'"),
+        ({"cuts": lambda *_: None, "initial": {"open": True}}, "'open' is what windrow itself carries"),
+        ({"cuts": lambda *_: None, "initial": {"name": "a"}}, "'name' must be true or false, an integer or a float"),
+    ],
+)
+def test_a_window_of_one_s_own_that_cannot_work_is_refused_with_its_query(
+    members: dict[str, Any], message: str
+) -> None:
+    odd = type("Odd", (wr.DataDrivenWindow,), members)
+    with pytest.raises(wr.QueryError, match=message):
+        wr.Query("q", odd(), "count()")
+
+
+def test_what_a_window_carries_keeps_its_type() -> None:
+    @dataclass(frozen=True)
+    class Rounding(wr.DataDrivenWindow):
+        initial: ClassVar[dict[str, int]] = {"total": 0}
+
+        def cuts(self, events: wr.OrderedEvents, state: Any) -> wr.Cuts:
+            nowhere = np.zeros(len(events), np.bool_)
+            return wr.Cuts(nowhere, nowhere, nowhere, {"total": state["total"] + 0.6})
+
+    with pytest.raises(TypeError, match="'total' is float64, and int64 in initial"):
+        wr.windows(events(range(5)), wr.Query("q", Rounding(), "count()"), "t")
 
 
 # --- cost ---------------------------------------------------------------------------------------------------------

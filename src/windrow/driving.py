@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from windrow.ordered import Array, Cuts, DataDrivenWindow, Mask, OrderedEvents
+from windrow.ordered import CARRIED, Array, Cuts, DataDrivenWindow, Mask, OrderedEvents
 from windrow.plan import Timeline
 from windrow.ranges import Ints
 from windrow.slicing import window_columns
@@ -37,7 +37,7 @@ class Line:
     @property
     def carried(self) -> dict[str, Any]:
         """What the ledger has of it: the window of the last event, how many have begun, whether one is open."""
-        return {"number": -1, "started": 0, "open": False, **self.window.initial}
+        return dict(zip(CARRIED, (-1, 0, False), strict=True)) | dict(self.window.initial)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Driven:
             columns = {text: column.gather(seen) for text, column in columns.items()}
         batch = OrderedEvents(key, columns)
         carried = {name: known[name][present] for name in ("open", *line.window.initial)}
-        cuts = checked(line.window, line.window.cuts(batch, carried), batch)
+        cuts = checked(line.window, line.window.cuts(batch, carried), batch, carried)
         for name in state:
             state[name][present] = cuts.state[name]
         marks = [np.flatnonzero(one) for one in (cuts.starts, cuts.ends, cuts.breaks)]
@@ -95,7 +95,7 @@ class Driven:
         some = np.flatnonzero(counts)
         last = self.first[some] + counts[some] - 1
         started, is_open = self._at(last, some)
-        found = {name: self.known[name].copy() for name in ("number", "started", "open")}
+        found = {name: self.known[name].copy() for name in CARRIED}
         found["number"][some], found["started"][some] = np.where(is_open == 1, started - 1, -1), started
         is_open -= np.searchsorted(self.ends, last, "right") - np.searchsorted(self.ends, last, "left")
         self._check(is_open)
@@ -118,17 +118,26 @@ class Driven:
             raise ValueError(f"{self.line.window}: cuts: a window {what}")
 
 
-def checked(window: DataDrivenWindow, cuts: Cuts, events: OrderedEvents) -> Cuts:
+def checked(window: DataDrivenWindow, cuts: Cuts, events: OrderedEvents, carried: Mapping[str, Array]) -> Cuts:
     """The cuts that a window found, if they are what they should be."""
     if not isinstance(cuts, Cuts):
         raise TypeError(f"{window}: cuts must return Cuts(starts, ends, breaks, state), not {type(cuts).__name__}")
     for name in ("starts", "ends", "breaks"):
         mark = getattr(cuts, name)
         if not isinstance(mark, np.ndarray) or mark.dtype != np.bool_ or mark.shape != (len(events),):
-            raise TypeError(f"{window}: cuts: {name} must be a mark, true or false, for each of {len(events)} events")
+            given = f"{mark.dtype} of shape {mark.shape}" if isinstance(mark, np.ndarray) else type(mark).__name__
+            raise TypeError(
+                f"{window}: cuts: {name} must be a NumPy array of true or false for each of {len(events)} events, "
+                f"not {given}"
+            )
     for name in window.initial:
         if name not in cuts.state or np.shape(cuts.state[name]) != (len(events.first),):
             raise TypeError(
                 f"{window}: cuts: state must have {name!r} with a value for each of {len(events.first)} keys"
+            )
+        if not np.can_cast(np.asarray(cuts.state[name]).dtype, carried[name].dtype, "same_kind"):
+            raise TypeError(
+                f"{window}: cuts: state: {name!r} is {np.asarray(cuts.state[name]).dtype}, and {carried[name].dtype} "
+                f"in initial"
             )
     return cuts

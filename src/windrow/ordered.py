@@ -24,6 +24,7 @@ import polars as pl
 from windrow.expressions import parse
 from windrow.windows import FURTHEST, Duration, Window, duration_text, lengths_of
 
+CARRIED = ("number", "started", "open")  # of each data-driven window, beside its own state
 Mask = npt.NDArray[np.bool_]
 Array = npt.NDArray[Any]
 
@@ -84,11 +85,13 @@ class OrderedEvents:
 
     def values(self, expression: str) -> pl.Series:
         """The values of one of the window's `inputs`."""
+        if expression not in self._inputs:
+            raise KeyError(f"{expression!r} is none of the window's inputs: {', '.join(map(repr, self._inputs))}")
         return self._inputs[expression]
 
     def holds(self, predicate: str) -> Mask:
         """Which events satisfy a predicate among the window's `inputs`; null is false."""
-        return self._inputs[predicate].fill_null(False).to_numpy()
+        return self.values(predicate).fill_null(False).to_numpy()
 
     def before(self, values: Array, carried: Array) -> Array:
         """For each event the value of the event before it of the same key, or what was carried for the key."""
@@ -129,6 +132,21 @@ class DataDrivenWindow(OrderedWindow):
 
     initial: ClassVar[Mapping[str, bool | int | float]] = {}
     closes_at_end: ClassVar[bool] = False  # the end of the stream completes an open window, without partial=True
+
+    @property
+    def refusal(self) -> str | None:
+        name = type(self).__name__
+        if type(self).cuts is DataDrivenWindow.cuts:
+            return f"{name} must define cuts(events, state)"
+        given: object = self.inputs
+        if not isinstance(given, tuple | list) or not all(isinstance(text, str) for text in given):
+            return f"the inputs of {name} must be a tuple of SQL expressions, not {given!r}"
+        for key, value in self.initial.items():
+            if key in CARRIED:
+                return f"{name}: initial: {key!r} is what windrow itself carries; choose another name"
+            if type(value) not in (bool, int, float):
+                return f"{name}: initial: {key!r} must be true or false, an integer or a float, not {value!r}"
+        return None
 
     def cuts(self, events: OrderedEvents, state: Mapping[str, Array]) -> Cuts:
         """Where windows begin and end among these events.
@@ -206,9 +224,9 @@ class Frames(DataDrivenWindow):
 
 
 def _whole(kind: str, name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= FURTHEST:
-        raise ValueError(f"{kind}: {name} must be a whole number greater than zero, not {value!r}")
-    return value
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 < value <= FURTHEST:
+        raise ValueError(f"{kind}: {name} must be a whole number from 1 to 2**62, not {value!r}")
+    return int(value)
 
 
 def counting(n: int, step: int | None = None) -> Counting:

@@ -32,12 +32,15 @@ from windrow.state import JOIN_FROM, Change, GroupState, Told, codes
 from windrow.waiting import Waiting
 from windrow.windows import INT64_MAX, INT64_MIN
 
+PRUNE_FROM = 4096  # so many slices more than after the last time
+
 
 @dataclass
 class OrderedState(GroupState):
     def __post_init__(self) -> None:
         self.held: pl.DataFrame | None = None  # final, but not done with; in order
         self.emitted: pl.DataFrame | None = None  # with `updates`: the windows in the order that may be told again
+        self._pruned = 0  # slices there were when it was last pruned
         self._recent = self.schema.empty()  # the slices of events that are held, and those that this step has made
         super().__post_init__()
         self.waiting = Waiting(self.ordering.time)
@@ -130,33 +133,47 @@ class OrderedState(GroupState):
     def step(self, span: Span, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
         before, was_held = self.now.copy(), self.held is not None
         sliced = self._slice(span)
-        if change is not None or self._is_due(sliced, before if was_held else None, span):
-            self._next_close = INT64_MAX
-            rows = self.rows
-            in_order = _in_order(rows)
-            for ordered in self._rounds:
-                yield from self._measured(in_order if ordered else rows, span, change, ordered)
-            if self.sequences and len(in_order):
-                changed = np.full(in_order.key_count, INT64_MAX)
-                if change is not None and sliced is not None:
-                    changed[codes(sliced.keys, in_order)] = sliced.changed
-                progress = Progress(before.at(in_order.keys), self.now.at(in_order.keys), changed)
-                yield from self._in_sequence(in_order, progress, span, partial)
-            self._settle(sliced)
-            self.prune(span.frozen)
-        else:
-            self._settle(sliced)
-
-    def _is_due(self, sliced: Sliced | None, before: Ledger | None, span: Span) -> bool:
-        """Whether a step has anything to say; cheap, before slices are merged."""
         if sliced is not None:
             self._may_close(sliced.table)
-        if super().may_be_due(span) or self.sequences.ends(span):
-            return True
-        if sliced is None:
-            return False
-        known = sliced.known if before is None else before.at(sliced.keys)
-        return self.sequences.any_complete(Progress(known, sliced.now, sliced.changed))
+        if change is not None or super().may_be_due(span) or self.sequences.ends(span):
+            yield from self._all_keys(sliced, before, span, change, partial)
+            self._settle(sliced)
+            self.prune(span.frozen)
+        elif sliced is not None:
+            known = before.at(sliced.keys) if was_held else sliced.known
+            progress = Progress(known, sliced.now, sliced.changed)
+            if self.sequences.any_complete(progress):
+                rows = self._rows_of(sliced)
+                progress = progress.take(np.argsort(codes(sliced.keys, rows)))
+                yield from self._in_sequence(rows, progress, span, partial)
+            self._settle(sliced)
+            if self._table.height + self._waiting > 2 * self._pruned + PRUNE_FROM:
+                self.prune(span.frozen)
+
+    def _all_keys(
+        self, sliced: Sliced | None, before: Ledger, span: Span, change: Change | None, partial: bool
+    ) -> Iterator[Emitted]:
+        """A step in which a time may have come, or late events: windows of any key may have something to say."""
+        self._next_close = INT64_MAX
+        rows = self.rows
+        in_order = _in_order(rows)
+        for ordered in self._rounds:
+            yield from self._measured(in_order if ordered else rows, span, change, ordered)
+        if self.sequences and len(in_order):
+            changed = np.full(in_order.key_count, INT64_MAX)
+            if change is not None and sliced is not None:
+                changed[codes(sliced.keys, in_order)] = sliced.changed
+            progress = Progress(before.at(in_order.keys), self.now.at(in_order.keys), changed)
+            yield from self._in_sequence(in_order, progress, span, partial)
+
+    def _rows_of(self, sliced: Sliced) -> OrderedRows:
+        """The slices in the order of the keys that a step has touched; it costs a look at the others, not a sort."""
+        keys = list(self.schema.keys)
+        if not keys:
+            return _in_order(self.rows)
+        mine = join_keys(pl.concat([self._table, *self._pending]), sliced.keys, keys, "semi")
+        older = merge([mine.filter(pl.col("position") >= 0)], self.schema)
+        return OrderedRows(pl.concat([older, sliced.table]).sort(self.schema.order), self.schema)
 
     def _settle(self, sliced: Sliced | None) -> None:
         """Let slices whose events are done with join the others."""
@@ -266,6 +283,7 @@ class OrderedState(GroupState):
                 needed[inside] |= self.sequences.counted(in_order, known, self.schema.digests)
                 loose[inside] |= self.sequences.driven(in_order, known, self.schema.digests)
             self._keep(settled, needed, needed | loose, inside)
+        self._pruned = self._table.height
         self._forget_keys()
         self._forget(frozen)
         if self.emitted is not None:

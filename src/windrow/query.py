@@ -63,6 +63,8 @@ class Query:
         except TypeError as error:
             kind = type(window).__name__
             raise QueryError(f"query {name!r}: the fields of {kind} must be plain data: {error}") from error
+        if window.refusal:
+            raise QueryError(f"query {name!r}: {window.refusal}")
         put(self, "window", window)
         put(self, "aggregates", _aggregates(name, aggregates))
         put(self, "by", _columns(name, "by", by))

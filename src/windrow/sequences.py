@@ -67,6 +67,11 @@ class Progress:
     now: Mapping[str, Array]
     changed: Ints  # the position of the first late event, INT64_MAX where none is
 
+    def take(self, keys: Ints) -> Progress:
+        """For these keys."""
+        before, now = ({name: values[keys] for name, values in one.items()} for one in (self.before, self.now))
+        return Progress(before, now, self.changed[keys])
+
 
 @dataclass(frozen=True)
 class Found:

@@ -144,6 +144,11 @@ class Window:
         WINDOWS[cls.kind] = cls
 
     @property
+    def refusal(self) -> str | None:
+        """Why it cannot be asked for, or None."""
+        return None
+
+    @property
     def reach(self) -> int:
         """How far a window that holds an event can lie from it, to either side, as far as that is known."""
         return 0
@@ -180,6 +185,11 @@ class ContextFreeWindow(Window):
     @property
     def reach(self) -> int:
         return 1
+
+    @property
+    def refusal(self) -> str | None:
+        lacks = type(self).windows is ContextFreeWindow.windows and not isinstance(self, FixedWindow)
+        return f"{type(self).__name__} must define windows(lo, hi)" if lacks else None
 
     def windows(self, lo: int, hi: int) -> tuple[Times, Times]:
         """The starts and the ends of all windows that hold a time t with lo ≤ t < hi."""
