@@ -42,6 +42,7 @@ class OrderedState(GroupState):
         self.emitted: pl.DataFrame | None = None  # with `updates`: the windows in the order that may be told again
         self._pruned = 0  # slices there were when it was last pruned
         self._recent = self.schema.empty()  # the slices of events that are held, and those that this step has made
+        self._untouched = self.schema.empty()  # those of them whose keys this step has not touched
         super().__post_init__()
         self.waiting = Waiting(self.ordering.time)
 
@@ -115,14 +116,24 @@ class OrderedState(GroupState):
     def _slice(self, span: Span) -> Sliced | None:
         """Put the events in order that the watermark passes, and slice them."""
         final, late, self.waiting = self.waiting.older(span.now, span.before)
-        if final is None and (self.held is None or (span.was_frozen == span.frozen and not self.ordering.most)):
+        waits = not self.schema.digests and not self.sequences.ends(span)  # held events are only for `latest`, later
+        if final is None and (self.held is None or waits):
             return None
+        untouched = None
+        self._untouched = self.schema.empty()
+        if final is not None and self.held is not None and self.schema.keys and waits:
+            keys = final.select(*self.schema.keys).unique()
+            untouched = join_keys(self.held, keys, keys.columns, "anti")
+            self._untouched = join_keys(self._recent, keys, keys.columns, "anti")
+            self.held = join_keys(self.held, keys, keys.columns, "semi")
         parts = [part for part in (self.held, final) if part is not None]
         events = pl.concat(parts) if len(parts) > 1 else parts[0]
         if late is not None:
             late = np.append(np.zeros(events.height - len(late), np.bool_), late)
         sliced = self.ordering.slice(events, late, self.base, span)
-        self._recent, self._rows, self.held = sliced.table, None, sliced.held
+        self._recent, self._rows = pl.concat([self._untouched, sliced.table]), None
+        held = [part for part in (untouched, sliced.held) if part is not None]
+        self.held = pl.concat(held) if held else None
         self.base.set(sliced.keys, sliced.settled)
         if self.held is None:
             self.now.table = self.base.table
@@ -178,7 +189,7 @@ class OrderedState(GroupState):
     def _settle(self, sliced: Sliced | None) -> None:
         """Let slices whose events are done with join the others."""
         if sliced is not None:
-            self._recent = sliced.table.filter(pl.Series(~sliced.is_done))
+            self._recent = pl.concat([self._untouched, sliced.table.filter(pl.Series(~sliced.is_done))])
             self._rows = None
             self.absorb(sliced.table if sliced.is_done.all() else sliced.table.filter(pl.Series(sliced.is_done)))
 
