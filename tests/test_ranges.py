@@ -97,3 +97,14 @@ def test_merged_bags_are_the_bag_of_all(slices: list[list[float]], halves: int) 
     found, expected = bags.merged(ends["values"], ends["counts"]), bags.counted(whole)
     assert found[0].equals(expected[0])
     assert found[1].equals(expected[1])
+
+
+@given(
+    values=st.lists(st.integers(-(2**40), 2**40) | st.integers(0, 10) | st.integers(0, 2**17), min_size=1),
+    near=st.booleans(),
+)
+def test_sorted_places_are_those_of_a_stable_sort(values: list[int], near: bool) -> None:
+    values = [value % 7 + place // 4 for place, value in enumerate(values)] if near else values
+    places, found = ranges.sorted_places(np.array(values))
+    assert places.tolist() == sorted(range(len(values)), key=values.__getitem__)
+    assert found.tolist() == sorted(values)

@@ -127,7 +127,7 @@ class OrderedState(GroupState):
             self._untouched = join_keys(self._recent, keys, keys.columns, "anti")
             self.held = join_keys(self.held, keys, keys.columns, "semi")
         parts = [part for part in (self.held, final) if part is not None]
-        events = pl.concat(parts) if len(parts) > 1 else parts[0]
+        events = pl.concat([part.select(parts[0].columns) for part in parts]) if len(parts) > 1 else parts[0]
         if late is not None:
             late = np.append(np.zeros(events.height - len(late), np.bool_), late)
         sliced = self.ordering.slice(events, late, self.base, span)

@@ -115,11 +115,12 @@ class Ordering:
             n, step = line.window.n, line.window.step
             grids.setdefault(line.since, set()).update({(step, 0), (step, n % step)})
         self.grids = {since: np.array(sorted(several), np.int64).T for since, several in grids.items()}
-        self.needed = _columns(schema, self.time, self.lines)
-        # keys and arrival are not moved into order where nothing reads them there
+        self.needed = _columns(schema, self.time, self.lines)  # of the events that wait …
         placed = schema.digests or any(one.operator.ordered for one in schema.held)
-        drop = {*schema.keys, *(() if placed else (name for name in self.needed if name.startswith(("nth", "order:"))))}
-        self._read = [name for name in self.needed if name not in drop]
+        if not placed:
+            del self.needed["nth"]
+        keep_order = [name for name in self.needed if placed or not name.startswith("order:")]
+        self._read = [name for name in keep_order if name not in schema.keys]  # … and once they are in order
 
     def conform(self, events: pl.DataFrame) -> pl.DataFrame:
         """Events that were held under an older plan; what a new query reads they need not have, being older than it."""

@@ -107,6 +107,44 @@ def running_max(values: Ints, segment: Ints) -> Ints:
     return table.select(pl.col("value").cum_max().over("segment")).to_series().to_numpy()
 
 
+def sorted_places(values: Ints) -> tuple[Ints, Ints]:
+    """The places of values in their order, equal ones as they stand, and the values in it.
+
+    Of values that are nearly in order those that nothing greater stands before are sorted already. The rest is sorted
+    by itself and put between them: after all equal ones, because it stands behind something greater.
+    """
+    ahead = values >= np.maximum.accumulate(values)
+    rest = np.flatnonzero(~ahead)
+    if 2 * len(rest) > len(values):
+        places = _counting_sort(values)
+        return places, values.take(places)
+    main = np.flatnonzero(ahead)
+    sorted_main = values.take(main)
+    rest = rest.take(_counting_sort(values.take(rest)))
+    sorted_rest = values.take(rest)
+    at = np.searchsorted(sorted_main, sorted_rest, "right") + np.arange(len(rest))
+    others = np.ones(len(values), np.bool_)
+    others[at] = False
+    places, found = np.empty_like(values), np.empty_like(values)
+    places[at], found[at] = rest, sorted_rest
+    between = np.flatnonzero(others)
+    places[between], found[between] = main, sorted_main
+    return places, found
+
+
+def _counting_sort(values: Ints) -> Ints:
+    """The places of values in their order. NumPy sorts 16 bits by counting, so two rounds do for a span of 2**32."""
+    if not len(values):
+        return np.empty(0, np.int64)
+    least = int(values.min())
+    if int(values.max()) - least >= 2**32:
+        return np.argsort(values, kind="stable")
+    apart = (values - least).astype(np.uint32)
+    by_low = np.argsort(apart.astype(np.uint16), kind="stable")
+    high = (apart >> np.uint32(16)).astype(np.uint16)
+    return by_low.take(np.argsort(high.take(by_low), kind="stable"))
+
+
 def ramp(counts: Ints) -> Ints:
     """0 … c-1 for each count c, one after the other."""
     ends = np.cumsum(counts)

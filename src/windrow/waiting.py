@@ -7,47 +7,53 @@ it waits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
 from windrow.ordered import Mask
-from windrow.ranges import Ints
+from windrow.ranges import Ints, sorted_places
 
 FEW = 64  # chunks that are kept apart
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Events, their places in the order of time (None where they stand in it), and those from `at` on that wait."""
+    """Events, their places in the order of time (None where they stand in it), and those from `at` on that wait.
+
+    Events that do not stand in order are without their time, which is kept in order.
+    """
 
     events: pl.DataFrame
     place: Ints | None
     time: Ints  # in order
+    name: str  # of its column
     at: int = 0
 
     @staticmethod
     def of(events: pl.DataFrame, time: str) -> _Chunk:
         column = events[time]
         if column.is_sorted():
-            return _Chunk(events, None, column.to_numpy())
-        place = np.argsort(column.to_numpy(), kind="stable")
-        return _Chunk(events, place, column.to_numpy()[place])
+            return _Chunk(events, None, column.to_numpy(), time)
+        return _Chunk(events.drop(time), *sorted_places(column.to_numpy()), time)
 
     def __len__(self) -> int:
         return len(self.time) - self.at
 
     def part(self, stop: int) -> pl.DataFrame:
         """The events from the front up to a place."""
-        return self.events[self.at : stop] if self.place is None else self.events[self.place[self.at : stop]]
+        if self.place is None:
+            return self.events[self.at : stop]
+        time = pl.Series(self.name, self.time[self.at : stop])
+        return self.events[self.place[self.at : stop]].with_columns(time) if self.events.width else time.to_frame()
 
     def after(self, stop: int) -> _Chunk:
         """What is left, without the events before it once these are the more."""
-        if stop < len(self.time) // 2:
-            return _Chunk(self.events, self.place, self.time, stop)
-        rest = self.events[stop:] if self.place is None else self.events[self.place[stop:]]
-        return _Chunk(rest, None, self.time[stop:])
+        rest = replace(self, at=stop)
+        return (
+            rest if stop < len(self.time) // 2 else _Chunk(rest.part(len(self.time)), None, self.time[stop:], self.name)
+        )
 
 
 class Waiting:
@@ -65,8 +71,9 @@ class Waiting:
             return self
         chunks = (*self._chunks, _Chunk.of(events, self._time))
         if len(chunks) > FEW and sum(map(len, chunks[-FEW // 2 :])) <= max(1024, len(self) // 4):
-            last = pl.concat([chunk.part(len(chunk.time)) for chunk in chunks[-FEW // 2 :]])  # many small ones
-            chunks = (*chunks[: -FEW // 2], _Chunk.of(last, self._time))
+            small = Waiting(self._time, chunks[-FEW // 2 :]).frame()
+            assert small is not None
+            chunks = (*chunks[: -FEW // 2], _Chunk.of(small, self._time))
         return Waiting(self._time, chunks)
 
     def older(self, than: int, late: int) -> tuple[pl.DataFrame | None, Mask | None, Waiting]:
@@ -83,10 +90,10 @@ class Waiting:
         if not parts:
             return None, None, self
         is_late = np.concatenate(times)
-        final = pl.concat(parts) if len(parts) > 1 else parts[0]
+        final = pl.concat([part.select(parts[0].columns) for part in parts]) if len(parts) > 1 else parts[0]
         return final, is_late if is_late.any() else None, Waiting(self._time, rest)
 
     def frame(self) -> pl.DataFrame | None:
         """All events; None if there are none."""
         parts = [chunk.part(len(chunk.time)) for chunk in self._chunks]
-        return pl.concat(parts) if parts else None
+        return pl.concat([part.select(parts[0].columns) for part in parts]) if parts else None
