@@ -14,7 +14,6 @@ class HarmonicMean(wr.Monoid):
     """n / (1/x₁ + … + 1/xₙ); in SQL text `harmonic_mean(x)`."""
 
     state = {"n": pl.Int64, "inverse": pl.Float64}  # noqa: RUF012
-    invertible = True
 
     def lift(self, x: pl.Series) -> dict[str, Any]:
         """The values of one slice become a state."""
@@ -23,10 +22,6 @@ class HarmonicMean(wr.Monoid):
     def merge(self, a: dict[str, pl.Series], b: dict[str, pl.Series]) -> dict[str, pl.Series]:
         """Pairs of states become states, all pairs at once."""
         return {name: a[name] + b[name] for name in a}
-
-    def unmerge(self, whole: dict[str, pl.Series], before: dict[str, pl.Series]) -> dict[str, pl.Series]:
-        """What came before is taken off again, which makes windows that overlap much cheaper."""
-        return {name: whole[name] - before[name] for name in whole}
 
     def lower(self, state: dict[str, pl.Series]) -> pl.Series:
         """States become results."""

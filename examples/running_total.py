@@ -43,18 +43,19 @@ class Budget(wr.DataDrivenWindow):
 
 
 def main():
-    """Where the payments of two people are cut, those of each in their order."""
-    window = Budget("amount", 100)
-    amounts = {"ann": [30, 50, 40, 10, 70, 90, 20], "bob": [100, 5]}
-    key = np.repeat(np.arange(2), [7, 2])
-    events = wr.OrderedEvents(key, {"amount": pl.Series([one for paid in amounts.values() for one in paid])})
-    cuts = window.cuts(events, {"total": np.zeros(2, np.int64), "open": np.zeros(2, np.bool_)})
-    for number, name in enumerate(amounts):
-        shown = "".join(
-            f"{' |' if start else ''} {amount}"
-            for start, amount in zip(cuts.starts[key == number], amounts[name], strict=True)
-        )
-        print(f"{name}{shown}, {cuts.state['total'][number]} in all")
+    payments = pl.DataFrame(
+        {
+            "second": [0, 1, 2, 3, 4, 5, 6, 7, 8],
+            "who": ["ann", "ann", "bob", "ann", "ann", "ann", "bob", "ann", "ann"],
+            "amount": [30, 50, 100, 40, 10, 70, 5, 90, 20],
+        }
+    )
+    query = wr.Query("spent", Budget("amount", 100), ["count()", "sum(amount)"], by="who")
+    engine = wr.Engine(query, "second", lateness=2)
+    results = pl.concat([engine.push(payments[:5]), engine.push(payments[5:]), engine.finish(partial=True)])
+    for row in results.to_dicts():
+        seconds = f"{row['window_start']} to {row['window_end']}"
+        print(f"{row['who']}  seconds {seconds}: {row['count()']} payments, {row['sum(amount)']}")
 
 
 if __name__ == "__main__":

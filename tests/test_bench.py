@@ -22,7 +22,7 @@ def test_every_workload_runs_and_is_written_down(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     written = json.loads((tmp_path / "core.json").read_text())
     assert {"commit", "command", "polars", "cores"} <= written["machine"].keys()
-    assert len(written["lines"]) == 8
+    assert len(written["lines"]) == 14
     assert all(line["value"] > 0 for line in written["lines"])
 
 

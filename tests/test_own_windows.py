@@ -553,7 +553,13 @@ def test_a_budget_is_cut_where_its_total_crosses_a_multiple_in_whatever_batches(
 
 
 def test_the_example_of_a_running_total_runs() -> None:
-    assert printed("running_total") == ["ann | 30 50 | 40 10 | 70 90 | 20, 310 in all", "bob | 100 5, 105 in all"]
+    assert printed("running_total") == [
+        "ann  seconds 0 to 1: 2 payments, 80",
+        "ann  seconds 3 to 4: 2 payments, 50",
+        "bob  seconds 2 to 6: 2 payments, 105",
+        "ann  seconds 5 to 7: 2 payments, 160",
+        "ann  seconds 8 to 8: 1 payments, 20",
+    ]
 
 
 def test_a_budget_in_the_engine() -> None:

@@ -49,7 +49,8 @@ class Monoid:
     state:        the type of a state, or a dict of field → type: Polars or Arrow types, nested ones too
     commutative:  False if the order of events matters: slices then come to `lift` in order, and `merge` gets the
                   earlier state first
-    invertible:   True if there is an `unmerge`, which makes many overlapping windows cheaper
+    invertible:   True if there is an `unmerge`, which makes many overlapping windows cheaper; for states that are
+                  exact, because what is taken off a sum of floats leaves its error behind
     name:         what it is called in SQL text; by default the class's name in snake case
 
     lift(self, x, …)              the values of one slice, a Series for each input, without rows in which one is null
