@@ -183,7 +183,7 @@ def test_predicates_and_lengths_are_checked_against_the_events(window: Any, mess
     assert engine.metrics.events == 0
 
 
-class Joined(wr.Monoid):
+class Fragile(wr.Monoid):
     """Numbers as text, one after the other; fails when told to."""
 
     state = pl.String
@@ -203,7 +203,7 @@ class Joined(wr.Monoid):
         return state
 
     def _perhaps(self, method: str) -> None:
-        if Joined.fails == method:
+        if Fragile.fails == method:
             raise RuntimeError(f"{method} fails")
 
 
@@ -215,7 +215,7 @@ class Moody(wr.DataDrivenWindow):
     initial: ClassVar[dict[str, int]] = {"seen": 0}
 
     def cuts(self, events: wr.OrderedEvents, state: Any) -> wr.Cuts:
-        if Joined.fails == "cuts":
+        if Fragile.fails == "cuts":
             raise RuntimeError("cuts fails")
         seen = events.total(np.ones(len(events), np.int64), state["seen"])
         nowhere = np.zeros(len(events), np.bool_)
@@ -228,8 +228,8 @@ def test_a_failure_in_users_code_leaves_the_engine_as_it_was(
     method: str, updates: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queries = [
-        wr.Query("joined", wr.counting(5, 2), Joined.of("x").alias("text"), by="k"),
-        wr.Query("timed", wr.tumbling(7), Joined.of("x").alias("text"), by="k"),
+        wr.Query("fragile", wr.counting(5, 2), Fragile.of("x").alias("text"), by="k"),
+        wr.Query("timed", wr.tumbling(7), Fragile.of("x").alias("text"), by="k"),
         wr.Query("moody", Moody(), "sum(x)", by="k"),
         wr.Query("other", wr.tumbling(7), "sum(x)"),
     ]
@@ -238,13 +238,13 @@ def test_a_failure_in_users_code_leaves_the_engine_as_it_was(
     for batch in stream(40, size=30):
         trial = wr.Engine.restore(shaken.snapshot())
         before = trial.metrics
-        monkeypatch.setattr(Joined, "fails", method)
+        monkeypatch.setattr(Fragile, "fails", method)
         try:
             trial.push(batch)
         except RuntimeError:
             assert trial.metrics == before
             shaken, failures = trial, failures + 1
-        monkeypatch.setattr(Joined, "fails", "")
+        monkeypatch.setattr(Fragile, "fails", "")
         assert shaken.push(batch).equals(calm.push(batch))
     assert failures > 5
     assert shaken.finish().equals(calm.finish())

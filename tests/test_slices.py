@@ -16,11 +16,27 @@ from polars.testing import assert_frame_equal
 
 import windrow as wr
 from windrow.binding import Binding
+from windrow.measures import Span
+from windrow.ordering import Ledger, Ordering
 from windrow.plan import Group, Plan, plan
 from windrow.slices import SliceSchema, merge, pack, unpack
 from windrow.slicing import Edges, roll_up, slice
-from windrow.testing.strategies import AGGREGATES, FILTERS, KEYS, SCHEMA, Row, frame, tables, windows
-from windrow.windows import Session
+from windrow.testing.strategies import (
+    AGGREGATES,
+    FILTERS,
+    KEYS,
+    KINDS,
+    ORDERED,
+    SCHEMA,
+    Row,
+    frame,
+    tables,
+    windows,
+)
+from windrow.windows import INT64_MAX, INT64_MIN, Session
+
+UNORDERED = tuple(kind for kind in KINDS if kind not in ORDERED)
+MERGEABLE = tuple(one for one in AGGREGATES if not one.needs_order)
 
 
 @st.composite
@@ -29,9 +45,9 @@ def query_sets(draw: st.DrawFn, keys: tuple[tuple[str, ...], ...]) -> list[wr.Qu
     asked: list[wr.Query] = []
     for by in keys:
         for _ in range(draw(st.integers(1, 2))):
-            window = draw(windows())
+            window = draw(windows(UNORDERED))
             inside = draw(st.sampled_from((None, *FILTERS))) if not isinstance(window, Session) else None
-            several = draw(st.lists(st.sampled_from(AGGREGATES), min_size=1, max_size=4, unique=True))
+            several = draw(st.lists(st.sampled_from(MERGEABLE), min_size=1, max_size=4, unique=True))
             asked.append(wr.Query(f"q{len(asked)}", window, several, by=by, where=inside))
     return asked
 
@@ -125,6 +141,32 @@ def test_a_table_survives_the_wire(queries: list[wr.Query], rows: list[Row]) -> 
     assert (header["node"], header["n"]) == ("a\n", 1)
     assert_frame_equal(found["slices"], table)
     assert_frame_equal(found["none"], table.clear())
+
+
+@given(by=st.sampled_from(KEYS), rows=tables(), marks=st.lists(st.integers(-40, 400), max_size=4), data=st.data())
+@settings(max_examples=40)
+def test_ordered_slices_do_not_depend_on_when_the_order_became_final(
+    by: tuple[str, ...], rows: list[Row], marks: list[int], data: Any
+) -> None:
+    kinds = data.draw(st.lists(windows(KINDS), min_size=1, max_size=3))
+    queries = [wr.Query(f"q{n}", window, ["count()", "collect(x)"], by=by) for n, window in enumerate(kinds)]
+    sliced = Sliced([*queries, wr.Query("ordered", wr.counting(2), "last(s)", by=by)])
+    (group,) = sliced.plan.groups
+    ordering = Ordering(group, sliced.schema(group), Edges.of(group.timelines))
+    events = sliced.prepared(rows)
+
+    def at_steps(marks: list[int]) -> pl.DataFrame:
+        ledger, tables, before = Ledger(ordering.schema.keys, ordering.initial), [], INT64_MIN
+        for mark in [*sorted(marks), INT64_MAX]:
+            part = events.filter((pl.col("time:t") >= before) & (pl.col("time:t") < mark))
+            if part.height:
+                found = ordering.slice(part, None, ledger, Span(before, mark, before, mark))
+                ledger.set(found.keys, found.settled)
+                tables.append(found.table)
+            before = mark
+        return merge(tables, ordering.schema) if tables else ordering.schema.empty()
+
+    assert_same(at_steps(marks), at_steps([]))
 
 
 def test_the_comparison_can_fail() -> None:
