@@ -32,7 +32,7 @@ from windrow.state import JOIN_FROM, Change, GroupState, Told, codes
 from windrow.waiting import Waiting
 from windrow.windows import INT64_MAX, INT64_MIN
 
-PRUNE_FROM = 4096  # so many slices more than after the last time
+PRUNE_FROM = 512  # so many slices more than after the last time
 
 
 @dataclass
@@ -61,7 +61,7 @@ class OrderedState(GroupState):
 
     def hold(self, events: pl.DataFrame) -> None:
         """Take events in until the watermark has passed them."""
-        self.waiting = self.waiting.with_more(events.select(*self.ordering.needed))
+        self.waiting = self.waiting.with_more(events[list(self.ordering.needed)])
 
     def events_waiting(self) -> pl.DataFrame | None:
         return self.waiting.frame()
@@ -120,14 +120,14 @@ class OrderedState(GroupState):
         if final is None and (self.held is None or waits):
             return None
         untouched = None
-        self._untouched = self.schema.empty()
+        self._untouched = self._untouched.clear() if self._untouched.height else self._untouched
         if final is not None and self.held is not None and self.schema.keys and waits:
             keys = final.select(*self.schema.keys).unique()
             untouched = join_keys(self.held, keys, keys.columns, "anti")
             self._untouched = join_keys(self._recent, keys, keys.columns, "anti")
             self.held = join_keys(self.held, keys, keys.columns, "semi")
         parts = [part for part in (self.held, final) if part is not None]
-        events = pl.concat([part.select(parts[0].columns) for part in parts]) if len(parts) > 1 else parts[0]
+        events = pl.concat([part[parts[0].columns] for part in parts]) if len(parts) > 1 else parts[0]
         if late is not None:
             late = np.append(np.zeros(events.height - len(late), np.bool_), late)
         sliced = self.ordering.slice(events, late, self.base, span)
@@ -182,9 +182,10 @@ class OrderedState(GroupState):
         keys = list(self.schema.keys)
         if not keys:
             return _in_order(self.rows)
-        mine = join_keys(pl.concat([self._table, *self._pending]), sliced.keys, keys, "semi")
+        settled = pl.concat([self._table, *self._pending], rechunk=True)  # Polars is slow with many small chunks
+        mine = join_keys(settled, sliced.keys, keys, "semi")
         older = merge([mine.filter(pl.col("position") >= 0)], self.schema)
-        return OrderedRows(pl.concat([older, sliced.table]).sort(self.schema.order), self.schema)
+        return OrderedRows(pl.concat([older, sliced.table], rechunk=True).sort(self.schema.order), self.schema)
 
     def _settle(self, sliced: Sliced | None) -> None:
         """Let slices whose events are done with join the others."""

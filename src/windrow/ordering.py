@@ -62,7 +62,7 @@ class Ledger:
         fresh = pl.DataFrame([*keys.get_columns(), *columns]) if self.keys else pl.DataFrame(columns)
         if self.keys and self.table.height:
             rest = join_keys(self.table, keys, self.keys, "anti")
-            fresh = pl.concat([rest.select(fresh.columns), fresh])
+            fresh = pl.concat([rest[fresh.columns], fresh])
         self.table = fresh
 
     def load(self, table: pl.DataFrame) -> None:
@@ -156,11 +156,11 @@ class Ordering:
         in_time = None if place is None else pl.Series(place)
         if not self.schema.keys:
             return in_time, np.array([events.height]), pl.DataFrame()
-        named = events.select(*self.schema.keys)
+        named = events[list(self.schema.keys)]
         named = (named if in_time is None else named[in_time]).with_row_index("_place")
         grouped = named.group_by(*self.schema.keys, maintain_order=True).agg("_place")
         sizes = grouped["_place"].list.len().cast(pl.Int64).to_numpy()
-        keys = grouped.select(*self.schema.keys)
+        keys = grouped[list(self.schema.keys)]
         if len(sizes) == 1:
             return in_time, sizes, keys
         by_key = grouped["_place"].explode()
@@ -169,7 +169,7 @@ class Ordering:
     def slice(self, events: pl.DataFrame, late: Mask | None, base: Ledger, span: Span) -> Sliced:
         """Put events in order, key by key, and slice them; each key's follow those that the ledger knows."""
         place, sizes, keys = self.sorted(events)
-        read = events.select(self._read)
+        read = events[self._read]
         read = read if place is None else read[place]
         batch = _Batch(read, read[self.time].to_numpy(), sizes, keys, base.at(keys))
         known, time, first = batch.known, batch.time, batch.first
@@ -259,7 +259,7 @@ class Ordering:
             schema.selections(lambda one: places(events, one, self.time, schema)), events.height, in_order=True
         )
         runs = np.repeat(np.arange(len(at), dtype=np.uint32), np.diff(np.append(at, events.height)))
-        numbered = events.with_columns(pl.Series("_run", runs).set_sorted(), *choices.columns)
+        numbered = events.hstack([pl.Series("_run", runs).set_sorted(), *choices.columns])
         grouped = numbered.group_by("_run", maintain_order=True).agg(
             *lifts(events, self.time, schema), *choices.lifts()
         )

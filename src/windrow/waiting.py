@@ -46,7 +46,7 @@ class _Chunk:
         if self.place is None:
             return self.events[self.at : stop]
         time = pl.Series(self.name, self.time[self.at : stop])
-        return self.events[self.place[self.at : stop]].with_columns(time) if self.events.width else time.to_frame()
+        return self.events[self.place[self.at : stop]].hstack([time]) if self.events.width else time.to_frame()
 
     def after(self, stop: int) -> _Chunk:
         """What is left, without the events before it once these are the more."""
@@ -90,10 +90,17 @@ class Waiting:
         if not parts:
             return None, None, self
         is_late = np.concatenate(times)
-        final = pl.concat([part.select(parts[0].columns) for part in parts]) if len(parts) > 1 else parts[0]
-        return final, is_late if is_late.any() else None, Waiting(self._time, rest)
+        return _joined(parts), is_late if is_late.any() else None, Waiting(self._time, rest)
 
     def frame(self) -> pl.DataFrame | None:
         """All events; None if there are none."""
         parts = [chunk.part(len(chunk.time)) for chunk in self._chunks]
-        return pl.concat([part.select(parts[0].columns) for part in parts]) if parts else None
+        return _joined(parts) if parts else None
+
+
+def _joined(parts: list[pl.DataFrame]) -> pl.DataFrame:
+    """Parts with the same columns in any order; `[…]` picks columns without a plan, unlike `select`."""
+    columns = parts[0].columns
+    if len(parts) == 1:
+        return parts[0]
+    return pl.concat([part if part.columns == columns else part[columns] for part in parts])
