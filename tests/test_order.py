@@ -39,7 +39,7 @@ def stream(seconds: int, rate: int = 10, keys: int = 2, size: int = 100, seed: i
 def test_only_events_newer_than_the_watermark_minus_updates_are_held(window: Any, updates: int | None) -> None:
     engine = wr.Engine([wr.Query("q", window, "sum(x)", by="k")], "t", lateness=5, updates=updates)
     seen = []
-    for batch in stream(200):
+    for batch in stream(60, size=40):
         engine.push(batch)
         seen += batch["t"].to_list()
         assert isinstance(engine.watermark, int)
@@ -52,7 +52,7 @@ def test_only_events_newer_than_the_watermark_minus_updates_are_held(window: Any
 def test_for_latest_each_key_s_last_n_events_are_held_too() -> None:
     engine = wr.Engine([wr.Query("q", wr.latest(4, every=10), "sum(x)", by="k")], "t", lateness=5)
     rows: list[tuple[int, int]] = []
-    for batch in stream(200, keys=3):
+    for batch in stream(60, keys=3, size=40):
         engine.push(batch)
         rows += batch.select("t", "k").rows()
         mark = engine.watermark
@@ -71,10 +71,10 @@ def test_state_does_not_grow_with_the_stream() -> None:
     ]
     engine = wr.Engine(queries, "t", lateness=5)
     slices = []
-    for batch in stream(2000, size=50):
+    for batch in stream(1200, size=60):
         engine.push(batch)
         slices.append(engine.metrics.slices)
-    assert max(slices[-100:]) <= max(slices[100:200]) + 300  # joined once they are some hundreds
+    assert max(slices[-50:]) <= max(slices[50:100]) + 300  # joined once they are some hundreds
     assert len(engine.snapshot()) < 100_000
 
 
@@ -235,7 +235,7 @@ def test_a_failure_in_users_code_leaves_the_engine_as_it_was(
     ]
     calm, shaken = (wr.Engine(queries, "t", lateness=5, updates=updates) for _ in range(2))
     failures = 0
-    for batch in stream(40, size=30):
+    for batch in stream(24, size=20):
         trial = wr.Engine.restore(shaken.snapshot())
         before = trial.metrics
         monkeypatch.setattr(Fragile, "fails", method)

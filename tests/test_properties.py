@@ -100,7 +100,7 @@ def results(stream: Stream, **options: Any) -> list[Row]:
 
 
 @given(stream=streams())
-@settings(max_examples=45)
+@settings(max_examples=35)
 def test_the_engine_gives_what_the_oracle_gives(stream: Stream) -> None:
     assert disagreements(stream) == []
 
@@ -112,7 +112,7 @@ def test_events_beyond_the_lateness_are_left_out_of_what_was_emitted_and_of_noth
 
 
 @given(stream=streams(updates=True, beyond=True))
-@settings(max_examples=45)
+@settings(max_examples=35)
 def test_late_events_within_updates_revise_and_retract(stream: Stream) -> None:
     assert disagreements(stream) == []
 
@@ -124,7 +124,7 @@ def test_late_events_within_updates_shift_and_split_ordered_windows(stream: Stre
 
 
 @given(stream=streams(changes=True))
-@settings(max_examples=40)
+@settings(max_examples=30)
 def test_queries_come_and_go(stream: Stream) -> None:
     assert disagreements(stream) == []
 
@@ -140,7 +140,7 @@ def test_a_restored_engine_goes_on_as_if_nothing_had_happened(stream: Stream, at
     queries=query_sets(measures=(None, None, "o")),
     order_by=st.sampled_from(((), (), ("x",), ("s", "y"))),
 )
-@settings(max_examples=40)
+@settings(max_examples=30)
 def test_whole_tables(rows: list[Row], queries: tuple[wr.Query, ...], order_by: tuple[str, ...]) -> None:
     try:
         want: list[Any] = recompute(rows, queries, lateness={"t": 5, "o": 5}, order_by=order_by)
