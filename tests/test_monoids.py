@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -524,3 +524,24 @@ def test_a_description_of_what_is_not_known_here_is_refused() -> None:
     described = Total.of("x").to_dict() | {"function": "ema"}
     with pytest.raises(ValueError, match="there is no aggregate called 'ema' here: import the module that defines it"):
         wr.Aggregate.from_dict(described)
+
+
+def test_a_snapshot_of_other_fields_is_refused() -> None:
+    class Counted(wr.Monoid):
+        state: ClassVar[Any] = {"n": pl.Int64}
+
+        def lift(self, x: pl.Series) -> dict[str, int]:
+            return {"n": len(x)}
+
+        def merge(self, a: Any, b: Any) -> Any:
+            return {"n": a["n"] + b["n"]}
+
+        def lower(self, state: Any) -> pl.Series:
+            return pl.Series(state["n"])
+
+    engine = wr.Engine(wr.Query("q", wr.tumbling(10), Counted.of("x")), "t")
+    engine.push(pl.DataFrame({"t": [1], "x": [2]}))
+    saved = engine.snapshot()
+    Counted.columns = {"n": pl.Float64()}  # as a later version of the class might say
+    with pytest.raises(ValueError, match="another plan"):
+        wr.Engine.restore(saved)

@@ -129,6 +129,10 @@ class Fold(Operator):
         return f"{self.name}({', '.join(shown)})"
 
     @property
+    def form(self) -> str:
+        return ", ".join(f"{name} {dtype}" for name, dtype in self.calls.fields.items())
+
+    @property
     def calls(self) -> Calls:
         return Calls(FUNCTIONS[self.name].monoid(**dict(self.params)))  # type: ignore[misc]
 

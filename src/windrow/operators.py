@@ -68,6 +68,11 @@ class Operator:
     def text(self) -> str:
         return f"{self.kind}({', '.join(expression.text for expression in self.inputs)})"
 
+    @property
+    def form(self) -> str:
+        """What its state looks like, where that can differ under one text."""
+        return ""
+
     def refusal(self, types: Sequence[pl.DataType]) -> str | None:
         """Why inputs of these types cannot be taken, or None."""
         return None

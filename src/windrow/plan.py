@@ -277,7 +277,10 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """The same for two plans whose slice tables can be merged."""
-        parts = [[group.name, group.ordered, sorted(one.text for one in group.held)] for group in self.groups]
+        parts = [
+            [group.name, group.ordered, sorted(one.text + one.operator.form for one in group.held)]
+            for group in self.groups
+        ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
