@@ -527,7 +527,7 @@ def test_a_description_of_what_is_not_known_here_is_refused() -> None:
 
 
 def test_a_snapshot_of_other_fields_is_refused() -> None:
-    class Counted(wr.Monoid):
+    class HowMany(wr.Monoid):
         state: ClassVar[Any] = {"n": pl.Int64}
 
         def lift(self, x: pl.Series) -> dict[str, int]:
@@ -539,9 +539,9 @@ def test_a_snapshot_of_other_fields_is_refused() -> None:
         def lower(self, state: Any) -> pl.Series:
             return pl.Series(state["n"])
 
-    engine = wr.Engine(wr.Query("q", wr.tumbling(10), Counted.of("x")), "t")
+    engine = wr.Engine(wr.Query("q", wr.tumbling(10), HowMany.of("x")), "t")
     engine.push(pl.DataFrame({"t": [1], "x": [2]}))
     saved = engine.snapshot()
-    Counted.columns = {"n": pl.Float64()}  # as a later version of the class might say
+    HowMany.columns = {"n": pl.Float64()}  # as a later version of the class might say
     with pytest.raises(ValueError, match="another plan"):
         wr.Engine.restore(saved)
