@@ -290,6 +290,20 @@ def test_a_window_of_one_s_own_that_cannot_work_is_refused_with_its_query(
         wr.Query("q", odd(), "count()")
 
 
+def test_a_window_that_keeps_what_is_no_field_is_refused() -> None:
+    """Two of them would be equal, and share their windows."""
+
+    class Every(wr.DataDrivenWindow):
+        def __init__(self, n: int) -> None:
+            object.__setattr__(self, "n", n)
+
+        def cuts(self, events: wr.OrderedEvents, state: Any) -> wr.Cuts:
+            raise NotImplementedError
+
+    with pytest.raises(wr.QueryError, match="Every keeps 'n', which is no field of it; make it a frozen dataclass"):
+        wr.Query("q", Every(3), "count()")
+
+
 def test_what_a_window_carries_keeps_its_type() -> None:
     @dataclass(frozen=True)
     class Rounding(wr.DataDrivenWindow):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import polars as pl
 import pytest
@@ -16,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow as wr
-from windrow import intake, operators
+from windrow import intake, operators, ordered_state
 from windrow import results as results_module
+from windrow import state as state_module
 from windrow.ordering import Ordering
 from windrow.testing import Oracle, differences, recompute
 from windrow.testing.strategies import AGGREGATES, ORDERED, SCHEMA, Row, Stream, frame, query_sets, streams, tables
@@ -171,6 +173,27 @@ def test_other_queries_never_change_a_query_s_results(stream: Stream) -> None:
     assert differences(found, results(by_itself), [stays], ordered=True) == []
 
 
+@given(stream=streams(updates=True, beyond=True, most=16))
+@settings(max_examples=25)
+def test_a_query_gets_the_same_revisions_alone_and_beside_others(stream: Stream) -> None:
+    stays = stream.queries[0]
+    found = [row for row in results(stream) if row["query"] == stays.name]
+    assert differences(found, results(replace(stream, queries=(stays,))), [stays], ordered=True) == []
+
+
+@given(stream=streams(updates=True, beyond=True), kinds=st.booleans())
+@settings(max_examples=25)
+def test_what_is_forgotten_and_joined_early_is_missed_by_nobody(stream: Stream, kinds: bool) -> None:
+    """Slices are pruned at every step and joined whenever there are two, not only once they are many."""
+    plain = replace(stream, options={**stream.options, "updates": None} if kinds else stream.options)
+    with (
+        patch.object(state_module, "JOIN_FROM", 0),
+        patch.object(ordered_state, "JOIN_FROM", 0),
+        patch.object(ordered_state, "PRUNE_FROM", -(10**9)),
+    ):
+        assert disagreements(plain) == []
+
+
 @given(stream=streams(beyond=True, most=16))
 @settings(max_examples=20)
 def test_rolling_up_or_not_gives_the_same(stream: Stream) -> None:
@@ -295,6 +318,33 @@ def _stream(queries: Sequence[wr.Query], *batches: Sequence[dict[str, Any]], **o
 )
 def test_what_once_failed(stream: Stream) -> None:
     assert disagreements(stream) == []
+
+
+def test_sessions_beside_latest_keep_their_beginning() -> None:
+    queries = [wr.Query("m", wr.session(3), "count()"), wr.Query("c", wr.latest(10, every=100), "count()")]
+    stream = _stream(queries, *([{"t": t} for t in range(at, at + 4)] for at in range(0, 40, 4)))
+    assert disagreements(stream) == []
+
+
+def test_the_rest_of_a_forgotten_window_is_no_window() -> None:
+    queries = [
+        wr.Query("m", wr.frames("x % 7 > 1"), "count()", by="j"),
+        wr.Query("c", wr.punctuated(end="x % 17 = 0"), "last(x)", by="j"),
+    ]
+    batches: list[list[tuple[int, int, int]]] = [
+        [(2376, 4, 197), (2381, 4, 731), (2381, 4, 1), (2432, 2, 1)],
+        [(2392, 1, 11), (2530, 4, 731), (2563, 4, 765)],
+        [(2524, 4, 18)],
+    ]
+    rows = ([{"t": t, "j": j, "x": x} for t, j, x in batch] for batch in batches)
+    assert disagreements(_stream(queries, *rows, lateness=30, updates=60)) == []
+
+
+def test_an_event_too_late_for_the_order_revises_only_what_needs_no_order() -> None:
+    queries = [wr.Query("m", wr.tumbling(200), "sum(x)"), wr.Query("c", wr.tumbling(200), "chained(x)")]
+    stream = _stream(queries, [{"t": 221, "x": 1}, {"t": 180, "x": 2}], [{"t": 172, "x": 3}], updates=30)
+    assert disagreements(stream) == []
+    assert [row["revision"] for row in results(stream) if row["window_start"] == 0] == [0, 0, 1]
 
 
 def test_a_query_added_to_an_engine_without_queries_begins_after_the_greatest_time_seen() -> None:

@@ -90,6 +90,15 @@ class Driven:
         started, is_open = self._at(at, key)
         return np.where(is_open == 1, started - 1, -1)
 
+    def mark(self, at: Ints, key: Ints) -> Ints:
+        """For the slice table: twice the number, and one more where the window begins; -1 for none.
+
+        So a window can be told from the end of one whose beginning was forgotten.
+        """
+        number = self.number(at, key)
+        begins = np.searchsorted(self.starts, at, "right") > np.searchsorted(self.starts, at)
+        return np.where(number < 0, -1, 2 * number + begins)
+
     def after(self, counts: Ints) -> dict[str, Array]:
         """What the ledger has of it after so many events of each key."""
         some = np.flatnonzero(counts)

@@ -13,7 +13,7 @@ queries that do not depend on the order see.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -169,13 +169,19 @@ class OrderedState(GroupState):
         rows = self.rows
         in_order = _in_order(rows)
         for ordered in self._rounds:
-            yield from self._measured(in_order if ordered else rows, span, change, ordered)
+            yield from self._measured(in_order if ordered else rows, span, self._seen(change, ordered), ordered)
         if self.sequences and len(in_order):
             changed = np.full(in_order.key_count, INT64_MAX)
             if change is not None and sliced is not None:
                 changed[codes(sliced.keys, in_order)] = sliced.changed
             progress = Progress(before.at(in_order.keys), self.now.at(in_order.keys), changed)
             yield from self._in_sequence(in_order, progress, span, partial)
+
+    def _seen(self, change: Change | None, ordered: bool | None) -> Change | None:
+        """What late events have brought to aggregates that need the order: not those that came too late for it."""
+        if change is None or not ordered:
+            return change
+        return replace(change, table=change.table.filter(pl.col("barred") == 0))
 
     def _rows_of(self, sliced: Sliced) -> OrderedRows:
         """The slices in the order of the keys that a step has touched; it costs a look at the others, not a sort."""
@@ -283,18 +289,18 @@ class OrderedState(GroupState):
     # --- forgetting -----------------------------------------------------------------------------------------------
 
     def prune(self, frozen: int) -> None:
-        _ = self.rows
-        settled = Rows(self._table, self.schema)
-        if len(settled):
-            needed = settled.start >= self.assembler.horizon(settled, frozen)
-            loose = self._in_sessions(settled, frozen)
-            inside = self._table["position"].to_numpy() >= 0
+        rows = self.rows  # those of events that are held are judged too: they may be the end of what others begin
+        if self._table.height:
+            needed = rows.start >= self.assembler.horizon(rows, frozen)
+            loose = self._in_sessions(rows, frozen)
+            position = rows.table["position"].to_numpy()
+            inside = position >= 0
             if self.sequences and not needed.all() and inside.any():
-                in_order = OrderedRows(self._table.filter(pl.Series(inside)), self.schema)
+                in_order = _in_order(rows)
                 known = self.now.at(in_order.keys)
                 needed[inside] |= self.sequences.counted(in_order, known, self.schema.digests)
                 loose[inside] |= self.sequences.driven(in_order, known, self.schema.digests)
-            self._keep(settled, needed, needed | loose, inside)
+            self._keep(rows, needed, needed | loose, position < self.base.at(rows.keys)["count"][rows.key])
         self._pruned = self._table.height
         self._forget_keys()
         self._forget(frozen)
@@ -310,23 +316,21 @@ class OrderedState(GroupState):
             lines = [timeline.line for timeline, _ in self.sequences.latest]
             self.emitted = self.emitted.filter(~pl.col("line").is_in(lines) | (pl.col("end") > frozen))
 
-    def _keep(self, rows: Rows, needed: Mask, keep: Mask, inside: Mask) -> None:
-        """Keep some slices; those in the order that only open windows without edges need are joined once many."""
-        table = self._table
-        bound = np.zeros(len(rows), np.bool_)
+    def _keep(self, rows: Rows, needed: Mask, keep: Mask, settled: Mask) -> None:
+        """Keep some settled slices; those that only open windows without edges need are joined once they are many."""
+        table, keep = rows.table, keep & settled
+        loose = keep & ~needed & (table["position"].to_numpy() >= 0)
+        joined = loose & table["fresh"].to_numpy()
         for line in self.schema.lines or ():
-            mark = table[line].to_numpy()
-            bound[1:] |= mark[1:] != mark[:-1]
-        old = keep & ~needed & inside & ~bound & table["fresh"].to_numpy()
-        join = int(old.sum()) > max(JOIN_FROM, len(rows) // 4)
+            number = table[line].to_numpy() >> 1
+            joined[1:] &= number[1:] == number[:-1]
+        join = int(joined.sum()) > max(JOIN_FROM, len(rows) // 4)
         if join:
             points = np.append(INT64_MIN, self.edges.points)
-            whole = keep & ~needed & inside
-            start = np.where(whole, points[np.searchsorted(points, rows.start, "right") - 1], rows.start)
-            table = table.with_columns(pl.Series("slice_start", start), pl.col("fresh") & ~pl.Series(old))
-        if not keep.all():
+            start = np.where(loose, points[np.searchsorted(points, rows.start, "right") - 1], rows.start)
+            table = table.with_columns(pl.Series("slice_start", start), pl.col("fresh") & ~pl.Series(joined))
+        if join or int(keep.sum()) < self._table.height:
             table = table.filter(pl.Series(keep))
-        if join or not keep.all():
             self._table, self._rows = merge([table], self.schema) if join else table, None
 
     def _forget_keys(self) -> None:

@@ -42,8 +42,8 @@ class Ledger:
 
     def __init__(self, keys: Mapping[str, pl.DataType], initial: Mapping[str, Any]) -> None:
         self.keys, self.initial = list(keys), dict(initial)
-        types = {name: _TYPES[type(value)] for name, value in self.initial.items()}
-        self.table = pl.DataFrame(schema={**keys, **types})
+        self._types = {name: _TYPES[type(value)] for name, value in self.initial.items()}
+        self.table = pl.DataFrame(schema={**keys, **self._types})
 
     def at(self, keys: pl.DataFrame) -> dict[str, Array]:
         """The values of these keys."""
@@ -58,7 +58,7 @@ class Ledger:
         return copy.copy(self)
 
     def set(self, keys: pl.DataFrame, values: Mapping[str, Array]) -> None:
-        columns = [pl.Series(name, values[name], dtype=self.table.schema[name]) for name in self.initial]
+        columns = [pl.Series(name, values[name], dtype=self._types[name]) for name in self.initial]
         fresh = pl.DataFrame([*keys.get_columns(), *columns]) if self.keys else pl.DataFrame(columns)
         if self.keys and self.table.height:
             rest = join_keys(self.table, keys, self.keys, "anti")
@@ -226,7 +226,7 @@ class Ordering:
             "position": pl.Series(batch.position(at)),
             "fresh": pl.Series(cut[at]),
         }
-        columns |= {one.line.name: pl.Series(one.number(at, key)) for one in driven}
+        columns |= {one.line.name: pl.Series(one.mark(at, key)) for one in driven}
         if self.schema.digests:
             columns["digest"] = pl.Series(np.add.reduceat(_mixed(read["nth"].to_numpy()), at))
         table = self._lifted(read, at, columns)

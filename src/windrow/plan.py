@@ -375,9 +375,9 @@ def _group_to_dict(group: Group) -> dict[str, Any]:
         edges += f", sessions from runs connected under {duration_text(min(gaps), temporal)}"
     kinds = [timeline.window for timeline in group.timelines]
     if counted := {window for window in kinds if isinstance(window, Counting)}:
-        edges += f", at the positions of {len(counted):,} counting windows"
+        edges += f", at the positions of {_several(len(counted), 'counting window')}"
     if driven := {window for window in kinds if isinstance(window, DataDrivenWindow)}:
-        edges += f", at the events that bound {len(driven):,} data-driven windows"
+        edges += f", at the events that bound {_several(len(driven), 'data-driven window')}"
     return {
         "name": group.name,
         "keys": list(group.keys),
@@ -410,6 +410,10 @@ def _placement(group: Group) -> str:
     needed += [one.operator.text for one in group.held if one.operator.needs_order]
     where = "sliceable where its key lives" if group.keys else "needs the global order"
     return f"{where}: {_some(needed, 3)} depend{'s' if len(needed) == 1 else ''} on the order of events"
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' if count > 1 else ''}"
 
 
 def _some(shown: Sequence[str], most: int = 6) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from windrow.aggregates import Aggregate
@@ -63,8 +64,8 @@ class Query:
         except TypeError as error:
             kind = type(window).__name__
             raise QueryError(f"query {name!r}: the fields of {kind} must be plain data: {error}") from error
-        if window.refusal:
-            raise QueryError(f"query {name!r}: {window.refusal}")
+        if reason := _not_plain(window) or window.refusal:
+            raise QueryError(f"query {name!r}: {reason}")
         put(self, "window", window)
         put(self, "aggregates", _aggregates(name, aggregates))
         put(self, "by", _columns(name, "by", by))
@@ -113,10 +114,23 @@ class Query:
         return None if isinstance(self.window, Session | OrderedWindow) else self.where
 
 
+def _not_plain(window: Window) -> str | None:
+    """Why a window is not known by its fields alone, or None."""
+    if vars(window).keys() <= type(window).__dataclass_fields__.keys():
+        return None
+    known = {field.name for field in fields(window)}
+    kept = {one for one in vars(window) if not isinstance(getattr(type(window), one, None), cached_property)}
+    if kept <= known:
+        return None
+    return f"{type(window).__name__} keeps {min(kept - known)!r}, which is no field of it; make it a frozen dataclass"
+
+
 def _aggregates(name: str, given: Aggregate | str | Iterable[Aggregate | str]) -> tuple[Aggregate, ...]:
     if isinstance(given, tuple) and given and all(type(one) is Aggregate for one in given):
         asked: tuple[Aggregate, ...] = given
     else:
+        if not isinstance(given, Aggregate | str | Iterable):
+            raise QueryError(f"query {name!r}: {given!r} is not an aggregate; write wr.mean('x') or 'mean(x)'")
         several = [given] if isinstance(given, Aggregate | str) else list(given)
         try:
             asked = tuple(aggregate(one) if isinstance(one, str) else one for one in several)

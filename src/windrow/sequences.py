@@ -176,16 +176,17 @@ class Sequences:
     def runs(self, rows: OrderedRows, timeline: Timeline, place: int) -> tuple[Found, Ints]:
         """All windows of a data-driven kind, and their numbers."""
         mark = rows.table[timeline.line].to_numpy()
-        begins = np.append(True, (mark[1:] != mark[:-1]) | (rows.key[1:] != rows.key[:-1]))[: len(mark)]
+        number = mark >> 1
+        begins = np.append(True, (number[1:] != number[:-1]) | (rows.key[1:] != rows.key[:-1]))[: len(mark)]
         lo = np.flatnonzero(begins)
         hi = np.append(lo[1:], len(mark))[: len(lo)]
-        inside = mark[lo] >= 0
-        lo, hi = lo[inside], hi[inside]
+        whole = (mark[lo] >= 0) & (mark[lo] & 1 == 1)
+        lo, hi = lo[whole], hi[whole]
         key, start = rows.key[lo], rows.first[lo]
         other = np.append(True, (key[1:] != key[:-1]) | (start[1:] != start[:-1]))[: len(lo)]
         since = np.maximum.accumulate(np.where(other, np.arange(len(lo)), 0))
         windows = Windows(np.full(len(lo), place), key, start, rows.last[hi - 1], lo, hi, hi)
-        return Found(windows, start, np.arange(len(lo)) - since, rows.stop[hi - 1]), mark[lo]
+        return Found(windows, start, np.arange(len(lo)) - since, rows.stop[hi - 1]), number[lo]
 
     def _latest(self, rows: OrderedRows, progress: Progress, span: Span) -> Found:
         late = bool((progress.changed < INT64_MAX).any())

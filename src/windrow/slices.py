@@ -10,8 +10,8 @@ them that is connected under the group's smallest gap.
 - `first` and `last` are the times of a run's first and last event, there only where sessions need them.
 - An ordered group (see `ordering`) has more: the `position` of a slice's first event among those of its key, -1 for
   slices that stand outside of the order; `fresh`, whether a window's edge begins it, so that it never joins the slice
-  before it; the number of the window of each data-driven kind that it lies in, -1 for none; and with `updates` a
-  `digest` of its events.
+  before it; for each data-driven kind twice the number of the window that it lies in, and one more where that begins,
+  -1 for none; and with `updates` a `digest` of its events.
 - `barred` is not 0 for late events that some session has left out because it was closed: they form slices of their
   own, so that every other window still has them.
 
