@@ -22,7 +22,7 @@ import polars as pl
 from windrow.assembly import Rows, Windows
 from windrow.frames import join_keys
 from windrow.measures import Span
-from windrow.ordered import Mask, OrderedWindow
+from windrow.ordered import Array, Mask, OrderedWindow
 from windrow.ordering import Ledger, Ordering, Sliced
 from windrow.plan import Timeline
 from windrow.revisions import Emitted
@@ -32,13 +32,32 @@ from windrow.state import JOIN_FROM, Change, GroupState, Told, codes
 from windrow.waiting import Waiting
 from windrow.windows import INT64_MAX, INT64_MIN
 
+
+@dataclass(frozen=True)
+class _Part:
+    """Events that became final in one step and are held on, their slices, and the ledger of their keys after them."""
+
+    events: pl.DataFrame
+    table: pl.DataFrame
+    keys: pl.DataFrame
+    now: dict[str, Array]
+    first: int
+    last: int
+
+    @staticmethod
+    def of(events: pl.DataFrame, time: str, sliced: Sliced) -> _Part:
+        first, last = events[time].min(), events[time].max()
+        return _Part(events, sliced.table, sliced.keys, sliced.now, first, last)  # type: ignore[arg-type]
+
+
 PRUNE_FROM = 512  # so many slices more than after the last time
 
 
 @dataclass
 class OrderedState(GroupState):
     def __post_init__(self) -> None:
-        self.held: pl.DataFrame | None = None  # final, but not done with; in order
+        self.held: pl.DataFrame | None = None  # final, but not done with; or …
+        self._parts: list[_Part] = []  # … step by step, where no late event has come in between
         self.emitted: pl.DataFrame | None = None  # with `updates`: the windows in the order that may be told again
         self._pruned = 0  # slices there were when it was last pruned
         self._recent = self.schema.empty()  # the slices of events that are held, and those that this step has made
@@ -68,7 +87,13 @@ class OrderedState(GroupState):
 
     @property
     def held_events(self) -> int:
-        return len(self.waiting) + (0 if self.held is None else self.held.height)
+        held = self._all_held()
+        return len(self.waiting) + (0 if held is None else held.height)
+
+    def _all_held(self) -> pl.DataFrame | None:
+        """The events that are final, but not done with."""
+        parts = [*([] if self.held is None else [self.held]), *(part.events for part in self._parts)]
+        return pl.concat([part[parts[0].columns] for part in parts]) if parts else None
 
     def _whole(self) -> pl.DataFrame:
         if not self._recent.height:
@@ -78,12 +103,11 @@ class OrderedState(GroupState):
     def tables(self) -> dict[str, pl.DataFrame]:
         _ = self.rows  # nothing is pending
         found = super().tables() | {"slices": self._table, "recent": self._recent}
-        found |= {"base": self.base.table} | ({} if self.held is None else {"now": self.now.table})
+        held = self._all_held()
+        found |= {"base": self.base.table} | ({} if held is None else {"now": self.now.table, "held": held})
         waiting = self.waiting.frame()
         if waiting is not None:
             found["waiting"] = waiting
-        if self.held is not None:
-            found["held"] = self.held
         return found if self.emitted is None else found | {"emitted": self.emitted}
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
@@ -99,7 +123,8 @@ class OrderedState(GroupState):
         self.emitted = tables.get("emitted")
 
     def saved(self) -> dict[str, Any]:
-        return super().saved() | {"base": self.base.copy(), "now": self.now.copy()}
+        copies = {"base": self.base.copy(), "now": self.now.copy(), "_parts": list(self._parts)}
+        return super().saved() | copies
 
     def take_over(self, other: GroupState) -> None:
         if not isinstance(other, OrderedState):
@@ -111,11 +136,15 @@ class OrderedState(GroupState):
     # --- a step -------------------------------------------------------------------------------------------------
 
     def may_be_due(self, span: Span) -> bool:
-        return len(self.waiting) > 0 or self.held is not None or span.now == INT64_MAX or super().may_be_due(span)
+        holds = len(self.waiting) > 0 or self.held is not None or bool(self._parts)
+        return holds or span.now == INT64_MAX or super().may_be_due(span)
 
     def _slice(self, span: Span) -> Sliced | None:
         """Put the events in order that the watermark passes, and slice them."""
         final, late, self.waiting = self.waiting.older(span.now, span.before)
+        if self._in_parts and late is None and self.held is None:
+            return None if final is None else self._slice_part(final, span)
+        self.held, self._parts = self._all_held(), []
         waits = not self.schema.digests and not self.sequences.ends(span)  # held events are only for `latest`, later
         if final is None and (self.held is None or waits):
             return None
@@ -141,23 +170,61 @@ class OrderedState(GroupState):
             self.now.set(sliced.keys, sliced.now)
         return sliced
 
+    @property
+    def _in_parts(self) -> bool:
+        """Whether what is held is held for late events alone: then a step need not look at it while none comes."""
+        return self.schema.digests and not self.ordering.most
+
+    def _slice_part(self, final: pl.DataFrame, span: Span) -> Sliced:
+        """Slice events that follow all that are held."""
+        sliced = self.ordering.slice(final, None, self.now, replace(span, frozen=INT64_MIN))
+        self._parts.append(_Part.of(final, self.ordering.time, sliced))
+        self.now.set(sliced.keys, sliced.now)
+        self._recent, self._rows = pl.concat([self._recent, sliced.table]), None
+        return sliced
+
+    def _release(self, frozen: int) -> None:
+        """Let go of the parts that no late event can come before any more, and of the first half of one at the edge."""
+        released = [part for part in self._parts if part.last < frozen]
+        self._parts = self._parts[len(released) :]
+        for part in released:
+            self.absorb(part.table)
+            self.base.set(part.keys, part.now)
+        edge = self._parts[0] if self._parts else None
+        if edge is not None and edge.first < frozen:
+            is_old = edge.events[self.ordering.time] < frozen
+            old, new = edge.events.filter(is_old), edge.events.filter(~is_old)
+            done = self.ordering.slice(old, None, self.base, Span(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX))
+            self.absorb(done.table)
+            self.base.set(done.keys, done.now)
+            held = self.ordering.slice(new, None, self.base, Span(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MIN))
+            self._parts[0] = _Part.of(new, self.ordering.time, held)
+        elif not released:
+            return
+        tables = [part.table for part in self._parts]
+        self._recent, self._rows = pl.concat(tables) if tables else self.schema.empty(), None
+        if not self._parts:
+            self.now.table = self.base.table
+
     def step(self, span: Span, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
-        before, was_held = self.now.copy(), self.held is not None
+        before, was_held = self.now.copy(), self.held is not None or bool(self._parts)
         sliced = self._slice(span)
         if sliced is not None:
             self._may_close(sliced.table)
         if change is not None or super().may_be_due(span) or self.sequences.ends(span):
             yield from self._all_keys(sliced, before, span, change, partial)
-            self._settle(sliced)
+            self._settle(sliced, span.frozen)
             self.prune(span.frozen)
-        elif sliced is not None:
+            return
+        if sliced is not None:
             known = before.at(sliced.keys) if was_held else sliced.known
             progress = Progress(known, sliced.now, sliced.changed)
             if self.sequences.any_complete(progress):
                 rows = self._rows_of(sliced)
                 progress = progress.take(np.argsort(codes(sliced.keys, rows)))
                 yield from self._in_sequence(rows, progress, span, partial)
-            self._settle(sliced)
+        if sliced is not None or self._parts:
+            self._settle(sliced, span.frozen)
             if self._table.height + self._waiting > 2 * self._pruned + PRUNE_FROM:
                 self.prune(span.frozen)
 
@@ -174,7 +241,7 @@ class OrderedState(GroupState):
             changed = np.full(in_order.key_count, INT64_MAX)
             if change is not None and sliced is not None:
                 changed[codes(sliced.keys, in_order)] = sliced.changed
-            progress = Progress(before.at(in_order.keys), self.now.at(in_order.keys), changed)
+            progress = Progress(before.at(in_order.keys), self._known(in_order.keys), changed)
             yield from self._in_sequence(in_order, progress, span, partial)
 
     def _seen(self, change: Change | None, ordered: bool | None) -> Change | None:
@@ -191,14 +258,22 @@ class OrderedState(GroupState):
         settled = pl.concat([self._table, *self._pending], rechunk=True)  # Polars is slow with many small chunks
         mine = join_keys(settled, sliced.keys, keys, "semi")
         older = merge([mine.filter(pl.col("position") >= 0)], self.schema)
-        return OrderedRows(pl.concat([older, sliced.table], rechunk=True).sort(self.schema.order), self.schema)
+        recent = join_keys(self._recent, sliced.keys, keys, "semi")
+        return OrderedRows(pl.concat([older, recent], rechunk=True).sort(self.schema.order), self.schema)
 
-    def _settle(self, sliced: Sliced | None) -> None:
+    def _settle(self, sliced: Sliced | None, frozen: int) -> None:
         """Let slices whose events are done with join the others."""
-        if sliced is not None:
-            self._recent = pl.concat([self._untouched, sliced.table.filter(pl.Series(~sliced.is_done))])
-            self._rows = None
-            self.absorb(sliced.table if sliced.is_done.all() else sliced.table.filter(pl.Series(sliced.is_done)))
+        if self._parts:
+            self._release(frozen)
+            return
+        if sliced is None:
+            return
+        held = sliced.table.filter(pl.Series(~sliced.is_done))
+        self._recent, self._rows = pl.concat([self._untouched, held]), None
+        self.absorb(sliced.table if not held.height else sliced.table.filter(pl.Series(sliced.is_done)))
+        if self._in_parts and self.held is not None:
+            self._parts = [_Part.of(self.held, self.ordering.time, replace(sliced, table=held))]
+            self.held = None
 
     def _in_sequence(self, rows: OrderedRows, progress: Progress, span: Span, partial: bool) -> Iterator[Emitted]:
         """The windows that lie in the order, complete for the first time or changed."""
@@ -297,7 +372,7 @@ class OrderedState(GroupState):
             inside = position >= 0
             if self.sequences and not needed.all() and inside.any():
                 in_order = _in_order(rows)
-                known = self.now.at(in_order.keys)
+                known = self._known(in_order.keys)
                 needed[inside] |= self.sequences.counted(in_order, known, self.schema.digests)
                 loose[inside] |= self.sequences.driven(in_order, known, self.schema.digests)
             self._keep(rows, needed, needed | loose, position < self.base.at(rows.keys)["count"][rows.key])
@@ -305,10 +380,17 @@ class OrderedState(GroupState):
         self._forget_keys()
         self._forget(frozen)
         if self.emitted is not None:
-            ended = self.now.at(self.emitted.select(*self.schema.keys))["frozen"]
+            ended = self._known(self.emitted.select(*self.schema.keys))["frozen"]
             may_change = self.emitted["stop"].to_numpy() >= ended
             may_return = (self.emitted["gone"] & (self.emitted["start"] >= frozen)).to_numpy()
             self.emitted = self.emitted.filter(may_change | may_return)
+
+    def _known(self, keys: pl.DataFrame) -> dict[str, Array]:
+        """The ledger after all events; `frozen` are those that no late one comes before."""
+        known = self.now.at(keys)
+        if not self.ordering.most:
+            known["frozen"] = self.base.at(keys)["count"]
+        return known
 
     def _forget_told(self, frozen: int) -> None:
         """Forget the windows of `latest` that no event can change that is not older than this."""
@@ -335,7 +417,7 @@ class OrderedState(GroupState):
 
     def _forget_keys(self) -> None:
         """Forget keys of which nothing is left, where no window counts or carries anything for them."""
-        parts = [part for part in (self._table, self.held, self.emitted) if part is not None]
+        parts = [part for part in (self._table, self._all_held(), self.emitted) if part is not None]
         live = sum(part.height for part in parts)
         if self.ordering.grids or not self.schema.keys or self.now.table.height < 2 * live + 1024:
             return
@@ -352,7 +434,7 @@ class OrderedState(GroupState):
         if frozen < timeline.until:
             return False
         rows = _in_order(self.rows)
-        known = self.now.at(rows.keys)
+        known = self._known(rows.keys)
         return not len(rows) or not self.sequences.is_open(rows, known, timeline, place, frozen)
 
 

@@ -301,6 +301,8 @@ class _Batch:
         """How many of each key's events are older; those are its first ones."""
         if than > int(self.time.max()):
             return self.sizes
+        if than <= int(self.time.min()):
+            return np.zeros(len(self.sizes), np.int64)
         counts = np.concatenate(([0], np.cumsum(self.time < than)))
         return counts[self.ends] - counts[self.first]
 
