@@ -25,8 +25,9 @@ from windrow.measures import Span
 from windrow.ordered import Array, Mask, OrderedWindow
 from windrow.ordering import Ledger, Ordering, Sliced
 from windrow.plan import Timeline
+from windrow.retelling import Retelling
 from windrow.revisions import Emitted
-from windrow.sequences import Found, OrderedRows, Progress, Sequences, digests
+from windrow.sequences import OrderedRows, Progress, Sequences
 from windrow.slices import merge
 from windrow.state import JOIN_FROM, Change, GroupState, Told, codes
 from windrow.waiting import Waiting
@@ -58,12 +59,12 @@ class OrderedState(GroupState):
     def __post_init__(self) -> None:
         self.held: pl.DataFrame | None = None  # final, but not done with; or …
         self._parts: list[_Part] = []  # … step by step, where no late event has come in between
-        self.emitted: pl.DataFrame | None = None  # with `updates`: the windows in the order that may be told again
         self._pruned = 0  # slices there were when it was last pruned
         self._recent = self.schema.empty()  # the slices of events that are held, and those that this step has made
         self._untouched = self.schema.empty()  # those of them whose keys this step has not touched
         super().__post_init__()
         self.waiting = Waiting(self.ordering.time)
+        self.retelling = Retelling(list(self.schema.keys))
 
     def prepare(self) -> None:
         super().prepare()
@@ -108,7 +109,7 @@ class OrderedState(GroupState):
         waiting = self.waiting.frame()
         if waiting is not None:
             found["waiting"] = waiting
-        return found if self.emitted is None else found | {"emitted": self.emitted}
+        return found if self.retelling.table is None else found | {"told": self.retelling.table}
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
         super().load(tables)
@@ -120,11 +121,11 @@ class OrderedState(GroupState):
         if "waiting" in tables:
             self.waiting = Waiting(self.ordering.time).with_more(self.ordering.conform(tables["waiting"]))
         self.held = self.ordering.conform(tables["held"]) if "held" in tables else None
-        self.emitted = tables.get("emitted")
+        self.retelling.table = tables.get("told")
 
     def saved(self) -> dict[str, Any]:
         copies = {"base": self.base.copy(), "now": self.now.copy(), "_parts": list(self._parts)}
-        return super().saved() | copies
+        return super().saved() | copies | {"retelling": replace(self.retelling)}
 
     def take_over(self, other: GroupState) -> None:
         if not isinstance(other, OrderedState):
@@ -284,76 +285,18 @@ class OrderedState(GroupState):
             for answers in self.assembler.answers(rows, windows, {None: np.ones(len(windows.lo), np.bool_)}):
                 yield Emitted(rows, windows, answers, revision)
             return
-        self._forget_told(span.was_frozen)
-        yield from self._told_again(rows, found, progress)
-
-    # --- windows that may be told again ---------------------------------------------------------------------------
-
-    def _told_again(self, rows: OrderedRows, found: list[Found], progress: Progress) -> Iterator[Emitted]:
-        """Complete windows that are not as they were told; and those told that are no more."""
-        there = pl.concat([self._ids(rows, one) for one in found]) if found else None
-        windows = Windows.join(one.windows for one in found)
-        if self.emitted is None:
-            if there is None:
-                return
-            self.emitted = there.clear().with_columns(revision=pl.lit(0, pl.Int64), gone=pl.lit(False))
-        known = [*self.schema.keys, "line", "at", "nth"]
-        if there is None:
-            there = self.emitted.clear().select(*known, "stop", "digest", "start", "end", "is_open")
-        yield from self._taken_back(rows, there, known, progress)
-        told = join_keys(there.select(known), self.emitted.select(*known, "digest", "revision", "gone"), known, "left")
-        same = (told["digest"] == there["digest"]) & ~told["gone"]
-        same = same.fill_null(False)
-        fresh = ~there["is_open"] & ~same
-        revision = (told["revision"] + (~same).cast(pl.Int64)).fill_null(0)
-        noted = there.with_columns(revision.alias("revision"), gone=pl.lit(False)).filter(~pl.col("is_open"))
-        rest = join_keys(self.emitted, noted, known, "anti")
-        self.emitted = pl.concat([rest, noted.unique(known, keep="first", maintain_order=True).select(rest.columns)])
-        if fresh.any():
-            for answers in self.assembler.answers(rows, windows, {None: fresh.to_numpy()}):
-                yield Emitted(rows, windows, answers, revision.to_numpy())
-
-    def _ids(self, rows: OrderedRows, found: Found) -> pl.DataFrame:
-        """What identifies windows, which events they hold, and their bounds."""
-        windows = found.windows
-        lines = pl.Series("line", [timeline.line for timeline in self.assembler.timelines], dtype=pl.String)
-        columns = [
-            lines.gather(windows.timeline),
-            pl.Series("at", found.at),
-            pl.Series("nth", found.nth),
-            pl.Series("stop", found.stop),
-            digests(rows, windows),
-            pl.Series("start", windows.start),
-            pl.Series("end", windows.end),
-            pl.Series("is_open", np.full(len(windows.lo), found.is_open)),
-        ]
-        return pl.DataFrame([*rows.keys_at(windows.key), *columns])
-
-    def _taken_back(
-        self, rows: OrderedRows, there: pl.DataFrame, known: list[str], progress: Progress
-    ) -> Iterator[Emitted]:
-        """The windows of keys with late events that were told and are no more."""
-        assert self.emitted is not None
-        late = np.flatnonzero(progress.changed < INT64_MAX)
-        if not len(late):
-            return
-        changed = pl.Series("changed", progress.changed[late])
-        if self.schema.keys:
-            keys = rows.keys[late].with_columns(changed)
-            after = join_keys(self.emitted, keys, list(self.schema.keys), "inner")
-        else:
-            after = self.emitted.with_columns(changed.new_from_index(0, self.emitted.height))
-        after = after.filter((pl.col("stop") >= pl.col("changed")) & ~pl.col("gone")).drop("changed")
-        gone = join_keys(after, there, known, "anti")
-        if not gone.height:
-            return
-        gone = gone.with_columns(pl.col("revision") + 1, gone=pl.lit(True))
-        rest = join_keys(self.emitted, gone, known, "anti")
-        self.emitted = pl.concat([rest, gone.select(rest.columns)])
-        for place, timeline in enumerate(self.assembler.timelines):
+        self.retelling.forget_boundaries([timeline.line for timeline, _ in self.sequences.latest], span.was_frozen)
+        windows, timelines = Windows.join(one.windows for one in found), self.assembler.timelines
+        gone, fresh, revisions = self.retelling.tell(rows, found, timelines, progress.changed)
+        for place, timeline in enumerate(timelines):
+            if gone is None:
+                break
             mine = gone.filter((pl.col("line") == timeline.line) & (pl.col("start") < timeline.until))
             if mine.height:
                 yield self._retracted(place, mine.rename({"end": "upto"}), mine["revision"].to_numpy())
+        if fresh.any():
+            for answers in self.assembler.answers(rows, windows, {None: fresh.to_numpy()}):
+                yield Emitted(rows, windows, answers, revisions)
 
     def told(self, watermark: int) -> Told:
         found: dict[tuple[Timeline, bool | None], pl.DataFrame] = {}
@@ -379,11 +322,8 @@ class OrderedState(GroupState):
         self._pruned = self._table.height
         self._forget_keys()
         self._forget(frozen)
-        if self.emitted is not None:
-            ended = self._known(self.emitted.select(*self.schema.keys))["frozen"]
-            may_change = self.emitted["stop"].to_numpy() >= ended
-            may_return = (self.emitted["gone"] & (self.emitted["start"] >= frozen)).to_numpy()
-            self.emitted = self.emitted.filter(may_change | may_return)
+        if self.retelling.table is not None:
+            self.retelling.forget(self._known(self.retelling.table[list(self.schema.keys)])["frozen"], frozen)
 
     def _known(self, keys: pl.DataFrame) -> dict[str, Array]:
         """The ledger after all events; `frozen` are those that no late one comes before."""
@@ -391,12 +331,6 @@ class OrderedState(GroupState):
         if not self.ordering.most:
             known["frozen"] = self.base.at(keys)["count"]
         return known
-
-    def _forget_told(self, frozen: int) -> None:
-        """Forget the windows of `latest` that no event can change that is not older than this."""
-        if self.emitted is not None and self.sequences.latest:
-            lines = [timeline.line for timeline, _ in self.sequences.latest]
-            self.emitted = self.emitted.filter(~pl.col("line").is_in(lines) | (pl.col("end") > frozen))
 
     def _keep(self, rows: Rows, needed: Mask, keep: Mask, settled: Mask) -> None:
         """Keep some settled slices; those that only open windows without edges need are joined once they are many."""
@@ -417,7 +351,7 @@ class OrderedState(GroupState):
 
     def _forget_keys(self) -> None:
         """Forget keys of which nothing is left, where no window counts or carries anything for them."""
-        parts = [part for part in (self._table, self._all_held(), self.emitted) if part is not None]
+        parts = [part for part in (self._table, self._all_held(), self.retelling.table) if part is not None]
         live = sum(part.height for part in parts)
         if self.ordering.grids or not self.schema.keys or self.now.table.height < 2 * live + 1024:
             return
