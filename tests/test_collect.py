@@ -135,7 +135,7 @@ def by_place(one: tuple[Any, ...]) -> tuple[Any, ...]:
     return at, order is not None, order or 0, nth
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(st.lists(entries, max_size=5), min_size=1, max_size=6), st.data())
 def test_states_merge_in_any_order_and_combine_over_any_range(drawn: list[list[Any]], data: st.DataObject) -> None:
     numbers = iter(data.draw(st.permutations(range(sum(map(len, drawn))))))

@@ -118,13 +118,13 @@ restores = st.lists(st.integers(0, 12), max_size=3)
 
 
 @given(stream=streams(watermarks=True, beyond=True, kinds=TIMED), chosen=names, with_edges=st.booleans(), at=restores)
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_with_disorder_and_late_events(stream: Stream, chosen: set[str], with_edges: bool, at: list[int]) -> None:
     assert deviations(stream, chosen, with_edges, at) == []
 
 
 @given(stream=streams(updates=True, beyond=True, kinds=TIMED), chosen=names, with_edges=st.booleans(), at=restores)
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_with_updates(stream: Stream, chosen: set[str], with_edges: bool, at: list[int]) -> None:
     assert deviations(stream, chosen, with_edges, at) == []
 
@@ -135,7 +135,7 @@ def test_with_updates(stream: Stream, chosen: set[str], with_edges: bool, at: li
     with_edges=st.booleans(),
     at=restores,
 )
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_with_queries_that_come_and_go(stream: Stream, chosen: set[str], with_edges: bool, at: list[int]) -> None:
     assert deviations(stream, chosen, with_edges, at) == []
 
@@ -185,13 +185,13 @@ chosen_windows = st.fixed_dictionaries({"m": listed | ragged}, optional={"c": ra
 
 
 @given(stream=streams(watermarks=True, beyond=True), chosen=chosen_windows)
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_overlaps_gaps_and_lengths_of_all_kinds(stream: Stream, chosen: dict[str, Any]) -> None:
     assert disagreements(with_windows(stream, lambda query: own_windows(query, chosen))) == []
 
 
 @given(stream=streams(changes=True, updates=True, beyond=True), chosen=chosen_windows, at=restores)
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_all_kinds_with_updates_and_changes(stream: Stream, chosen: dict[str, Any], at: list[int]) -> None:
     own = with_windows(stream, lambda query: own_windows(query, chosen))
     assert disagreements(own, restored_at=at) == []

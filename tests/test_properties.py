@@ -102,37 +102,37 @@ def results(stream: Stream, **options: Any) -> list[Row]:
 
 
 @given(stream=streams())
-@settings(max_examples=35)
+@settings(max_examples=25)
 def test_the_engine_gives_what_the_oracle_gives(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
 @given(stream=streams(watermarks=True, beyond=True))
-@settings(max_examples=35)
+@settings(max_examples=25)
 def test_events_beyond_the_lateness_are_left_out_of_what_was_emitted_and_of_nothing_else(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
 @given(stream=streams(updates=True, beyond=True))
-@settings(max_examples=35)
+@settings(max_examples=25)
 def test_late_events_within_updates_revise_and_retract(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
 @given(stream=streams(updates=True, beyond=True, kinds=ORDERED))
-@settings(max_examples=35)
+@settings(max_examples=25)
 def test_late_events_within_updates_shift_and_split_ordered_windows(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
 @given(stream=streams(changes=True))
-@settings(max_examples=30)
+@settings(max_examples=22)
 def test_queries_come_and_go(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
 @given(stream=streams(changes=True, beyond=True, updates=True, most=12), at=st.lists(st.integers(0, 12), max_size=4))
-@settings(max_examples=30)
+@settings(max_examples=22)
 def test_a_restored_engine_goes_on_as_if_nothing_had_happened(stream: Stream, at: list[int]) -> None:
     assert disagreements(stream, restored_at=at) == []
 
@@ -142,7 +142,7 @@ def test_a_restored_engine_goes_on_as_if_nothing_had_happened(stream: Stream, at
     queries=query_sets(measures=(None, None, "o")),
     order_by=st.sampled_from(((), (), ("x",), ("s", "y"))),
 )
-@settings(max_examples=30)
+@settings(max_examples=22)
 def test_whole_tables(rows: list[Row], queries: tuple[wr.Query, ...], order_by: tuple[str, ...]) -> None:
     try:
         want: list[Any] = recompute(rows, queries, lateness={"t": 5, "o": 5}, order_by=order_by)
@@ -182,7 +182,7 @@ def test_a_query_gets_the_same_revisions_alone_and_beside_others(stream: Stream)
 
 
 @given(stream=streams(updates=True, beyond=True), kinds=st.booleans())
-@settings(max_examples=25)
+@settings(max_examples=20)
 def test_what_is_forgotten_and_joined_early_is_missed_by_nobody(stream: Stream, kinds: bool) -> None:
     """Slices are pruned at every step and joined whenever there are two, not only once they are many."""
     plain = replace(stream, options={**stream.options, "updates": None} if kinds else stream.options)

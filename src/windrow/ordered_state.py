@@ -33,6 +33,8 @@ from windrow.state import JOIN_FROM, Change, GroupState, Told, codes
 from windrow.waiting import Waiting
 from windrow.windows import INT64_MAX, INT64_MIN
 
+PRUNE_FROM = 512  # so many slices more than after the last time
+
 
 @dataclass(frozen=True)
 class _Part:
@@ -49,9 +51,6 @@ class _Part:
     def of(events: pl.DataFrame, time: str, sliced: Sliced) -> _Part:
         first, last = events[time].min(), events[time].max()
         return _Part(events, sliced.table, sliced.keys, sliced.now, first, last)  # type: ignore[arg-type]
-
-
-PRUNE_FROM = 512  # so many slices more than after the last time
 
 
 @dataclass
@@ -88,8 +87,8 @@ class OrderedState(GroupState):
 
     @property
     def held_events(self) -> int:
-        held = self._all_held()
-        return len(self.waiting) + (0 if held is None else held.height)
+        held = [*([] if self.held is None else [self.held]), *(part.events for part in self._parts)]
+        return len(self.waiting) + sum(part.height for part in held)
 
     def _all_held(self) -> pl.DataFrame | None:
         """The events that are final, but not done with."""
