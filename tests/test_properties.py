@@ -190,6 +190,7 @@ def test_what_is_forgotten_and_joined_early_is_missed_by_nobody(stream: Stream, 
         patch.object(state_module, "JOIN_FROM", 0),
         patch.object(ordered_state, "JOIN_FROM", 0),
         patch.object(ordered_state, "PRUNE_FROM", -(10**9)),
+        patch.object(ordered_state, "FORGET_FROM", -(10**9)),
     ):
         assert disagreements(plain) == []
 

@@ -34,6 +34,7 @@ from windrow.waiting import Waiting
 from windrow.windows import INT64_MAX, INT64_MIN
 
 PRUNE_FROM = 512  # so many slices more than after the last time
+FORGET_FROM = 1024  # so many keys more than there are live slices and events
 
 
 @dataclass(frozen=True)
@@ -350,10 +351,10 @@ class OrderedState(GroupState):
 
     def _forget_keys(self) -> None:
         """Forget keys of which nothing is left, where no window counts or carries anything for them."""
-        parts = [part for part in (self._table, self._all_held(), self.retelling.table) if part is not None]
-        live = sum(part.height for part in parts)
-        if self.ordering.grids or not self.schema.keys or self.now.table.height < 2 * live + 1024:
+        live = self._table.height + self.held_events
+        if self.ordering.grids or not self.schema.keys or self.now.table.height < 2 * live + FORGET_FROM:
             return
+        parts = [part for part in (self._table, self._all_held(), self.retelling.table) if part is not None]
         keys = pl.concat([part.select(*self.schema.keys) for part in parts]).unique()
         for ledger in (self.base, self.now):
             carries = ledger.table.filter(~self.ordering.at_rest)

@@ -58,6 +58,7 @@ class Ledger:
         return copy.copy(self)
 
     def set(self, keys: pl.DataFrame, values: Mapping[str, Array]) -> None:
+        """Put down the values of these keys."""
         columns = [pl.Series(name, values[name], dtype=self._types[name]) for name in self.initial]
         fresh = pl.DataFrame([*keys.get_columns(), *columns]) if self.keys else pl.DataFrame(columns)
         if self.keys and self.table.height:
