@@ -236,11 +236,11 @@ class Plan:
     def explain(self) -> str:
         """The plan as text: groups, operators, edges, placement, and why."""
         described = self.to_dict()
-        lines = [f"{described['queries']:,} queries in {len(self.groups)} slice group{'s'[: len(self.groups) > 1]}"]
+        lines = [f"{_several(described['queries'], 'query')} in {_several(len(self.groups), 'slice group')}"]
         for group in described["groups"]:
             lines.append(f"group {group['name']}")
             lines.append(
-                f"  queries    {group['queries']:,} over {group['windows']:,} windows: {_some(group['shows'])}"
+                f"  queries    {group['queries']:,} over {_several(group['windows'], 'window')}: {_some(group['shows'])}"
             )
             lines.append(f"  edges      {group['edges']}")
             lines.append(f"  operators  {len(group['operators'])}: {_some(group['operators'])}")
@@ -367,24 +367,23 @@ def _group_to_dict(group: Group) -> dict[str, Any]:
     temporal = any(timeline.window.is_temporal for timeline in group.timelines)
     per_second = _edges_per_unit(group) * (1_000_000 if temporal else 1)
     gaps = [timeline.window.gap for timeline in group.timelines if isinstance(timeline.window, Session)]
-    edges = f"{per_second:.6g} per {'second' if temporal else 'unit'}"
-    own = {str(window): window for window, *_ in group.timelines if _is_irregular(window)}
-    if own:
-        edges += f", those of {_some(list(own))} as they say"
+    edges = [f"{per_second:.6g} per {'second' if temporal else 'unit'}"] if per_second else []
+    if own := {str(window): window for window, *_ in group.timelines if _is_irregular(window)}:
+        edges.append(f"those of {_some(list(own))} as they say")
     if gaps:
-        edges += f", sessions from runs connected under {duration_text(min(gaps), temporal)}"
+        edges.append(f"sessions from runs connected under {duration_text(min(gaps), temporal)}")
     kinds = [timeline.window for timeline in group.timelines]
     if counted := {window for window in kinds if isinstance(window, Counting)}:
-        edges += f", at the positions of {_several(len(counted), 'counting window')}"
+        edges.append(f"at the positions of {_several(len(counted), 'counting window')}")
     if driven := {window for window in kinds if isinstance(window, DataDrivenWindow)}:
-        edges += f", at the events that bound {_several(len(driven), 'data-driven window')}"
+        edges.append(f"at the events that bound {_several(len(driven), 'data-driven window')}")
     return {
         "name": group.name,
         "keys": list(group.keys),
         "queries": sum(len(numbers) for numbers in group.members.values()),
         "windows": len(group.timelines),
         "shows": windows,
-        "edges": edges,
+        "edges": ", ".join(edges),
         "edges_per_second": per_second,
         "operators": [one.text for one in group.held],
         "ordered": group.ordered,
@@ -413,7 +412,9 @@ def _placement(group: Group) -> str:
 
 
 def _several(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' if count > 1 else ''}"
+    if count == 1:
+        return f"1 {what}"
+    return f"{count:,} {what.removesuffix('y')}ies" if what.endswith("y") else f"{count:,} {what}s"
 
 
 def _some(shown: Sequence[str], most: int = 6) -> str:
