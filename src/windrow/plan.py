@@ -239,9 +239,8 @@ class Plan:
         lines = [f"{_several(described['queries'], 'query')} in {_several(len(self.groups), 'slice group')}"]
         for group in described["groups"]:
             lines.append(f"group {group['name']}")
-            lines.append(
-                f"  queries    {group['queries']:,} over {_several(group['windows'], 'window')}: {_some(group['shows'])}"
-            )
+            windows = f"{_several(group['windows'], 'window')}: {_some(group['shows'])}"
+            lines.append(f"  queries    {group['queries']:,} over {windows}")
             lines.append(f"  edges      {group['edges']}")
             lines.append(f"  operators  {len(group['operators'])}: {_some(group['operators'])}")
             lines.append(f"  sliced     {group['sliced']}")
