@@ -148,7 +148,8 @@ def test_a_table_survives_the_wire(queries: list[wr.Query], rows: list[Row]) -> 
 def test_ordered_slices_do_not_depend_on_when_the_order_became_final(
     by: tuple[str, ...], rows: list[Row], marks: list[int], data: Any
 ) -> None:
-    kinds = data.draw(st.lists(windows(KINDS), min_size=1, max_size=3))
+    # latest has events sliced again that are held for it
+    kinds = data.draw(st.lists(windows([kind for kind in KINDS if kind != "latest"]), min_size=1, max_size=3))
     queries = [wr.Query(f"q{n}", window, ["count()", "collect(x)"], by=by) for n, window in enumerate(kinds)]
     sliced = Sliced([*queries, wr.Query("ordered", wr.counting(2), "last(s)", by=by)])
     (group,) = sliced.plan.groups
