@@ -22,6 +22,7 @@ from windrow import results as results_module
 from windrow import state as state_module
 from windrow.ordering import Ordering
 from windrow.testing import Oracle, differences, recompute
+from windrow.testing.own import Filled
 from windrow.testing.strategies import AGGREGATES, ORDERED, SCHEMA, Row, Stream, frame, query_sets, streams, tables
 from windrow.testing.transcripts import Step, run_step
 
@@ -339,6 +340,13 @@ def test_the_rest_of_a_forgotten_window_is_no_window() -> None:
     ]
     rows = ([{"t": t, "j": j, "x": x} for t, j, x in batch] for batch in batches)
     assert disagreements(_stream(queries, *rows, lateness=30, updates=60)) == []
+
+
+def test_a_window_that_a_late_event_opens_again_goes_on_with_its_revisions() -> None:
+    rows = [{"t": t, "x": 1} for t in range(1, 18)]
+    stream = _stream([wr.Query("m", Filled(7), "count()")], rows, [{"t": 6, "x": -7}], lateness=3, updates=20)
+    assert disagreements(stream) == []
+    assert [row["revision"] for row in results(stream)] == [0, 1]
 
 
 def test_an_event_too_late_for_the_order_revises_only_what_needs_no_order() -> None:

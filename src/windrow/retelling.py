@@ -22,7 +22,10 @@ from windrow.windows import INT64_MAX
 
 @dataclass
 class Retelling:
-    """The windows that were told: what identifies them, their events and bounds, the last revision, whether gone."""
+    """The windows that were told: what identifies them, their events and bounds, the last revision.
+
+    They say whether they are `gone`, or `again` open: a late event can open a window of the user's own again.
+    """
 
     keys: list[str]
     table: pl.DataFrame | None = None
@@ -44,20 +47,23 @@ class Retelling:
             return gone, pl.Series([], dtype=pl.Boolean), np.empty(0, np.int64)
         there = pl.concat([_described(rows, one, timelines) for one in found])
         if self.table is None:
-            self.table = there.clear().with_columns(revision=pl.lit(0, pl.Int64), gone=pl.lit(False))
-        if not (changed < INT64_MAX).any() and not self.table["gone"].any():  # all that was found is new
+            self.table = there.clear().with_columns(_NEW)
+        settled = not (self.table["gone"] | self.table["again"]).any()
+        if settled and not (changed < INT64_MAX).any():  # all that was found is new
             fresh = ~there["is_open"]
-            new = there.filter(fresh).with_columns(revision=pl.lit(0, pl.Int64), gone=pl.lit(False))
-            self.table = pl.concat([self.table, self._once(new)])
+            self.table = pl.concat([self.table, self._once(there.filter(fresh).with_columns(_NEW))])
             return None, fresh, np.zeros(there.height, np.int64)
         gone = self._taken_back(rows, there, changed)
         known_by = self.known_by
         told = join_keys(there[known_by], self.table[[*known_by, "digest", "revision", "gone"]], known_by, "left")
         same = ((told["digest"] == there["digest"]) & ~told["gone"]).fill_null(False)
         revision = (told["revision"] + (~same).cast(pl.Int64)).fill_null(0)
-        noted = there.with_columns(revision.alias("revision"), gone=pl.lit(False)).filter(~pl.col("is_open"))
-        rest = join_keys(self.table, noted, known_by, "anti")
-        self.table = pl.concat([rest, self._once(noted)[rest.columns]])
+        again = join_keys(self.table, there.filter(pl.col("is_open")), known_by, "semi").with_columns(
+            again=pl.lit(True)
+        )
+        noted = there.with_columns(_NEW).with_columns(revision.alias("revision")).filter(~pl.col("is_open"))
+        rest = join_keys(self.table, there, known_by, "anti")
+        self.table = pl.concat([rest, again[rest.columns], self._once(noted)[rest.columns]])
         return gone, ~there["is_open"] & ~same, revision.to_numpy()
 
     def _once(self, windows: pl.DataFrame) -> pl.DataFrame:
@@ -75,12 +81,13 @@ class Retelling:
             after = join_keys(self.table, rows.keys[late].with_columns(since), self.keys, "inner")
         else:
             after = self.table.with_columns(since.new_from_index(0, self.table.height))
-        gone = after.filter((pl.col("stop") >= pl.col("changed")) & ~pl.col("gone")).drop("changed")
+        may_have_gone = ((pl.col("stop") >= pl.col("changed")) | pl.col("again")) & ~pl.col("gone")
+        gone = after.filter(may_have_gone).drop("changed")
         if there is not None:
             gone = join_keys(gone, there, self.known_by, "anti")
         if not gone.height:
             return None
-        gone = gone.with_columns(pl.col("revision") + 1, gone=pl.lit(True))
+        gone = gone.with_columns(pl.col("revision") + 1, gone=pl.lit(True), again=pl.lit(False))
         rest = join_keys(self.table, gone, self.known_by, "anti")
         self.table = pl.concat([rest, gone[rest.columns]])
         return gone
@@ -89,13 +96,16 @@ class Retelling:
         """Forget windows that end before a position, given for each, unless they may return."""
         if self.table is not None:
             may_change = self.table["stop"].to_numpy() >= ended
-            may_return = (self.table["gone"] & (self.table["start"] >= frozen)).to_numpy()
+            may_return = (self.table["again"] | (self.table["gone"] & (self.table["start"] >= frozen))).to_numpy()
             self.table = self.table.filter(may_change | may_return).rechunk()
 
     def forget_boundaries(self, lines: Collection[str], frozen: int) -> None:
         """Forget the windows of some timelines that end in time, at or before this."""
         if self.table is not None and lines:
             self.table = self.table.filter(~pl.col("line").is_in(list(lines)) | (pl.col("end") > frozen))
+
+
+_NEW = [pl.lit(0, pl.Int64).alias("revision"), pl.lit(False).alias("gone"), pl.lit(False).alias("again")]
 
 
 def _described(rows: OrderedRows, found: Found, timelines: Sequence[Timeline]) -> pl.DataFrame:
