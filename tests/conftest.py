@@ -8,6 +8,8 @@ WINDROW_SEED=<n>      that seed again
 import os
 import secrets
 
+os.environ.setdefault("POLARS_MAX_THREADS", "1")  # a thread for each worker, before Polars is imported
+
 import pytest
 from hypothesis import settings
 

@@ -301,7 +301,7 @@ def expected(asked: wr.Aggregate, values: list[list[Any]]) -> Any:
 
 @pytest.mark.parametrize("asked", PLAIN, ids=lambda asked: asked.function)
 @given(values=slices, data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_ranges_are_folded_in_order(asked: wr.Aggregate, values: list[list[Any]], data: st.DataObject) -> None:
     fold, state = lifted(asked, values)
     many = data.draw(st.booleans())  # with many ranges, what can be inverted is
@@ -317,7 +317,7 @@ def test_ranges_are_folded_in_order(asked: wr.Aggregate, values: list[list[Any]]
 
 @pytest.mark.parametrize("asked", PLAIN, ids=lambda asked: asked.function)
 @given(values=slices, data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_any_tree_of_merges_gives_the_same(asked: wr.Aggregate, values: list[list[Any]], data: st.DataObject) -> None:
     fold, state = lifted(asked, values)
     rows = len(values)

@@ -103,37 +103,37 @@ def results(stream: Stream, **options: Any) -> list[Row]:
 
 
 @given(stream=streams())
-@settings(max_examples=25)
+@settings(max_examples=20)
 def test_the_engine_gives_what_the_oracle_gives(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
 @given(stream=streams(watermarks=True, beyond=True))
-@settings(max_examples=25)
+@settings(max_examples=18)
 def test_events_beyond_the_lateness_are_left_out_of_what_was_emitted_and_of_nothing_else(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
 @given(stream=streams(updates=True, beyond=True))
-@settings(max_examples=25)
+@settings(max_examples=18)
 def test_late_events_within_updates_revise_and_retract(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
 @given(stream=streams(updates=True, beyond=True, kinds=ORDERED))
-@settings(max_examples=25)
+@settings(max_examples=18)
 def test_late_events_within_updates_shift_and_split_ordered_windows(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
 @given(stream=streams(changes=True))
-@settings(max_examples=22)
+@settings(max_examples=16)
 def test_queries_come_and_go(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
 @given(stream=streams(changes=True, beyond=True, updates=True, most=12), at=st.lists(st.integers(0, 12), max_size=4))
-@settings(max_examples=22)
+@settings(max_examples=15)
 def test_a_restored_engine_goes_on_as_if_nothing_had_happened(stream: Stream, at: list[int]) -> None:
     assert disagreements(stream, restored_at=at) == []
 
@@ -143,7 +143,7 @@ def test_a_restored_engine_goes_on_as_if_nothing_had_happened(stream: Stream, at
     queries=query_sets(measures=(None, None, "o")),
     order_by=st.sampled_from(((), (), ("x",), ("s", "y"))),
 )
-@settings(max_examples=22)
+@settings(max_examples=18)
 def test_whole_tables(rows: list[Row], queries: tuple[wr.Query, ...], order_by: tuple[str, ...]) -> None:
     try:
         want: list[Any] = recompute(rows, queries, lateness={"t": 5, "o": 5}, order_by=order_by)
@@ -159,7 +159,7 @@ def test_whole_tables(rows: list[Row], queries: tuple[wr.Query, ...], order_by: 
 
 
 @given(stream=streams(changes=True, most=16))
-@settings(max_examples=20)
+@settings(max_examples=14)
 def test_other_queries_never_change_a_query_s_results(stream: Stream) -> None:
     stays = stream.queries[0]
     alone = [step for step in stream.steps if step.action != "add" and step.action != "remove"]
@@ -175,7 +175,7 @@ def test_other_queries_never_change_a_query_s_results(stream: Stream) -> None:
 
 
 @given(stream=streams(updates=True, beyond=True, most=16))
-@settings(max_examples=25)
+@settings(max_examples=14)
 def test_a_query_gets_the_same_revisions_alone_and_beside_others(stream: Stream) -> None:
     stays = stream.queries[0]
     found = [row for row in results(stream) if row["query"] == stays.name]
@@ -183,7 +183,7 @@ def test_a_query_gets_the_same_revisions_alone_and_beside_others(stream: Stream)
 
 
 @given(stream=streams(updates=True, beyond=True), kinds=st.booleans())
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_what_is_forgotten_and_joined_early_is_missed_by_nobody(stream: Stream, kinds: bool) -> None:
     """Slices are pruned at every step and joined whenever there are two, not only once they are many."""
     plain = replace(stream, options={**stream.options, "updates": None} if kinds else stream.options)
@@ -197,7 +197,7 @@ def test_what_is_forgotten_and_joined_early_is_missed_by_nobody(stream: Stream, 
 
 
 @given(stream=streams(beyond=True, most=16))
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_rolling_up_or_not_gives_the_same(stream: Stream) -> None:
     keys = {"k": 4.0, "j": 3.0, "g": 4.0}
     dense, sparse = wr.Rates(1e12, keys), wr.Rates(1e-12, keys)  # slices are few beside the events, or many
@@ -216,7 +216,7 @@ def test_rates_decide_what_is_rolled_up() -> None:
 
 
 @given(stream=streams(most=16), cuts=st.lists(st.integers(0, 16), max_size=5))
-@settings(max_examples=25)
+@settings(max_examples=16)
 def test_batches_do_not_matter(stream: Stream, cuts: list[int]) -> None:
     """Without late events, once the watermark is past everything; what is a repeat does depend on the watermark."""
     queries = tuple(query for query in stream.queries if not query.distinct_on)

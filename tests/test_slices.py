@@ -87,7 +87,7 @@ OneGroup = st.sampled_from(KEYS).flatmap(lambda by: query_sets((by,)))
 
 
 @given(queries=OneGroup, rows=tables(), cuts=Cuts, barred=st.booleans(), data=st.data())
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_any_tree_of_merges_gives_the_same_table(
     queries: list[wr.Query], rows: list[Row], cuts: list[int], barred: bool, data: Any
 ) -> None:
@@ -117,7 +117,7 @@ def test_any_tree_of_merges_gives_the_same_table(
     ),
     rows=tables(),
 )
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_rolling_up_is_slicing_by_the_coarser_keys(keys: Any, rows: list[Row]) -> None:
     (fine, coarse), queries = keys
     sliced = Sliced(queries)
@@ -144,7 +144,7 @@ def test_a_table_survives_the_wire(queries: list[wr.Query], rows: list[Row]) -> 
 
 
 @given(by=st.sampled_from(KEYS), rows=tables(), marks=st.lists(st.integers(-40, 400), max_size=4), data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_ordered_slices_do_not_depend_on_when_the_order_became_final(
     by: tuple[str, ...], rows: list[Row], marks: list[int], data: Any
 ) -> None:
