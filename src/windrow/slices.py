@@ -38,7 +38,7 @@ from windrow.plan import Held
 from windrow.ranges import running_max
 from windrow.selections import Choices, Selection
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
