@@ -255,15 +255,15 @@ def _damaged(data: bytes) -> bytes:
     ("spoil", "message"),
     [
         (
-            lambda data: data.replace(b'"windrow": 1', b'"windrow": 99', 1),
-            "has version 99; this windrow reads version 1",
+            lambda data: data.replace(b'"windrow": 2', b'"windrow": 99', 1),
+            "has version 99; this windrow reads version 2",
         ),
         (lambda data: data[:-10], "is cut short"),
         (lambda data: data[:50], "not a snapshot of windrow"),
         (lambda data: b"", "not a snapshot of windrow"),
         (lambda data: b"hello\nworld", "not a snapshot of windrow"),
         (lambda data: b"[1]\n", "not a snapshot of windrow"),
-        (lambda data: b'{"windrow": 1}\n', "snapshot"),
+        (lambda data: b'{"windrow": 2}\n', "snapshot"),
         (_damaged, "snapshot"),
     ],
     ids=[
