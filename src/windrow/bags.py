@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from windrow.ranges import Ints, ramp
+from windrow.ranges import CHUNK, Ints, ramp
 
-CHUNK = 4_000_000  # entries that are worked on at a time
 LAYOUT_LIMIT = 8  # lay ranges out while that takes at most so many times the entries there are
 
 

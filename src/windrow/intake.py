@@ -15,8 +15,9 @@ import polars as pl
 
 from windrow import repeats
 from windrow.binding import ARRIVAL, Binding, InputError
-from windrow.late import Mask, slice_behind
+from windrow.late import slice_behind
 from windrow.measures import Measure
+from windrow.ordered import Mask
 from windrow.ordered_state import OrderedState
 from windrow.plan import Rates, Source
 from windrow.query import Query

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from windrow.ordered import Mask
 from windrow.plan import Timeline
 from windrow.query import QueryError
 from windrow.ranges import Ints, ramp
@@ -27,7 +27,6 @@ FEW = 4096  # edges that may be listed at once, however few the rows
 GROWTH = 16  # of strides
 
 NO_EDGES = np.empty(0, np.int64)
-Mask = npt.NDArray[np.bool_]
 Bounds = tuple[Ints, Ints]  # starts and ends
 
 

@@ -17,7 +17,7 @@ from windrow.assembly import Lattices
 from windrow.expressions import Expression
 from windrow.frames import join_keys
 from windrow.irregular import Irregular
-from windrow.ordered import OrderedWindow
+from windrow.ordered import Mask, OrderedWindow
 from windrow.ranges import Ints
 from windrow.sessions import left_out
 from windrow.slicing import filter_column, slice, time_column
@@ -25,7 +25,6 @@ from windrow.state import GroupState
 from windrow.windows import INT64_MIN, Session
 
 OUT_OF_ORDER = (-1, 0)  # bars events from everything that needs the order
-Mask = npt.NDArray[np.bool_]
 
 
 def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, frozen: int) -> tuple[pl.DataFrame, Mask]:

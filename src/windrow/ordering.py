@@ -28,13 +28,11 @@ from windrow.frames import join_keys
 from windrow.measures import Span
 from windrow.ordered import Array, Counting, Latest, Mask
 from windrow.plan import Group, Timeline
-from windrow.ranges import Ints, ramp
+from windrow.ranges import CHUNK, Ints, ramp
 from windrow.selections import Choices
 from windrow.slices import SliceSchema, settle
 from windrow.slicing import Edges, filter_column, input_column, lifts, places, time_column, window_columns
 from windrow.windows import INT64_MAX, INT64_MIN
-
-CHUNK = 4_000_000  # entries that are worked on at a time
 
 
 class Ledger:

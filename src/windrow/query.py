@@ -100,8 +100,7 @@ class Query:
     @property
     def needs_order(self) -> bool:
         """Whether its windows or aggregates depend on the final order of events."""
-        asked = (operator for one in self.aggregates for operator in one.operators)
-        return isinstance(self.window, OrderedWindow) or any(operator.needs_order for operator in asked)
+        return isinstance(self.window, OrderedWindow) or any(asked.needs_order for asked in self.aggregates)
 
     @property
     def filter_first(self) -> Expression | None:

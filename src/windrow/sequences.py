@@ -17,9 +17,9 @@ import polars as pl
 from windrow.assembly import Lattices, Rows, Windows, due
 from windrow.measures import Span
 from windrow.ordered import Array, Counting, DataDrivenWindow, Latest
-from windrow.ordering import CHUNK, origin_column
+from windrow.ordering import origin_column
 from windrow.plan import ROWS, Group, Held, Timeline
-from windrow.ranges import Ints, differences, ramp
+from windrow.ranges import CHUNK, Ints, covered, differences, ramp
 from windrow.windows import INT64_MAX, INT64_MIN
 
 
@@ -213,9 +213,10 @@ class Sequences:
             origin = _origin(known, since)
             n, step, _, _ = several
             least = np.full(len(origin), INT64_MAX)
-            for begin in range(0, len(n), max(1, CHUNK // max(1, len(origin)))):
-                part = np.arange(begin, min(len(n), begin + max(1, CHUNK // max(1, len(origin)))))[:, None]
-                first = np.maximum((frozen - origin - n[part]) // step[part] + 1, 0) * step[part]
+            size = max(1, CHUNK // max(1, len(origin)))
+            for begin in range(0, len(n), size):
+                length, every = n[begin : begin + size, None], step[begin : begin + size, None]
+                first = np.maximum((frozen - origin - length) // every + 1, 0) * every
                 least = np.minimum(least, first.min(axis=0))
             keep |= rows.position >= (least + origin)[rows.key]
         return keep
@@ -230,10 +231,7 @@ class Sequences:
             live = (number >= _complete(one, known)[of]) | (keep_told & (found.stop > frozen[of]))
             oldest = np.full(rows.key_count, INT64_MAX)
             np.minimum.at(oldest, of[live], found.windows.start[live])
-            marks = np.zeros(len(rows) + 1, np.int64)
-            np.add.at(marks, found.windows.lo[live], 1)
-            np.add.at(marks, found.windows.hi[live], -1)
-            keep |= np.cumsum(marks[:-1]) > 0
+            keep |= covered(found.windows.lo[live], found.windows.hi[live], len(rows))
             if keep_told:  # windows of the same time are told apart by their number
                 keep |= rows.last >= oldest[rows.key]
         return keep

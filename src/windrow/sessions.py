@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.plan import Timeline
-from windrow.ranges import Ints, running_max
+from windrow.ranges import Ints, covered, running_max
 from windrow.windows import INT64_MAX, INT64_MIN, Session
 
 
@@ -89,12 +89,12 @@ def needed(runs: Runs, timelines: Sequence[Timeline], frozen: int) -> npt.NDArra
     keep = np.zeros(len(runs.key), np.bool_)
     largest = max(timelines, key=gap_of)
     for found in sessions(runs, [largest._replace(since=INT64_MIN, until=INT64_MAX, closing=False)]):
-        keep = _covered(len(keep), found.take(found.last + 3 * found.gap >= frozen))
+        keep = _covered_by(found.take(found.last + 3 * found.gap >= frozen), len(keep))
         is_open = found.last + found.gap >= frozen
         follows = np.append((found.key[1:] == found.key[:-1]) & is_open[1:], False)[: len(is_open)]
         before_open = found.take(follows & ~is_open)
         ends = np.full(len(keep), INT64_MIN)
-        ends[_covered(len(keep), before_open)] = np.repeat(before_open.last, before_open.hi - before_open.lo)
+        ends[_covered_by(before_open, len(keep))] = np.repeat(before_open.last, before_open.hi - before_open.lo)
         keep |= (ends > INT64_MIN) & (runs.last == ends)
     return keep
 
@@ -112,7 +112,7 @@ def left_out(runs: Runs, timeline: Timeline, frozen: int, key: Ints, time: Ints)
     for found in sessions(runs, [always._replace(since=timeline.since)]):
         ended = found.last + gap < frozen
         np.maximum.at(settled, found.key[ended], found.last[ended] + gap)
-        is_open = _covered(len(runs.key), found.take(~ended))
+        is_open = _covered_by(found.take(~ended), len(runs.key))
     has_open = np.zeros(len(settled), np.bool_)
     has_open[runs.key[is_open]] = True
     out = (time < frozen) & (time <= settled[key]) | (time < frozen - 2 * gap) & ~has_open[key]
@@ -133,12 +133,9 @@ def left_out(runs: Runs, timeline: Timeline, frozen: int, key: Ints, time: Ints)
     return out
 
 
-def _covered(size: int, found: Sessions) -> npt.NDArray[np.bool_]:
+def _covered_by(found: Sessions, size: int) -> npt.NDArray[np.bool_]:
     """Which runs lie in one of the sessions."""
-    marks = np.zeros(size + 1, np.int64)
-    np.add.at(marks, found.lo, 1)
-    np.add.at(marks, found.hi, -1)
-    return np.cumsum(marks[:-1]) > 0
+    return covered(found.lo, found.hi, size)
 
 
 def gap_of(timeline: Timeline) -> int:
