@@ -29,6 +29,7 @@ LAYERS = {
         *("slices", "slicing", "irregular", "sessions", "assembly", "revisions", "state", "late", "repeats"),
         *(
             "binding",
+            "bound",
             "measures",
             "intake",
             "results",

@@ -39,6 +39,7 @@ class Binding:
         self.measures: dict[str, pl.DataType] = {}
         self.needed: dict[str, pl.DataType] = {}
         self._prepared: dict[str, pl.Expr] = {}
+        self.sql: dict[str, str] = {}  # the prepared columns again, in Spark's SQL
         self._scales: dict[str, int] = {}  # microseconds in a unit of a time column, where it is not one
         self._ordered = any(group.ordered or any(one.operator.ordered for one in group.held) for group in plan.groups)
         for column in order_by:
@@ -51,7 +52,8 @@ class Binding:
         self.place |= {f"{number}": columns[column] for number, column in enumerate(order_by)}
         self.place["nth"] = pl.Int64()
         if self._ordered:
-            self._prepared |= {f"order:{number}": pl.col(column) for number, column in enumerate(order_by)}
+            for number, column in enumerate(order_by):
+                self._prepared[f"order:{number}"], self.sql[f"order:{number}"] = pl.col(column), quoted(column)
 
     def _bind(self, group: Group, plan: Plan) -> None:
         query = _some_query(group, plan)
@@ -74,12 +76,12 @@ class Binding:
             if dtype.is_nested():
                 raise QueryError(f"query {query.name!r}: by: column {key!r} is {dtype}, which cannot be a key")
             self.keys[key] = dtype
-            self._prepared[key_column(key)] = pl.col(key)
+            self._prepared[key_column(key)], self.sql[key_column(key)] = pl.col(key), quoted(key)
         for timeline in group.lines.values():
             self._line(timeline.window, plan.entries[_asking(group, timeline)].query)
         for column in group.source.distinct_on:
             self._column(column, f"query {query.name!r}: distinct_on")
-            self._prepared[f"distinct:{column}"] = pl.col(column)
+            self._prepared[f"distinct:{column}"], self.sql[f"distinct:{column}"] = pl.col(column), quoted(column)
         if group.source.where:
             self._filter(group.source.where, query)
         asked_by = group.asked_by
@@ -132,6 +134,7 @@ class Binding:
             return pl.Datetime("us", "UTC")
         dtype = self._column(name, whose)
         column = pl.col(name)
+        self.sql[time_column(name)] = _units(name, dtype)
         if isinstance(dtype, pl.Datetime) and dtype.time_unit == "ns":
             self._prepared[time_column(name)] = column.to_physical() // 1000
             return pl.Datetime("us", dtype.time_zone)
@@ -164,6 +167,7 @@ class Binding:
             if isinstance(dtype, pl.Categorical | pl.Enum):  # text has one order everywhere, categories have several
                 dtype, value = pl.String(), value.cast(pl.String)
             self.inputs[expression.text], self._prepared[input_column(expression.text)] = dtype, value
+            self.sql[input_column(expression.text)] = expression.spark(self._columns)
         return self.inputs[expression.text]
 
     def _filter(self, where: Expression, query: Query, what: str = "where") -> None:
@@ -177,6 +181,7 @@ class Binding:
         if dtype not in (pl.Boolean(), pl.Null()):
             raise QueryError(f"query {query.name!r}: {what}: {where.text!r} is {dtype}, not true or false")
         self._prepared[filter_column(where.text)] = kept.cast(pl.Boolean)
+        self.sql[filter_column(where.text)] = f"COALESCE({where.spark(self._columns)}, FALSE)"
 
     def schema(self, group: Group, shared: bool, updates: bool = False) -> SliceSchema:
         """What a group keeps, or what it makes of events, `shared` with the groups that are rolled up from it.
@@ -239,6 +244,25 @@ class Binding:
         if not columns:
             return None
         return frame.select(pl.any_horizontal(pl.col(column).is_null() for column in columns)).to_series()
+
+
+def quoted(name: str) -> str:
+    """A column's name in Spark's SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _units(name: str, dtype: pl.DataType) -> str:
+    """A time in whole units, in Spark's SQL, whatever the time zone of the session."""
+    column = quoted(name)
+    if isinstance(dtype, pl.Datetime) and dtype.time_zone:
+        return f"UNIX_MICROS({column})"
+    if isinstance(dtype, pl.Datetime | pl.Date):
+        days = f"DATEDIFF({column}, DATE'1970-01-01') * 86400000000L"
+        if isinstance(dtype, pl.Date):
+            return days
+        hours = f"HOUR({column}) * 3600000000L + MINUTE({column}) * 60000000L"
+        return f"{days} + {hours} + CAST(EXTRACT(SECOND FROM {column}) * 1000000 AS BIGINT)"
+    return f"CAST({column} AS BIGINT)"
 
 
 def _asking(group: Group, timeline: Timeline) -> int:

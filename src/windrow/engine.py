@@ -23,13 +23,12 @@ import polars as pl
 
 from windrow import snapshots
 from windrow.binding import ARRIVAL, Binding, InputError
+from windrow.bound import Bound, bind
 from windrow.frames import flag_sorted, to_polars
 from windrow.intake import Kept, measured, repeats_of, span, take
 from windrow.measures import Lengths, Measure, measures_of
-from windrow.ordered_state import OrderedState
 from windrow.plan import Entry, Plan, Rates, plan
 from windrow.query import Query, QueryError
-from windrow.results import ResultSchema
 from windrow.revisions import Emitted
 from windrow.state import Change, GroupState
 from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN
@@ -50,18 +49,6 @@ class Metrics:
     held_events: int = 0  # not in slices yet: their order is not final, or `latest` may still need them
     state_bytes: int = 0
     watermarks: Mapping[str, int | datetime | None] = field(default_factory=dict)
-
-
-@dataclass
-class _Bound:
-    """What exists once the types of the events are known."""
-
-    plan: Plan
-    rates: Rates | None
-    columns: dict[str, pl.DataType]
-    binding: Binding
-    states: dict[Any, GroupState]
-    results: ResultSchema
 
 
 P = ParamSpec("P")
@@ -122,7 +109,7 @@ class Engine:
         self._measures: dict[str, Measure] = measures_of(self._plan.measures, time, lateness, updates)
         self._closing: list[Entry] = []  # those that are being removed
         self._overflowed: Counter[str] = Counter()
-        self._bound: _Bound | None = None
+        self._bound: Bound | None = None
         self._kept: Kept = {}
         self._late: list[pl.DataFrame] = []
         self._counts = Metrics()
@@ -136,7 +123,7 @@ class Engine:
         """Take a batch (Arrow, Polars or pandas) and return the results that it makes final."""
         self._open()
         frame = flag_sorted(to_polars(batch), self._measures)
-        bound = self._bound or self._bind(frame)
+        bound, rates = (self._bound, self._rates) if self._bound else self._bind(frame)
         frame = bound.binding.checked(frame)
         missing = bound.binding.without_time(frame)
         if missing is not None:
@@ -156,7 +143,7 @@ class Engine:
             return self._nothing()
         taken = take(events, bound.states.values(), self._measures, self._kept, spans)
 
-        self._bound, self._plan, self._rates = bound, bound.plan, bound.rates  # from here on nothing is refused
+        self._bound, self._plan, self._rates = bound, bound.plan, rates  # from here on nothing is refused
         bound.columns |= {name: dtype for name, dtype in frame.schema.items() if name not in bound.columns}
         self._kept = self._kept | taken.kept
         for state, table in taken.slices:
@@ -309,42 +296,19 @@ class Engine:
         if self._finished:
             raise ValueError("this engine is finished; make a new one")
 
-    def _bind(self, frame: pl.DataFrame) -> _Bound:
-        """Bind to the types of a first batch, planned for the rates that it shows."""
+    def _bind(self, frame: pl.DataFrame) -> tuple[Bound, Rates | None]:
+        """Bind to the types of a first batch, planned for the rates that it shows, which are returned too."""
         rates = self._rates
         if rates is None and frame.height and self._plan.depends_on_rates:
             rates = measured(frame, Binding(self._plan, frame.schema, self._order_by), self._time)
         planned = self._plan if rates is self._rates else plan(self._entries, self._time, rates)
-        bound = self._bound_to(planned, rates, dict(frame.schema), {})
+        bound = bind(planned, frame.schema, self._order_by, self._measures)
         unknown = [name for name, dtype in bound.binding.needed.items() if dtype == pl.Null()]
         if unknown and not all(measure.still for measure in self._measures.values()):
             raise InputError(
                 f"column {unknown[0]!r} has no value in this first batch, so its type is not known; cast it"
             )
-        return bound
-
-    def _bound_to(
-        self, planned: Plan, rates: Rates | None, columns: dict[str, pl.DataType], states: Mapping[Any, GroupState]
-    ) -> _Bound:
-        binding = Binding(planned, columns, self._order_by)
-        for name, dtype in binding.measures.items():
-            if name in self._measures:
-                self._measures[name].check(name, dtype)
-        held: dict[Any, GroupState] = {}
-        for group in planned.groups:
-            measure = self._measures.get(group.source.measure)
-            updates = measure is not None and measure.updates > 0
-            own, shared = (binding.schema(group, shared, updates) for shared in (False, True))
-            held[group.identity] = (OrderedState if group.ordered else GroupState)(group, own, shared)
-        bounds = {binding.measures[group.source.measure] for group in planned.groups}
-        bound = bounds.pop() if len(bounds) == 1 else pl.Int64()
-        retractions = any(measure.updates for measure in self._measures.values())
-        results = ResultSchema([entry.query for entry in planned.entries], binding.keys, bound, retractions)
-        results.learn(held.values())
-        for identity, state in held.items():
-            if identity in states:
-                state.take_over(states[identity])
-        return _Bound(planned, rates, columns, binding, held, results)
+        return bound, rates
 
     def _change(self, entries: list[Entry]) -> None:
         """Go on with other queries; refused whole or done."""
@@ -354,10 +318,14 @@ class Engine:
         self._measures = measures | before  # one that no query asks for now keeps its watermark
         if self._bound is not None:
             try:
-                self._bound = self._bound_to(planned, self._rates, self._bound.columns, self._bound.states)
+                bound = bind(planned, self._bound.columns, self._order_by, self._measures)
             except ValueError:
                 self._measures = before
                 raise
+            for identity, state in bound.states.items():
+                if identity in self._bound.states:
+                    state.take_over(self._bound.states[identity])
+            self._bound = bound
         self._entries, self._plan = entries, planned
         asked = {repeats_of(group.source) for group in planned.groups}
         self._kept = {known: table for known, table in self._kept.items() if known in asked}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from windrow.bound import bind
 from windrow.measures import Measure, plain
 from windrow.plan import Entry, Rates, plan
 from windrow.query import Query
@@ -92,7 +93,7 @@ def _engine(header: dict[str, Any], tables: dict[str, pl.DataFrame], clock: Call
     }
     engine._late = [tables["late"]] if "late" in tables else []
     if "columns" in tables:
-        engine._bound = engine._bound_to(engine._plan, engine._rates, dict(tables["columns"].schema), {})
+        engine._bound = bind(engine._plan, tables["columns"].schema, engine._order_by, engine._measures)
         for number, state in enumerate(engine._bound.states.values()):
             mine = {name.partition(" ")[2]: table for name, table in tables.items() if name.startswith(f"{number} ")}
             state.load(mine)

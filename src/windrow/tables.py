@@ -36,7 +36,7 @@ def windows(
     frame = to_polars(data)
     engine.push(frame)
     if engine._bound is None:  # an empty table still has columns and types
-        engine._bound = engine._bind(frame)
+        engine._bound, _ = engine._bind(frame)
     results = engine.finish(partial)
     if engine._overflowed:
         name, lost = engine._overflowed.most_common(1)[0]

@@ -1,0 +1,50 @@
+"""Bound: a plan with the types of real events, the state of each of its groups, and the columns of its results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from windrow.binding import Binding
+from windrow.measures import Measure
+from windrow.ordered_state import OrderedState
+from windrow.plan import Group, Plan
+from windrow.results import ResultSchema
+from windrow.state import GroupState
+
+
+@dataclass
+class Bound:
+    plan: Plan
+    columns: dict[str, pl.DataType]
+    binding: Binding
+    states: dict[Any, GroupState]
+    results: ResultSchema
+
+
+def bind(
+    plan: Plan, columns: Mapping[str, pl.DataType], order_by: Sequence[str], measures: Mapping[str, Measure]
+) -> Bound:
+    """Bind a plan to columns; what does not fit is refused here."""
+    binding = Binding(plan, columns, order_by)
+    for name, dtype in binding.measures.items():
+        if name in measures:
+            measures[name].check(name, dtype)
+    states = {group.identity: state_of(group, binding, measures) for group in plan.groups}
+    bounds = {binding.measures[group.source.measure] for group in plan.groups}
+    bound = bounds.pop() if len(bounds) == 1 else pl.Int64()
+    retractions = any(measure.updates for measure in measures.values())
+    results = ResultSchema([entry.query for entry in plan.entries], binding.keys, bound, retractions)
+    results.learn(states.values())
+    return Bound(plan, dict(columns), binding, states, results)
+
+
+def state_of(group: Group, binding: Binding, measures: Mapping[str, Measure]) -> GroupState:
+    """A state of a group that has seen nothing."""
+    measure = measures.get(group.source.measure)
+    updates = measure is not None and measure.updates > 0
+    own, shared = (binding.schema(group, shared, updates) for shared in (False, True))
+    return (OrderedState if group.ordered else GroupState)(group, own, shared)
