@@ -27,6 +27,12 @@ def windows(
     A whole table has no late events; `lateness` only says how far apart repeats may be for `distinct_on`. With
     `partial`, counting and punctuated windows that the table's end leaves open are answered too.
     """
+    if type(data).__module__.startswith("pyspark."):
+        from windrow.spark import frames
+
+        return frames.windows(
+            data, queries, time, lateness=lateness, order_by=order_by, bad_events=bad_events, partial=partial
+        )
     asked = [queries] if isinstance(queries, Query) else list(queries)
     if any((query.time or time) == ARRIVAL for query in asked):
         raise QueryError("a whole table has no arrival times; name a time column")

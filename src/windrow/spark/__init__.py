@@ -1,0 +1,5 @@
+"""windrow on Spark."""
+
+from windrow.spark.session import session
+
+__all__ = ["session"]

@@ -1,0 +1,128 @@
+"""Jobs: what a worker has to know of a plan, plain enough to be sent to it, and bound there once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from windrow.aggregates import FUNCTIONS, Aggregate
+from windrow.bound import Bound, bind
+from windrow.measures import Lengths, Measure, measures_of
+from windrow.plan import Entry, Rates, plan
+from windrow.query import Query
+from windrow.slicing import time_column
+from windrow.spark.types import arrow_schema, struct
+
+
+@dataclass(frozen=True)
+class Job:
+    """Queries over events with these columns; equal jobs are bound once in a process."""
+
+    entries: tuple[Entry, ...]
+    time: str
+    columns: tuple[tuple[str, pl.DataType], ...]
+    order_by: tuple[str, ...] = ()
+    lengths: tuple[tuple[str, int | None, int, bool | None], ...] = ()  # measure, lateness, updates, are they times
+    bad_events: str = "raise"
+    rates: tuple[float, tuple[tuple[str, float], ...]] | None = None
+    own: tuple[type, ...] = ()  # windows and monoids of the user's own: known to a worker once they are unpickled
+
+    @property
+    def measures(self) -> dict[str, Measure]:
+        """Fresh measures, at the beginning."""
+        return {name: Measure(late, updates, temporal) for name, late, updates, temporal in self.lengths}
+
+    @property
+    def bound(self) -> Bound:
+        """What it is bound to; its states are not for use: make others with `state_of`."""
+        return _bound(self)
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """The columns of its results as they go to Spark."""
+        return arrow_schema(struct(self.bound.results.empty.schema))
+
+    @property
+    def prepared(self) -> dict[str, pl.DataType]:
+        """The columns that kernels read, with their types; `bound.binding.sql` says how Spark makes them."""
+        binding = self.bound.binding
+        types: dict[str, pl.DataType] = {}
+        for name in binding.sql:
+            kind, _, rest = name.partition(":")
+            if kind == "time":
+                types[name] = pl.Int64()
+            elif kind == "filter":
+                types[name] = pl.Boolean()
+            elif kind == "input":
+                types[name] = binding.inputs[rest]
+            elif kind == "key":
+                types[name] = binding.keys[rest]
+            elif kind == "order":
+                types[name] = binding.place[rest]
+            else:
+                types[name] = binding.needed[rest]
+        return types
+
+
+@lru_cache(maxsize=64)
+def _bound(job: Job) -> Bound:
+    rates = Rates(job.rates[0], dict(job.rates[1])) if job.rates else None
+    return bind(plan(job.entries, job.time, rates), dict(job.columns), job.order_by, job.measures)
+
+
+def job_of(
+    queries: Iterable[Query | Entry],
+    time: str,
+    columns: Mapping[str, pl.DataType],
+    *,
+    lateness: Lengths = 0,
+    updates: Lengths = None,
+    order_by: Sequence[str] = (),
+    bad_events: str = "raise",
+    rates: Rates | None = None,
+) -> Job:
+    """A job over events that have no arrival: ties in time are broken by every column that the plan reads."""
+    entries = tuple(one if isinstance(one, Entry) else Entry(one) for one in queries)
+    planned = plan(entries, time, rates)
+    measures = measures_of(planned.measures, time, lateness, updates)
+    job = Job(
+        entries,
+        time,
+        tuple(columns.items()),
+        tuple(order_by),
+        tuple((name, one.lateness, one.updates, one.temporal) for name, one in measures.items()),
+        bad_events,
+        (rates.events, tuple(rates.keys.items())) if rates else None,
+        _own(entry.query for entry in entries),
+    )
+    needed = job.bound.binding.needed
+    ties = sorted(name for name, dtype in needed.items() if not dtype.is_nested() and name not in (*order_by, time))
+    return replace(job, order_by=(*order_by, *ties))
+
+
+def _own(queries: Iterable[Query]) -> tuple[type, ...]:
+    """The classes of windows and monoids that are not ours."""
+    found: dict[type, None] = {}
+    for query in queries:
+        found[type(query.window)] = None
+        for asked in query.aggregates:
+            for one in _parts(asked):
+                monoid: Any = FUNCTIONS[one.function].monoid
+                if monoid is not None:
+                    found[monoid] = None
+    return tuple(kind for kind in found if not kind.__module__.startswith("windrow."))
+
+
+def _parts(asked: Aggregate) -> Iterable[Aggregate]:
+    yield asked
+    for part in asked.parts:
+        yield from _parts(part)
+
+
+def time_columns(job: Job) -> list[str]:
+    return [time_column(name) for name in job.bound.binding.measures]

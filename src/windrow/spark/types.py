@@ -1,0 +1,131 @@
+"""Types on both sides: of Spark, and of the Polars and Arrow tables that its workers see."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import polars as pl
+import pyarrow as pa
+from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from windrow.query import QueryError
+from windrow.terms import spark_type
+
+_SIMPLE: dict[type[t.DataType], pl.DataType] = {
+    t.BooleanType: pl.Boolean(),
+    t.ByteType: pl.Int8(),
+    t.ShortType: pl.Int16(),
+    t.IntegerType: pl.Int32(),
+    t.LongType: pl.Int64(),
+    t.FloatType: pl.Float32(),
+    t.DoubleType: pl.Float64(),
+    t.StringType: pl.String(),
+    t.BinaryType: pl.Binary(),
+    t.DateType: pl.Date(),
+    t.TimestampType: pl.Datetime("us", "UTC"),
+    t.TimestampNTZType: pl.Datetime("us"),
+    t.NullType: pl.Null(),
+}
+_BACK = {str(dtype): kind for kind, dtype in _SIMPLE.items()}
+
+
+def polars_type(dtype: t.DataType) -> pl.DataType | None:
+    """The type that a column of Spark has in Polars; None if Polars has none."""
+    if isinstance(dtype, t.DecimalType):
+        return pl.Decimal(dtype.precision, dtype.scale)
+    if isinstance(dtype, t.ArrayType):
+        inner = polars_type(dtype.elementType)
+        return None if inner is None else pl.List(inner)
+    if isinstance(dtype, t.StructType):
+        fields = {field.name: polars_type(field.dataType) for field in dtype.fields}
+        known = {name: inner for name, inner in fields.items() if inner is not None}
+        return pl.Struct(known) if len(known) == len(fields) else None
+    for kind, known_type in _SIMPLE.items():
+        if isinstance(dtype, kind):
+            return known_type
+    return None
+
+
+def polars_columns(schema: t.StructType) -> dict[str, pl.DataType]:
+    """The columns that queries can read."""
+    found = {field.name: polars_type(field.dataType) for field in schema.fields}
+    return {name: dtype for name, dtype in found.items() if dtype is not None}
+
+
+def spark_data_type(dtype: pl.DataType) -> t.DataType:
+    """The way back; 8- and 16-bit integers without a sign, and such, become the next larger type."""
+    if isinstance(dtype, pl.Decimal):
+        return t.DecimalType(dtype.precision or 38, dtype.scale)
+    if isinstance(dtype, pl.List):
+        return t.ArrayType(spark_data_type(dtype.inner))  # type: ignore[arg-type]
+    if isinstance(dtype, pl.Struct):
+        return t.StructType([t.StructField(one.name, spark_data_type(one.dtype)) for one in dtype.fields])  # type: ignore[arg-type]
+    if isinstance(dtype, pl.Datetime):
+        return t.TimestampType() if dtype.time_zone else t.TimestampNTZType()
+    if dtype.is_unsigned_integer():
+        return t.LongType()
+    if str(dtype) not in _BACK:
+        raise QueryError(f"a result of type {dtype} has no column type in Spark")
+    return _BACK[str(dtype)]()
+
+
+def struct(columns: Mapping[str, pl.DataType]) -> t.StructType:
+    return t.StructType([t.StructField(name, spark_data_type(dtype)) for name, dtype in columns.items()])
+
+
+def to_arrow(frame: pl.DataFrame, schema: pa.Schema, most: int = 100_000) -> Iterator[pa.RecordBatch]:
+    """The frame in batches of exactly this schema: Spark reads columns by their place and casts nothing."""
+    table = frame.select(schema.names).to_arrow().cast(schema)
+    yield from table.to_batches(max_chunksize=most)
+
+
+def arrow_schema(schema: t.StructType) -> pa.Schema:
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def from_arrow(batches: Iterable[pa.RecordBatch], types: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Batches from Spark as one frame with the types that are expected; times come in the session's time zone."""
+    several = [batch for batch in batches if batch.num_rows]
+    if not several:
+        return pl.DataFrame(schema=types)
+    frame = pl.from_arrow(pa.Table.from_batches(several))
+    assert isinstance(frame, pl.DataFrame)
+    casts = []
+    for name, dtype in types.items():
+        if frame.schema[name] != dtype:
+            column = pl.col(name)
+            zoned = isinstance(dtype, pl.Datetime) and dtype.time_zone is not None
+            casts.append(column.dt.convert_time_zone("UTC") if zoned else column.cast(dtype))
+    return frame.with_columns(casts) if casts else frame
+
+
+def in_spark_words(error: QueryError, schema: t.StructType) -> QueryError:
+    """The error with Spark's names of types, and columns that Polars does not know said to be so."""
+    text = str(error)
+    if found := re.search(r"there is no column '([^']+)'", text):
+        name = found[1]
+        kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
+        if name in kinds:
+            whose = text[: found.start()]
+            return QueryError(f"{whose}column {name!r} is {kinds[name].upper()}, which no window query can read")
+    pieces = re.split(r"('[^']*')", text)  # names in quotes stay as they are
+    for at in range(0, len(pieces), 2):
+        pieces[at] = _TYPE.sub(lambda found: _spark_name(found[0]), pieces[at])
+    return QueryError("".join(pieces))
+
+
+_TYPE = re.compile(
+    r"\b(?:Int8|Int16|Int32|Int64|Float32|Float64|String|Binary|Boolean|Date|Null"
+    r"|Decimal\(precision=\d+, scale=\d+\)|Datetime\(time_unit='us', time_zone=(?:None|'UTC')\))(?!\w)"
+)
+
+
+def _spark_name(text: str) -> str:
+    if text.startswith("Decimal"):
+        precision, scale = re.findall(r"\d+", text)
+        return f"DECIMAL({precision}, {scale})"
+    if text.startswith("Datetime"):
+        return "TIMESTAMP" if "UTC" in text else "TIMESTAMP_NTZ"
+    return {"Int8": "TINYINT", "Int16": "SMALLINT", "Null": "VOID"}.get(text) or spark_type(getattr(pl, text)())
