@@ -18,6 +18,7 @@ from windrow.expressions import Expression
 from windrow.frames import join_keys
 from windrow.irregular import Irregular
 from windrow.ordered import Mask, OrderedWindow
+from windrow.plan import ROWS, Held
 from windrow.ranges import Ints
 from windrow.sessions import left_out
 from windrow.slicing import filter_column, slice, time_column
@@ -47,7 +48,7 @@ def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, frozen: 
             dropped[at] |= kept & out[place]
             wanted[at] |= in_[place]
         dropped[at] |= _out_of_order(state, events, time)[at]
-        masks = _sessions(state, events, time, frozen)
+        masks, _ = _sessions(state, events, time, time, frozen)
         for timeline, out_of in masks.items():
             dropped[at] |= out_of[at]
             wanted[at] |= ~out_of[at] & (time[at] >= timeline[1])
@@ -56,6 +57,42 @@ def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, frozen: 
     if state.schema.has_runs:
         chosen = chosen.with_columns(pl.Series("barred", bar[wanted], dtype=pl.Int32))
     return slice(chosen, group.source.measure, state.edges, state.schema), dropped
+
+
+def slices_behind(state: GroupState, table: pl.DataFrame, frozen: int) -> tuple[pl.DataFrame, int]:
+    """The same for slices that were made without knowing the watermark: those that some window still takes, and of
+    how many events some window has left out.
+
+    A run that holds both late and timely events is taken whole, and begins after the sessions that are frozen.
+    """
+    start = table["slice_start"].to_numpy()
+    runs = state.schema.has_runs
+    first = table["first"].to_numpy() if runs else start
+    behind = first < frozen
+    if not behind.any():
+        return table, 0
+    last = table["last"].to_numpy() if runs else start
+    at = np.flatnonzero(behind)
+    wanted, left = ~behind, np.zeros(table.height, np.int64)
+    starts, place = np.unique(start[at], return_inverse=True)
+    for where, (lattices, irregular) in _asked(state).items():
+        out, in_ = _fixed(starts, lattices, frozen)
+        if irregular:
+            outside, inside = irregular.touches(starts, frozen)
+            out, in_ = out | outside, in_ | inside
+        count = table[state.schema.names[Held(ROWS, where)]["count"]].fill_null(0).to_numpy()[at]
+        left[at] = np.maximum(left[at], np.where(out[place], count, 0))
+        wanted[at] |= in_[place]
+    masks, reach = _sessions(state, table, first, last, frozen)
+    if masks:
+        count = table[state.schema.names[Held(ROWS, None)]["count"]].to_numpy()
+        for timeline, out in masks.items():
+            left = np.where(out, np.maximum(left, count), left)
+            wanted |= ~out & (first >= timeline[1])
+        bar = _bars(state, masks, at, table.height)
+        begin = np.where(behind & (last >= frozen), np.maximum(first, reach + 1), first)
+        table = table.with_columns(pl.Series("barred", bar, dtype=pl.Int32), pl.Series("first", begin))
+    return (table if wanted.all() else table.filter(pl.Series(wanted))), int(left.sum())
 
 
 def _asked(state: GroupState) -> dict[Expression | None, tuple[Lattices, Irregular]]:
@@ -109,21 +146,27 @@ def _fixed(starts: Ints, lattices: Lattices, frozen: int) -> tuple[Mask, Mask]:
     return out, in_
 
 
-def _sessions(state: GroupState, events: pl.DataFrame, time: Ints, frozen: int) -> dict[tuple[int, int], Mask]:
-    """For each session timeline, as (gap, since), which events of the batch it leaves out."""
+def _sessions(
+    state: GroupState, events: pl.DataFrame, first: Ints, last: Ints, frozen: int
+) -> tuple[dict[tuple[int, int], Mask], Ints]:
+    """For each session timeline, as (gap, since), which events of the batch it leaves out; events may be runs.
+
+    The second is for each of them up to when frozen sessions of its key reach, whichever reaches furthest.
+    """
     masks: dict[tuple[int, int], Mask] = {}
+    furthest = np.full(len(first), INT64_MIN)
     timelines = [timeline for timeline in state.session_timelines if state.assembler.asked_out_of_order(timeline)]
     if not timelines:
-        return masks
+        return masks, furthest
     keys = list(state.schema.keys)
     rows = state.rows
     if keys:
         named = events.select(keys)
-        late = named.filter(pl.Series(time < frozen)).unique().with_row_index("_number")
+        late = named.filter(pl.Series(first < frozen)).unique().with_row_index("_number")
         numbered = join_keys(named.with_row_index("_event"), late, keys, "inner")
         at, key = numbered["_event"].to_numpy(), numbered["_number"].cast(pl.Int64).to_numpy()
     else:
-        at, key = np.arange(len(time)), np.zeros(len(time), np.int64)
+        at, key = np.arange(len(first)), np.zeros(len(first), np.int64)
     views = {timeline: view for view, several in state.session_views(rows) for timeline in several}
     for timeline in timelines:
         assert isinstance(timeline.window, Session)
@@ -137,10 +180,11 @@ def _sessions(state: GroupState, events: pl.DataFrame, time: Ints, frozen: int) 
         chosen = np.flatnonzero(code >= 0)
         order = chosen[np.lexsort((runs.last[chosen], runs.first[chosen], code[chosen]))]
         near = type(runs)(code[order], runs.slice_start[order], runs.first[order], runs.last[order])
-        mask = np.zeros(len(time), np.bool_)
-        mask[at] = left_out(near, timeline, frozen, key, time[at])
+        mask = np.zeros(len(first), np.bool_)
+        mask[at], reach = left_out(near, timeline, frozen, key, first[at], last[at])
         masks[timeline.window.gap, timeline.since] = mask
-    return masks
+        furthest[at] = np.maximum(furthest[at], reach)
+    return masks, furthest
 
 
 def _bars(state: GroupState, masks: dict[tuple[int, int], Mask], at: Ints, size: int) -> npt.NDArray[np.int32]:

@@ -99,11 +99,14 @@ def needed(runs: Runs, timelines: Sequence[Timeline], frozen: int) -> npt.NDArra
     return keep
 
 
-def left_out(runs: Runs, timeline: Timeline, frozen: int, key: Ints, time: Ints) -> npt.NDArray[np.bool_]:
-    """Which events of a batch, given by key number and time, a session query leaves out because they are late.
+def left_out(
+    runs: Runs, timeline: Timeline, frozen: int, key: Ints, first: Ints, last: Ints
+) -> tuple[npt.NDArray[np.bool_], Ints]:
+    """Which new runs, given by key number, first and last time, a session query leaves out because they are late.
 
-    A late event at most a gap after a frozen session would change it, and is left out. The others join what is open;
-    one whose session would be frozen at once is left out too, and where nothing is open, one two gaps behind.
+    A late run at most a gap after a frozen session would change it, and is left out. The others join what is open;
+    one whose session would be frozen at once is left out too, and where nothing is open, one two gaps behind. An
+    event is a run by itself. The second array says for each run up to when its key's frozen sessions reach.
     """
     gap = gap_of(timeline)
     always = timeline._replace(since=INT64_MIN, until=INT64_MAX, closing=False)
@@ -115,14 +118,19 @@ def left_out(runs: Runs, timeline: Timeline, frozen: int, key: Ints, time: Ints)
         is_open = _covered_by(found.take(~ended), len(runs.key))
     has_open = np.zeros(len(settled), np.bool_)
     has_open[runs.key[is_open]] = True
-    out = (time < frozen) & (time <= settled[key]) | (time < frozen - 2 * gap) & ~has_open[key]
-    out &= time >= timeline.since
-    joins = np.flatnonzero(~out & (time >= timeline.since))
+    reach = settled[key]
+    out = (last < frozen) & (first <= reach) | (last < frozen - 2 * gap) & ~has_open[key]
+    seen = first >= timeline.since
+    out &= seen
+    joins = np.flatnonzero(~out & seen)
+    begin = np.maximum(
+        first[joins], reach[joins] + 1
+    )  # a run with both late and timely events begins after what is frozen
     union = Runs(
         np.concatenate((runs.key[is_open], key[joins])),
         np.zeros(int(is_open.sum()) + len(joins), np.int64),
-        np.concatenate((runs.first[is_open], time[joins])),
-        np.concatenate((runs.last[is_open], time[joins])),
+        np.concatenate((runs.first[is_open], begin)),
+        np.concatenate((runs.last[is_open], last[joins])),
     )
     order = np.lexsort((union.last, union.first, union.key))
     ended = np.zeros(len(order), np.bool_)
@@ -130,7 +138,7 @@ def left_out(runs: Runs, timeline: Timeline, frozen: int, key: Ints, time: Ints)
     for found in sessions(in_order, [always]):
         ended[order] = np.repeat(found.last + gap < frozen, found.hi - found.lo)
     out[joins] = ended[int(is_open.sum()) :]
-    return out
+    return out, reach
 
 
 def _covered_by(found: Sessions, size: int) -> npt.NDArray[np.bool_]:

@@ -21,6 +21,7 @@ def windows(
     order_by: str | Sequence[str] = (),
     bad_events: Literal["raise", "drop"] = "raise",
     partial: bool = False,
+    **options: Any,
 ) -> Any:
     """Answer queries over a whole table; takes and returns a Polars frame, an Arrow table or a pandas frame.
 
@@ -31,8 +32,10 @@ def windows(
         from windrow.spark import frames
 
         return frames.windows(
-            data, queries, time, lateness=lateness, order_by=order_by, bad_events=bad_events, partial=partial
+            data, queries, time, lateness=lateness, order_by=order_by, bad_events=bad_events, partial=partial, **options
         )
+    if options:
+        raise TypeError(f"{next(iter(options))!r} is for a Spark DataFrame, and this is {type(data).__name__}")
     asked = [queries] if isinstance(queries, Query) else list(queries)
     if any((query.time or time) == ARRIVAL for query in asked):
         raise QueryError("a whole table has no arrival times; name a time column")

@@ -11,7 +11,7 @@ from windrow.binding import ARRIVAL
 from windrow.measures import Lengths
 from windrow.plan import Rates
 from windrow.query import Query, QueryError
-from windrow.spark import batch
+from windrow.spark import batch, streaming
 from windrow.spark.jobs import Job, job_of
 from windrow.spark.types import in_spark_words, polars_columns
 
@@ -27,6 +27,8 @@ def windows(
     bad_events: Literal["raise", "drop"] = "raise",
     partial: bool = False,
     rates: Rates | None = None,
+    buckets: int = 16,
+    metrics: str = "windrow",
 ) -> DataFrame:
     """Answer queries over a Spark DataFrame, batch or streaming, with a DataFrame."""
     asked = [queries] if isinstance(queries, Query) else list(queries)
@@ -48,7 +50,7 @@ def windows(
     except QueryError as error:
         raise in_spark_words(error, df.schema) from error
     if df.isStreaming:
-        raise NotImplementedError
+        return streaming.windows(df, job, buckets, metrics)
     return batch.windows(df, job, partial)
 
 

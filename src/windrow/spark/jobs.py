@@ -43,6 +43,11 @@ class Job:
         return _bound(self)
 
     @property
+    def is_integer(self) -> bool:
+        """Whether its time is a number, and not a timestamp."""
+        return self.bound.binding.measures[self.time].is_integer()
+
+    @property
     def result_schema(self) -> pa.Schema:
         """The columns of its results as they go to Spark."""
         return arrow_schema(struct(self.bound.results.empty.schema))

@@ -16,11 +16,12 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from windrow.bound import Bound, state_of
-from windrow.plan import Group, Source
+from windrow.bound import Bound
+from windrow.plan import Group, Source, Timeline
 from windrow.slices import SliceSchema, merge, pack
 from windrow.slicing import Edges, filter_column, roll_up, slice
 from windrow.spark.jobs import Job
+from windrow.windows import INT64_MAX, INT64_MIN, Session, Tumbling
 
 SCHEMA = pa.schema([("bucket", pa.int32()), ("payload", pa.binary())])
 ROW = "bucket INT, payload BINARY"
@@ -31,15 +32,16 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 class Slicer:
     """Turns prepared events into the slices of every group that is not ordered."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, cut: bool = False) -> None:
+        """With `cut`, slices end at every multiple of a session's gap too, where sessions can come to be cut."""
         self.bound = job.bound
         self._groups = [group for group in self.bound.plan.groups if not group.ordered]
-        states = {group.identity: state_of(group, self.bound.binding, job.measures) for group in self._groups}
         self._edges: dict[Any, tuple[Edges, Edges]] = {}
         self._schemas: dict[Any, tuple[SliceSchema, SliceSchema]] = {}
-        for identity, state in states.items():
-            self._edges[identity] = state.edges, state.shared_edges
-            self._schemas[identity] = state.schema, state.shared_schema
+        for group in self._groups:
+            self._edges[group.identity] = edges_of(group, False, cut), edges_of(group, True, cut)
+            own, shared = (self.bound.binding.schema(group, shared) for shared in (False, True))
+            self._schemas[group.identity] = own, shared
 
     def slice(self, events: pl.DataFrame) -> Tables:
         """One table per group, by the group's name."""
@@ -68,6 +70,13 @@ class Slicer:
     def merge(self, name: str, tables: list[pl.DataFrame]) -> pl.DataFrame:
         group = next(group for group in self._groups if group.name == name)
         return merge(tables, self._schemas[group.identity][0])
+
+
+def edges_of(group: Group, shared: bool, cut: bool) -> Edges:
+    timelines = group.needs(shared)[0]
+    gaps = {timeline.window.gap for timeline in timelines if isinstance(timeline.window, Session)} if cut else set()
+    cells = [Timeline(Tumbling(gap, 0, True), INT64_MIN, INT64_MAX, False) for gap in gaps]
+    return Edges.of([*timelines, *cells])
 
 
 class Gathered:

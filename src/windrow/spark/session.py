@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 SETTINGS = {
-    "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+    PROVIDER: ROCKSDB,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+
+
+def check_streaming(spark: SparkSession, buckets: int) -> None:
+    """Refuse a session in which a stream could not run, before it is started."""
+    provider = spark.conf.get(PROVIDER, "")
+    if "RocksDB" not in (provider or ""):
+        raise ValueError(
+            f"a stream of windows keeps its state with transformWithState, which needs RocksDB: set {PROVIDER} to "
+            f"{ROCKSDB} (windrow.spark.session() does)"
+        )
+    partitions = int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)
+    if partitions > max(64, 4 * buckets):
+        warnings.warn(
+            f"spark.sql.shuffle.partitions is {partitions}: every micro-batch starts so many tasks for {buckets} "
+            "buckets of keys, and a checkpoint keeps the number for ever; set it to about the number of cores",
+            stacklevel=4,
+        )
 
 
 def session(master: str | None = None, **settings: Any) -> SparkSession:

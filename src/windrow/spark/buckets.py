@@ -1,0 +1,364 @@
+"""Buckets: the state of a bucket of keys between micro-batches.
+
+    payloads ── absorb ──▶ chunks of slices, or held events ── the watermark moves ──▶ results
+    queries  ── change ──▶ entries: since when each is there
+
+Everything that a bucket knows lies in a store of bytes by name: an index, and the tables that it names. A step reads
+the index, what the windows that end need, and for ordered groups what they hold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import polars as pl
+
+from windrow.bound import state_of
+from windrow.intake import span as span_of
+from windrow.intake import take
+from windrow.irregular import last_end
+from windrow.late import slices_behind
+from windrow.measures import Span
+from windrow.ordered_state import OrderedState
+from windrow.plan import Entry, Group, Timeline
+from windrow.query import Query
+from windrow.revisions import Emitted
+from windrow.slices import SliceSchema, merge
+from windrow.slicing import time_column
+from windrow.spark.chunks import Chunks, Store, from_bytes, needed_from, next_end, to_bytes, width_of
+from windrow.spark.jobs import Job
+from windrow.state import Change, GroupState
+from windrow.windows import INT64_MAX, INT64_MIN, ContextFreeWindow, Session
+
+VERSION = 1
+INDEX = "index"
+
+
+class StateError(ValueError):
+    """A checkpoint that cannot be gone on with: by which version or plan it was written, and what is here."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A query that is asked for, since when if that was said, and whether it is being removed."""
+
+    query: Query
+    since: int | None = None
+    closing: bool = False
+
+
+@dataclass
+class Told:
+    """What a step says."""
+
+    results: pl.DataFrame
+    dropped: int = 0
+    overflows: int = 0
+    slices: int = 0
+    held_events: int = 0
+    since: dict[str, int] = field(default_factory=dict)  # of queries that came later
+
+
+class Bucket:
+    """One bucket, for the length of a micro-batch."""
+
+    def __init__(self, store: Store, job: Job, buckets: int) -> None:
+        self._store, self._job = store, job
+        self._measure = replace(job.measures[job.time])
+        saved = store.get(INDEX)
+        self.is_new = saved is None
+        index = json.loads(saved) if saved else {}
+        self._identity = {"buckets": buckets, "time": job.time, "updates": self._measure.updates > 0}
+        if saved:
+            self._check(index)
+        self._watermark: int = index.get("watermark", INT64_MIN)
+        self._seen: int = index.get("arrived", 0)
+        self._entries = [Entry(Query.from_dict(query), *rest) for query, *rest in index.get("entries", [])]
+        self._groups: dict[str, Any] = index.get("groups", {})
+        self.timer: int | None = index.get("timer")
+        self.next_due = INT64_MAX
+        self._over: set[int] = set()  # places of queries that were being removed and have emitted their last window
+
+    def _check(self, index: Mapping[str, Any]) -> None:
+        if index.get("windrow") != VERSION:
+            raise StateError(
+                f"this checkpoint was written by another version of windrow, whose state is {index.get('windrow')}; "
+                f"here it is {VERSION}: start with a new checkpoint"
+            )
+        for name, value in self._identity.items():
+            if index[name] != value:
+                raise StateError(
+                    f"this checkpoint was written with {name}={index[name]!r} and this query has {name}={value!r}: "
+                    "go on as it was, or start with a new checkpoint"
+                )
+
+    # --- a micro-batch ------------------------------------------------------------------------------------------
+
+    def step(self, tables: Sequence[Mapping[str, pl.DataFrame]], watermark: int, asked: Sequence[Asked] | None) -> Told:
+        """Take the tables of payloads in, move the watermark, and say what is due; queries `asked` for come and go."""
+        now = max(watermark, self._watermark)
+        gone: set[str] = set()
+        if asked is not None:
+            gone = self._change(asked, now)
+        job = replace(self._job, entries=tuple(self._entries))
+        bound = job.bound
+        self._measure.watermark = self._watermark
+        span = self._measure.span(now)
+        later = {one.query.name: one.since for one in self._entries if one.since > INT64_MIN}
+        told = Told(bound.results.empty, since=later)
+        emitted: list[Emitted] = []
+        names = {group.name for group in bound.plan.groups}
+        for group in bound.plan.groups:
+            new = [part[group.name] for part in tables if group.name in part]
+            if not new and group.name not in self._groups:
+                continue
+            state = state_of(group, bound.binding, job.measures)
+            state.bars = [frozenset((a, b) for a, b in bar) for bar in self._saved(group).get("bars", [[]])]
+            if isinstance(state, OrderedState):
+                emitted += self._in_order(state, new, span, told)
+            else:
+                emitted += self._sliced(state, new, span, told)
+        for name in set(self._groups) - names:
+            self._forget(name)
+        told.results, overflows = bound.results.build(emitted)
+        told.overflows = overflows.total()
+        self._watermark = now
+        self._entries = [
+            one for place, one in enumerate(self._entries) if one.query.name not in gone and place not in self._over
+        ]
+        return told
+
+    def save(self, timer: int | None) -> None:
+        self.timer = timer
+        index = {
+            "windrow": VERSION,
+            **self._identity,
+            "watermark": self._watermark,
+            "arrived": self._seen,
+            "entries": [[one.query.to_dict(), one.since, one.until, one.closing] for one in self._entries],
+            "groups": self._groups,
+            "timer": timer,
+        }
+        self._store.put(INDEX, json.dumps(index).encode())
+
+    def _saved(self, group: Group) -> dict[str, Any]:
+        found: dict[str, Any] = self._groups.setdefault(group.name, {})
+        return found
+
+    # --- slices -------------------------------------------------------------------------------------------------
+
+    def _sliced(self, state: GroupState, new: list[pl.DataFrame], span: Span, told: Told) -> list[Emitted]:
+        """A group whose slices merge in any order."""
+        saved = self._saved(state.group)
+        chunks = Chunks.read(state.group.name, self._store, saved.get("chunks"))
+        schema, width = state.schema, width_of(state)
+        table = merge([self._conformed(state, part) for part in new], schema) if new else schema.empty()
+        state.revisions.table = revisions = self._table(state.group, "revisions")
+        late = bool(_is_behind(table, schema, span.before).any())
+        # everything is read where sessions end or might have, and where late slices change what was told
+        whole = late and (schema.gap is not None or self._measure.updates > 0)
+        if whole:
+            self._load(state, chunks.load())
+        change = None
+        if late:
+            table, dropped = slices_behind(state, table, span.was_frozen)
+            told.dropped += dropped
+            behind = table.filter(_is_behind(table, schema, span.before))
+            if self._measure.updates and behind.height:
+                change = Change(merge([behind], schema), span.was_frozen, state.told(span.before))
+        closes = span.now > min(chunks.closes, _closes(table, schema))
+        since = needed_from(state, span.before, span.now) if span.now > span.before else INT64_MAX
+        if not whole and (closes or (since < INT64_MAX and bool(state.assembler.irregular))):
+            self._load(state, chunks.load())
+            whole = True
+        emitted: list[Emitted] = []
+        if whole:
+            state.absorb(table)
+            if closes or change is not None or since < INT64_MAX:
+                emitted = list(state.step(span, change))
+            chunks.replace(state.rows.table, schema, width)
+        else:
+            chunks.add(table, schema, width)
+            if since < INT64_MAX:
+                self._load(state, chunks.load(since))
+                emitted = list(state.step(span))
+            if schema.gap is None and not state.assembler.irregular:
+                chunks.forget(state.assembler.lattices.horizon(span.frozen))
+        saved["chunks"] = chunks.saved()
+        saved["bars"] = [sorted(bar) for bar in state.bars]
+        self._put(state.group, "revisions", state.revisions.table, revisions)
+        told.slices += chunks.rows
+        for timeline in state.session_timelines:
+            if timeline.closing and chunks.oldest >= timeline.until and span.frozen > timeline.until:
+                self._over |= _queries(state, timeline)
+        for timeline in state.group.timelines:
+            window = timeline.window
+            if not timeline.closing or not isinstance(window, ContextFreeWindow):
+                continue
+            if span.frozen > last_end(window, timeline.until):
+                self._over |= _queries(state, timeline)
+        if chunks.runs:
+            ends = next_end(state, max(span.now, chunks.oldest)) if span.now > INT64_MIN else INT64_MIN
+            self.next_due = min(self.next_due, ends, chunks.closes + 1 if chunks.closes < INT64_MAX else INT64_MAX)
+        return emitted
+
+    def _load(self, state: GroupState, runs: list[pl.DataFrame]) -> None:
+        tables = [self._conformed(state, run) for run in runs]
+        revisions = state.revisions.table
+        state.load({"slices": merge(tables, state.schema) if tables else state.schema.empty()})
+        state.revisions.table = revisions
+
+    def _conformed(self, state: GroupState, table: pl.DataFrame) -> pl.DataFrame:
+        """A table in the columns of this plan; types that have changed are refused."""
+        columns = state.schema.columns
+        for name, dtype in table.schema.items():
+            if name in columns and columns[name] != dtype:
+                raise StateError(
+                    f"this checkpoint holds {name.removeprefix('key:')!r} of group {state.group.name} as {dtype}, and "
+                    f"here it is {columns[name]}: go on with the types as they were, or start with a new checkpoint"
+                )
+        return state.schema.conform(table)
+
+    # --- order --------------------------------------------------------------------------------------------------
+
+    def _in_order(self, state: OrderedState, new: list[pl.DataFrame], span: Span, told: Told) -> list[Emitted]:
+        """A group that holds events until their order is final."""
+        saved = self._saved(state.group)
+        names = saved.get("tables", [])
+        events = pl.concat([state.ordering.conform(part) for part in new]) if new else None
+        moves = span.now > span.before
+        time = time_column(state.group.source.measure)
+        if events is not None:
+            nth = pl.int_range(self._seen, self._seen + pl.len(), dtype=pl.Int64)
+            events = events.with_columns(nth=nth)
+            self._seen += events.height
+            if not moves and int(events[time].min()) >= span.before:  # type: ignore[arg-type]
+                number = saved["waiting"] = saved.get("waiting", 0) + 1
+                self._put(state.group, f"waiting {number}", events, None)
+                self._note_held(state, saved, span.now)
+                return []
+        loaded: dict[str, pl.DataFrame] = {}
+        for name in names:
+            table = self._table(state.group, name)
+            assert table is not None
+            loaded[name] = table
+        if loaded:
+            state.load(loaded)
+        for number in range(1, saved.get("waiting", 0) + 1):
+            waiting = self._table(state.group, f"waiting {number}")
+            assert waiting is not None
+            state.hold(state.ordering.conform(waiting))
+            self._put(state.group, f"waiting {number}", None, waiting)
+        saved["waiting"] = 0
+        change = None
+        if events is not None:
+            measures = {state.group.source.measure: self._measure}
+            times = {state.group.source.measure: span_of(events, state.group.source.measure, None, self._measure)}
+            taken = take(events, [state], measures, {}, times)
+            for other, table in taken.slices:
+                other.absorb(table)
+            for waits, held in taken.held:
+                waits.hold(held)
+            told.dropped += 0 if taken.dropped is None else int(taken.dropped.sum())
+            change = taken.changes.get(state.group.identity)
+        emitted: list[Emitted] = []
+        if change is not None or (moves and state.may_be_due(span)):
+            emitted = list(state.step(span, change))
+        after = state.tables()
+        for name in set(names) - set(after):
+            self._put(state.group, name, None, loaded[name])
+        for name, table in after.items():
+            self._put(state.group, name, table, loaded.get(name))
+        saved["tables"] = sorted(after)
+        saved["bars"] = [sorted(bar) for bar in state.bars]
+        told.slices += state.rows.table.height
+        told.held_events += state.held_events
+        self._note_held(state, saved, span.now)
+        for timeline, place in state.group.timelines.items():
+            if timeline.closing and state.is_over(place, span.frozen):
+                self._over |= _queries(state, timeline)
+        return emitted
+
+    def _note_held(self, state: OrderedState, saved: Mapping[str, Any], now: int) -> None:
+        if saved.get("waiting") or saved.get("tables"):
+            self.next_due = min(self.next_due, now + 1 if now > INT64_MIN else INT64_MIN)
+
+    # --- queries that come and go -------------------------------------------------------------------------------
+
+    def _change(self, asked: Sequence[Asked], watermark: int) -> set[str]:
+        """Let new queries in from an event time on; returns those that leave after this step."""
+        known = {one.query.name: one for one in self._entries}
+        names = {one.query.name for one in asked}
+        begin = self._first_unseen(watermark)
+        entries = dict(known)
+        for one in asked:
+            name = one.query.name
+            entry = known.get(name)
+            if entry is None or entry.query != one.query:
+                since = INT64_MIN if one.since is None else one.since
+                if not self.is_new:
+                    since = self._aligned(one.query, max(since, begin))
+                if not (one.closing and self.is_new):
+                    entries[name] = Entry(one.query, since)
+                entry = entries.get(name)
+            if one.closing and entry is not None and not entry.closing:
+                entries[name] = entry._replace(until=self._aligned(one.query, begin), closing=True)
+        self._entries = list(entries.values())
+        return {name for name, entry in entries.items() if name not in names}
+
+    def _first_unseen(self, watermark: int) -> int:
+        """The first time, in whole milliseconds, later than everything that came before this micro-batch."""
+        if watermark == INT64_MIN:
+            return INT64_MIN
+        unit = 1 if self._job.is_integer else 1000
+        return watermark + -(-(self._measure.lateness or 0) // unit) * unit + unit
+
+    @staticmethod
+    def _aligned(query: Query, moment: int) -> int:
+        """The next time at which the slices of a session query are cut in any case."""
+        if isinstance(query.window, Session) and moment > INT64_MIN:
+            return -(-moment // query.window.gap) * query.window.gap
+        return moment
+
+    # --- tables -------------------------------------------------------------------------------------------------
+
+    def _table(self, group: Group, name: str) -> pl.DataFrame | None:
+        found = self._store.get(f"{group.name}|{name}")
+        return None if found is None else from_bytes(found)
+
+    def _put(self, group: Group, name: str, table: pl.DataFrame | None, before: pl.DataFrame | None) -> None:
+        if table is before:
+            return
+        if table is None:
+            self._store.delete(f"{group.name}|{name}")
+        else:
+            self._store.put(f"{group.name}|{name}", to_bytes(table))
+
+    def _forget(self, name: str) -> None:
+        """Drop the state of a group that no query asks for any more."""
+        saved = self._groups.pop(name)
+        Chunks.read(name, self._store, saved.get("chunks")).forget(INT64_MAX)
+        waiting = [f"waiting {number}" for number in range(1, saved.get("waiting", 0) + 1)]
+        for table in ("revisions", *saved.get("tables", []), *waiting):
+            if self._store.get(f"{name}|{table}") is not None:
+                self._store.delete(f"{name}|{table}")
+
+
+def _is_behind(table: pl.DataFrame, schema: SliceSchema, watermark: int) -> pl.Series:
+    """Which slices hold events behind a watermark."""
+    return table["first" if schema.has_runs else "slice_start"] < watermark
+
+
+def _closes(table: pl.DataFrame, schema: SliceSchema) -> int:
+    """No session of these slices ends before this."""
+    if schema.gap is None or not table.height:
+        return INT64_MAX
+    return int(table["last"].min()) + schema.gap  # type: ignore[arg-type]
+
+
+def _queries(state: GroupState, timeline: Timeline) -> set[int]:
+    """The numbers of the queries that ask for a timeline."""
+    return set(state.assembler.queries_of(state.group.timelines[timeline]).tolist())

@@ -1,0 +1,267 @@
+"""Streaming: micro-batches are sliced where they are read, and buckets of keys keep their slices in Spark's state.
+
+    events ── withWatermark ── mapInArrow: slices ──▶ (bucket, payload) ── transformWithState ──▶ results
+
+A partition sends one row to every bucket, also where it has no slices for it, so that all buckets learn in the same
+micro-batch which queries are asked. What a bucket knows and says is in `buckets`; this is how Spark carries it.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from windrow.binding import InputError
+from windrow.bound import state_of
+from windrow.ordered_state import OrderedState
+from windrow.plan import Entry
+from windrow.query import Query, QueryError
+from windrow.slices import unpack
+from windrow.slicing import filter_column, time_column
+from windrow.spark import payloads
+from windrow.spark.batch import events_of, prepared
+from windrow.spark.buckets import INDEX, Asked, Bucket, Told
+from windrow.spark.chunks import from_bytes, to_bytes
+from windrow.spark.jobs import Job
+from windrow.spark.payloads import Gathered, Slicer
+from windrow.spark.session import check_streaming
+from windrow.spark.types import struct, to_arrow
+from windrow.windows import INT64_MAX, INT64_MIN
+
+SHIFT = 2**52  # milliseconds: Spark's watermark begins in 1970, so that an integer measure is moved up by this
+MARK = "windrow_watermark"
+OUTPUT = "results BINARY, dropped BIGINT, overflows BIGINT, slices BIGINT, held_events BIGINT, since STRING"
+METRICS = ("dropped", "overflows", "slices", "held_events")
+
+
+def windows(df: DataFrame, job: Job, buckets: int, name: str) -> DataFrame:
+    """The results of a streaming DataFrame, as a streaming DataFrame."""
+    check(job)
+    check_streaming(df.sparkSession, buckets)
+    marked, job = with_watermark(df, job)
+    events = prepared(marked, job)
+
+    def slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from payloads.rows(sliced(events_of(batches, job), job, buckets), {})
+
+    return answered(events.mapInArrow(slices, payloads.ROW), job, buckets, name)
+
+
+def check(job: Job) -> None:
+    """Refuse what a stream cannot do."""
+    for entry in job.entries:
+        query = entry.query
+        if query.distinct_on:
+            raise QueryError(
+                f"query {query.name!r}: distinct_on needs all events with the same values in one place, which a stream "
+                "on Spark does not bring together; use df.dropDuplicatesWithinWatermark(…) before"
+            )
+        if (query.time or job.time) != job.time:
+            raise QueryError(
+                f"query {query.name!r}: Spark has one watermark for a query, so all windows must be on {job.time!r}, "
+                f"not on {query.time!r}; make a second streaming query for it"
+            )
+
+
+# --- the watermark --------------------------------------------------------------------------------------------------
+
+
+def with_watermark(df: DataFrame, job: Job) -> tuple[DataFrame, Job]:
+    """The events with Spark's watermark on their time: that of the user if there is one, else one of ours."""
+    delays = {field.name: field.metadata.get("spark.watermarkDelayMs") for field in df.schema.fields}
+    own = {name: delay for name, delay in delays.items() if delay is not None}
+    (measure, late, updates, temporal), *_ = job.lengths
+    late = late or 0
+    if own:
+        (name, delay), *_ = own.items()
+        if name != job.time:
+            raise QueryError(
+                f"the DataFrame already has a watermark on {name!r}, and Spark allows no second one; "
+                f"leave it off, or put it on {job.time!r}"
+            )
+        if late and -(-late // 1000) != delay:
+            raise QueryError(
+                f"the DataFrame already has a watermark of {delay} ms on {name!r}, and lateness is "
+                f"{-(-late // 1000)} ms; say one of them"
+            )
+        return df, replace(job, lengths=((measure, delay * 1000, updates, temporal),))
+    units = job.bound.binding.sql[time_column(job.time)]
+    if job.is_integer:
+        moment, delay = f"TIMESTAMP_MILLIS({units} + {SHIFT}L)", late
+    else:
+        moment, delay = f"TIMESTAMP_MICROS({units})", -(-late // 1000)
+    return df.withColumn(MARK, F.expr(moment)).withWatermark(MARK, f"{delay} milliseconds"), job
+
+
+def watermark_of(milliseconds: int, is_integer: bool) -> int:
+    """Spark's watermark in units of the measure; INT64_MIN while there is none."""
+    if milliseconds <= 0:
+        return INT64_MIN
+    return milliseconds - SHIFT if is_integer else milliseconds * 1000
+
+
+def timer_of(moment: int, is_integer: bool) -> int:
+    """The millisecond of Spark's at which a time has come."""
+    if moment == INT64_MIN:
+        return 1
+    return moment + SHIFT - 1 if is_integer else -(-moment // 1000) - 1
+
+
+# --- slices ---------------------------------------------------------------------------------------------------------
+
+
+def sliced(frames: Iterable[pl.DataFrame], job: Job, buckets: int) -> dict[int, payloads.Tables]:
+    """What each bucket gets of a partition: slices, and for groups that need the order, events. Each gets something."""
+    slicer = Slicer(job, cut=True)
+    gathered = Gathered(slicer)
+    held: dict[str, list[pl.DataFrame]] = {}
+    ordered = [group for group in job.bound.plan.groups if group.ordered]
+    needed = {}
+    for group in ordered:
+        state = state_of(group, job.bound.binding, job.measures)
+        assert isinstance(state, OrderedState)
+        needed[group.name] = [name for name in state.ordering.needed if name != "nth"]
+    for frame in frames:
+        if not job.is_integer and int(frame[time_column(job.time)].min()) < 0:  # type: ignore[arg-type]
+            raise InputError(
+                f"an event lies before 1970 in {job.time!r}, where Spark's watermark begins; "
+                "use a number as time, such as its seconds, for which there is no such limit"
+            )
+        gathered.add(slicer.slice(frame))
+        for group in ordered:
+            where = group.source.where
+            events = frame.filter(pl.col(filter_column(where.text))) if where else frame
+            if events.height:
+                held.setdefault(group.name, []).append(events.select(needed[group.name]))
+    tables = gathered.tables() | {name: pl.concat(several) for name, several in held.items()}
+    found = payloads.split(tables, job.bound, buckets)
+    return {bucket: found.get(bucket, {}) for bucket in range(buckets)}
+
+
+# --- state ----------------------------------------------------------------------------------------------------------
+
+
+class _Store:
+    """A bucket's state in Spark."""
+
+    def __init__(self, handle: StatefulProcessorHandle) -> None:
+        self._index = handle.getValueState("index", "value BINARY")
+        self._tables = handle.getMapState("tables", "name STRING", "value BINARY")
+
+    def get(self, name: str) -> bytes | None:
+        found = self._index.get() if name == INDEX else self._tables.getValue((name,))
+        return None if found is None else bytes(found[0])
+
+    def put(self, name: str, value: bytes) -> None:
+        if name == INDEX:
+            self._index.update((value,))
+        else:
+            self._tables.updateValue((name,), (value,))
+
+    def delete(self, name: str) -> None:
+        self._tables.removeKey((name,))
+
+
+class Processor(StatefulProcessor):
+    """A bucket at work in `transformWithState`."""
+
+    def __init__(self, job: Job, buckets: int) -> None:
+        self._job, self._buckets = job, buckets
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._store = _Store(handle)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        tables, asked, version = [], [Asked(entry.query) for entry in self._job.entries], -1
+        for row in rows:
+            header, found = unpack(row.payload)
+            tables.append(found)
+            if header.get("version", -1) > version:
+                version, asked = header["version"], asked_of(header["queries"])
+        return self._step(tables, timerValues, asked)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        return self._step([], timerValues, None)
+
+    def close(self) -> None:
+        pass
+
+    def _step(self, tables: Sequence[Mapping[str, pl.DataFrame]], timer_values: Any, asked: Any) -> Iterator[Row]:
+        is_integer = self._job.is_integer
+        bucket = Bucket(self._store, self._job, self._buckets)
+        told = bucket.step(tables, watermark_of(timer_values.getCurrentWatermarkInMs(), is_integer), asked)
+        before, after = bucket.timer, None
+        if bucket.next_due < INT64_MAX:
+            after = max(timer_of(bucket.next_due, is_integer), timer_values.getCurrentWatermarkInMs() + 1, 1)
+        if after != before:
+            if before is not None:
+                self._handle.deleteTimer(before)
+            if after is not None:
+                self._handle.registerTimer(after)
+        bucket.save(after)
+        yield _row(told)
+
+
+def _row(told: Told) -> Row:
+    return Row(
+        results=to_bytes(told.results) if told.results.height else None,
+        dropped=told.dropped,
+        overflows=told.overflows,
+        slices=told.slices,
+        held_events=told.held_events,
+        since=json.dumps(told.since) if told.since else None,
+    )
+
+
+def asked_of(text: str) -> list[Asked]:
+    """Queries as they are written into payloads."""
+    described = json.loads(zlib.decompress(b64decode(text)))
+    return [Asked(Query.from_dict(one["query"]), one["since"], one["closing"]) for one in described]
+
+
+def asked_text(asked: Sequence[Asked]) -> str:
+    described = [{"query": one.query.to_dict(), "since": one.since, "closing": one.closing} for one in asked]
+    return b64encode(zlib.compress(json.dumps(described).encode())).decode()
+
+
+# --- results --------------------------------------------------------------------------------------------------------
+
+
+def answered(rows: DataFrame, job: Job, buckets: int, name: str) -> DataFrame:
+    """The results of a stream of payloads."""
+    mode = "Update" if job.measures[job.time].updates else "Append"
+    said = rows.groupBy("bucket").transformWithState(
+        statefulProcessor=Processor(job, buckets), outputStructType=OUTPUT, outputMode=mode, timeMode="EventTime"
+    )
+    counted: list[Column] = [F.coalesce(F.sum(column), F.lit(0)).alias(column) for column in METRICS]
+    said = said.observe(name, *counted, F.max("since").alias("since"))
+    columns = dict(job.bound.results.empty.schema)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = job.result_schema
+        for batch in batches:
+            for payload in batch.column(0).to_pylist():
+                if payload is not None:
+                    yield from to_arrow(aligned(from_bytes(payload), columns), schema)
+
+    return said.mapInArrow(read, struct(columns))
+
+
+def aligned(results: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Results in the columns that the stream has had from its start."""
+    missing = [pl.lit(None, dtype).alias(name) for name, dtype in columns.items() if name not in results.columns]
+    return results.with_columns(missing).select(list(columns))
+
+
+__all__ = ["Entry", "windows"]
