@@ -133,6 +133,16 @@ def _slice(
             taken.changes[state.group.identity] = _change(state, table, measure)
 
 
+def hold(state: OrderedState, events: pl.DataFrame, measure: Measure) -> Taken:
+    """Events of one ordered group's source, for that group alone."""
+    taken = Taken()
+    behind = events[time_column(state.group.source.measure)].to_numpy() < measure.watermark
+    if behind.any():
+        taken.dropped, taken.late = np.zeros(events.height, np.bool_), int(behind.sum())
+    _hold(state, events, measure, behind if behind.any() else None, None, taken)
+    return taken
+
+
 def _hold(
     state: OrderedState, events: pl.DataFrame, measure: Measure, behind: Mask | None, place: Any, taken: Taken
 ) -> None:

@@ -17,8 +17,7 @@ from typing import Any
 import polars as pl
 
 from windrow.bound import state_of
-from windrow.intake import span as span_of
-from windrow.intake import take
+from windrow.intake import hold
 from windrow.irregular import last_end
 from windrow.late import slices_behind
 from windrow.measures import Span
@@ -75,7 +74,7 @@ class Bucket:
         if saved:
             self._check(index)
         self._watermark: int = index.get("watermark", INT64_MIN)
-        self._seen: int = index.get("arrived", 0)
+        self._arrived: int = index.get("arrived", 0)
         self._entries = [Entry(Query.from_dict(query), *rest) for query, *rest in index.get("entries", [])]
         self._groups: dict[str, Any] = index.get("groups", {})
         self.timer: int | None = index.get("timer")
@@ -107,6 +106,7 @@ class Bucket:
         bound = job.bound
         self._measure.watermark = self._watermark
         span = self._measure.span(now)
+        self._measure.watermark = now
         later = {one.query.name: one.since for one in self._entries if one.since > INT64_MIN}
         told = Told(bound.results.empty, since=later)
         emitted: list[Emitted] = []
@@ -137,7 +137,7 @@ class Bucket:
             "windrow": VERSION,
             **self._identity,
             "watermark": self._watermark,
-            "arrived": self._seen,
+            "arrived": self._arrived,
             "entries": [[one.query.to_dict(), one.since, one.until, one.closing] for one in self._entries],
             "groups": self._groups,
             "timer": timer,
@@ -155,55 +155,61 @@ class Bucket:
         saved = self._saved(state.group)
         chunks = Chunks.read(state.group.name, self._store, saved.get("chunks"))
         schema, width = state.schema, width_of(state)
-        table = merge([self._conformed(state, part) for part in new], schema) if new else schema.empty()
         state.revisions.table = revisions = self._table(state.group, "revisions")
-        late = bool(_is_behind(table, schema, span.before).any())
-        # everything is read where sessions end or might have, and where late slices change what was told
-        whole = late and (schema.gap is not None or self._measure.updates > 0)
-        if whole:
-            self._load(state, chunks.load())
-        change = None
-        if late:
-            table, dropped = slices_behind(state, table, span.was_frozen)
-            told.dropped += dropped
-            behind = table.filter(_is_behind(table, schema, span.before))
-            if self._measure.updates and behind.height:
-                change = Change(merge([behind], schema), span.was_frozen, state.told(span.before))
-        closes = span.now > min(chunks.closes, _closes(table, schema))
-        since = needed_from(state, span.before, span.now) if span.now > span.before else INT64_MAX
-        if not whole and (closes or (since < INT64_MAX and bool(state.assembler.irregular))):
-            self._load(state, chunks.load())
-            whole = True
         emitted: list[Emitted] = []
-        if whole:
-            state.absorb(table)
-            if closes or change is not None or since < INT64_MAX:
-                emitted = list(state.step(span, change))
-            chunks.replace(state.rows.table, schema, width)
-        else:
-            chunks.add(table, schema, width)
-            if since < INT64_MAX:
-                self._load(state, chunks.load(since))
-                emitted = list(state.step(span))
-            if schema.gap is None and not state.assembler.irregular:
+        whole = False  # whether everything is read: where sessions end, or late slices are judged by what is there
+        if span.now > span.before:
+            closes = span.now > chunks.closes
+            since = needed_from(state, span.before, span.now)
+            whole = closes or (since < INT64_MAX and bool(state.assembler.irregular))
+            if whole or since < INT64_MAX:
+                self._load(state, chunks.load(INT64_MIN if whole else since))
+                emitted += state.step(span)
+            if schema.gap is None and not whole:
                 chunks.forget(state.assembler.lattices.horizon(span.frozen))
+        if new:
+            table = merge([self._conformed(state, part) for part in new], schema)
+            late = bool(_is_behind(table, schema, span.now).any())
+            if not whole and late and (schema.gap is not None or self._measure.updates > 0):
+                self._load(state, chunks.load())
+                whole = True
+            change = None
+            if late:
+                table, dropped = slices_behind(state, table, span.frozen)
+                told.dropped += dropped
+                behind = table.filter(_is_behind(table, schema, span.now))
+                if self._measure.updates and behind.height:
+                    change = Change(merge([behind], schema), span.frozen, state.told(span.now))
+            if whole:
+                state.absorb(table)
+            else:
+                chunks.add(table, schema, width)
+            if change is not None:
+                emitted += state.step(Span(span.now, span.now, span.frozen, span.frozen), change)
+        if whole:
+            chunks.replace(state.rows.table, schema, width)
         saved["chunks"] = chunks.saved()
         saved["bars"] = [sorted(bar) for bar in state.bars]
         self._put(state.group, "revisions", state.revisions.table, revisions)
         told.slices += chunks.rows
-        for timeline in state.session_timelines:
-            if timeline.closing and chunks.oldest >= timeline.until and span.frozen > timeline.until:
-                self._over |= _queries(state, timeline)
-        for timeline in state.group.timelines:
-            window = timeline.window
-            if not timeline.closing or not isinstance(window, ContextFreeWindow):
-                continue
-            if span.frozen > last_end(window, timeline.until):
-                self._over |= _queries(state, timeline)
+        self._note_over(state, chunks.oldest, span.frozen)
         if chunks.runs:
             ends = next_end(state, max(span.now, chunks.oldest)) if span.now > INT64_MIN else INT64_MIN
             self.next_due = min(self.next_due, ends, chunks.closes + 1 if chunks.closes < INT64_MAX else INT64_MAX)
         return emitted
+
+    def _note_over(self, state: GroupState, oldest: int, frozen: int) -> None:
+        """Note the queries that were being removed and have emitted their last window."""
+        for timeline in state.group.timelines:
+            if not timeline.closing or frozen <= timeline.until:
+                continue
+            window = timeline.window
+            if isinstance(window, ContextFreeWindow):
+                is_over = frozen > last_end(window, timeline.until)
+            else:
+                is_over = oldest >= timeline.until
+            if is_over:
+                self._over |= _queries(state, timeline)
 
     def _load(self, state: GroupState, runs: list[pl.DataFrame]) -> None:
         tables = [self._conformed(state, run) for run in runs]
@@ -226,22 +232,52 @@ class Bucket:
 
     def _in_order(self, state: OrderedState, new: list[pl.DataFrame], span: Span, told: Told) -> list[Emitted]:
         """A group that holds events until their order is final."""
-        saved = self._saved(state.group)
-        names = saved.get("tables", [])
-        events = pl.concat([state.ordering.conform(part) for part in new]) if new else None
+        saved, group = self._saved(state.group), state.group
+        time = time_column(group.source.measure)
+        events = None
+        if new:
+            nth = pl.int_range(self._arrived, self._arrived + pl.len(), dtype=pl.Int64)
+            events = pl.concat([state.ordering.conform(part) for part in new]).with_columns(nth=nth)
+            self._arrived += events.height
         moves = span.now > span.before
-        time = time_column(state.group.source.measure)
+        if events is not None and not moves and int(events[time].min()) >= span.now:  # type: ignore[arg-type]
+            saved["waiting"] = saved.get("waiting", 0) + 1
+            self._put(group, f"waiting {saved['waiting']}", events, None)
+            told.held_events += events.height
+            self._note_held(saved, span.now)
+            return []
+        emitted: list[Emitted] = []
+        loaded = self._load_ordered(state, saved)
+        if moves and state.may_be_due(span):
+            emitted += state.step(span)
         if events is not None:
-            nth = pl.int_range(self._seen, self._seen + pl.len(), dtype=pl.Int64)
-            events = events.with_columns(nth=nth)
-            self._seen += events.height
-            if not moves and int(events[time].min()) >= span.before:  # type: ignore[arg-type]
-                number = saved["waiting"] = saved.get("waiting", 0) + 1
-                self._put(state.group, f"waiting {number}", events, None)
-                self._note_held(state, saved, span.now)
-                return []
+            taken = hold(state, events, self._measure)
+            for other, table in taken.slices:
+                other.absorb(table)
+            for waits, held in taken.held:
+                waits.hold(held)
+            told.dropped += 0 if taken.dropped is None else int(taken.dropped.sum())
+            if group.identity in taken.changes:
+                still = Span(span.now, span.now, span.frozen, span.frozen)
+                emitted += state.step(still, taken.changes[group.identity])
+        after = state.tables()
+        for name in loaded.keys() - after.keys():
+            self._put(group, name, None, loaded[name])
+        for name, table in after.items():
+            self._put(group, name, table, loaded.get(name))
+        saved["tables"], saved["bars"] = sorted(after), [sorted(bar) for bar in state.bars]
+        told.slices += len(state.rows)
+        told.held_events += state.held_events
+        self._note_held(saved, span.now)
+        for timeline, place in group.timelines.items():
+            if timeline.closing and state.is_over(place, span.frozen):
+                self._over |= _queries(state, timeline)
+        return emitted
+
+    def _load_ordered(self, state: OrderedState, saved: dict[str, Any]) -> dict[str, pl.DataFrame]:
+        """Fill a state with what was saved of it, and with the events that have come since."""
         loaded: dict[str, pl.DataFrame] = {}
-        for name in names:
+        for name in saved.get("tables", []):
             table = self._table(state.group, name)
             assert table is not None
             loaded[name] = table
@@ -253,36 +289,9 @@ class Bucket:
             state.hold(state.ordering.conform(waiting))
             self._put(state.group, f"waiting {number}", None, waiting)
         saved["waiting"] = 0
-        change = None
-        if events is not None:
-            measures = {state.group.source.measure: self._measure}
-            times = {state.group.source.measure: span_of(events, state.group.source.measure, None, self._measure)}
-            taken = take(events, [state], measures, {}, times)
-            for other, table in taken.slices:
-                other.absorb(table)
-            for waits, held in taken.held:
-                waits.hold(held)
-            told.dropped += 0 if taken.dropped is None else int(taken.dropped.sum())
-            change = taken.changes.get(state.group.identity)
-        emitted: list[Emitted] = []
-        if change is not None or (moves and state.may_be_due(span)):
-            emitted = list(state.step(span, change))
-        after = state.tables()
-        for name in set(names) - set(after):
-            self._put(state.group, name, None, loaded[name])
-        for name, table in after.items():
-            self._put(state.group, name, table, loaded.get(name))
-        saved["tables"] = sorted(after)
-        saved["bars"] = [sorted(bar) for bar in state.bars]
-        told.slices += state.rows.table.height
-        told.held_events += state.held_events
-        self._note_held(state, saved, span.now)
-        for timeline, place in state.group.timelines.items():
-            if timeline.closing and state.is_over(place, span.frozen):
-                self._over |= _queries(state, timeline)
-        return emitted
+        return loaded
 
-    def _note_held(self, state: OrderedState, saved: Mapping[str, Any], now: int) -> None:
+    def _note_held(self, saved: Mapping[str, Any], now: int) -> None:
         if saved.get("waiting") or saved.get("tables"):
             self.next_due = min(self.next_due, now + 1 if now > INT64_MIN else INT64_MIN)
 
@@ -350,13 +359,6 @@ class Bucket:
 def _is_behind(table: pl.DataFrame, schema: SliceSchema, watermark: int) -> pl.Series:
     """Which slices hold events behind a watermark."""
     return table["first" if schema.has_runs else "slice_start"] < watermark
-
-
-def _closes(table: pl.DataFrame, schema: SliceSchema) -> int:
-    """No session of these slices ends before this."""
-    if schema.gap is None or not table.height:
-        return INT64_MAX
-    return int(table["last"].min()) + schema.gap  # type: ignore[arg-type]
 
 
 def _queries(state: GroupState, timeline: Timeline) -> set[int]:

@@ -1,0 +1,149 @@
+"""The state of a stream on Spark, without Spark: buckets over a plain dictionary, step by step against the oracle.
+
+Micro-batches are sliced and split as Spark's tasks do it, and the watermark moves as Spark moves it: in one
+micro-batch to where the events before it have brought it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+
+import windrow as wr
+from windrow.plan import Entry
+from windrow.slices import pack, unpack
+from windrow.spark import streaming
+from windrow.spark.buckets import Asked, Bucket, StateError
+from windrow.spark.jobs import Job, job_of
+from windrow.testing import Oracle, differences
+from windrow.testing.strategies import ORDERED, SCHEMA, Row, Stream, frame, streams
+from windrow.windows import INT64_MIN
+
+pytestmark = pytest.mark.spark
+BUCKETS = 3
+TIMED = ("tumbling", "sliding", "cumulating", "session")
+
+
+class Memory(dict[str, bytes]):
+    """A store that counts what is read."""
+
+    reads = 0
+
+    def get(self, name: str) -> bytes | None:  # type: ignore[override]
+        self.reads += 1
+        return dict.get(self, name)
+
+    def put(self, name: str, value: bytes) -> None:
+        self[name] = value
+
+    def delete(self, name: str) -> None:
+        del self[name]
+
+
+class Buckets:
+    """A stream's buckets, each with its store."""
+
+    def __init__(self, queries: Any, time: str = "t", *, buckets: int = BUCKETS, schema: Any = None, **options: Any):
+        order_by = options.pop("order_by", ())
+        job = job_of(queries, time, schema or SCHEMA, **options)
+        self.job = replace(job, order_by=(order_by,) if isinstance(order_by, str) else tuple(order_by))
+        self.stores = [Memory() for _ in range(buckets)]
+        self.asked = [Asked(query) for query in queries]
+        self.seen: int | None = None
+        self.arrived = self.dropped = self.slices = 0
+        self.timers: list[int | None] = [None] * buckets
+
+    @property
+    def watermark(self) -> int:
+        lateness = self.job.measures[self.job.time].lateness or 0
+        return INT64_MIN if self.seen is None else self.seen - lateness
+
+    def push(self, events: pl.DataFrame, parts: int = 2) -> list[Row]:
+        """A micro-batch of several partitions."""
+        job = replace(self.job, entries=tuple(Entry(one.query) for one in self.asked))
+        prepared = job.bound.binding.prepare(events, self.arrived, lambda: 0)
+        if "nth" not in prepared.columns:
+            prepared = prepared.with_columns(nth=pl.int_range(self.arrived, self.arrived + pl.len(), dtype=pl.Int64))
+        self.arrived += events.height
+        size = -(-events.height // parts) or 1
+        split = [
+            {bucket: pack({}, tables) for bucket, tables in streaming.sliced([part], job, len(self.stores)).items()}
+            for at in range(0, events.height, size)
+            if (part := prepared[at : at + size]).height
+        ]
+        found: list[Row] = []
+        for number in range(len(self.stores)):
+            tables = [unpack(part[number])[1] for part in split]
+            found += self._step(number, tables, self.asked if split else None)
+        if events.height:
+            newest = int(prepared[f"time:{job.time}"].max())  # type: ignore[arg-type]
+            self.seen = newest if self.seen is None else max(self.seen, newest)
+        return found
+
+    def idle(self) -> list[Row]:
+        """A micro-batch without events: only buckets whose timer has come are called."""
+        return [
+            row
+            for number, timer in enumerate(self.timers)
+            if timer is not None and timer <= self.watermark
+            for row in self._step(number, [], None)
+        ]
+
+    def _step(self, number: int, tables: Any, asked: Any) -> list[Row]:
+        bucket = Bucket(self.stores[number], self.job, len(self.stores))
+        told = bucket.step(tables, self.watermark, asked)
+        self.timers[number] = bucket.next_due
+        bucket.save(None)
+        self.dropped += told.dropped
+        rows: list[Row] = told.results.to_dicts()
+        return rows
+
+
+def disagreements(stream: Stream, dropped: bool = True) -> list[str]:
+    """What the buckets say otherwise than the oracle, in all micro-batches together."""
+    queries = [query for query in stream.queries if not query.distinct_on]
+    if not queries:
+        return []
+    oracle = Oracle(queries, **stream.options)
+    buckets = Buckets(queries, **stream.options)
+    told, found = [], []
+    for step in stream.steps:
+        if step.action == "input":
+            told += oracle.push(step.value)
+            found += buckets.push(frame(step.value))
+    found += buckets.idle()
+    wrong = differences(found, told, queries)
+    if dropped and not wrong and oracle.dropped != buckets.dropped:
+        wrong = [f"dropped is {buckets.dropped}, not {oracle.dropped}"]
+    return wrong
+
+
+@given(stream=streams(measures=False))
+@settings(max_examples=15)
+def test_buckets_give_what_the_oracle_gives(stream: Stream) -> None:
+    assert disagreements(stream) == []
+
+
+@given(stream=streams(measures=False, kinds=ORDERED))
+@settings(max_examples=10)
+def test_ordered_windows_in_buckets(stream: Stream) -> None:
+    assert disagreements(stream) == []
+
+
+@given(stream=streams(measures=False, beyond=True, kinds=("tumbling", "sliding", "cumulating", *ORDERED)))
+@settings(max_examples=10)
+def test_late_slices_are_left_out_of_what_was_emitted_and_of_nothing_else(stream: Stream) -> None:
+    assert disagreements(stream, dropped=False) == []
+
+
+@given(stream=streams(measures=False, beyond=True, updates=True, kinds=("tumbling", "sliding", "cumulating", *ORDERED)))
+@settings(max_examples=10)
+def test_late_slices_within_updates_revise(stream: Stream) -> None:
+    assert disagreements(stream, dropped=False) == []
+
+
+__all__ = ["StateError", "wr", "Job"]
