@@ -17,8 +17,8 @@ import windrow as wr
 from windrow.plan import Entry
 from windrow.slices import pack, unpack
 from windrow.spark import streaming
-from windrow.spark.buckets import Asked, Bucket, StateError
-from windrow.spark.jobs import Job, job_of
+from windrow.spark.buckets import Asked, Bucket
+from windrow.spark.jobs import job_of
 from windrow.testing import Oracle, differences
 from windrow.testing.strategies import ORDERED, SCHEMA, Row, Stream, frame, streams
 from windrow.windows import INT64_MIN
@@ -56,6 +56,12 @@ class Buckets:
         self.seen: int | None = None
         self.arrived = self.dropped = self.slices = 0
         self.timers: list[int | None] = [None] * buckets
+        self.since: dict[str, int] = {}
+        self.waiting: dict[str, wr.Query] = {}  # those that buckets have not heard of
+
+    def ask(self, query: wr.Query) -> None:
+        self.asked = [one for one in self.asked if one.query.name != query.name] + [Asked(query)]
+        self.waiting[query.name] = query
 
     @property
     def watermark(self) -> int:
@@ -99,6 +105,7 @@ class Buckets:
         self.timers[number] = bucket.next_due
         bucket.save(None)
         self.dropped += told.dropped
+        self.since |= told.since
         rows: list[Row] = told.results.to_dicts()
         return rows
 
@@ -146,4 +153,31 @@ def test_late_slices_within_updates_revise(stream: Stream) -> None:
     assert disagreements(stream, dropped=False) == []
 
 
-__all__ = ["StateError", "wr", "Job"]
+# --- queries that come and go -----------------------------------------------------------------------------------------
+
+
+@given(stream=streams(measures=False, changes=True, kinds=(*TIMED, *ORDERED)))
+@settings(max_examples=15)
+def test_queries_come_and_go(stream: Stream) -> None:
+    """Each later query is the same as one that an oracle is asked from where its state says that it begins."""
+    queries = [query for query in stream.all_queries if not query.distinct_on]
+    names = {query.name for query in queries}
+    oracle, buckets = Oracle([one for one in stream.queries if one.name in names], **stream.options), None
+    buckets = Buckets([one for one in stream.queries if one.name in names], **stream.options)
+    told: list[Row] = []
+    found: list[Row] = []
+    for step in stream.steps:
+        if step.action == "input":
+            if not step.value:
+                continue
+            found += buckets.push(frame(step.value))
+            for name, since in buckets.since.items():  # the oracle is asked as late as the buckets have heard of it
+                if name in buckets.waiting:
+                    oracle.add(buckets.waiting.pop(name), since=since)
+            told += oracle.push(step.value)
+        elif step.action == "add" and step.value.name in names:
+            buckets.ask(step.value)
+        elif step.action == "remove" and step.value in {one.query.name for one in buckets.asked}:
+            break
+    found += buckets.idle()
+    assert differences(found, told, queries) == []

@@ -127,6 +127,7 @@ class Group:
     source: Source
     keys: tuple[str, ...]
     sessions_apart: bool = False
+    order_apart: bool = False
     ordered: bool = False  # some query needs the final order of events, so that all slices are made in it
     timelines: dict[Timeline, int] = field(default_factory=dict)
     signatures: dict[Signature, int] = field(default_factory=dict)
@@ -137,12 +138,12 @@ class Group:
     why: str = ""
 
     @property
-    def identity(self) -> tuple[Source, tuple[str, ...], bool]:
-        return self.source, self.keys, self.sessions_apart
+    def identity(self) -> tuple[Source, tuple[str, ...], bool, bool]:
+        return self.source, self.keys, self.sessions_apart, self.order_apart
 
     @property
     def name(self) -> str:
-        return self.shared_name + (" (sessions)" if self.sessions_apart else "")
+        return self.shared_name + (" (sessions)" if self.sessions_apart else " (in order)" if self.order_apart else "")
 
     @property
     def shared_name(self) -> str:
@@ -284,11 +285,17 @@ class Plan:
 
 
 def plan(
-    queries: Iterable[Query | Entry], time: str, rates: Rates | None = None, apart: frozenset[str] | None = None
+    queries: Iterable[Query | Entry],
+    time: str,
+    rates: Rates | None = None,
+    apart: frozenset[str] | None = None,
+    order_apart: bool = False,
 ) -> Plan:
     """Group queries so that everything that can be shared is computed once.
 
     `apart` repeats an earlier plan's decision which groups have their sessions apart, because state depends on it.
+    With `order_apart`, queries that need the order of events get groups of their own, so that for all others slices
+    travel and not events.
     """
     entries = [one if isinstance(one, Entry) else Entry(one) for one in queries]
     groups: dict[Any, Group] = {}
@@ -302,15 +309,16 @@ def plan(
         names.add(query.name)
         since = entry.since if query.distinct_on else INT64_MIN
         source = Source(query.time or time, query.distinct_on, query.filter_first, since)
-        group = groups.get((source, query.by))
+        ordered = order_apart and query.needs_order
+        group = groups.get((source, query.by, ordered))
         if group is None:
-            group = groups[source, query.by] = Group(source, query.by)
+            group = groups[source, query.by, ordered] = Group(source, query.by, order_apart=ordered)
         group.add(entry, number)
     _part_sessions(groups, entries, rates, apart)
-    ordered = sorted(groups.values(), key=lambda group: (-len(group.keys), group.name))
-    _roll_up(ordered, rates)
-    measures = list(dict.fromkeys([time, *(group.source.measure for group in ordered)]))
-    return Plan(entries, ordered, measures)
+    several = sorted(groups.values(), key=lambda group: (-len(group.keys), group.name))
+    _roll_up(several, rates)
+    measures = list(dict.fromkeys([time, *(group.source.measure for group in several)]))
+    return Plan(entries, several, measures)
 
 
 def _part_sessions(

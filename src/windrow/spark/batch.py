@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import polars as pl
 import pyarrow as pa
@@ -101,28 +101,36 @@ def prepared(df: DataFrame, job: Job) -> DataFrame:
 
 def events_of(batches: Iterable[pa.RecordBatch], job: Job, most: int = EVENTS) -> Iterator[pl.DataFrame]:
     """Prepared events as frames of about so many rows; refuses those without a time."""
-    types = job.prepared
+    arrived = 0
+    for several in gathered_batches(batches, most):
+        frame = _numbered(from_arrow(several, job.prepared), job, arrived)
+        arrived += frame.height
+        yield frame
+
+
+def gathered_batches(batches: Iterable[pa.RecordBatch], most: int = EVENTS) -> Iterator[list[pa.RecordBatch]]:
+    """Batches, about so many rows of them at a time."""
     several: list[pa.RecordBatch] = []
-    size = arrived = 0
+    size = 0
     for batch in batches:
         several.append(batch)
         size += batch.num_rows
         if size >= most:
-            yield _numbered(from_arrow(several, types), job, arrived)
-            arrived += size
+            yield several
             several, size = [], 0
     if size:
-        yield _numbered(from_arrow(several, types), job, arrived)
+        yield several
 
 
 def _numbered(events: pl.DataFrame, job: Job, arrived: int) -> pl.DataFrame:
     for name in time_columns(job):
         if missing := events[name].null_count():
-            raise InputError(
-                f"{missing} of {events.height} events have no time in {name.removeprefix('time:')!r}; "
-                "bad_events='drop' leaves them out"
-            )
+            refuse_missing(missing, events.height, name.removeprefix("time:"))
     return events.with_columns(nth=pl.int_range(arrived, arrived + pl.len(), dtype=pl.Int64))
+
+
+def refuse_missing(missing: int, of: int, measure: str) -> NoReturn:
+    raise InputError(f"{missing} of {of} events have no time in {measure!r}; bad_events='drop' leaves them out")
 
 
 def _sorted_by(df: DataFrame, job: Job, by: Sequence[str], time: str) -> DataFrame:

@@ -12,13 +12,14 @@ from windrow.measures import Lengths
 from windrow.plan import Rates
 from windrow.query import Query, QueryError
 from windrow.spark import batch, streaming
+from windrow.spark.book import QueryBook
 from windrow.spark.jobs import Job, job_of
 from windrow.spark.types import in_spark_words, polars_columns
 
 
 def windows(
     df: DataFrame,
-    queries: Query | Iterable[Query],
+    queries: Query | Iterable[Query] | QueryBook,
     time: str,
     *,
     lateness: Lengths = 0,
@@ -27,11 +28,21 @@ def windows(
     bad_events: Literal["raise", "drop"] = "raise",
     partial: bool = False,
     rates: Rates | None = None,
-    buckets: int = 16,
+    buckets: int | None = None,
     metrics: str = "windrow",
 ) -> DataFrame:
-    """Answer queries over a Spark DataFrame, batch or streaming, with a DataFrame."""
-    asked = [queries] if isinstance(queries, Query) else list(queries)
+    """Answer queries over a Spark DataFrame, batch or streaming, with a DataFrame.
+
+    partial:  batch only: also answer counting and punctuated windows that the end leaves open
+    updates:  streaming only: how long emitted windows are kept to be emitted again when late events change them
+    buckets:  streaming only: into how many parts the keys are put, for as long as the checkpoint lives
+    metrics:  streaming only: the name of the observed metrics, which count what was dropped
+    """
+    if isinstance(queries, QueryBook) and not df.isStreaming:
+        raise TypeError("a query book is for a streaming DataFrame; for a whole one say book.queries")
+    if df.isStreaming:
+        df = streaming.with_ties(df)
+    asked = [] if isinstance(queries, QueryBook) else [queries] if isinstance(queries, Query) else list(queries)
     if not df.isStreaming and any((query.time or time) == ARRIVAL for query in asked):
         raise QueryError("a whole table has no arrival times; name a time column")
     ordering = (order_by,) if isinstance(order_by, str) else tuple(order_by)
@@ -43,14 +54,26 @@ def windows(
             polars_columns(df.schema),
             lateness=lateness,
             updates=updates,
-            order_by=ordering,
+            order_by=(*ordering, streaming.TIE) if df.isStreaming else ordering,
             bad_events=bad_events,
             rates=rates,
+            ties=not df.isStreaming,
         )
+        if isinstance(queries, QueryBook):
+            columns = [name for name, _ in job.columns]
+            queries.bind({"schema": df.schema.jsonValue(), "columns": columns, "time": time, "order_by": ordering})
     except QueryError as error:
         raise in_spark_words(error, df.schema) from error
     if df.isStreaming:
+        if partial:
+            raise ValueError("partial is for a whole DataFrame: a stream has no end")
+        if buckets is None:
+            buckets = max(8, int(df.sparkSession.conf.get("spark.sql.shuffle.partitions", "200") or 200))
+        if isinstance(queries, QueryBook):
+            return streaming.windows_of_book(df, job, queries, buckets, metrics)
         return streaming.windows(df, job, buckets, metrics)
+    if updates is not None:
+        raise ValueError("updates is for a streaming DataFrame: a whole one has no late events")
     return batch.windows(df, job, partial)
 
 

@@ -77,7 +77,7 @@ class Job:
 @lru_cache(maxsize=64)
 def _bound(job: Job) -> Bound:
     rates = Rates(job.rates[0], dict(job.rates[1])) if job.rates else None
-    return bind(plan(job.entries, job.time, rates), dict(job.columns), job.order_by, job.measures)
+    return bind(plan(job.entries, job.time, rates, order_apart=True), dict(job.columns), job.order_by, job.measures)
 
 
 def job_of(
@@ -90,10 +90,11 @@ def job_of(
     order_by: Sequence[str] = (),
     bad_events: str = "raise",
     rates: Rates | None = None,
+    ties: bool = True,
 ) -> Job:
-    """A job over events that have no arrival: ties in time are broken by every column that the plan reads."""
+    """A job over events that have no arrival: with `ties`, those in time are broken by every column that is read."""
     entries = tuple(one if isinstance(one, Entry) else Entry(one) for one in queries)
-    planned = plan(entries, time, rates)
+    planned = plan(entries, time, rates, order_apart=True)
     measures = measures_of(planned.measures, time, lateness, updates)
     job = Job(
         entries,
@@ -105,9 +106,11 @@ def job_of(
         (rates.events, tuple(rates.keys.items())) if rates else None,
         _own(entry.query for entry in entries),
     )
+    if not ties:
+        return job
     needed = job.bound.binding.needed
-    ties = sorted(name for name, dtype in needed.items() if not dtype.is_nested() and name not in (*order_by, time))
-    return replace(job, order_by=(*order_by, *ties))
+    others = sorted(name for name, dtype in needed.items() if not dtype.is_nested() and name not in (*order_by, time))
+    return replace(job, order_by=(*order_by, *others))
 
 
 def _own(queries: Iterable[Query]) -> tuple[type, ...]:

@@ -13,6 +13,7 @@ import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import polars as pl
@@ -21,7 +22,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from windrow.binding import InputError
+from windrow.binding import InputError, quoted
 from windrow.bound import state_of
 from windrow.ordered_state import OrderedState
 from windrow.plan import Entry
@@ -29,46 +30,94 @@ from windrow.query import Query, QueryError
 from windrow.slices import unpack
 from windrow.slicing import filter_column, time_column
 from windrow.spark import payloads
-from windrow.spark.batch import events_of, prepared
+from windrow.spark.batch import events_of, gathered_batches, prepared, refuse_missing
+from windrow.spark.book import QueryBook, read, result_columns
 from windrow.spark.buckets import INDEX, Asked, Bucket, Told
 from windrow.spark.chunks import from_bytes, to_bytes
 from windrow.spark.jobs import Job
 from windrow.spark.payloads import Gathered, Slicer
 from windrow.spark.session import check_streaming
-from windrow.spark.types import struct, to_arrow
+from windrow.spark.types import arrow_schema, from_arrow, polars_type, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
 SHIFT = 2**52  # milliseconds: Spark's watermark begins in 1970, so that an integer measure is moved up by this
 MARK = "windrow_watermark"
+BOOK = "windrow_book"
+TIE = "windrow_tie"
 OUTPUT = "results BINARY, dropped BIGINT, overflows BIGINT, slices BIGINT, held_events BIGINT, since STRING"
 METRICS = ("dropped", "overflows", "slices", "held_events")
 
 
 def windows(df: DataFrame, job: Job, buckets: int, name: str) -> DataFrame:
     """The results of a streaming DataFrame, as a streaming DataFrame."""
-    check(job)
-    check_streaming(df.sparkSession, buckets)
+    check([entry.query for entry in job.entries], job.time)
     marked, job = with_watermark(df, job)
     events = prepared(marked, job)
 
     def slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from payloads.rows(sliced(events_of(batches, job), job, buckets), {})
 
-    return answered(events.mapInArrow(slices, payloads.ROW), job, buckets, name)
+    columns = dict(job.bound.results.empty.schema)
+    return answered(events.mapInArrow(slices, payloads.ROW), job, columns, buckets, name)
 
 
-def check(job: Job) -> None:
+def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name: str) -> DataFrame:
+    """The same for the queries of a book, whose newest version every micro-batch asks for; the job has none itself."""
+    marked, job = with_watermark(df, job)
+    path, types = book.path, dict(job.columns)
+    newest = df.sparkSession.read.text(f"{path}/HEAD").select(F.first("value")).scalar().cast("bigint")
+    events = marked.select(*(F.col(quoted(column)) for column in types), newest.alias(BOOK))
+
+    def slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return
+        version = read(path, first.column(BOOK)[0].as_py())
+        asking = replace(job, entries=tuple(Entry(one.query) for one in version.asked))
+        frames = raw_events_of(chain([first], batches), asking, types)
+        header = {"version": version.number, "queries": asked_text(version.asked)}
+        yield from payloads.rows(sliced(frames, asking, buckets), header)
+
+    keys = {key: types[key] for key in book.read().keys}
+    retractions = job.measures[job.time].updates > 0
+    columns = result_columns(book.read(), keys, job.bound.binding.measures[job.time], retractions)
+    return answered(events.mapInArrow(slices, payloads.ROW), job, columns, buckets, name)
+
+
+def with_ties(df: DataFrame) -> DataFrame:
+    """Events with a hash of all their values, which breaks ties in time the same way in every micro-batch."""
+    hashable = [field.name for field in df.schema.fields if polars_type(field.dataType) is not None]
+    return df.withColumn(TIE, F.xxhash64(*(F.col(quoted(name)) for name in hashable)))
+
+
+def raw_events_of(
+    batches: Iterable[pa.RecordBatch], job: Job, types: Mapping[str, pl.DataType]
+) -> Iterator[pl.DataFrame]:
+    """Events as they come, prepared by Polars, because Spark's plan does not know the queries."""
+    binding, arrived = job.bound.binding, 0
+    for several in gathered_batches(batches):
+        frame = binding.checked(from_arrow([batch.select(list(types)) for batch in several], types))
+        missing = binding.without_time(frame)
+        if missing is not None:
+            if job.bad_events == "raise":
+                refuse_missing(int(missing.sum()), frame.height, job.time)
+            frame = frame.filter(~missing)
+        if frame.height:
+            yield binding.prepare(frame, arrived, lambda: 0)
+        arrived += frame.height
+
+
+def check(queries: Iterable[Query], time: str) -> None:
     """Refuse what a stream cannot do."""
-    for entry in job.entries:
-        query = entry.query
+    for query in queries:
         if query.distinct_on:
             raise QueryError(
                 f"query {query.name!r}: distinct_on needs all events with the same values in one place, which a stream "
                 "on Spark does not bring together; use df.dropDuplicatesWithinWatermark(…) before"
             )
-        if (query.time or job.time) != job.time:
+        if (query.time or time) != time:
             raise QueryError(
-                f"query {query.name!r}: Spark has one watermark for a query, so all windows must be on {job.time!r}, "
+                f"query {query.name!r}: Spark has one watermark for a query, so all windows must be on {time!r}, "
                 f"not on {query.time!r}; make a second streaming query for it"
             )
 
@@ -238,30 +287,28 @@ def asked_text(asked: Sequence[Asked]) -> str:
 # --- results --------------------------------------------------------------------------------------------------------
 
 
-def answered(rows: DataFrame, job: Job, buckets: int, name: str) -> DataFrame:
-    """The results of a stream of payloads."""
+def answered(rows: DataFrame, job: Job, columns: Mapping[str, pl.DataType], buckets: int, name: str) -> DataFrame:
+    """The results of a stream of payloads, in these columns."""
+    check_streaming(rows.sparkSession, buckets)
     mode = "Update" if job.measures[job.time].updates else "Append"
     said = rows.groupBy("bucket").transformWithState(
         statefulProcessor=Processor(job, buckets), outputStructType=OUTPUT, outputMode=mode, timeMode="EventTime"
     )
     counted: list[Column] = [F.coalesce(F.sum(column), F.lit(0)).alias(column) for column in METRICS]
     said = said.observe(name, *counted, F.max("since").alias("since"))
-    columns = dict(job.bound.results.empty.schema)
+    types = struct(columns)
 
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        schema = job.result_schema
+    def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = arrow_schema(types)
         for batch in batches:
             for payload in batch.column(0).to_pylist():
                 if payload is not None:
                     yield from to_arrow(aligned(from_bytes(payload), columns), schema)
 
-    return said.mapInArrow(read, struct(columns))
+    return said.mapInArrow(unpacked, types)
 
 
 def aligned(results: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """Results in the columns that the stream has had from its start."""
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in columns.items() if name not in results.columns]
     return results.with_columns(missing).select(list(columns))
-
-
-__all__ = ["Entry", "windows"]
