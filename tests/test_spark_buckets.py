@@ -57,11 +57,11 @@ class Buckets:
         self.arrived = self.dropped = self.slices = 0
         self.timers: list[int | None] = [None] * buckets
         self.since: dict[str, int] = {}
-        self.waiting: dict[str, wr.Query] = {}  # those that buckets have not heard of
+        self.waiting: list[wr.Query] = []  # those that buckets have not heard of
 
-    def ask(self, query: wr.Query) -> None:
-        self.asked = [one for one in self.asked if one.query.name != query.name] + [Asked(query)]
-        self.waiting[query.name] = query
+    def ask(self, query: wr.Query, since: int | None = None) -> None:
+        self.asked = [one for one in self.asked if one.query.name != query.name] + [Asked(query, since)]
+        self.waiting.append(query)
 
     @property
     def watermark(self) -> int:
@@ -162,7 +162,7 @@ def test_queries_come_and_go(stream: Stream) -> None:
     """Each later query is the same as one that an oracle is asked from where its state says that it begins."""
     queries = [query for query in stream.all_queries if not query.distinct_on]
     names = {query.name for query in queries}
-    oracle, buckets = Oracle([one for one in stream.queries if one.name in names], **stream.options), None
+    oracle = Oracle([one for one in stream.queries if one.name in names], **stream.options)
     buckets = Buckets([one for one in stream.queries if one.name in names], **stream.options)
     told: list[Row] = []
     found: list[Row] = []
@@ -171,12 +171,12 @@ def test_queries_come_and_go(stream: Stream) -> None:
             if not step.value:
                 continue
             found += buckets.push(frame(step.value))
-            for name, since in buckets.since.items():  # the oracle is asked as late as the buckets have heard of it
-                if name in buckets.waiting:
-                    oracle.add(buckets.waiting.pop(name), since=since)
+            for query in buckets.waiting:  # the oracle is asked where the buckets say that they begin
+                oracle.add(query, since=buckets.since.get(query.name))
+            buckets.waiting = []
             told += oracle.push(step.value)
         elif step.action == "add" and step.value.name in names:
-            buckets.ask(step.value)
+            buckets.ask(step.value, step.details.get("since"))
         elif step.action == "remove" and step.value in {one.query.name for one in buckets.asked}:
             break
     found += buckets.idle()
