@@ -131,6 +131,7 @@ class Binding:
 
     def _measure(self, name: str, whose: str) -> pl.DataType:
         if name == ARRIVAL:
+            self.sql[time_column(name)] = "UNIX_MICROS(CURRENT_TIMESTAMP())"
             return pl.Datetime("us", "UTC")
         dtype = self._column(name, whose)
         column = pl.col(name)

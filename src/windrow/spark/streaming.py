@@ -37,6 +37,7 @@ from windrow.spark.chunks import from_bytes, to_bytes
 from windrow.spark.jobs import Job
 from windrow.spark.payloads import Gathered, Slicer
 from windrow.spark.session import check_streaming
+from windrow.spark.shipping import Shipped, shipped
 from windrow.spark.types import arrow_schema, from_arrow, polars_type, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
@@ -58,7 +59,7 @@ def windows(df: DataFrame, job: Job, buckets: int, name: str) -> DataFrame:
         yield from payloads.rows(sliced(events_of(batches, job), job, buckets), {})
 
     columns = dict(job.bound.results.empty.schema)
-    return answered(events.mapInArrow(slices, payloads.ROW), job, columns, buckets, name)
+    return answered(events.mapInArrow(shipped(slices), payloads.ROW), job, columns, buckets, name)
 
 
 def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name: str) -> DataFrame:
@@ -81,7 +82,7 @@ def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name
     keys = {key: types[key] for key in book.read().keys}
     retractions = job.measures[job.time].updates > 0
     columns = result_columns(book.read(), keys, job.bound.binding.measures[job.time], retractions)
-    return answered(events.mapInArrow(slices, payloads.ROW), job, columns, buckets, name)
+    return answered(events.mapInArrow(shipped(slices), payloads.ROW), job, columns, buckets, name)
 
 
 def with_ties(df: DataFrame) -> DataFrame:
@@ -292,7 +293,10 @@ def answered(rows: DataFrame, job: Job, columns: Mapping[str, pl.DataType], buck
     check_streaming(rows.sparkSession, buckets)
     mode = "Update" if job.measures[job.time].updates else "Append"
     said = rows.groupBy("bucket").transformWithState(
-        statefulProcessor=Processor(job, buckets), outputStructType=OUTPUT, outputMode=mode, timeMode="EventTime"
+        statefulProcessor=Shipped(Processor(job, buckets)),
+        outputStructType=OUTPUT,
+        outputMode=mode,
+        timeMode="EventTime",
     )
     counted: list[Column] = [F.coalesce(F.sum(column), F.lit(0)).alias(column) for column in METRICS]
     said = said.observe(name, *counted, F.max("since").alias("since"))
@@ -305,7 +309,7 @@ def answered(rows: DataFrame, job: Job, columns: Mapping[str, pl.DataType], buck
                 if payload is not None:
                     yield from to_arrow(aligned(from_bytes(payload), columns), schema)
 
-    return said.mapInArrow(unpacked, types)
+    return said.mapInArrow(shipped(unpacked), types)
 
 
 def aligned(results: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:

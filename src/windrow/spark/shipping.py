@@ -1,0 +1,61 @@
+"""Shipping: functions on their way to Spark's workers, which may be a Python without windrow.
+
+What is here is sent by value, so that it runs on any worker, and says what is wrong where windrow is missing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+
+
+def opened(data: bytes) -> Any:
+    """What was shipped."""
+    import pickle
+    import sys
+
+    try:
+        import windrow  # noqa: F401
+    except ImportError as error:
+        raise RuntimeError(
+            f"Spark's workers run {sys.executable}, which cannot import windrow: install windrow there, or set "
+            "PYSPARK_PYTHON to a Python that has it before the session is made (windrow.spark.session() does)"
+        ) from error
+    return pickle.loads(data)
+
+
+def shipped(function: Callable[[Iterator[Any]], Iterator[Any]]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """A function for `mapInArrow`."""
+    data = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        return opened(data)(batches)  # type: ignore[no-any-return]
+
+    return run
+
+
+class Shipped(StatefulProcessor):
+    """A processor for `transformWithState`."""
+
+    def __init__(self, processor: StatefulProcessor) -> None:
+        self._data = cloudpickle.dumps(processor)  # type: ignore[no-untyped-call]
+        self._processor: Any = None
+
+    def init(self, handle: Any) -> None:
+        self._processor = opened(self._data)
+        self._processor.init(handle)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        return self._processor.handleInputRows(key, rows, timerValues)  # type: ignore[no-any-return]
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
+        return self._processor.handleExpiredTimer(key, timerValues, expiredTimerInfo)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self._processor.close()
