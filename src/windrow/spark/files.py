@@ -1,0 +1,345 @@
+"""Files: directories that grow, one for each node.
+
+    path/                  a directory with one for each node, or with files: then it is the only node, or a pattern
+      north/               a node; what lies in directories of its own belongs to it too
+        0001.parquet       read in the order of the names, each once and whole
+        0002.parquet
+        _0003.parquet      not yet: rename a file when it is complete
+
+A file must appear whole, with a name that sorts after those that its node has had.
+"""
+
+from __future__ import annotations
+
+import glob
+import heapq
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from windrow.binding import InputError
+from windrow.query import QueryError
+from windrow.spark.jobs import Job
+from windrow.spark.origins import Limit, Marks
+
+CHUNK = 1_000_000  # events that are read at a time, about
+SUFFIXES = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".ipc": "arrow",
+    ".feather": "arrow",
+    ".csv": "csv",
+}
+FORMATS = ("parquet", "arrow", "csv")
+
+
+class File(NamedTuple):
+    name: str  # from the root on
+    size: int
+
+
+class Facts(NamedTuple):
+    """What is known of a file before it is read."""
+
+    rows: int
+    seen: int | None
+
+
+class Files:
+    """The files of all nodes under a path."""
+
+    def __init__(self, path: str, form: str | None = None) -> None:
+        if form is not None and form not in FORMATS:
+            raise QueryError(f"option format must be one of {', '.join(FORMATS)}, not {form!r}")
+        self.path, self._format = path.removeprefix("file://"), form
+        plain = glob.escape(self.path) == self.path
+        self.root = self.path if plain else _before_pattern(self.path)
+        self._is_pattern = not plain
+        self._facts: dict[tuple[File, int], Facts] = {}
+        self._stopped: dict[str, list[File]] | None = None
+
+    # --- which files there are ----------------------------------------------------------------------------------
+
+    def nodes(self) -> dict[str, list[File]]:
+        """The files of each node, in their order."""
+        if self._stopped is not None:
+            return self._stopped
+        if not os.path.isdir(self.root):
+            raise InputError(f"there is no directory {self.root!r}")
+        if self._is_pattern:
+            found = sorted(one for one in glob.glob(self.path) if not _is_hidden(os.path.basename(one)))
+            if not found:
+                raise InputError(f"nothing fits {self.path!r}")
+            tops = {one if os.path.isdir(one) else os.path.dirname(one) for one in found}
+            alone = [one for one in found if os.path.isfile(one)]
+            whole = {self._named(top): self._below(top) for top in sorted(tops - {os.path.dirname(a) for a in alone})}
+            for one in alone:
+                whole.setdefault(self._named(os.path.dirname(one)), []).append(self._file(one))
+            return whole
+        inside = [one for one in os.scandir(self.root) if not _is_hidden(one.name)]
+        files = [one.name for one in inside if one.is_file()]
+        folders = sorted(one.name for one in inside if one.is_dir())
+        if files and folders:
+            raise InputError(
+                f"{self.root!r} has the file {min(files)!r} beside the directory {folders[0]!r}; "
+                "give each node a directory, or all files to one"
+            )
+        if files:
+            return {self._named(self.root): self._below(self.root)}
+        return {name: self._below(os.path.join(self.root, name)) for name in folders}
+
+    def _below(self, top: str) -> list[File]:
+        found = []
+        for folder, folders, names in os.walk(top):
+            folders[:] = [name for name in folders if not _is_hidden(name)]
+            found += [self._file(os.path.join(folder, name)) for name in names if not _is_hidden(name)]
+        return sorted(found)
+
+    def _file(self, path: str) -> File:
+        return File(os.path.relpath(path, self.root), os.path.getsize(path))
+
+    def _named(self, top: str) -> str:
+        name = os.path.relpath(top, self.root)
+        return os.path.basename(os.path.abspath(self.root)) if name == "." else name
+
+    def form(self, name: str) -> str:
+        suffix = os.path.splitext(name)[1].lower()
+        found = self._format or SUFFIXES.get(suffix)
+        if found is None:
+            raise InputError(f"file {name!r}: {suffix or 'no suffix'} names no format; set the option format")
+        return found
+
+    def full(self, name: str) -> str:
+        return os.path.join(self.root, name)
+
+    # --- a source of nodes --------------------------------------------------------------------------------------
+
+    @property
+    def columns(self) -> dict[str, pl.DataType]:
+        """The columns of the first file."""
+        names = [file.name for files in self.nodes().values() for file in files]
+        if not names:
+            raise InputError(f"{self.path!r} has no files yet, so that their columns are not known; give columns")
+        path = self.full(names[0])
+        with _named(path):
+            form = self.form(names[0])
+            if form == "parquet":
+                return dict(pl.read_parquet_schema(path))
+            if form == "csv":
+                return dict(pl.read_csv(path, try_parse_dates=True, n_rows=10_000, infer_schema_length=None).schema)
+            with _arrow(path) as (schema, _):
+                frame = pl.from_arrow(schema.empty_table())
+                assert isinstance(frame, pl.DataFrame)
+                return dict(frame.schema)
+
+    def pause(self) -> Files:
+        """What there is now, and no more."""
+        stopped = Files(self.path, self._format)
+        stopped._stopped = self.nodes()
+        return stopped
+
+    def take(self, before: Marks, limit: Limit, job: Job) -> Marks:
+        """The next files within a limit, at least one, of the nodes that are furthest behind first."""
+        queue: list[tuple[bool, int, str]] = []
+        pending: dict[str, Iterator[File]] = {}
+        taken: Marks = {}
+        for node, files in self.nodes().items():
+            mark = before.get(node)
+            fresh = files if mark is None else [file for file in files if file.name > mark["place"]]
+            if mark is not None and len(files) - len(fresh) > mark["files"]:
+                raise InputError(
+                    f"a file has come to node {node!r} with a name before {mark['place']!r}, which is already read; "
+                    "names must ascend"
+                )
+            pending[node] = iter(fresh)
+            seen = None if mark is None else mark["seen"]
+            queue.append((seen is not None, seen or 0, node))
+        heapq.heapify(queue)
+        rows = files_taken = size = 0
+        while queue:
+            _, _, node = heapq.heappop(queue)
+            file = next(pending[node], None)
+            if file is None:
+                continue
+            facts = self.facts(file, job)
+            if files_taken and (
+                (limit.files is not None and files_taken >= limit.files)
+                or (limit.rows is not None and rows + facts.rows > limit.rows)
+                or (limit.bytes is not None and size + file.size > limit.bytes)
+            ):
+                break
+            rows, files_taken, size = rows + facts.rows, files_taken + 1, size + file.size
+            old = taken.get(node) or before.get(node) or {"rows": 0, "seen": None, "files": 0}
+            new = taken[node]["new"] if node in taken else []
+            seen = max((one for one in (old["seen"], facts.seen) if one is not None), default=None)
+            taken[node] = {
+                "place": file.name,
+                "files": old["files"] + 1,
+                "rows": old["rows"] + facts.rows,
+                "seen": seen,
+                "new": [*new, [file.name, facts.rows, file.size]],
+            }
+            heapq.heappush(queue, (seen is not None, seen or 0, node))
+        return {} if limit.least is not None and rows < limit.least else taken
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.nodes())
+
+    def everything(self) -> Marks:
+        """All files, which need not be looked into before they are read."""
+        whole = {node: [[file.name, None, file.size] for file in files] for node, files in self.nodes().items()}
+        return {node: {"new": new} for node, new in whole.items() if new}
+
+    def frames(self, node: str, new: Any, first: int, needed: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
+        """The events of some files of a node."""
+        for name, rows, size in new:
+            path, found = self.full(name), 0
+            if not os.path.isfile(path):
+                raise InputError(f"file {path!r} is gone, and the micro-batch that it belongs to is not done yet")
+            if os.path.getsize(path) != size:
+                raise InputError(f"file {path!r} has changed since it was first seen; files must appear whole")
+            with _named(path):
+                for frame in read(path, self.form(name), needed):
+                    found += frame.height
+                    yield frame
+            if rows not in (None, found):
+                raise InputError(f"file {path!r} has changed since it was first seen; files must appear whole")
+
+    # --- what is known before reading ---------------------------------------------------------------------------
+
+    def facts(self, file: File, job: Job) -> Facts:
+        """How many events a file has, and their greatest time; only its footer or the time column is read."""
+        path = self.full(file.name)
+        known = file, os.stat(path).st_mtime_ns
+        if known not in self._facts:
+            with _named(path):
+                self._facts[known] = self._look(path, self.form(file.name), job)
+        return self._facts[known]
+
+    def _look(self, path: str, form: str, job: Job) -> Facts:
+        time, binding = job.time, job.bound.binding
+        wanted = {time: binding.needed[time]}
+        if form == "parquet":
+            parquet = pq.ParquetFile(path)
+            greatest = _greatest(parquet, time)
+            if greatest is not None and pl.read_parquet_schema(path)[time] == wanted[time]:
+                values = pl.DataFrame({time: pl.Series([greatest]).cast(_physical(wanted[time])).cast(wanted[time])})
+                return Facts(parquet.metadata.num_rows, binding.times(values, time)[0])
+        rows, seen = 0, None
+        for frame in read(path, form, wanted):
+            rows += frame.height
+            if time not in frame.columns:
+                raise InputError(f"there is no column {time!r} in it")
+            if frame.schema[time] not in (wanted[time], pl.Null()):
+                raise InputError(f"column {time!r} is {frame.schema[time]} in it, and {wanted[time]} in others")
+            if frame[time].null_count() < frame.height:
+                latest = binding.times(frame.select(pl.col(time).max()), time)[0]
+                seen = latest if seen is None else max(seen, latest)
+        return Facts(rows, seen)
+
+
+def read(path: str, form: str, needed: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
+    """The columns of a file that are needed, so many rows at a time; those that it does not have are left out."""
+    if form == "parquet":
+        there = [name for name in pl.read_parquet_schema(path) if name in needed]
+        parquet = pq.ParquetFile(path).metadata
+        sizes = [parquet.row_group(number).num_rows for number in range(parquet.num_row_groups)]
+        begin, end = 0, 0
+        for number, size in enumerate(sizes):
+            end += size
+            if end - begin >= CHUNK or number == len(sizes) - 1:
+                yield from _parts(pl.scan_parquet(path, glob=False).slice(begin, end - begin).select(there).collect())
+                begin = end
+    elif form == "csv":
+        header = pl.read_csv(path, n_rows=0).columns
+        types = {name: needed[name] for name in header if name in needed}
+        yield from _parts(pl.read_csv(path, columns=list(types) or header[:1], schema_overrides=types))
+    else:
+        with _arrow(path) as (_, batches):
+            for several in _gathered(batches):
+                table = pa.Table.from_batches(several)
+                frame = pl.from_arrow(table.select([name for name in table.column_names if name in needed]))
+                assert isinstance(frame, pl.DataFrame)
+                yield frame
+
+
+def _parts(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    for at in range(0, frame.height, CHUNK):
+        yield frame[at : at + CHUNK]
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    several: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        several.append(batch)
+        size += batch.num_rows
+        if size >= CHUNK:
+            yield several
+            several, size = [], 0
+    if several:
+        yield several
+
+
+@contextmanager
+def _arrow(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+    """The schema and the batches of Arrow IPC, as a file or as a stream."""
+    with pa.memory_map(path) as source:
+        if source.read(6) == b"ARROW1":
+            file = pa.ipc.open_file(source)
+            yield file.schema, (file.get_batch(number) for number in range(file.num_record_batches))
+        else:
+            source.seek(0)
+            stream = pa.ipc.open_stream(source)
+            yield stream.schema, iter(stream)
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Errors in reading name the file."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"file {path!r}: {error}") from error
+    except (OSError, ValueError, pl.exceptions.PolarsError, pa.ArrowException) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"file {path!r} cannot be read: {reason}") from error
+
+
+def _greatest(parquet: pq.ParquetFile, column: str) -> int | None:
+    """The greatest value of a column as the footer has it; None if it does not say."""
+    greatest: int | None = None
+    for number in range(parquet.metadata.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        places = [place for place in range(group.num_columns) if group.column(place).path_in_schema == column]
+        said = group.column(places[0]).statistics if places else None
+        if said is None or not said.has_min_max or not isinstance(said.max_raw, int):
+            return None
+        greatest = said.max_raw if greatest is None else max(greatest, said.max_raw)
+    return greatest
+
+
+def _physical(dtype: pl.DataType) -> pl.DataType:
+    return pl.Int32() if isinstance(dtype, pl.Date) else pl.Int64()
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(("_", ".")) or name.endswith(".tmp")
+
+
+def _before_pattern(path: str) -> str:
+    """The directory in which a pattern begins."""
+    whole = path
+    while glob.escape(path) != path:
+        path = os.path.dirname(path)
+        if path == whole:
+            break
+    return path or "."
