@@ -25,7 +25,7 @@ from windrow.spark.origins import Origin, fingerprint
 from windrow.spark.types import polars_columns
 from windrow.windows import duration
 
-BUCKETS = 64
+BUCKETS = 16
 
 OPTIONS = {
     "path": "a directory with one for each node, or with the files of one, or a pattern",

@@ -61,8 +61,10 @@ class Part(InputPartition):
 
     node: str | None
     new: Any
-    first: int  # the position of its first event
-    watermark: int | None  # on the measure
+    first: int = 0  # the position of its first event
+    streams: bool = False
+    watermark: int | None = None  # on the measure
+    to_all: bool = False  # it sends a row to every bucket, also where it has nothing for it
 
 
 class Slices:
@@ -81,13 +83,13 @@ class Slices:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Part):  # of a source without nodes
             return
-        job, slicer = self._job, Slicer(self._job)
+        job, slicer = self._job, Slicer(self._job, cut=partition.streams)
         gathered, held, size, count = Gathered(slicer), _Held(job), 0, 0
         for events, rows in self._events(partition):
             count += rows
             gathered.add(slicer.slice(events))
             size += held.add(events)
-            if size > HELD:
+            if size > HELD and not partition.streams:
                 yield from self._rows(held.tables(), partition, 0)
                 held, size = _Held(job), 0
         merged = {name: slicer.merge(name, [table]) for name, table in gathered.tables().items()}
@@ -112,14 +114,21 @@ class Slices:
             position += rows
             events = events if missing is None else events.filter(~missing)
             for name in binding.measures:
-                span(events, name, furthest.get(name), measures[name])
+                least, _ = span(events, name, furthest.get(name), measures[name])
+                if part.streams and least < 0 and not job.is_integer:
+                    raise InputError(
+                        f"an event lies before 1970 in {name!r}, where Spark's watermark begins; use a number as time"
+                    )
             yield events, rows
 
     def _rows(self, tables: Tables, part: Part, count: int) -> Iterator[pa.RecordBatch]:
         """A row for each bucket, but at least one, because it carries the watermark."""
         header = {"plan": self._origin.plan}
         mark = None if part.watermark is None else _spark_time(part.watermark, self._job)
-        for bucket, several in split(tables, self._job.bound, self._origin.buckets).items() or [(0, {})]:
+        found = split(tables, self._job.bound, self._origin.buckets)
+        if part.to_all or not found:
+            found |= {bucket: {} for bucket in range(self._origin.buckets if part.to_all else 1) if bucket not in found}
+        for bucket, several in found.items():
             columns = [[bucket], [pack(header, several)], [mark], [part.node], [count]]
             arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
             yield pa.record_batch(arrays, schema=self._schema)
@@ -156,7 +165,7 @@ class BatchReader(DataSourceReader):
         self._feed, self._slices = settings.feed, Slices(settings, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Part(node, mark["new"], 0, None) for node, mark in self._feed.everything().items()]
+        return [Part(node, mark["new"]) for node, mark in self._feed.everything().items()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._slices.read(partition)
@@ -221,12 +230,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         before: Marks = start["nodes"]
+        read = {node: mark["new"] for node, mark in end["nodes"].items() if "new" in mark}
         parts = [
-            Part(node, mark["new"], before[node]["rows"] if node in before else 0, end["watermark"])
-            for node, mark in end["nodes"].items()
-            if "new" in mark
+            Part(node, new, before[node]["rows"] if node in before else 0, True, end["watermark"], not number)
+            for number, (node, new) in enumerate(read.items())
         ]
-        return parts or [Part(None, None, 0, end["watermark"])]
+        return parts or [Part(None, None, 0, True, end["watermark"], True)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._slices.read(partition)
@@ -299,7 +308,7 @@ def nodes(
 
 def _spark_time(units: int, job: Job) -> int:
     """A time on the measure as microseconds of Spark's watermark."""
-    if not job.bound.binding.measures[job.time].is_integer():
+    if not job.is_integer:
         return units
     if abs(units) >= SHIFT_MS:
         raise InputError(f"{job.time!r} is {units}, further out than Spark's watermark reaches, which is 2**52")
