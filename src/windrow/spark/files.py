@@ -198,8 +198,10 @@ class Files:
         whole = {node: [[file.name, None, file.size] for file in files] for node, files in self.nodes().items()}
         return {node: {"new": new} for node, new in whole.items() if new}
 
-    def frames(self, node: str, new: Any, first: int, needed: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
-        """The events of some files of a node."""
+    def frames(
+        self, node: str, new: Any, first: int, needed: Mapping[str, pl.DataType]
+    ) -> Iterator[tuple[pl.DataFrame, str]]:
+        """The events of some files of a node, and what to call them."""
         for name, rows, size in new:
             path, found = self.full(name), 0
             if not os.path.isfile(path):
@@ -209,7 +211,7 @@ class Files:
             with _named(path):
                 for frame in read(path, self.form(name), needed):
                     found += frame.height
-                    yield frame
+                    yield frame, f"file {path!r}"
             if rows not in (None, found):
                 raise InputError(f"file {path!r} has changed since it was first seen; files must appear whole")
 

@@ -160,8 +160,10 @@ class Generator:
         rows = {name: int(self.counts(number, 0, self._ticks).sum()) for number, name in enumerate(self.names)}
         return {name: {"place": self._ticks, "rows": rows[name], "new": [0, self._ticks]} for name in self.names}
 
-    def frames(self, node: str, new: Any, first: int, needed: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
-        """The events of a node's ticks, of which the first has this position."""
+    def frames(
+        self, node: str, new: Any, first: int, needed: Mapping[str, pl.DataType]
+    ) -> Iterator[tuple[pl.DataFrame, str]]:
+        """The events of a node's ticks, of which the first has this position, and what to call them."""
         number, (begin, end) = self.names.index(node), new
         counts = self.counts(number, begin, end)
         ends = first + np.cumsum(counts)
@@ -174,7 +176,7 @@ class Generator:
             within[: sizes[0]] += max(low - int(starts[one]), 0)
             of = np.repeat(counts[one:other], sizes)
             tick = np.repeat(self._first + np.arange(begin + one, begin + other) * TICK, sizes)
-            yield self._events(number, low, tick, within, of)
+            yield self._events(number, low, tick, within, of), f"node {node!r}"
 
     def counts(self, number: int, begin: int, end: int) -> npt.NDArray[np.int64]:
         """How many events each tick of a node has."""

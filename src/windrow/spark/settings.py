@@ -13,7 +13,6 @@ from typing import Any
 import polars as pl
 import sqlglot
 from pyspark.sql import types as t
-from sqlglot import exp
 
 from windrow.binding import ARRIVAL
 from windrow.measures import Lengths
@@ -184,7 +183,7 @@ def _columns(text: str) -> dict[str, pl.DataType]:
             raise QueryError(f"option columns is not a schema: {error}") from error
     try:
         table = sqlglot.parse_one(f"CREATE TABLE events ({text})", dialect="spark")
-        parsed = {one.name: one.args["kind"].sql("spark") for one in table.find_all(exp.ColumnDef)}
+        parsed = {one.name: one.args["kind"].sql("spark") for one in table.this.expressions}
         return {name: _type(kind) for name, kind in parsed.items()}
     except (sqlglot.errors.SqlglotError, KeyError, AttributeError) as error:
         raise QueryError(f"option columns: {text!r} is not a list such as 'ts TIMESTAMP, speed DOUBLE'") from error

@@ -102,24 +102,24 @@ class Slices:
         job, position = self._job, part.first
         binding, node = job.bound.binding, pl.lit(part.node).alias(self._settings.node_column)
         measures, furthest = job.measures, job.bound.plan.furthest
-        for frame in self._feed.frames(part.node, part.new, part.first, binding.needed):
-            events, rows = binding.checked(frame.with_columns(node)), frame.height
-            missing = binding.without_time(events)
-            if missing is not None and self._origin.bad_events != "drop":
-                raise InputError(
-                    f"{missing.sum()} of {rows} events of node {part.node!r} have no time; "
-                    "bad_events='drop' leaves them out"
-                )
-            events = binding.prepare(events, position, _no_clock)
-            position += rows
-            events = events if missing is None else events.filter(~missing)
-            for name in binding.measures:
-                least, _ = span(events, name, furthest.get(name), measures[name])
-                if part.streams and least < 0 and not job.is_integer:
+        for frame, whose in self._feed.frames(part.node, part.new, part.first, binding.needed):
+            try:
+                events = binding.checked(frame.with_columns(node))
+                missing = binding.without_time(events)
+                if missing is not None and self._origin.bad_events != "drop":
                     raise InputError(
-                        f"an event lies before 1970 in {name!r}, where Spark's watermark begins; use a number as time"
+                        f"{missing.sum()} of {frame.height} events have no time; bad_events='drop' leaves them out"
                     )
-            yield events, rows
+                events = binding.prepare(events, position, _no_clock)
+                events = events if missing is None else events.filter(~missing)
+                for name in binding.measures:
+                    least, _ = span(events, name, furthest.get(name), measures[name])
+                    if part.streams and least < 0 and not job.is_integer:
+                        raise InputError(f"{name!r} lies before 1970, where Spark's watermark begins; use a number")
+            except InputError as error:
+                raise InputError(f"{whose}: {error}") from error
+            position += frame.height
+            yield events, frame.height
 
     def _rows(self, tables: Tables, part: Part, count: int) -> Iterator[pa.RecordBatch]:
         """A row for each bucket, but at least one, because it carries the watermark."""
