@@ -3,7 +3,9 @@
 What is read must not depend on how it is read: in which micro-batches, in which process, how often.
 """
 
+import importlib
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -308,6 +310,19 @@ def test_an_idle_node_holds_it_back_no_more(tmp_path: Path) -> None:
     assert rows_between(reader(tmp_path, now=lambda: 0.0, idle="30 seconds"), several[-2:]) == rows
 
 
+def test_a_node_whose_directory_is_gone_is_no_longer_waited_for(tmp_path: Path) -> None:
+    write(events([10]), tmp_path / "a" / "0.parquet")
+    write(events([50]), tmp_path / "b" / "0.parquet")
+    one = reader(tmp_path)
+    several = offsets(one)
+    shutil.rmtree(tmp_path / "a")
+    several += offsets(one, ALL, several[-1])[1:]
+    assert [offset["watermark"] for offset in several] == [None, 10_000_000, 50_000_000]
+    assert marks(rows_between(one, several[-2:])) == [50]
+    write(events([70]), tmp_path / "a" / "0.parquet")  # a file that it has had
+    assert offsets(one, ALL, several[-1])[1:] == []
+
+
 def test_an_integer_measure_is_shifted(tmp_path: Path) -> None:
     write(pl.DataFrame({"km": [-5, 3], "x": [1.0, 2.0]}), tmp_path / "0.parquet")
     one = reader(tmp_path, [wr.Query("a", wr.tumbling(10), "sum(x)")], "km")
@@ -472,6 +487,29 @@ def test_a_file_that_is_not_as_it_should_be_is_named(tmp_path: Path) -> None:
     write(events([1]), tmp_path / "beside.parquet")
     with pytest.raises(wr.InputError, match=r"has the file 'beside.parquet' beside the directory 'a'"):
         offsets(one)
+
+
+def test_classes_of_your_own_are_found_by_their_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(events([1, 2]), tmp_path / "in" / "0.parquet")
+    (tmp_path / "own_sum.py").write_text(
+        "import polars as pl, windrow as wr\n"
+        "class OwnSum(wr.Monoid):\n"
+        "    state = pl.Float64\n"
+        "    def lift(self, x): return x.sum()\n"
+        "    def merge(self, a, b): return a + b\n"
+        "    def lower(self, state): return state\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("own_sum")
+    queries = [wr.Query("own", wr.tumbling("10 seconds"), own.OwnSum.of("x"))]
+    options = options_of(tmp_path / "in", queries, "ts")
+    assert options["imports"] == '["own_sum"]'
+    one = reader(tmp_path / "in", queries)
+    (row,) = answers(rows_between(one, offsets(one)), one, queries).to_dicts()
+    assert row["own_sum(x)"] == sum(float(at % 97) for at in (1_000_000, 2_000_000))
+    monkeypatch.setattr(own.OwnSum, "__module__", "__main__")
+    with pytest.raises(wr.QueryError, match="OwnSum stands in the program itself, where Spark's workers do not find"):
+        options_of(tmp_path / "in", queries, "ts")
 
 
 def test_repeats_over_all_nodes_are_refused(tmp_path: Path) -> None:

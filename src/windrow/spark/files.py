@@ -14,6 +14,7 @@ from __future__ import annotations
 import glob
 import heapq
 import os
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -40,16 +41,12 @@ SUFFIXES = {
 FORMATS = ("parquet", "arrow", "csv")
 
 
-class File(NamedTuple):
-    name: str  # from the root on
-    size: int
-
-
 class Facts(NamedTuple):
     """What is known of a file before it is read."""
 
     rows: int
-    seen: int | None
+    seen: int | None  # the greatest time
+    size: int  # bytes
 
 
 class Files:
@@ -58,17 +55,20 @@ class Files:
     def __init__(self, path: str, form: str | None = None) -> None:
         if form is not None and form not in FORMATS:
             raise QueryError(f"option format must be one of {', '.join(FORMATS)}, not {form!r}")
-        self.path, self._format = path.removeprefix("file://"), form
+        self.path, self._format = path.removeprefix("file://").removeprefix("file:"), form
+        if "://" in self.path:
+            raise QueryError(f"nodes are read from directories that are mounted where Spark runs, not from {path!r}")
         plain = glob.escape(self.path) == self.path
         self.root = self.path if plain else _before_pattern(self.path)
         self._is_pattern = not plain
-        self._facts: dict[tuple[File, int], Facts] = {}
-        self._stopped: dict[str, list[File]] | None = None
+        self._facts: dict[tuple[str, int, int], Facts] = {}
+        self._stopped: dict[str, list[str]] | None = None
+        self._listed: dict[str, list[str]] | None = None
 
     # --- which files there are ----------------------------------------------------------------------------------
 
-    def nodes(self) -> dict[str, list[File]]:
-        """The files of each node, in their order."""
+    def nodes(self) -> dict[str, list[str]]:
+        """The files of each node, in their order, from the root on."""
         if self._stopped is not None:
             return self._stopped
         if not os.path.isdir(self.root):
@@ -77,11 +77,12 @@ class Files:
             found = sorted(one for one in glob.glob(self.path) if not _is_hidden(os.path.basename(one)))
             if not found:
                 raise InputError(f"nothing fits {self.path!r}")
-            tops = {one if os.path.isdir(one) else os.path.dirname(one) for one in found}
-            alone = [one for one in found if os.path.isfile(one)]
-            whole = {self._named(top): self._below(top) for top in sorted(tops - {os.path.dirname(a) for a in alone})}
-            for one in alone:
-                whole.setdefault(self._named(os.path.dirname(one)), []).append(self._file(one))
+            whole: dict[str, list[str]] = {}
+            for one in found:
+                if os.path.isdir(one):
+                    whole[self._named(one)] = self._below(one)
+                else:
+                    whole.setdefault(self._named(os.path.dirname(one)), []).append(self._file(one))
             return whole
         inside = [one for one in os.scandir(self.root) if not _is_hidden(one.name)]
         files = [one.name for one in inside if one.is_file()]
@@ -95,15 +96,15 @@ class Files:
             return {self._named(self.root): self._below(self.root)}
         return {name: self._below(os.path.join(self.root, name)) for name in folders}
 
-    def _below(self, top: str) -> list[File]:
+    def _below(self, top: str) -> list[str]:
         found = []
         for folder, folders, names in os.walk(top):
             folders[:] = [name for name in folders if not _is_hidden(name)]
             found += [self._file(os.path.join(folder, name)) for name in names if not _is_hidden(name)]
         return sorted(found)
 
-    def _file(self, path: str) -> File:
-        return File(os.path.relpath(path, self.root), os.path.getsize(path))
+    def _file(self, path: str) -> str:
+        return path[len(self.root) :].lstrip("/") if path.startswith(self.root) else os.path.relpath(path, self.root)
 
     def _named(self, top: str) -> str:
         name = os.path.relpath(top, self.root)
@@ -124,7 +125,7 @@ class Files:
     @property
     def columns(self) -> dict[str, pl.DataType]:
         """The columns of the first file."""
-        names = [file.name for files in self.nodes().values() for file in files]
+        names = [name for files in self.nodes().values() for name in files]
         if not names:
             raise InputError(f"{self.path!r} has no files yet, so that their columns are not known; give columns")
         path = self.full(names[0])
@@ -148,11 +149,12 @@ class Files:
     def take(self, before: Marks, limit: Limit, job: Job) -> Marks:
         """The next files within a limit, at least one, of the nodes that are furthest behind first."""
         queue: list[tuple[bool, int, str]] = []
-        pending: dict[str, Iterator[File]] = {}
+        pending: dict[str, Iterator[str]] = {}
         taken: Marks = {}
-        for node, files in self.nodes().items():
+        self._listed = self.nodes()
+        for node, files in self._listed.items():
             mark = before.get(node)
-            fresh = files if mark is None else [file for file in files if file.name > mark["place"]]
+            fresh = files if mark is None else files[bisect_right(files, mark["place"]) :]
             if mark is not None and len(files) - len(fresh) > mark["files"]:
                 raise InputError(
                     f"a file has come to node {node!r} with a name before {mark['place']!r}, which is already read; "
@@ -165,37 +167,38 @@ class Files:
         rows = files_taken = size = 0
         while queue:
             _, _, node = heapq.heappop(queue)
-            file = next(pending[node], None)
-            if file is None:
+            name = next(pending[node], None)
+            if name is None:
                 continue
-            facts = self.facts(file, job)
+            facts = self.facts(name, job)
             if files_taken and (
                 (limit.files is not None and files_taken >= limit.files)
                 or (limit.rows is not None and rows + facts.rows > limit.rows)
-                or (limit.bytes is not None and size + file.size > limit.bytes)
+                or (limit.bytes is not None and size + facts.size > limit.bytes)
             ):
                 break
-            rows, files_taken, size = rows + facts.rows, files_taken + 1, size + file.size
+            rows, files_taken, size = rows + facts.rows, files_taken + 1, size + facts.size
             old = taken.get(node) or before.get(node) or {"rows": 0, "seen": None, "files": 0}
             new = taken[node]["new"] if node in taken else []
             seen = max((one for one in (old["seen"], facts.seen) if one is not None), default=None)
             taken[node] = {
-                "place": file.name,
+                "place": name,
                 "files": old["files"] + 1,
                 "rows": old["rows"] + facts.rows,
                 "seen": seen,
-                "new": [*new, [file.name, facts.rows, file.size]],
+                "new": [*new, [name, facts.rows, facts.size]],
             }
             heapq.heappush(queue, (seen is not None, seen or 0, node))
         return {} if limit.least is not None and rows < limit.least else taken
 
     @property
     def names(self) -> list[str]:
-        return list(self.nodes())
+        """The nodes that there are, as of the last time that something was taken."""
+        return list(self.nodes() if self._listed is None else self._listed)
 
     def everything(self) -> Marks:
         """All files, which need not be looked into before they are read."""
-        whole = {node: [[file.name, None, file.size] for file in files] for node, files in self.nodes().items()}
+        whole = {node: [[name, None, None] for name in files] for node, files in self.nodes().items()}
         return {node: {"new": new} for node, new in whole.items() if new}
 
     def frames(
@@ -206,7 +209,7 @@ class Files:
             path, found = self.full(name), 0
             if not os.path.isfile(path):
                 raise InputError(f"file {path!r} is gone, and the micro-batch that it belongs to is not done yet")
-            if os.path.getsize(path) != size:
+            if size not in (None, os.path.getsize(path)):
                 raise InputError(f"file {path!r} has changed since it was first seen; files must appear whole")
             with _named(path):
                 for frame in read(path, self.form(name), needed):
@@ -217,16 +220,17 @@ class Files:
 
     # --- what is known before reading ---------------------------------------------------------------------------
 
-    def facts(self, file: File, job: Job) -> Facts:
+    def facts(self, name: str, job: Job) -> Facts:
         """How many events a file has, and their greatest time; only its footer or the time column is read."""
-        path = self.full(file.name)
-        known = file, os.stat(path).st_mtime_ns
-        if known not in self._facts:
-            with _named(path):
-                self._facts[known] = self._look(path, self.form(file.name), job)
+        path = self.full(name)
+        with _named(path):
+            status = os.stat(path)
+            known = name, status.st_size, status.st_mtime_ns
+            if known not in self._facts:
+                self._facts[known] = self._look(path, self.form(name), status.st_size, job)
         return self._facts[known]
 
-    def _look(self, path: str, form: str, job: Job) -> Facts:
+    def _look(self, path: str, form: str, size: int, job: Job) -> Facts:
         time, binding = job.time, job.bound.binding
         wanted = {time: binding.needed[time]}
         if form == "parquet":
@@ -234,7 +238,7 @@ class Files:
             greatest = _greatest(parquet, time)
             if greatest is not None and pl.read_parquet_schema(path)[time] == wanted[time]:
                 values = pl.DataFrame({time: pl.Series([greatest]).cast(_physical(wanted[time])).cast(wanted[time])})
-                return Facts(parquet.metadata.num_rows, binding.times(values, time)[0])
+                return Facts(parquet.metadata.num_rows, binding.times(values, time)[0], size)
         rows, seen = 0, None
         for frame in read(path, form, wanted):
             rows += frame.height
@@ -245,7 +249,7 @@ class Files:
             if frame[time].null_count() < frame.height:
                 latest = binding.times(frame.select(pl.col(time).max()), time)[0]
                 seen = latest if seen is None else max(seen, latest)
-        return Facts(rows, seen)
+        return Facts(rows, seen, size)
 
 
 def read(path: str, form: str, needed: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:

@@ -160,6 +160,13 @@ def job_of_slices(
     return job
 
 
+def watermarked(df: DataFrame, job: Job) -> DataFrame:
+    """The buckets and payloads of streaming slices, with Spark's watermark on them."""
+    late = job.measures[job.time].lateness or 0
+    delay = late if job.is_integer else -(-late // 1000)
+    return df.withWatermark("watermark", f"{delay} milliseconds").select("bucket", "payload")
+
+
 def check(header: Mapping[str, Any], plan: str) -> None:
     """Refuse a payload of another plan."""
     if header.get("plan", plan) != plan:

@@ -150,7 +150,8 @@ def options_of(
     if isinstance(source, Generator):
         options["generator"] = source.to_json()
     else:
-        options["path"] = os.fspath(source)
+        path = os.fspath(source)
+        options["path"] = path if ":" in path else os.path.abspath(path)  # workers may stand elsewhere
     return options | {name: str(value) for name, value in others.items() if value is not None}
 
 
