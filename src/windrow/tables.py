@@ -15,7 +15,7 @@ from windrow.query import Query, QueryError
 def windows(
     data: Any,
     queries: Query | Iterable[Query],
-    time: str,
+    time: str | None = None,
     *,
     lateness: Lengths = 0,
     order_by: str | Sequence[str] = (),
@@ -36,6 +36,8 @@ def windows(
         )
     if options:
         raise TypeError(f"{next(iter(options))!r} is for a Spark DataFrame, and this is {type(data).__name__}")
+    if time is None:
+        raise TypeError("windows() needs the name of the time column; only slices on Spark know theirs")
     asked = [queries] if isinstance(queries, Query) else list(queries)
     if any((query.time or time) == ARRIVAL for query in asked):
         raise QueryError("a whole table has no arrival times; name a time column")

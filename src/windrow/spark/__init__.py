@@ -1,5 +1,7 @@
 """windrow on Spark."""
 
+from windrow.spark.generator import Generator
 from windrow.spark.session import session
+from windrow.spark.source import nodes, register
 
-__all__ = ["session"]
+__all__ = ["Generator", "nodes", "register", "session"]

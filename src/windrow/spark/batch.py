@@ -29,6 +29,7 @@ from windrow.slices import unpack
 from windrow.slicing import filter_column, key_column, time_column
 from windrow.spark import payloads
 from windrow.spark.jobs import Job, time_columns
+from windrow.spark.origins import check
 from windrow.spark.payloads import Gathered, Slicer, Tables
 from windrow.spark.shipping import shipped
 from windrow.spark.types import from_arrow, struct, to_arrow
@@ -191,8 +192,8 @@ def buckets_of(df: DataFrame) -> int:
     return max(64, 2 * int(df.sparkSession.conf.get("spark.sql.shuffle.partitions", "200") or 200))
 
 
-def assembled(rows: DataFrame, job: Job) -> DataFrame:
-    """The results of payloads."""
+def assembled(rows: DataFrame, job: Job, partial: bool = False, plan: str | None = None) -> DataFrame:
+    """The results of payloads; with a plan, refuses payloads of another one."""
 
     def assemble(batches: Batches) -> Batches:
         schema = job.result_schema
@@ -200,14 +201,17 @@ def assembled(rows: DataFrame, job: Job) -> DataFrame:
         size, last = 0, None
         for bucket, payload in payloads.read_rows(batches):
             if bucket != last and size > SLICES:
-                yield from to_arrow(results_of(several, job), schema)
+                yield from to_arrow(results_of(several, job, partial), schema)
                 several, size = {}, 0
             last = bucket
-            for name, table in unpack(payload)[1].items():
+            header, tables = unpack(payload)
+            if plan is not None:
+                check(header, plan)
+            for name, table in tables.items():
                 several.setdefault(name, []).append(table)
                 size += table.height
         if several:
-            yield from to_arrow(results_of(several, job), schema)
+            yield from to_arrow(results_of(several, job, partial), schema)
 
     shuffled = rows.repartition(F.col("bucket")).sortWithinPartitions("bucket")
     return shuffled.mapInArrow(shipped(assemble), struct(job.bound.results.empty.schema))
@@ -216,15 +220,18 @@ def assembled(rows: DataFrame, job: Job) -> DataFrame:
 ALL = Span(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX)
 
 
-def results_of(tables: dict[str, list[pl.DataFrame]], job: Job) -> pl.DataFrame:
-    """All windows of these slices."""
+def results_of(tables: dict[str, list[pl.DataFrame]], job: Job, partial: bool = False) -> pl.DataFrame:
+    """All windows of these slices, and of the events of groups that need the order."""
     emitted: list[Emitted] = []
     for group in job.bound.plan.groups:
         if group.name in tables:
             state = state_of(group, job.bound.binding, job.measures)
-            for table in tables[group.name]:
-                state.absorb(table)
-            emitted.extend(state.step(ALL))
+            if isinstance(state, OrderedState):
+                state.hold(pl.concat(tables[group.name]).sort("nth"))  # each node's events as it had them
+            else:
+                for table in tables[group.name]:
+                    state.absorb(table)
+            emitted.extend(state.step(ALL, partial=partial))
     return built(emitted, job)
 
 

@@ -14,13 +14,14 @@ from windrow.query import Query, QueryError
 from windrow.spark import batch, streaming
 from windrow.spark.book import QueryBook
 from windrow.spark.jobs import Job, job_of
+from windrow.spark.origins import fingerprint, is_slices, job_of_slices
 from windrow.spark.types import in_spark_words, polars_columns
 
 
 def windows(
     df: DataFrame,
     queries: Query | Iterable[Query] | QueryBook,
-    time: str,
+    time: str | None = None,
     *,
     lateness: Lengths = 0,
     updates: Lengths = None,
@@ -31,7 +32,7 @@ def windows(
     buckets: int | None = None,
     metrics: str = "windrow",
 ) -> DataFrame:
-    """Answer queries over a Spark DataFrame, batch or streaming, with a DataFrame.
+    """Answer queries over a Spark DataFrame of events or of slices, batch or streaming, with a DataFrame.
 
     partial:  batch only: also answer counting and punctuated windows that the end leaves open
     updates:  streaming only: how long emitted windows are kept to be emitted again when late events change them
@@ -40,9 +41,19 @@ def windows(
     """
     if isinstance(queries, QueryBook) and not df.isStreaming:
         raise TypeError("a query book is for a streaming DataFrame; for a whole one say book.queries")
+    asked = [] if isinstance(queries, QueryBook) else [queries] if isinstance(queries, Query) else list(queries)
+    if is_slices(df):
+        if isinstance(queries, QueryBook):
+            raise TypeError("slices are cut for the queries that were given where they are made, not for a query book")
+        by = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        sliced = job_of_slices(df, asked, time, lateness=lateness, updates=updates, order_by=by)
+        if df.isStreaming:
+            raise NotImplementedError
+        return batch.assembled(df.select("bucket", "payload"), sliced, partial, fingerprint(sliced))
+    if time is None:
+        raise QueryError("name a time column; only slices know theirs")
     if df.isStreaming:
         df = streaming.with_ties(df)
-    asked = [] if isinstance(queries, QueryBook) else [queries] if isinstance(queries, Query) else list(queries)
     if not df.isStreaming and any((query.time or time) == ARRIVAL for query in asked):
         raise QueryError("a whole table has no arrival times; name a time column")
     ordering = (order_by,) if isinstance(order_by, str) else tuple(order_by)

@@ -18,6 +18,8 @@ from windrow.query import Query
 from windrow.slicing import time_column
 from windrow.spark.types import arrow_schema, struct
 
+SHIFT_MS = 2**52  # a unit of an integer measure is a millisecond of Spark's watermark, which cannot be negative
+
 
 @dataclass(frozen=True)
 class Job:
@@ -104,7 +106,7 @@ def job_of(
         tuple((name, one.lateness, one.updates, one.temporal) for name, one in measures.items()),
         bad_events,
         (rates.events, tuple(rates.keys.items())) if rates else None,
-        _own(entry.query for entry in entries),
+        own_classes(entry.query for entry in entries),
     )
     if not ties:
         return job
@@ -113,7 +115,7 @@ def job_of(
     return replace(job, order_by=(*order_by, *others))
 
 
-def _own(queries: Iterable[Query]) -> tuple[type, ...]:
+def own_classes(queries: Iterable[Query]) -> tuple[type, ...]:
     """The classes of windows and monoids that are not ours."""
     found: dict[type, None] = {}
     for query in queries:

@@ -9,6 +9,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from windrow.spark.source import register
+
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 SETTINGS = {
@@ -54,4 +56,6 @@ def session(master: str | None = None, **settings: Any) -> SparkSession:
         builder = builder.master(master or f"local[{cores}]")
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    found = builder.getOrCreate()
+    register(found)
+    return found

@@ -1,0 +1,248 @@
+"""The options of a source of slices, as `spark.readStream.format("windrow")` takes them, read and checked."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+import sqlglot
+from pyspark.sql import types as t
+
+from windrow.binding import ARRIVAL
+from windrow.measures import Lengths
+from windrow.query import Query, QueryError
+from windrow.spark.files import Files
+from windrow.spark.generator import Generator
+from windrow.spark.jobs import own_classes
+from windrow.spark.origins import Origin, fingerprint
+from windrow.spark.types import polars_columns
+from windrow.windows import duration
+
+BUCKETS = 16
+
+OPTIONS = {
+    "path": "a directory with one for each node, or with the files of one, or a pattern",
+    "format": "parquet, arrow or csv; by default the suffix says it",
+    "columns": "the columns of the events, as DDL or as a schema's JSON; by default those of the first file",
+    "generator": "made-up events instead of files, as JSON",
+    "queries": "a JSON list of what Query.to_dict() gives",
+    "imports": "the modules that define windows and aggregates of your own, as a JSON list or with commas",
+    "time": "the time column",
+    "lateness": "as in wr.windows",
+    "order_by": "columns after time and node, as a JSON list or with commas",
+    "bad_events": "raise or drop events without a time",
+    "node_column": "what the node is called in queries; by default node",
+    "buckets": f"into how many buckets keys are put; by default {BUCKETS}",
+    "idle": "after how long without anything new a node holds the watermark back no more; by default never",
+    "maxFilesPerTrigger": "how many files a micro-batch reads at most",
+    "maxRowsPerTrigger": "how many events a micro-batch reads at most, but at least a file or a second",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of a source, read and checked."""
+
+    feed: Files | Generator
+    queries: tuple[Query, ...]
+    time: str
+    lateness: Lengths = 0
+    order_by: tuple[str, ...] = ()
+    bad_events: str = "raise"
+    node_column: str = "node"
+    buckets: int = BUCKETS
+    idle: int | None = None  # milliseconds
+    files: int | None = None
+    rows: int | None = None
+    columns: Mapping[str, pl.DataType] | None = None
+
+    @staticmethod
+    def of(options: Mapping[str, str]) -> Settings:
+        known = {name.lower(): name for name in OPTIONS}
+        for name in options:
+            if name.lower() not in known:
+                near = difflib.get_close_matches(name.lower(), known, 1)
+                hint = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(OPTIONS)}"
+                raise QueryError(f"windrow has no option {name!r}; {hint}")
+        given = {known[name.lower()]: value for name, value in options.items()}
+        if ("path" in given) == ("generator" in given):
+            raise QueryError("give either a path, with a directory for each node, or a generator")
+        feed: Files | Generator
+        if "generator" in given:
+            feed = Generator.from_json(given["generator"])
+        else:
+            feed = Files(given["path"], given.get("format"))
+        for name in ("queries", "time"):
+            if not given.get(name):
+                raise QueryError(f"the option {name} is missing: {OPTIONS[name]}")
+        if given["time"] == ARRIVAL:
+            raise QueryError("nodes have no arrival times; name a time column")
+        if isinstance(feed, Generator) and given["time"] != "ts":
+            raise QueryError(f"the generator's time is 'ts', not {given['time']!r}")
+        if given.get("bad_events", "raise") not in ("raise", "drop"):
+            raise QueryError(f"option bad_events must be raise or drop, not {given['bad_events']!r}")
+        for module in _list(given.get("imports", "")):
+            try:
+                importlib.import_module(module)
+            except ImportError as error:
+                raise QueryError(f"the module {module!r} cannot be imported where the source runs: {error}") from error
+        return Settings(
+            feed,
+            _queries(given["queries"]),
+            given["time"],
+            _maybe_json(given.get("lateness", "0")),
+            _list(given.get("order_by", "")),
+            given.get("bad_events", "raise"),
+            given.get("node_column", "node"),
+            _whole(given, "buckets") or BUCKETS,
+            _milliseconds(given.get("idle")),
+            _whole(given, "maxFilesPerTrigger"),
+            _whole(given, "maxRowsPerTrigger"),
+            _columns(given["columns"]) if "columns" in given else None,
+        )
+
+    @property
+    def origin(self) -> Origin:
+        """What is said of its slices; reads the columns of the first file."""
+        columns = dict(self.feed.columns if self.columns is None else self.columns)
+        if self.node_column in columns:
+            raise QueryError(
+                f"the events have a column {self.node_column!r} of their own; set the option node_column "
+                "to what the node is to be called"
+            )
+        columns[self.node_column] = pl.String()
+        order_by = (self.node_column, *self.order_by)
+        names = tuple(query.name for query in self.queries)
+        draft = Origin(columns, self.time, order_by, self.lateness, self.bad_events, self.buckets, "", names)
+        job = draft.job(self.queries)
+        for query in self.queries:
+            if query.distinct_on:
+                raise QueryError(
+                    f"query {query.name!r}: distinct_on drops repeats among the events of all nodes, which no node "
+                    "sees; read the events with Spark and give them to windows"
+                )
+            if query.time == ARRIVAL:
+                raise QueryError(f"query {query.name!r}: nodes have no arrival times; name a time column")
+        if self.time not in job.bound.binding.measures:
+            raise QueryError(f"no query is measured on {self.time!r}, which the watermark of nodes follows")
+        return replace(draft, plan=fingerprint(job))
+
+
+def options_of(
+    source: str | os.PathLike[str] | Generator, queries: Sequence[Query], time: str, **others: Any
+) -> dict[str, str]:
+    """The options that say the same as these arguments."""
+    options = {"queries": json.dumps([query.to_dict() for query in queries]), "time": time}
+    modules = {kind.__module__: kind for kind in own_classes(queries)}
+    if "__main__" in modules:
+        raise QueryError(
+            f"{modules['__main__'].__name__} stands in the program itself, where Spark's workers do not find it; "
+            "put it into a module that they can import"
+        )
+    if modules:
+        options["imports"] = json.dumps(sorted(modules))
+    if isinstance(source, Generator):
+        options["generator"] = source.to_json()
+    else:
+        path = os.fspath(source)
+        options["path"] = path if ":" in path else os.path.abspath(path)  # workers may stand elsewhere
+    return options | {name: str(value) for name, value in others.items() if value is not None}
+
+
+def _queries(text: str) -> tuple[Query, ...]:
+    try:
+        described = json.loads(text)
+    except ValueError as error:
+        raise QueryError(f"option queries is not JSON: {error}") from error
+    several = [described] if isinstance(described, dict) else described
+    if not isinstance(several, list) or not several or not all(isinstance(one, dict) for one in several):
+        raise QueryError("option queries must be a JSON list of what Query.to_dict() gives")
+    found = []
+    for number, one in enumerate(several):
+        try:
+            found.append(Query.from_dict(one))
+        except QueryError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+            raise QueryError(f"option queries: query {one.get('name', number)!r} cannot be read: {reason}") from error
+    return tuple(found)
+
+
+def _columns(text: str) -> dict[str, pl.DataType]:
+    """Columns from a schema's JSON or DDL; only the driver has a JVM that reads DDL, and this runs without."""
+    if text.lstrip().startswith("{"):
+        try:
+            return polars_columns(t.StructType.fromJson(json.loads(text)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise QueryError(f"option columns is not a schema: {error}") from error
+    try:
+        table = sqlglot.parse_one(f"CREATE TABLE events ({text})", dialect="spark")
+        parsed = {one.name: one.args["kind"].sql("spark") for one in table.this.expressions}
+        return {name: _type(kind) for name, kind in parsed.items()}
+    except (sqlglot.errors.SqlglotError, KeyError, AttributeError) as error:
+        raise QueryError(f"option columns: {text!r} is not a list such as 'ts TIMESTAMP, speed DOUBLE'") from error
+
+
+_TYPES: dict[str, pl.DataType] = {
+    "BOOLEAN": pl.Boolean(),
+    "TINYINT": pl.Int8(),
+    "SMALLINT": pl.Int16(),
+    "INT": pl.Int32(),
+    "BIGINT": pl.Int64(),
+    "FLOAT": pl.Float32(),
+    "DOUBLE": pl.Float64(),
+    "STRING": pl.String(),
+    "BINARY": pl.Binary(),
+    "DATE": pl.Date(),
+    "TIMESTAMP": pl.Datetime("us", "UTC"),
+    "TIMESTAMP_NTZ": pl.Datetime("us"),
+}
+
+
+def _type(kind: str) -> pl.DataType:
+    if kind.startswith("DECIMAL("):
+        precision, _, scale = kind[8:-1].partition(",")
+        return pl.Decimal(int(precision), int(scale or 0))
+    if kind not in _TYPES:
+        raise QueryError(f"option columns: {kind} is none of {', '.join(_TYPES)} and DECIMAL; give a schema's JSON")
+    return _TYPES[kind]
+
+
+def _list(text: str) -> tuple[str, ...]:
+    if text.lstrip().startswith("["):
+        return tuple(map(str, json.loads(text)))
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _maybe_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _whole(given: Mapping[str, str], name: str) -> int | None:
+    if name not in given:
+        return None
+    if not given[name].strip().isdecimal() or int(given[name]) < 1:
+        raise QueryError(f"option {name} must be a whole number from 1, not {given[name]!r}")
+    return int(given[name])
+
+
+def _milliseconds(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        length = duration(text, "idle")
+    except (TypeError, ValueError) as error:
+        raise QueryError(f"option idle: {error}") from error
+    if length.units < 1:
+        raise QueryError(f"option idle must be longer than nothing, not {text!r}")
+    return -(-length.units // 1000)
