@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, NoReturn
 
 import polars as pl
@@ -22,21 +23,32 @@ from windrow.binding import InputError, quoted
 from windrow.bound import state_of
 from windrow.measures import Span
 from windrow.ordered_state import OrderedState
-from windrow.plan import Group
+from windrow.plan import Entry, Group, Held
 from windrow.query import Query
 from windrow.revisions import Emitted
 from windrow.slices import unpack
 from windrow.slicing import filter_column, key_column, time_column
 from windrow.spark import payloads
 from windrow.spark.jobs import Job, time_columns
+from windrow.spark.lifting import lift
 from windrow.spark.payloads import Gathered, Slicer, Tables
-from windrow.spark.types import from_arrow, struct, to_arrow
+from windrow.spark.slicing import Cut, cut_of, slices
+from windrow.spark.types import from_arrow, mapped, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
 EVENTS = 1_000_000  # that are sliced at a time
 SLICES = 500_000  # that are assembled at a time, if they are of several buckets
 
 Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a query is answered, why, and what else tells it apart from others that are answered so."""
+
+    how: Callable[[DataFrame, Job, bool], DataFrame]
+    why: str
+    apart: Any = ()
 
 
 @dataclass(frozen=True)
@@ -50,22 +62,59 @@ class Part:
 
 def parts_of(job: Job) -> list[Part]:
     """The queries of a job, parted by how they are answered."""
-    ways: dict[tuple[Callable[..., DataFrame], Any], tuple[str, list[int]]] = {}
-    for place, entry in enumerate(job.entries):
-        way = _way(entry.query)
-        ways.setdefault(way[:2], (way[2], []))[1].append(place)
-    return [
-        Part(replace(job, entries=tuple(job.entries[place] for place in places)), how, why)
-        for (how, _), (why, places) in ways.items()
-    ]
+    ways: dict[Any, tuple[Way, list[Entry]]] = {}
+    for entry in job.entries:
+        way = _way(entry, job)
+        ways.setdefault((way.how, way.apart), (way, []))[1].append(entry)
+    for sliced in [key for key in ways if key[0] is by_catalyst]:
+        way, entries = ways.pop(sliced)
+        stay = list(entries)
+        for query, why in _too_fine(replace(job, entries=tuple(entries))).items():
+            stay = [entry for entry in stay if entry.query.name != query]
+            entry = next(entry for entry in entries if entry.query.name == query)
+            ways.setdefault((by_kernel, ()), (Way(by_kernel, f"sliced by the Polars kernel: {why}"), []))[1].append(entry)
+        if stay:
+            ways[sliced] = way, stay
+    return [Part(replace(job, entries=tuple(entries)), way.how, way.why) for way, entries in ways.values()]
 
 
-def _way(query: Query) -> tuple[Callable[..., DataFrame], Any, str]:
+def _way(entry: Entry, job: Job) -> Way:
+    query = entry.query
     if query.needs_order:
-        return in_order, query.distinct_on, "events are shuffled by key and put in order, which its windows depend on"
+        why = "events are shuffled by key and put in order, which its windows depend on"
+        return Way(in_order, why, query.distinct_on)
     if query.distinct_on:
-        return by_kernel, query.distinct_on, "repeats are dropped first, by the Polars kernel"
-    return by_kernel, (), "sliced by the Polars kernel"
+        return Way(by_kernel, "repeats are dropped first, by the Polars kernel", query.distinct_on)
+    schema = job.bound.states[_group_of(query, job).identity].schema
+    for operator in dict.fromkeys(operator for asked in query.aggregates for operator in asked.operators):
+        made = lift(Held(operator, query.filter_inside), schema, time_column(query.time or job.time))
+        if isinstance(made, str):
+            return Way(by_kernel, f"sliced by the Polars kernel: {made}")
+    return Way(by_catalyst, "sliced by Spark's own aggregates")
+
+
+def _group_of(query: Query, job: Job) -> Group:
+    names = [entry.query.name for entry in job.entries]
+    number = names.index(query.name)
+    return next(
+        group for group in job.bound.plan.groups if any(number in numbers for numbers in group.members.values())
+    )
+
+
+def _too_fine(job: Job) -> dict[str, str]:
+    """The queries whose groups Catalyst cannot cut, with the reason."""
+    found: dict[str, str] = {}
+    for group in job.bound.plan.groups:
+        root = group.parent or group
+        cut = _cut_of(root)
+        if isinstance(cut, str):
+            found |= {job.entries[number].query.name: cut for numbers in group.members.values() for number in numbers}
+    return found
+
+
+def _cut_of(group: Group) -> Cut | str:
+    timelines, _, gap = group.needs(shared=True)
+    return cut_of(timelines, gap, time_column(group.source.measure))
 
 
 def windows(df: DataFrame, job: Job, partial: bool) -> DataFrame:
@@ -158,7 +207,7 @@ def without_repeats(events: DataFrame, job: Job) -> DataFrame:
     spark_schema = struct(job.prepared)
     schema = payload_schema(job)
     by = [f"distinct:{name}" for name in source.distinct_on]
-    return _sorted_by(events, job, by, time_column(source.measure)).mapInArrow(drop, spark_schema)
+    return mapped(_sorted_by(events, job, by, time_column(source.measure)), drop, spark_schema)
 
 
 def payload_schema(job: Job) -> pa.Schema:
@@ -170,11 +219,23 @@ def payload_schema(job: Job) -> pa.Schema:
 # --- slices ---------------------------------------------------------------------------------------------------------
 
 
+def by_catalyst(df: DataFrame, job: Job, partial: bool) -> DataFrame:
+    """Slices by the JVM, in a `groupBy` for each group that is not rolled up from another."""
+    events, buckets = prepared(df, job), buckets_of(df)
+    rows: list[DataFrame] = []
+    for group in job.bound.plan.groups:
+        if group.parent is None:
+            cut = _cut_of(group)
+            assert isinstance(cut, Cut)
+            rows.append(slices(events, job, group, cut, group.needs(shared=True)[1], buckets))
+    return assembled(reduce(DataFrame.union, rows), job)
+
+
 def by_kernel(df: DataFrame, job: Job, partial: bool) -> DataFrame:
     """Slices by the Polars kernel, in `mapInArrow`."""
     buckets = buckets_of(df)
 
-    def slices(batches: Batches) -> Batches:
+    def pack(batches: Batches) -> Batches:
         slicer = Slicer(job)
         gathered = Gathered(slicer)
         for frame in events_of(batches, job):
@@ -182,7 +243,7 @@ def by_kernel(df: DataFrame, job: Job, partial: bool) -> DataFrame:
         yield from payloads.rows(payloads.split(gathered.tables(), job.bound, buckets), {})
 
     events = without_repeats(prepared(df, job), job)
-    return assembled(events.mapInArrow(slices, payloads.ROW), job)
+    return assembled(mapped(events, pack, payloads.ROW), job)
 
 
 def buckets_of(df: DataFrame) -> int:
@@ -271,7 +332,7 @@ def _through_state(events: DataFrame, job: Job, group: Group, partial: bool) -> 
     if where is not None:
         events = events.where(F.col(quoted(filter_column(where.text))))
     ordered = _sorted_by(events, job, [key_column(key) for key in group.keys], time)
-    return ordered.mapInArrow(answer, struct(job.bound.results.empty.schema))
+    return mapped(ordered, answer, struct(job.bound.results.empty.schema))
 
 
 __all__ = ["Tables", "windows"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import polars as pl
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -99,6 +100,18 @@ def from_arrow(batches: Iterable[pa.RecordBatch], types: Mapping[str, pl.DataTyp
             zoned = isinstance(dtype, pl.Datetime) and dtype.time_zone is not None
             casts.append(column.dt.convert_time_zone("UTC") if zoned else column.cast(dtype))
     return frame.with_columns(casts) if casts else frame
+
+
+def mapped(
+    df: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: t.StructType | str
+) -> DataFrame:
+    """`mapInArrow` for columns of any name: it looks them up as text, and takes a dot for a field."""
+    names = df.columns
+
+    def call(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return function(batch.rename_columns(names) for batch in batches)
+
+    return df.toDF(*(f"_{place}" for place in range(len(names)))).mapInArrow(call, schema)
 
 
 def in_spark_words(error: QueryError, schema: t.StructType) -> QueryError:
