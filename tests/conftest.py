@@ -10,6 +10,10 @@ import secrets
 
 os.environ.setdefault("POLARS_MAX_THREADS", "1")  # a thread for each worker, before Polars is imported
 
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from hypothesis import settings
 
@@ -50,3 +54,17 @@ def pytest_report_header() -> str:
 def seed() -> int:
     """For tests that draw random numbers without Hypothesis."""
     return SEED or 0
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One session for all tests of a worker, made where the first one asks for it."""
+    pytest.importorskip("pyspark.sql")
+    from windrow.spark import session
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = session("local[2]")
+    made.sparkContext.setLogLevel("ERROR")
+    yield made
+    made.stop()

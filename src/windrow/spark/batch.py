@@ -72,7 +72,9 @@ def parts_of(job: Job) -> list[Part]:
         for query, why in _too_fine(replace(job, entries=tuple(entries))).items():
             stay = [entry for entry in stay if entry.query.name != query]
             entry = next(entry for entry in entries if entry.query.name == query)
-            ways.setdefault((by_kernel, ()), (Way(by_kernel, f"sliced by the Polars kernel: {why}"), []))[1].append(entry)
+            ways.setdefault((by_kernel, ()), (Way(by_kernel, f"sliced by the Polars kernel: {why}"), []))[1].append(
+                entry
+            )
         if stay:
             ways[sliced] = way, stay
     return [Part(replace(job, entries=tuple(entries)), way.how, way.why) for way, entries in ways.values()]
@@ -132,6 +134,23 @@ def windows(df: DataFrame, job: Job, partial: bool) -> DataFrame:
         whole = found if whole is None else whole.unionByName(found)
     assert whole is not None
     return whole
+
+
+def describe(job: Job) -> str:
+    """How each query is answered, why so, and what is shuffled."""
+    lines = []
+    for part in parts_of(job):
+        names = [entry.query.name for entry in part.job.entries]
+        shown = ", ".join(names[:6]) + (f", and {len(names) - 6:,} more" if len(names) > 6 else "")
+        lines += [f"queries {shown}", f"  how        {part.why}"]
+        for group in part.job.bound.plan.groups:
+            if group.parent is not None:
+                lines.append(f"  group      {group.name}: rolled up from the shuffled slices {group.parent.name}")
+            else:
+                cut = _cut_of(group) if part.how is by_catalyst else None
+                lines.append(f"  group      {group.name}" + (f": cut at {cut.why}" if isinstance(cut, Cut) else ""))
+        lines.append(f"  shuffled   {_SHUFFLED[part.how]}")
+    return "\n".join(lines)
 
 
 # --- events ---------------------------------------------------------------------------------------------------------
@@ -335,4 +354,10 @@ def _through_state(events: DataFrame, job: Job, group: Group, partial: bool) -> 
     return mapped(ordered, answer, struct(job.bound.results.empty.schema))
 
 
-__all__ = ["Tables", "windows"]
+_SHUFFLED: dict[Callable[..., DataFrame], str] = {
+    by_catalyst: "slices by (key, slice), then packed by bucket of keys; no events",
+    by_kernel: "slices, packed by bucket of keys; no events unless repeats are dropped, which brings them together",
+    in_order: "events, by key",
+}
+
+__all__ = ["Tables", "describe", "windows"]

@@ -122,9 +122,7 @@ def slices(events: DataFrame, job: Job, group: Group, cut: Cut, held: Sequence[H
     """Payloads of a group's slices, and of those that are rolled up from it, with the states of these operators."""
     schema = job.bound.binding.schema(group, shared=True)
     time = time_column(group.source.measure)
-    columns = [
-        make().alias(name) for one in lifted(held, schema, time).values() for name, make in one.columns.items()
-    ]
+    columns = [make().alias(name) for one in lifted(held, schema, time).values() for name, make in one.columns.items()]
     frame = placed(events, job, group, cut)
     grouped = frame.groupBy(*by_slice(schema, cut)).agg(*columns, *_checks(job, group), *_times(schema, time))
     return mapped(grouped, packer(job, group.name, tuple(held), cut.exact, buckets), payloads.ROW)
@@ -178,9 +176,7 @@ def refuse_misplaced(frame: pl.DataFrame, job: Job, measure: str) -> None:
     )
 
 
-def packer(
-    job: Job, name: str, held: tuple[Held, ...], exact: bool, buckets: int
-) -> Callable[[Batches], Batches]:
+def packer(job: Job, name: str, held: tuple[Held, ...], exact: bool, buckets: int) -> Callable[[Batches], Batches]:
     """Turns rows of the JVM, a slice or a cell each, into payloads."""
 
     def pack(batches: Batches) -> Batches:
