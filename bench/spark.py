@@ -18,10 +18,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from core import Line, Work, best, main
-
 import numpy as np
 import polars as pl
+from core import Line, Work, best, main
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 

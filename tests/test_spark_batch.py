@@ -224,3 +224,40 @@ class TestPlans:
         assert "sliced by Spark's own aggregates" in text
         assert "rolled up from the shuffled slices" in text
         assert "collect(x) keeps every event's value" in text
+
+
+class TestBags:
+    ASKED = (wr.median("x"), wr.quantile("x", 0.9), wr.count(), wr.mean("x"))
+
+    def test_quantiles_of_every_kind_of_number(self, frame: Any, events: pl.DataFrame) -> None:
+        asked = [wr.quantile(column, q) for column in ("x", "i", "big", "d", "f") for q in (0.0, 0.3, 1.0)]
+        query = wr.Query("q", wr.tumbling("9 seconds"), asked, by="k")
+        assert "Polars kernel" not in how(frame, query)
+        check(frame, events, query)
+
+    def test_quantiles_of_overlapping_windows_and_filters(self, frame: Any, events: pl.DataFrame) -> None:
+        check(
+            frame,
+            events,
+            wr.Query("slides", wr.sliding("10 seconds", "1 second"), self.ASKED, by="k"),
+            wr.Query("filtered", wr.sliding("10 seconds", "4 seconds"), self.ASKED, by="k", where="b"),
+            wr.Query("formula", wr.tumbling("10 seconds"), wr.formula("median(x) - quantile(i, 0.1)"), by="c"),
+            wr.Query("sessions", wr.session("60 ms"), self.ASKED, by="k", where="i > 0"),
+        )
+
+    def test_mode_and_distinct(self, frame: Any, events: pl.DataFrame) -> None:
+        asked = [wr.mode("i"), wr.distinct("i"), wr.distinct("c"), wr.mode("x"), wr.median("i"), wr.mode("ts")]
+        check(
+            frame,
+            events,
+            wr.Query("fixed", wr.sliding("9 seconds", "3 seconds"), asked, by="k"),
+            wr.Query("sessions", wr.session("60 ms"), asked, by="c"),
+        )
+
+    def test_only_the_ranges_that_matter_are_fetched(self, spark: Any) -> None:
+        frame = spark.range(20_000).selectExpr("timestamp_micros(id) AS ts", "rand(7) AS x")
+        results = wr.windows(frame, wr.Query("q", wr.tumbling("1 second"), wr.median("x")), "ts")
+        plan = physical(results)
+        assert "BroadcastHashJoin" in plan
+        own = frame.selectExpr("median(x)").first()[0]
+        assert results.first()["median(x)"] == pytest.approx(own, rel=1e-12)

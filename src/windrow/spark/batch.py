@@ -22,13 +22,14 @@ from windrow import repeats
 from windrow.binding import InputError, quoted
 from windrow.bound import state_of
 from windrow.measures import Span
+from windrow.operators import Bag
 from windrow.ordered_state import OrderedState
 from windrow.plan import Entry, Group, Held
 from windrow.query import Query
 from windrow.revisions import Emitted
 from windrow.slices import unpack
 from windrow.slicing import filter_column, key_column, time_column
-from windrow.spark import payloads
+from windrow.spark import payloads, quantiles
 from windrow.spark.jobs import Job, time_columns
 from windrow.spark.lifting import lift
 from windrow.spark.payloads import Gathered, Slicer, Tables
@@ -88,10 +89,16 @@ def _way(entry: Entry, job: Job) -> Way:
     if query.distinct_on:
         return Way(by_kernel, "repeats are dropped first, by the Polars kernel", query.distinct_on)
     schema = job.bound.states[_group_of(query, job).identity].schema
-    for operator in dict.fromkeys(operator for asked in query.aggregates for operator in asked.operators):
+    operators = dict.fromkeys(operator for asked in query.aggregates for operator in asked.operators)
+    for operator in operators:
+        if isinstance(operator, Bag):
+            continue
         made = lift(Held(operator, query.filter_inside), schema, time_column(query.time or job.time))
         if isinstance(made, str):
             return Way(by_kernel, f"sliced by the Polars kernel: {made}")
+    if any(isinstance(operator, Bag) for operator in operators):
+        why = "sliced by Spark's own aggregates, values counted by (key, slice, value)"
+        return Way(by_catalyst, why, (query.by, query.time, query.filter_first))
     return Way(by_catalyst, "sliced by Spark's own aggregates")
 
 
@@ -246,7 +253,10 @@ def by_catalyst(df: DataFrame, job: Job, partial: bool) -> DataFrame:
         if group.parent is None:
             cut = _cut_of(group)
             assert isinstance(cut, Cut)
-            rows.append(slices(events, job, group, cut, group.needs(shared=True)[1], buckets))
+            held = group.needs(shared=True)[1]
+            bags = [one for one in held if isinstance(one.operator, Bag)]
+            rows.append(slices(events, job, group, cut, [one for one in held if one not in bags], buckets))
+            rows += [quantiles.bags(events, job, group, cut, one, buckets) for one in bags]
     return assembled(reduce(DataFrame.union, rows), job)
 
 
