@@ -276,17 +276,20 @@ def machine() -> dict[str, str | int | None]:
     }
 
 
-def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+Work = Callable[[float, int], Iterator[Line]]
+
+
+def main(workloads: dict[str, Work], name: str, description: str | None) -> int:
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--check", action="store_true", help="exit 1 when a line falls short")
     options.add_argument("--scale", type=float, default=1.0, help="size of the workloads, 1 for the full size")
     options.add_argument("--runs", type=int, default=5, help="take the best of so many")
-    options.add_argument("--only", choices=WORKLOADS, action="append", help="just this workload; may be given again")
-    options.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "core.json")
+    options.add_argument("--only", choices=workloads, action="append", help="just this workload; may be given again")
+    options.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / f"{name}.json")
     asked = options.parse_args()
     lines = []
-    for name in asked.only or WORKLOADS:
-        for line in WORKLOADS[name](asked.scale, asked.runs):
+    for work in asked.only or workloads:
+        for line in workloads[work](asked.scale, asked.runs):
             print(line, flush=True)
             lines.append(line)
     asked.json.parent.mkdir(parents=True, exist_ok=True)
@@ -303,4 +306,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(WORKLOADS, "core", __doc__))

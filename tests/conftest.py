@@ -12,6 +12,8 @@ from typing import Any
 
 os.environ.setdefault("POLARS_MAX_THREADS", "1")  # a thread for each worker, before Polars is imported
 
+import warnings
+
 import pytest
 from hypothesis import settings
 
@@ -56,10 +58,13 @@ def seed() -> int:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """One session for all tests; nothing of Spark is imported where no test asks for it."""
+    """One session for all tests of a worker, made where the first one asks for it."""
+    pytest.importorskip("pyspark.sql")
     from windrow.spark import session
 
-    found = session("local[2]")
-    found.sparkContext.setLogLevel("ERROR")
-    yield found
-    found.stop()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = session("local[2]")
+    made.sparkContext.setLogLevel("ERROR")
+    yield made
+    made.stop()

@@ -4,7 +4,7 @@ import datetime as dt
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -424,15 +424,6 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     state = state_of(Hll(), pl.Series([1, 2]))
     with pytest.raises(ImportError, match=r"pip install 'windrow\[sketches\]'"):
         Hll().estimate(state)
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    sql = pytest.importorskip("pyspark.sql")
-    builder = sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    session = builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
-    yield session
-    session.stop()
 
 
 @pytest.mark.spark

@@ -12,7 +12,7 @@ mode has no such structure: it is counted per range.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -207,6 +207,27 @@ class BagRanges:
         high = self._lifted[self._select(np.minimum(below + 1, self.total - 1))]
         with np.errstate(invalid="ignore"):
             return np.where((share == 0) | (low == high), low, low * (1 - share) + high * share)
+
+    def around(self, qs: Iterable[float]) -> npt.NDArray[np.bool_]:
+        """Which entries of the bags, laid end to end, hold a value that one of these quantiles is made of."""
+        size = len(self._values)
+        marks = np.zeros(size + 1, np.int64)
+        some = np.flatnonzero(self.total > 0)
+        if not len(some):
+            return marks[:-1] > 0
+        asked = self.take(some)
+        rank = self._ranked[1]
+        order = np.lexsort((np.arange(size), rank))
+        codes = rank[order] * (size + 1) + order  # sorted: by value, then by place
+        for q in qs:
+            below = np.floor(q * (asked.total - 1)).astype(np.int64)
+            for nth in (below, np.minimum(below + 1, asked.total - 1)):
+                value = asked._select(nth) * (size + 1)
+                np.add.at(marks, np.searchsorted(codes, value + asked._lo, "left"), 1)
+                np.add.at(marks, np.searchsorted(codes, value + asked._hi, "left"), -1)
+        held = np.empty(size, np.bool_)
+        held[order] = np.cumsum(marks[:-1]) > 0
+        return held
 
     def distinct(self) -> pl.Series:
         """How many different values each range holds."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, NoReturn
 
 import polars as pl
@@ -21,17 +22,20 @@ from windrow import repeats
 from windrow.binding import InputError, quoted
 from windrow.bound import state_of
 from windrow.measures import Span
+from windrow.operators import Bag
 from windrow.ordered_state import OrderedState
-from windrow.plan import Group
+from windrow.plan import Entry, Group, Held
 from windrow.query import Query
 from windrow.revisions import Emitted
 from windrow.slices import unpack
 from windrow.slicing import filter_column, key_column, time_column
-from windrow.spark import payloads
+from windrow.spark import payloads, quantiles
 from windrow.spark.jobs import Job, time_columns
+from windrow.spark.lifting import lift
 from windrow.spark.origins import check
 from windrow.spark.payloads import Gathered, Slicer, Tables
-from windrow.spark.shipping import shipped
+from windrow.spark.shipping import mapped
+from windrow.spark.slicing import Cut, cut_of, slices
 from windrow.spark.types import from_arrow, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
@@ -39,6 +43,15 @@ EVENTS = 1_000_000  # that are sliced at a time
 SLICES = 500_000  # that are assembled at a time, if they are of several buckets
 
 Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a query is answered, why, and what else tells it apart from others that are answered so."""
+
+    how: Callable[[DataFrame, Job, bool], DataFrame]
+    why: str
+    apart: Any = ()
 
 
 @dataclass(frozen=True)
@@ -52,22 +65,67 @@ class Part:
 
 def parts_of(job: Job) -> list[Part]:
     """The queries of a job, parted by how they are answered."""
-    ways: dict[tuple[Callable[..., DataFrame], Any], tuple[str, list[int]]] = {}
-    for place, entry in enumerate(job.entries):
-        way = _way(entry.query)
-        ways.setdefault(way[:2], (way[2], []))[1].append(place)
-    return [
-        Part(replace(job, entries=tuple(job.entries[place] for place in places)), how, why)
-        for (how, _), (why, places) in ways.items()
-    ]
+    ways: dict[Any, tuple[Way, list[Entry]]] = {}
+    for entry in job.entries:
+        way = _way(entry, job)
+        ways.setdefault((way.how, way.apart), (way, []))[1].append(entry)
+    for sliced in [key for key in ways if key[0] is by_catalyst]:
+        way, entries = ways.pop(sliced)
+        stay = list(entries)
+        for query, why in _too_fine(replace(job, entries=tuple(entries))).items():
+            stay = [entry for entry in stay if entry.query.name != query]
+            entry = next(entry for entry in entries if entry.query.name == query)
+            ways.setdefault((by_kernel, ()), (Way(by_kernel, f"sliced by the Polars kernel: {why}"), []))[1].append(
+                entry
+            )
+        if stay:
+            ways[sliced] = way, stay
+    return [Part(replace(job, entries=tuple(entries)), way.how, way.why) for way, entries in ways.values()]
 
 
-def _way(query: Query) -> tuple[Callable[..., DataFrame], Any, str]:
+def _way(entry: Entry, job: Job) -> Way:
+    query = entry.query
     if query.needs_order:
-        return in_order, query.distinct_on, "events are shuffled by key and put in order, which its windows depend on"
+        why = "events are shuffled by key and put in order, which its windows depend on"
+        return Way(in_order, why, query.distinct_on)
     if query.distinct_on:
-        return by_kernel, query.distinct_on, "repeats are dropped first, by the Polars kernel"
-    return by_kernel, (), "sliced by the Polars kernel"
+        return Way(by_kernel, "repeats are dropped first, by the Polars kernel", query.distinct_on)
+    schema = job.bound.states[_group_of(query, job).identity].schema
+    operators = dict.fromkeys(operator for asked in query.aggregates for operator in asked.operators)
+    for operator in operators:
+        if isinstance(operator, Bag):
+            continue
+        made = lift(Held(operator, query.filter_inside), schema, time_column(query.time or job.time))
+        if isinstance(made, str):
+            return Way(by_kernel, f"sliced by the Polars kernel: {made}")
+    if any(isinstance(operator, Bag) for operator in operators):
+        why = "sliced by Spark's own aggregates, values counted by (key, slice, value)"
+        return Way(by_catalyst, why, (query.by, query.time, query.filter_first))
+    return Way(by_catalyst, "sliced by Spark's own aggregates")
+
+
+def _group_of(query: Query, job: Job) -> Group:
+    names = [entry.query.name for entry in job.entries]
+    number = names.index(query.name)
+    return next(
+        group for group in job.bound.plan.groups if any(number in numbers for numbers in group.members.values())
+    )
+
+
+def _too_fine(job: Job) -> dict[str, str]:
+    """The queries whose groups Catalyst cannot cut, with the reason."""
+    found: dict[str, str] = {}
+    for group in job.bound.plan.groups:
+        root = group.parent or group
+        cut = _cut_of(root)
+        if isinstance(cut, str):
+            found |= {job.entries[number].query.name: cut for numbers in group.members.values() for number in numbers}
+    return found
+
+
+def _cut_of(group: Group) -> Cut | str:
+    timelines, _, gap = group.needs(shared=True)
+    return cut_of(timelines, gap, time_column(group.source.measure))
 
 
 def windows(df: DataFrame, job: Job, partial: bool) -> DataFrame:
@@ -85,6 +143,23 @@ def windows(df: DataFrame, job: Job, partial: bool) -> DataFrame:
         whole = found if whole is None else whole.unionByName(found)
     assert whole is not None
     return whole
+
+
+def describe(job: Job) -> str:
+    """How each query is answered, why so, and what is shuffled."""
+    lines = []
+    for part in parts_of(job):
+        names = [entry.query.name for entry in part.job.entries]
+        shown = ", ".join(names[:6]) + (f", and {len(names) - 6:,} more" if len(names) > 6 else "")
+        lines += [f"queries {shown}", f"  how        {part.why}"]
+        for group in part.job.bound.plan.groups:
+            if group.parent is not None:
+                lines.append(f"  group      {group.name}: rolled up from the shuffled slices {group.parent.name}")
+            else:
+                cut = _cut_of(group) if part.how is by_catalyst else None
+                lines.append(f"  group      {group.name}" + (f": cut at {cut.why}" if isinstance(cut, Cut) else ""))
+        lines.append(f"  shuffled   {_SHUFFLED[part.how]}")
+    return "\n".join(lines)
 
 
 # --- events ---------------------------------------------------------------------------------------------------------
@@ -160,7 +235,7 @@ def without_repeats(events: DataFrame, job: Job) -> DataFrame:
     spark_schema = struct(job.prepared)
     schema = payload_schema(job)
     by = [f"distinct:{name}" for name in source.distinct_on]
-    return _sorted_by(events, job, by, time_column(source.measure)).mapInArrow(shipped(drop), spark_schema)
+    return mapped(_sorted_by(events, job, by, time_column(source.measure)), drop, spark_schema)
 
 
 def payload_schema(job: Job) -> pa.Schema:
@@ -172,11 +247,26 @@ def payload_schema(job: Job) -> pa.Schema:
 # --- slices ---------------------------------------------------------------------------------------------------------
 
 
+def by_catalyst(df: DataFrame, job: Job, partial: bool) -> DataFrame:
+    """Slices by the JVM, in a `groupBy` for each group that is not rolled up from another."""
+    events, buckets = prepared(df, job), buckets_of(df)
+    rows: list[DataFrame] = []
+    for group in job.bound.plan.groups:
+        if group.parent is None:
+            cut = _cut_of(group)
+            assert isinstance(cut, Cut)
+            held = group.needs(shared=True)[1]
+            bags = [one for one in held if isinstance(one.operator, Bag)]
+            rows.append(slices(events, job, group, cut, [one for one in held if one not in bags], buckets))
+            rows += [quantiles.bags(events, job, group, cut, one, buckets) for one in bags]
+    return assembled(reduce(DataFrame.union, rows), job)
+
+
 def by_kernel(df: DataFrame, job: Job, partial: bool) -> DataFrame:
     """Slices by the Polars kernel, in `mapInArrow`."""
     buckets = buckets_of(df)
 
-    def slices(batches: Batches) -> Batches:
+    def pack(batches: Batches) -> Batches:
         slicer = Slicer(job)
         gathered = Gathered(slicer)
         for frame in events_of(batches, job):
@@ -184,7 +274,7 @@ def by_kernel(df: DataFrame, job: Job, partial: bool) -> DataFrame:
         yield from payloads.rows(payloads.split(gathered.tables(), job.bound, buckets), {})
 
     events = without_repeats(prepared(df, job), job)
-    return assembled(events.mapInArrow(shipped(slices), payloads.ROW), job)
+    return assembled(mapped(events, pack, payloads.ROW), job)
 
 
 def buckets_of(df: DataFrame) -> int:
@@ -214,7 +304,7 @@ def assembled(rows: DataFrame, job: Job, partial: bool = False, plan: str | None
             yield from to_arrow(results_of(several, job, partial), schema)
 
     shuffled = rows.repartition(F.col("bucket")).sortWithinPartitions("bucket")
-    return shuffled.mapInArrow(shipped(assemble), struct(job.bound.results.empty.schema))
+    return mapped(shuffled, assemble, struct(job.bound.results.empty.schema))
 
 
 ALL = Span(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX)
@@ -279,7 +369,13 @@ def _through_state(events: DataFrame, job: Job, group: Group, partial: bool) -> 
     if where is not None:
         events = events.where(F.col(quoted(filter_column(where.text))))
     ordered = _sorted_by(events, job, [key_column(key) for key in group.keys], time)
-    return ordered.mapInArrow(shipped(answer), struct(job.bound.results.empty.schema))
+    return mapped(ordered, answer, struct(job.bound.results.empty.schema))
 
 
-__all__ = ["Tables", "windows"]
+_SHUFFLED: dict[Callable[..., DataFrame], str] = {
+    by_catalyst: "slices by (key, slice), then packed by bucket of keys; no events",
+    by_kernel: "slices, packed by bucket of keys; no events unless repeats are dropped, which brings them together",
+    in_order: "events, by key",
+}
+
+__all__ = ["Tables", "describe", "windows"]

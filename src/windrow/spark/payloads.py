@@ -67,6 +67,14 @@ class Slicer:
         """A group's own slices from those that it shares with others, or from those of its parent."""
         return roll_up(shared, self._edges[group.identity][0], self._schemas[group.identity][0])
 
+    def shared_schema(self, group: Group) -> SliceSchema:
+        """Of the slices that a group shares with those that are rolled up from it."""
+        return self._schemas[group.identity][1]
+
+    def spread(self, group: Group, shared: pl.DataFrame) -> Tables:
+        """A group's own slices, and those of the groups that are rolled up from it."""
+        return {one.name: self.rolled_up(one, shared) for one in (group, *group.children)}
+
     def merge(self, name: str, tables: list[pl.DataFrame]) -> pl.DataFrame:
         group = next(group for group in self._groups if group.name == name)
         return merge(tables, self._schemas[group.identity][0])

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pyspark import cloudpickle
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import StructType
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
@@ -30,8 +32,17 @@ def opened(data: bytes) -> Any:
     return pickle.loads(data)
 
 
-def shipped(function: Callable[[Iterator[Any]], Iterator[Any]]) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """A function for `mapInArrow`."""
+def mapped(df: DataFrame, function: Callable[[Iterator[Any]], Iterator[Any]], schema: StructType | str) -> DataFrame:
+    """`mapInArrow` for columns of any name: it looks them up as text, and takes a dot for a field."""
+    names = df.columns
+
+    def call(batches: Iterator[Any]) -> Iterator[Any]:
+        return function(batch.rename_columns(names) for batch in batches)
+
+    return df.toDF(*(f"_{place}" for place in range(len(names)))).mapInArrow(_shipped(call), schema)
+
+
+def _shipped(function: Callable[[Iterator[Any]], Iterator[Any]]) -> Callable[[Iterator[Any]], Iterator[Any]]:
     data = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:

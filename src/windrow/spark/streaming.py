@@ -37,7 +37,7 @@ from windrow.spark.chunks import from_bytes, to_bytes
 from windrow.spark.jobs import Job
 from windrow.spark.payloads import Gathered, Slicer
 from windrow.spark.session import check_streaming
-from windrow.spark.shipping import Shipped, shipped
+from windrow.spark.shipping import Shipped, mapped
 from windrow.spark.types import arrow_schema, from_arrow, polars_type, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
@@ -59,7 +59,7 @@ def windows(df: DataFrame, job: Job, buckets: int, name: str) -> DataFrame:
         yield from payloads.rows(sliced(events_of(batches, job), job, buckets), {})
 
     columns = dict(job.bound.results.empty.schema)
-    return answered(events.mapInArrow(shipped(slices), payloads.ROW), job, columns, buckets, name)
+    return answered(mapped(events, slices, payloads.ROW), job, columns, buckets, name)
 
 
 def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name: str) -> DataFrame:
@@ -82,7 +82,7 @@ def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name
     keys = {key: types[key] for key in book.read().keys}
     retractions = job.measures[job.time].updates > 0
     columns = result_columns(book.read(), keys, job.bound.binding.measures[job.time], retractions)
-    return answered(events.mapInArrow(shipped(slices), payloads.ROW), job, columns, buckets, name)
+    return answered(mapped(events, slices, payloads.ROW), job, columns, buckets, name)
 
 
 def with_ties(df: DataFrame) -> DataFrame:
@@ -309,7 +309,7 @@ def answered(rows: DataFrame, job: Job, columns: Mapping[str, pl.DataType], buck
                 if payload is not None:
                     yield from to_arrow(aligned(from_bytes(payload), columns), schema)
 
-    return said.mapInArrow(shipped(unpacked), types)
+    return mapped(said, unpacked, types)
 
 
 def aligned(results: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:

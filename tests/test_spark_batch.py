@@ -1,0 +1,263 @@
+"""Batch on Spark: the same results as in one process and as Spark's own windows, sliced where the plan says."""
+
+import re
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import windrow as wr
+from windrow.testing.compare import differences
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning", "ignore::DeprecationWarning"),
+]
+SIZE = 6000
+
+
+def some_events(seed: int, size: int = SIZE) -> pl.DataFrame:
+    """Events with nulls, NaN, infinities and duplicates, out of order."""
+    rng = np.random.default_rng(seed)
+
+    def holes(values: Any, share: float = 0.1) -> pl.Series:
+        return pl.Series(values).set(pl.Series(rng.random(size) < share), None)
+
+    x = rng.normal(size=size)
+    x[rng.random(size) < 0.001] = np.nan
+    x[rng.random(size) < 0.001] = np.inf
+    cents = pl.Series(rng.integers(-10_000, 10_000, size)).cast(pl.Decimal(20, 0))
+    return pl.DataFrame(
+        {
+            "ts": pl.Series(rng.integers(0, 60_000_000, size)).cast(pl.Datetime("us", "UTC")),
+            "km": rng.integers(-500, 1000, size),
+            "k": holes(rng.integers(0, 5, size)),
+            "c": holes(rng.integers(0, 3, size)).cast(pl.String),
+            "x": holes(x),
+            "i": holes(rng.integers(-5, 5, size)),
+            "big": rng.integers(-(2**62), 2**62, size) // 2000,
+            "s": holes(rng.integers(0, 99, size)).cast(pl.Int32),
+            "f": holes(rng.random(size)).cast(pl.Float32),
+            "d": holes(cents * pl.Series([Decimal("0.01")], dtype=pl.Decimal(20, 2))),
+            "b": rng.random(size) < 0.3,
+            "dotted.name": rng.random(size),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def events(seed: int) -> pl.DataFrame:
+    return some_events(seed)
+
+
+@pytest.fixture(scope="module")
+def frame(spark: Any, events: pl.DataFrame) -> Any:
+    return spark.createDataFrame(events.to_arrow()).repartition(3).cache()
+
+
+def check(frame: Any, events: pl.DataFrame, *queries: wr.Query, time: str = "ts", **options: Any) -> pl.DataFrame:
+    """The results on Spark, once they are known to be those in one process."""
+    found = pl.from_arrow(wr.windows(frame, queries, time, **options).toArrow())
+    expected = wr.windows(events, queries, time, **options)
+    assert found.schema == expected.schema
+    assert differences(found.to_dicts(), expected.to_dicts(), queries) == []
+    return found
+
+
+def how(frame: Any, *queries: wr.Query, time: str = "ts") -> str:
+    from windrow.spark.batch import describe
+    from windrow.spark.jobs import job_of
+    from windrow.spark.types import polars_columns
+
+    return describe(job_of(queries, time, polars_columns(frame.schema)))
+
+
+def physical(df: Any) -> str:
+    return df._jdf.queryExecution().executedPlan().toString()
+
+
+MERGEABLE = (
+    *(wr.count(), wr.count("x"), wr.sum("i"), wr.sum("x"), wr.mean("f"), wr.sum("big"), wr.sum("s"), wr.sum("d")),
+    *(wr.mean("d"), wr.min("x"), wr.max("x"), wr.max("c"), wr.min("ts"), wr.max("d"), wr.min("b"), wr.product("f")),
+    *(wr.geometric_mean("i * i"), wr.geometric_mean("f"), wr.stddev("x"), wr.variance("i"), wr.sum("x * 0.5")),
+)
+
+
+class TestMergeable:
+    def test_fixed_windows_and_sessions_of_several_keys_and_filters(self, frame: Any, events: pl.DataFrame) -> None:
+        queries = [
+            wr.Query("slides", wr.sliding("10 seconds", "3 seconds", "1 second"), MERGEABLE, by="k"),
+            wr.Query("all", wr.tumbling("7 seconds"), MERGEABLE),
+            wr.Query("text", wr.tumbling("5 seconds"), MERGEABLE, by="c", where="b"),
+            wr.Query("grows", wr.cumulating("20 seconds", "5 seconds"), MERGEABLE, by=["c", "k"], where="x > 0.5"),
+            wr.Query("samples", wr.sliding("1 second", "3 seconds"), MERGEABLE, by=["k", "c"]),
+            wr.Query("bursts", wr.session("100 ms"), MERGEABLE, by=["k", "c"]),
+            wr.Query("pauses", wr.session("1 second"), MERGEABLE, by="k", where="i > 2"),
+        ]
+        assert "Polars kernel" not in how(frame, *queries)
+        check(frame, events, *queries)
+
+    def test_a_measure_of_plain_numbers(self, frame: Any, events: pl.DataFrame) -> None:
+        queries = [
+            wr.Query("km", wr.sliding(100, 30), MERGEABLE[:8], by="k"),
+            wr.Query("runs", wr.session(1), MERGEABLE[:8], by=["k", "c"]),
+        ]
+        check(frame, events, *queries, time="km")
+
+    def test_two_measures(self, frame: Any, events: pl.DataFrame) -> None:
+        queries = [
+            wr.Query("km", wr.tumbling(100), wr.count(), time="km"),
+            wr.Query("ts", wr.tumbling("9 seconds"), wr.count()),
+        ]
+        check(frame, events, *queries)
+
+    def test_many_grids_become_one(self, frame: Any, events: pl.DataFrame) -> None:
+        queries = [wr.Query(f"q{n}", wr.tumbling(f"{n} ms"), [wr.count(), wr.max("i")]) for n in range(51, 91)]
+        assert "a grid of 1000 that holds all edges of 40 grids" in how(frame, *queries)
+        check(frame, events, *queries)
+
+    def test_grids_without_a_common_one_go_to_the_kernel(self, frame: Any, events: pl.DataFrame) -> None:
+        odd = [wr.Query(f"q{n}", wr.tumbling(f"{n * 10_007} us"), wr.count()) for n in range(101, 300, 2)]
+        queries = [wr.Query("one", wr.tumbling("10 seconds"), wr.count(), by="k"), *odd[:40]]
+        queries += [wr.Query("fine", wr.tumbling("999983 us"), wr.count())]
+        assert "too many to compute for every event" in how(frame, *queries)
+        check(frame, events, *queries)
+
+    def test_a_column_with_a_dot(self, frame: Any, events: pl.DataFrame) -> None:
+        check(frame, events, wr.Query("q", wr.tumbling("9 seconds"), wr.mean("`dotted.name` * 0.5")))
+
+    def test_distinct_values_by_sketch(self, frame: Any, events: pl.DataFrame) -> None:
+        asked = [wr.approx_distinct("i"), wr.approx_distinct("c"), wr.approx_distinct("s")]
+        queries = [wr.Query("q", wr.tumbling("9 seconds"), asked, by="k")]
+        assert "Polars kernel" not in how(frame, *queries)
+        check(frame, events, *queries)
+
+    def test_a_sum_beyond_64_bits_is_refused(self, spark: Any) -> None:
+        frame = spark.range(4).selectExpr("timestamp_micros(id) AS ts", "9223372036854775807L AS x")
+        assert wr.windows(frame, wr.Query("q", wr.tumbling("1 second"), wr.mean("x")), "ts").count() == 1
+        with pytest.raises(Exception, match="does not fit into 64 bits"):
+            wr.windows(frame, wr.Query("q", wr.tumbling("1 second"), wr.sum("x")), "ts").toArrow()
+
+
+class TestBadEvents:
+    QUERIES = (
+        wr.Query("q", wr.tumbling("1 second"), wr.count(), by="k"),
+        wr.Query("s", wr.session("1 second"), wr.count()),
+    )
+
+    def frame(self, spark: Any) -> Any:
+        times = "IF(id % 10 = 3, NULL, timestamp_micros(id * 100000))"
+        return spark.range(100).selectExpr(f"{times} AS ts", "id % 2 AS k", "id AS x", "id > 50 AS late")
+
+    def test_events_without_a_time_are_refused(self, spark: Any) -> None:
+        for query in self.QUERIES:
+            with pytest.raises(Exception, match=r"InputError: \d+ of \d+ events have no time in 'ts'; bad_events"):
+                wr.windows(self.frame(spark), query, "ts").toArrow()
+        filtered = wr.Query("s", wr.session("1 second"), wr.count(), where="late")
+        with pytest.raises(Exception, match=r"InputError: \d+ of \d+ events have no time in 'ts'; bad_events"):
+            wr.windows(self.frame(spark).where("x < 50"), filtered, "ts").toArrow()
+
+    def test_or_left_out(self, spark: Any) -> None:
+        found = wr.windows(self.frame(spark), self.QUERIES, "ts", bad_events="drop").toArrow()
+        counts = pl.DataFrame(found).group_by("query").agg(pl.col("count()").sum())
+        assert dict(counts.rows()) == {"q": 90, "s": 90}
+
+    def test_a_number_too_far_out_is_refused(self, spark: Any) -> None:
+        frame = spark.range(10).selectExpr("IF(id = 7, 9223372036854775807L, id) AS km")
+        for window in (wr.tumbling(5), wr.session(5)):
+            with pytest.raises(Exception, match="'km' is 9223372036854775807 in this batch, so far out"):
+                wr.windows(frame, wr.Query("q", window, wr.count()), "km").toArrow()
+
+
+class TestAgainstSpark:
+    def test_sliding(self, frame: Any) -> None:
+        from pyspark.sql import functions as F
+
+        asked = [wr.count(), wr.mean("s"), wr.max("i")]
+        found = wr.windows(frame, wr.Query("q", wr.sliding("10 seconds", "4 seconds"), asked, by="k"), "ts")
+        own = frame.groupBy("k", F.window("ts", "10 seconds", "4 seconds")).agg(F.count("*"), F.avg("s"), F.max("i"))
+        own = own.select("k", "window.start", "window.end", *own.columns[2:])
+        columns = ["k", "window_start", "window_end", "count()", "mean(s)", "max(i)"]
+        ours = pl.DataFrame(found.select(*(f"`{name}`" for name in columns)).toArrow())
+        theirs = pl.DataFrame(own.toArrow())
+        assert ours.sort(pl.all()).rows() == theirs.sort(pl.all()).rows()
+
+    def test_sessions(self, frame: Any) -> None:
+        from pyspark.sql import functions as F
+
+        found = wr.windows(frame, wr.Query("q", wr.session("50 ms"), [wr.count(), wr.sum("i")], by="k"), "ts")
+        own = frame.groupBy("k", F.session_window("ts", "50 milliseconds")).agg(F.count("*"), F.sum("i"))
+        own = own.select("k", "session_window.start", "session_window.end", *own.columns[2:])
+        ours = found.select("k", "window_start", "window_end", "`count()`", "`sum(i)`")
+        assert pl.DataFrame(ours.toArrow()).sort(pl.all()).rows() == pl.DataFrame(own.toArrow()).sort(pl.all()).rows()
+
+
+class TestPlans:
+    QUERIES = (
+        wr.Query("car", wr.sliding("10 seconds", "1 second"), [wr.mean("x"), wr.max("i")], by=["k", "c"]),
+        wr.Query("rolled", wr.tumbling("5 seconds"), [wr.mean("x")], by="k"),
+        wr.Query("all", wr.session("1 second"), [wr.count()]),
+    )
+
+    def test_one_scan_and_no_python_before_the_shuffle(self, spark: Any, events: pl.DataFrame, tmp_path: Any) -> None:
+        events.write_parquet(tmp_path / "events.parquet")
+        results = wr.windows(spark.read.parquet(str(tmp_path)), self.QUERIES, "ts")
+        plan = physical(results)
+        assert len(re.findall("FileScan|BatchScan", plan)) == 1
+        steps = re.findall(r"MapInArrow|Exchange|HashAggregate|SortAggregate|FileScan", plan)
+        assert steps == [
+            *("MapInArrow", "Exchange", "MapInArrow"),  # assembled, by bucket of keys, of packed slices
+            *("HashAggregate", "Exchange", "HashAggregate", "FileScan"),  # of which the JVM made a slice each
+        ], plan
+        assert re.search(r"hashpartitioning\(key:.*key:.*slice_start.*cell", plan)
+
+    def test_nothing_runs_before_an_action(self, spark: Any, frame: Any) -> None:
+        tracker = spark.sparkContext.statusTracker()
+        before = set(tracker.getJobIdsForGroup(None))
+        wr.windows(frame, self.QUERIES, "ts")
+        assert set(tracker.getJobIdsForGroup(None)) == before
+
+    def test_what_is_said_of_it(self, frame: Any) -> None:
+        text = how(frame, *self.QUERIES, wr.Query("list", wr.tumbling("1 second"), wr.collect("x")))
+        assert "sliced by Spark's own aggregates" in text
+        assert "rolled up from the shuffled slices" in text
+        assert "collect(x) keeps every event's value" in text
+
+
+class TestBags:
+    ASKED = (wr.median("x"), wr.quantile("x", 0.9), wr.count(), wr.mean("x"))
+
+    def test_quantiles_of_every_kind_of_number(self, frame: Any, events: pl.DataFrame) -> None:
+        asked = [wr.quantile(column, q) for column in ("x", "i", "big", "d", "f") for q in (0.0, 0.3, 1.0)]
+        query = wr.Query("q", wr.tumbling("9 seconds"), asked, by="k")
+        assert "Polars kernel" not in how(frame, query)
+        check(frame, events, query)
+
+    def test_quantiles_of_overlapping_windows_and_filters(self, frame: Any, events: pl.DataFrame) -> None:
+        check(
+            frame,
+            events,
+            wr.Query("slides", wr.sliding("10 seconds", "1 second"), self.ASKED, by="k"),
+            wr.Query("filtered", wr.sliding("10 seconds", "4 seconds"), self.ASKED, by="k", where="b"),
+            wr.Query("formula", wr.tumbling("10 seconds"), wr.formula("median(x) - quantile(i, 0.1)"), by="c"),
+            wr.Query("sessions", wr.session("60 ms"), self.ASKED, by="k", where="i > 0"),
+        )
+
+    def test_mode_and_distinct(self, frame: Any, events: pl.DataFrame) -> None:
+        asked = [wr.mode("i"), wr.distinct("i"), wr.distinct("c"), wr.mode("x"), wr.median("i"), wr.mode("ts")]
+        check(
+            frame,
+            events,
+            wr.Query("fixed", wr.sliding("9 seconds", "3 seconds"), asked, by="k"),
+            wr.Query("sessions", wr.session("60 ms"), asked, by="c"),
+        )
+
+    def test_only_the_ranges_that_matter_are_fetched(self, spark: Any) -> None:
+        frame = spark.range(20_000).selectExpr("timestamp_micros(id) AS ts", "rand(7) AS x")
+        results = wr.windows(frame, wr.Query("q", wr.tumbling("1 second"), wr.median("x")), "ts")
+        plan = physical(results)
+        assert "BroadcastHashJoin" in plan
+        own = frame.selectExpr("median(x)").first()[0]
+        assert results.first()["median(x)"] == pytest.approx(own, rel=1e-12)
