@@ -7,6 +7,8 @@ WINDROW_SEED=<n>      that seed again
 
 import os
 import secrets
+from collections.abc import Iterator
+from typing import Any
 
 os.environ.setdefault("POLARS_MAX_THREADS", "1")  # a thread for each worker, before Polars is imported
 
@@ -50,3 +52,15 @@ def pytest_report_header() -> str:
 def seed() -> int:
     """For tests that draw random numbers without Hypothesis."""
     return SEED or 0
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One session for all tests of a worker."""
+    pytest.importorskip("pyspark")
+    from windrow.spark import session
+
+    started = session("local[2]")
+    started.sparkContext.setLogLevel("ERROR")
+    yield started
+    started.stop()
