@@ -55,5 +55,3 @@ def told(rows: Sequence[Row], queries: Sequence[wr.Query], time: str = "t", **op
 def results(frame: Any) -> list[dict[str, Any]]:
     """The rows of a result on Spark; their times are in the session's time zone, which is UTC."""
     return pl.DataFrame(pl.from_arrow(frame.toArrow())).to_dicts()
-
-

@@ -30,7 +30,7 @@ from windrow.slicing import filter_column, key_column, time_column
 from windrow.spark import payloads
 from windrow.spark.jobs import Job, time_columns
 from windrow.spark.payloads import Gathered, Slicer, Tables
-from windrow.spark.types import from_arrow, struct, to_arrow
+from windrow.spark.types import from_arrow, mapped, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
 EVENTS = 1_000_000  # that are sliced at a time
@@ -150,7 +150,7 @@ def without_repeats(events: DataFrame, job: Job) -> DataFrame:
     spark_schema = struct(job.prepared)
     schema = payload_schema(job)
     by = [f"distinct:{name}" for name in source.distinct_on]
-    return _sorted_by(events, job, by, time_column(source.measure)).mapInArrow(drop, spark_schema)
+    return mapped(_sorted_by(events, job, by, time_column(source.measure)), drop, spark_schema)
 
 
 def payload_schema(job: Job) -> pa.Schema:
@@ -174,7 +174,7 @@ def by_kernel(df: DataFrame, job: Job, partial: bool) -> DataFrame:
         yield from payloads.rows(payloads.split(gathered.tables(), job.bound, buckets), {})
 
     events = without_repeats(prepared(df, job), job)
-    return assembled(events.mapInArrow(slices, payloads.ROW), job)
+    return assembled(mapped(events, slices, payloads.ROW), job)
 
 
 def buckets_of(df: DataFrame) -> int:
@@ -263,7 +263,7 @@ def _through_state(events: DataFrame, job: Job, group: Group, partial: bool) -> 
     if where is not None:
         events = events.where(F.col(quoted(filter_column(where.text))))
     ordered = _sorted_by(events, job, [key_column(key) for key in group.keys], time)
-    return ordered.mapInArrow(answer, struct(job.bound.results.empty.schema))
+    return mapped(ordered, answer, struct(job.bound.results.empty.schema))
 
 
 __all__ = ["Tables", "windows"]

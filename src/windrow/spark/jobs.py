@@ -106,7 +106,8 @@ def job_of(
         _own(entry.query for entry in entries),
     )
     needed = job.bound.binding.needed
-    ties = sorted(name for name, dtype in needed.items() if not dtype.is_nested() and name not in (*order_by, time))
+    known = {*order_by, *([time] if [*planned.measures] == [time] else [])}
+    ties = sorted(name for name, dtype in needed.items() if not dtype.is_nested() and name not in known)
     return replace(job, order_by=(*order_by, *ties))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -85,12 +87,20 @@ def arrow_schema(schema: t.StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
+def mapped(df: DataFrame, function: Callable[[Any], Any], schema: t.StructType | str) -> DataFrame:
+    """`mapInArrow`, which cannot find columns with a dot or a backtick in their name: they go by their place."""
+    return df.toDF(*(f"c{place}" for place in range(len(df.columns)))).mapInArrow(function, schema)
+
+
 def from_arrow(batches: Iterable[pa.RecordBatch], types: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """Batches from Spark as one frame with the types that are expected; times come in the session's time zone."""
+    """Batches from Spark as one frame with the names and types that are expected, column by column.
+
+    Times come in the session's time zone.
+    """
     several = [batch for batch in batches if batch.num_rows]
     if not several:
         return pl.DataFrame(schema=types)
-    frame = pl.from_arrow(pa.Table.from_batches(several))
+    frame = pl.from_arrow(pa.Table.from_batches(several).rename_columns(list(types)))
     assert isinstance(frame, pl.DataFrame)
     casts = []
     for name, dtype in types.items():
