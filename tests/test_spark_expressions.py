@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from test_expressions import Row, compare, grow, in_polars, overflows
+from test_expressions import Row, compare, grow, in_polars, overflows, same
 
 from windrow.expressions import Expression, parse
 
@@ -24,19 +24,75 @@ pytestmark = pytest.mark.spark
 NAN, INF = math.nan, math.inf
 NAIVE = datetime(1583, 1, 1, 0, 0, 0, 1), datetime(1969, 12, 31, 23, 59, 59, 999_999), datetime(1970, 1, 1)
 MOMENTS = *NAIVE, datetime(2024, 2, 29, 12, 34, 56, 789_012), datetime(9998, 12, 31, 23, 59, 59, 999_999)
-WORDS = "", " ", "a", "A", "it's", 'say "a"', "back\\slash", "\\", "%", "_", "100%", "a_b", "ß", "ﬀ", "é", "e\u0301", "İ"
-ODD = "😀", "～", "\n", "\t a", "\0", "\u00a0", "12", " +12 ", "-9223372036854775808", "9223372036854775808", "1e5", ".5"
-NUMERALS = "1.", ".", "+", "1e", "NaN", "Infinity", "1d", "0x10", "１２", "1_000", "1,5", "1e400", "-1e-400", "true", "12\u00a0"
+WORDS = (
+    "",
+    " ",
+    "a",
+    "A",
+    "it's",
+    'say "a"',
+    "back\\slash",
+    "\\",
+    "%",
+    "_",
+    "100%",
+    "a_b",
+    "ß",
+    "ﬀ",
+    "é",
+    "e\u0301",
+    "İ",
+)
+ODD = (
+    "😀",
+    "～",
+    "\n",
+    "\t a",
+    "\0",
+    "\u00a0",
+    "12",
+    " +12 ",
+    "-9223372036854775808",
+    "9223372036854775808",
+    "1e5",
+    ".5",
+)
+NUMERALS = (
+    "1.",
+    ".",
+    "+",
+    "1e",
+    "NaN",
+    "Infinity",
+    "1d",
+    "0x10",
+    "１２",
+    "1_000",
+    "1,5",
+    "1e400",
+    "-1e-400",
+    "true",
+    "12\u00a0",
+)
 VALUES: dict[str, tuple[pl.DataType, Sequence[Any]]] = {
     "tiny": (pl.Int8(), (-128, -1, 0, 1, 127)),
     "small": (pl.Int16(), (-32768, 0, 7, 32767)),
     "j": (pl.Int32(), (-(2**31), -7, 0, 3, 2**31 - 1)),
     "i": (pl.Int64(), (-(2**63), -(2**53) - 1, -7, 0, 1, 3, 2**31, 2**53 + 1, 2**63 - 1)),
-    "h": (pl.Float32(), (0.0, -0.0, 0.5, -1.25, 0.10000000149011612, 16777216.0, 3.4028234663852886e38, NAN, INF, -INF)),
-    "f": (pl.Float64(), (0.0, -0.0, 1.0, -2.5, 0.1, 5e-324, 1e300, -1e300, 2.0**31, 2.0**53, 2.0**63, -(2.0**63), NAN, INF, -INF)),
+    "h": (
+        pl.Float32(),
+        (0.0, -0.0, 0.5, -1.25, 0.10000000149011612, 16777216.0, 3.4028234663852886e38, NAN, INF, -INF),
+    ),
+    "f": (
+        pl.Float64(),
+        (0.0, -0.0, 1.0, -2.5, 0.1, 5e-324, 1e300, -1e300, 2.0**31, 2.0**53, 2.0**63, -(2.0**63), NAN, INF, -INF),
+    ),
     "g": (pl.Float64(), (0.0, -0.0, 1.0, -1.0, 0.5, 1e-300, 2.0**63, NAN, INF, -INF)),
     "d": (pl.Decimal(10, 2), tuple(map(Decimal, ("0.00", "-0.01", "1.50", "19.99", "99999999.99", "-99999999.99")))),
-    "e": (pl.Decimal(38, 6), tuple(map(Decimal, ("0", "-1.500000", "19.990000", "9" * 32 + ".999999", "-" + "9" * 32)))),
+    "e": (
+        pl.Decimal(38, 6),
+        tuple(map(Decimal, ("0", "-1.500000", "19.990000", "9" * 32 + ".999999", "-" + "9" * 32))),
+    ),
     "s": (pl.String(), (*WORDS, *ODD, *NUMERALS)),
     "t": (pl.String(), (*WORDS, *ODD)),
     "b": (pl.Boolean(), (True, False)),
@@ -102,3 +158,57 @@ def rows(draw: random.Random, count: int) -> list[Row]:
             row[name] = values[place] if place < len(values) else draw.choice((None, *values))
         found.append(row)
     return found
+
+
+def on_spark(spark: Any, expressions: Sequence[Expression], rows: list[Row]) -> list[pl.Series]:
+    from windrow.spark.types import struct
+
+    frame = spark.createDataFrame(pl.DataFrame(rows, schema=SCHEMA).to_arrow(), struct(SCHEMA))
+    texts = [f"{expression.spark(SCHEMA)} AS v{place}" for place, expression in enumerate(expressions)]
+    return pl.DataFrame(pl.from_arrow(frame.selectExpr(*texts).toArrow())).get_columns()
+
+
+@pytest.fixture
+def far_away(spark: Any) -> Iterator[Any]:
+    """Spark in another time zone, which must not matter."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+def check(spark: Any, expressions: list[Expression], extreme: list[Row]) -> None:
+    for expression, found in zip(expressions, on_spark(spark, expressions, extreme), strict=True):
+        for row, one, other in zip(extreme, found, in_polars(expression, extreme, SCHEMA), strict=True):
+            given = {name: row[name] for name in expression.columns}
+            assert same(one, other), f"{expression.text} of {given}: {one!r} on Spark, {other!r} in Polars"
+        dtype = expression.dtype(SCHEMA)
+        if not isinstance(dtype, pl.Datetime):  # which comes back in the session's time zone
+            assert found.dtype == dtype, expression.text
+
+
+def test_extreme_values(far_away: Any, seed: int) -> None:
+    extreme = rows(random.Random(seed), 80)
+    expressions = [parse(text) for text in texts()]
+    assert [one.text for one in expressions if overflows(one, extreme)] == []
+    for expression in expressions:
+        compare(expression, extreme, in_polars(expression, extreme, SCHEMA))
+    check(far_away, expressions, extreme)
+
+
+def test_random_expressions(far_away: Any, seed: int) -> None:
+    """Those of the ordinary grammar; what leaves 64 bits in some row is left out, because Spark raises there."""
+    draw = random.Random(seed)
+    extreme = rows(draw, 80)
+    grown = [parse(grow(draw, kind, 2)) for _ in range(120) for kind in "nsb"]
+    expressions = [one for one in dict.fromkeys(grown) if not overflows(one, extreme)]
+    assert len(expressions) > 150
+    check(far_away, expressions, extreme)
+
+
+def test_a_minus_before_a_long_decimal_keeps_its_digits(spark: Any) -> None:
+    """Spark's own rounds to 34 digits, or raises."""
+    value = Decimal("9" * 32 + ".999999")
+    expressions = [parse("-e"), parse("abs(e)"), parse("abs(-e)")]
+    found = on_spark(spark, expressions, [rows(random.Random(0), 1)[0] | {"e": value}])
+    assert [one[0] for one in found] == [value.copy_negate(), value, value]

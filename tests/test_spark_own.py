@@ -46,7 +46,9 @@ def events(seed: int, count: int = 600) -> pl.DataFrame:
             }
         )
     draw.shuffle(rows)
-    return pl.DataFrame(rows, schema={"ts": pl.Datetime("us", "UTC"), "k": pl.String(), "i": pl.Int64(), "x": pl.Float64()})
+    return pl.DataFrame(
+        rows, schema={"ts": pl.Datetime("us", "UTC"), "k": pl.String(), "i": pl.Int64(), "x": pl.Float64()}
+    )
 
 
 def queries() -> list[wr.Query]:

@@ -121,7 +121,7 @@ def _own(queries: Iterable[Query]) -> tuple[type, ...]:
                 monoid: Any = FUNCTIONS[one.function].monoid
                 if monoid is not None:
                     found[monoid] = None
-    return tuple(kind for kind in found if not kind.__module__.startswith("windrow."))
+    return tuple(kind for kind in found if kind.__module__ not in ("windrow.windows", "windrow.ordered"))
 
 
 def _parts(asked: Aggregate) -> Iterable[Aggregate]:

@@ -35,7 +35,7 @@ from windrow.spark.chunks import from_bytes, to_bytes
 from windrow.spark.jobs import Job
 from windrow.spark.payloads import Gathered, Slicer
 from windrow.spark.session import check_streaming
-from windrow.spark.types import struct, to_arrow
+from windrow.spark.types import mapped, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
 SHIFT = 2**52  # milliseconds: Spark's watermark begins in 1970, so that an integer measure is moved up by this
@@ -54,7 +54,7 @@ def windows(df: DataFrame, job: Job, buckets: int, name: str) -> DataFrame:
     def slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from payloads.rows(sliced(events_of(batches, job), job, buckets), {})
 
-    return answered(events.mapInArrow(slices, payloads.ROW), job, buckets, name)
+    return answered(mapped(events, slices, payloads.ROW), job, buckets, name)
 
 
 def check(job: Job) -> None:
