@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spark_cases import results, told
-from test_transcripts import TRANSCRIPTS
 
 import windrow as wr
+from spark_cases import results, told
+from test_transcripts import TRANSCRIPTS
 from windrow.testing import differences
 from windrow.testing.strategies import Row, query_sets, tables
 from windrow.testing.strategies import frame as table_of

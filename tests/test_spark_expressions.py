@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import polars as pl
 import pytest
-from test_expressions import Row, compare, grow, in_polars, overflows, same
 
+from test_expressions import Row, compare, grow, in_polars, overflows, same
 from windrow.expressions import Expression, parse
 
 pytestmark = pytest.mark.spark
@@ -106,47 +106,52 @@ VALUES: dict[str, tuple[pl.DataType, Sequence[Any]]] = {
 SCHEMA = {name: dtype for name, (dtype, _) in VALUES.items()}
 
 TEXTS = """
-tiny | small | j | i | h | f | d | e | s | b | ts | n | day
-tiny + small | tiny * small | -tiny | abs(small) | tiny / small | tiny % 7 | small % tiny | j + tiny * 2
-tiny = small | tiny < j | small >= i | i = f | i < f | i <=> j | tiny = 1.5 | j IN (3, -7, NULL) | i IN (9223372036854775807)
-i = 9223372036854775807 | i > -9223372036854775807 | i BETWEEN -7 AND 9223372036854775807 | i <> 2147483648 | tiny > 1000
-i % 3 | i % -3 | i % 9223372036854775807 | i % j | j % tiny | i / 3 | i / j | i / f | f / i | nullif(i, j) | coalesce(i, j, tiny)
-greatest(i, j, small) | least(i, tiny) | greatest(i, f) | least(h, i) | greatest(f, g, h) | least(f, g) | if(b, i, tiny)
-CAST(i AS INT) | CAST(i AS FLOAT) | CAST(i AS DOUBLE) | CAST(i AS STRING) | CAST(tiny AS STRING) | CAST(i AS BOOLEAN)
-CAST(f AS BIGINT) | CAST(f AS INT) | CAST(f AS FLOAT) | CAST(h AS DOUBLE) | CAST(h AS BIGINT) | CAST(h AS INT) | CAST(f AS BOOLEAN)
-CAST(d AS BIGINT) | CAST(d AS INT) | CAST(e AS BIGINT) | CAST(e AS INT) | CAST(e AS DOUBLE) | CAST(d AS FLOAT) | CAST(d AS BOOLEAN)
-CAST(s AS BIGINT) | CAST(s AS INT) | CAST(s AS DOUBLE) | CAST(s AS FLOAT) | CAST(b AS STRING) | CAST(b AS BIGINT) | CAST(b AS FLOAT)
-floor(f) | ceil(f) | floor(h) | ceil(d) | floor(d) | ceil(e) | floor(i) | ceil(tiny) | floor(f / g) | ceil(f * g)
-f + g | f - g | f * g | f / g | -f | abs(f) | h * h | h + f | h = f | f = g | f < g | f <=> g | f <> g | f >= g | nullif(f, g)
-f IN (0, 1.0, NULL) | f NOT IN (2.5) | f BETWEEN g AND h | isnan(f) | isnan(h) | isnan(f - g) | CASE f WHEN g THEN 1 ELSE 2 END
-sqrt(f) | exp(f) | ln(f) | ln(h) | log10(f) | log2(f) | log(3, f) | log(0.5, f) | power(f, g) | power(f, 2) | power(f, 0.5) | power(f, -1)
-power(2, g) | power(-1, g) | power(1, g) | power(f, 0) | power(0, g) | power(h, i)
+tiny | small | j | i | h | f | d | e | s | b | ts | n | day | tiny + small | tiny * small | -tiny | abs(small)
+tiny / small | tiny % 7 | small % tiny | j + tiny * 2 | tiny = small | tiny < j | small >= i | i = f | i < f
+i <=> j | tiny = 1.5 | j IN (3, -7, NULL) | i IN (9223372036854775807) | i = 9223372036854775807
+i > -9223372036854775807 | i BETWEEN -7 AND 9223372036854775807 | i <> 2147483648 | tiny > 1000 | i % 3 | i % -3
+i % 9223372036854775807 | i % j | j % tiny | i / 3 | i / j | i / f | f / i | nullif(i, j) | coalesce(i, j, tiny)
+greatest(i, j, small) | least(i, tiny) | greatest(i, f) | least(h, i) | greatest(f, g, h) | least(f, g)
+if(b, i, tiny) | CAST(i AS INT) | CAST(i AS FLOAT) | CAST(i AS DOUBLE) | CAST(i AS STRING)
+CAST(tiny AS STRING) | CAST(i AS BOOLEAN) | CAST(f AS BIGINT) | CAST(f AS INT) | CAST(f AS FLOAT)
+CAST(h AS DOUBLE) | CAST(h AS BIGINT) | CAST(h AS INT) | CAST(f AS BOOLEAN) | CAST(d AS BIGINT) | CAST(d AS INT)
+CAST(e AS BIGINT) | CAST(e AS INT) | CAST(e AS DOUBLE) | CAST(d AS FLOAT) | CAST(d AS BOOLEAN)
+CAST(s AS BIGINT) | CAST(s AS INT) | CAST(s AS DOUBLE) | CAST(s AS FLOAT) | CAST(b AS STRING)
+CAST(b AS BIGINT) | CAST(b AS FLOAT) | floor(f) | ceil(f) | floor(h) | ceil(d) | floor(d) | ceil(e) | floor(i)
+ceil(tiny) | floor(f / g) | ceil(f * g) | f + g | f - g | f * g | f / g | -f | abs(f) | h * h | h + f | h = f
+f = g | f < g | f <=> g | f <> g | f >= g | nullif(f, g) | f IN (0, 1.0, NULL) | f NOT IN (2.5)
+f BETWEEN g AND h | isnan(f) | isnan(h) | isnan(f - g) | CASE f WHEN g THEN 1 ELSE 2 END | sqrt(f) | exp(f)
+ln(f) | ln(h) | log10(f) | log2(f) | log(3, f) | log(0.5, f) | power(f, g) | power(f, 2) | power(f, 0.5)
+power(f, -1) | power(2, g) | power(-1, g) | power(1, g) | power(f, 0) | power(0, g) | power(h, i)
 sin(f / 1e300) | sin(g) | cos(g) | tan(g) | asin(g) | acos(g) | atan(f) | radians(f) | degrees(f) | degrees(g)
-d + d | d - 1 | d * d | d * tiny | d / 3 | d + f | d = e | d < e | d <> 19.99 | d = 19.99 | d IN (1.5, 19.99) | d IN (0, 1) | -d | abs(d)
-d > i | e >= i | e = j | d BETWEEN -1 AND e | coalesce(d, e) | greatest(d, e) | least(d, 0) | nullif(d, 0) | if(b, d, 0) | e / d | -e
-d * 9223372036854775807 | d + i | d * i | CASE WHEN b THEN d WHEN c THEN tiny ELSE e END | d = NULL | d <=> NULL
-s = t | s < t | s >= t | s <=> t | s <> 'it\\'s' | s = 'back\\\\slash' | s = 'say "a"' | s = '😀' | s < '～' | s IN ('', 'İ', '\\\\', NULL)
-lower(t) | upper(s) = 'A' | length(s) | trim(s) | concat(s, '\\'', t) | s || '\\\\' || t | startswith(s, t) | endswith(s, t) | contains(s, t)
-substring(s, 1) | substring(s, 0) | substring(s, 2, 2) | substring(s, -1) | substring(s, -2, 1) | substring(s, -30, 29) | substring(s, 100)
-substring(s, 2147483647) | substring(s, -2147483648, 5) | substring(s, 1, 0) | substring(s, 1, 2147483647)
-s LIKE '%' | s LIKE '_' | s LIKE '%\\\\%%' | s LIKE '\\\\_' | s LIKE 'a\\\\_b' | s LIKE '%\\\\\\\\%' | s LIKE '%😀' | s LIKE '' | s LIKE '%.%'
-s LIKE '.' | s LIKE '[a]' | s LIKE '%\\n%' | s LIKE '%it\\'s%' | s NOT LIKE 'A' | s LIKE '%_a'
-coalesce(s, 'x\\ty') | nullif(s, t) | greatest(s, t, 'm') | least(s, t) | if(b, s, NULL) | CASE s WHEN 'a' THEN t WHEN '' THEN 'none' END
-b = c | b < c | b <=> c | b IS TRUE | b IS NOT TRUE | b IS FALSE | NOT b | b AND c | b OR c | b IN (TRUE) | b AND NULL | b OR NULL | b = NULL
-ts = tz | ts < tz | ts <=> tz | ts >= '1970-01-01' | ts > '1969-12-31 23:59:59.999998' | ts = '2024-02-29T12:34:56.789012Z'
-ts < '9998-12-31 23:59:59.999999' | ts IN (TIMESTAMP '1970-01-01 00:00:00') | ts BETWEEN '1583-01-01' AND tz | ts > '2024-02-29 12:34+02:00'
-greatest(ts, tz) | least(ts, TIMESTAMP '1970-01-01') | coalesce(ts, tz) | nullif(ts, tz) | if(b, ts, tz) | ts IS NULL
-hour(ts) | minute(ts) | dayofweek(ts) | hour(n) | minute(n) | dayofweek(n) | n = '1970-01-01' | n < '2024-02-29 12:34:56.789012'
-n > '1583-01-01 00:00:00' | greatest(n, n) | coalesce(n, n) | n IS NOT NULL | n BETWEEN '1969-12-31' AND '1970-01-01' | n <=> n
-day = day | day <=> day | coalesce(day, day) | greatest(day, day) | day IS NULL
-NULL <=> i | coalesce(NULL, f) | if(NULL, i, j) | CASE WHEN NULL THEN 1 ELSE i END | TRUE AND b | 1 = 1 | 'a' < 'b' | 0.1 + 0.2 | -5 % 3
+d + d | d - 1 | d * d | d * tiny | d / 3 | d + f | d = e | d < e | d <> 19.99 | d = 19.99 | d IN (1.5, 19.99)
+d IN (0, 1) | -d | abs(d) | d > i | e >= i | e = j | d BETWEEN -1 AND e | coalesce(d, e) | greatest(d, e)
+least(d, 0) | nullif(d, 0) | if(b, d, 0) | e / d | -e | d * 9223372036854775807 | d + i | d * i
+CASE WHEN b THEN d WHEN c THEN tiny ELSE e END | d = NULL | d <=> NULL | s = t | s < t | s >= t | s <=> t
+s <> 'it\\'s' | s = 'back\\\\slash' | s = 'say "a"' | s = '😀' | s < '～' | s IN ('', 'İ', '\\\\', NULL)
+lower(t) | upper(s) = 'A' | length(s) | trim(s) | concat(s, '\\'', t) | s || '\\\\' || t | startswith(s, t)
+endswith(s, t) | contains(s, t) | substring(s, 1) | substring(s, 0) | substring(s, 2, 2) | substring(s, -1)
+substring(s, -2, 1) | substring(s, -30, 29) | substring(s, 100) | substring(s, 2147483647)
+substring(s, -2147483648, 5) | substring(s, 1, 0) | substring(s, 1, 2147483647) | s LIKE '%' | s LIKE '_'
+s LIKE '%\\\\%%' | s LIKE '\\\\_' | s LIKE 'a\\\\_b' | s LIKE '%\\\\\\\\%' | s LIKE '%😀' | s LIKE ''
+s LIKE '%.%' | s LIKE '.' | s LIKE '[a]' | s LIKE '%\\n%' | s LIKE '%it\\'s%' | s NOT LIKE 'A' | s LIKE '%_a'
+coalesce(s, 'x\\ty') | nullif(s, t) | greatest(s, t, 'm') | least(s, t) | if(b, s, NULL)
+CASE s WHEN 'a' THEN t WHEN '' THEN 'none' END | b = c | b < c | b <=> c | b IS TRUE | b IS NOT TRUE
+b IS FALSE | NOT b | b AND c | b OR c | b IN (TRUE) | b AND NULL | b OR NULL | b = NULL | ts = tz | ts < tz
+ts <=> tz | ts >= '1970-01-01' | ts > '1969-12-31 23:59:59.999998' | ts = '2024-02-29T12:34:56.789012Z'
+ts < '9998-12-31 23:59:59.999999' | ts IN (TIMESTAMP '1970-01-01 00:00:00') | ts BETWEEN '1583-01-01' AND tz
+ts > '2024-02-29 12:34+02:00' | greatest(ts, tz) | least(ts, TIMESTAMP '1970-01-01') | coalesce(ts, tz)
+nullif(ts, tz) | if(b, ts, tz) | ts IS NULL | hour(ts) | minute(ts) | dayofweek(ts) | hour(n) | minute(n)
+dayofweek(n) | n = '1970-01-01' | n < '2024-02-29 12:34:56.789012' | n > '1583-01-01 00:00:00' | greatest(n, n)
+coalesce(n, n) | n IS NOT NULL | n BETWEEN '1969-12-31' AND '1970-01-01' | n <=> n | day = day | day <=> day
+coalesce(day, day) | greatest(day, day) | day IS NULL | NULL <=> i | coalesce(NULL, f) | if(NULL, i, j)
+CASE WHEN NULL THEN 1 ELSE i END | TRUE AND b | 1 = 1 | 'a' < 'b' | 0.1 + 0.2 | -5 % 3
 """
 
 
 def texts() -> Iterator[str]:
     for line in TEXTS.strip().splitlines():
-        for text in line.split(" | "):
-            yield text
+        yield from line.split(" | ")
 
 
 def rows(draw: random.Random, count: int) -> list[Row]:

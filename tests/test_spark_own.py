@@ -8,9 +8,9 @@ from typing import Any
 
 import polars as pl
 import pytest
-from spark_cases import results
 
 import windrow as wr
+from spark_cases import results
 from windrow.testing import differences
 
 pytestmark = pytest.mark.spark

@@ -7,16 +7,14 @@ results are those of one batch that holds them all.
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from spark_cases import Source, closed, run
 
 import windrow as wr
+from spark_cases import Source, closed, run
 from windrow.testing import differences
 from windrow.testing.strategies import KINDS, NAMES, Row, batches, queries
 from windrow.testing.strategies import frame as table_of
