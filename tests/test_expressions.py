@@ -665,23 +665,17 @@ def test_specified_texts_on_random_rows(text: str, rows: list[Row]) -> None:
 # --- Spark --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    sql = pytest.importorskip("pyspark.sql")
-    running = sql.SparkSession.getActiveSession()
-    builder = sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    session = running or builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
-    zone = session.conf.get("spark.sql.session.timeZone")
-    session.conf.set("spark.sql.session.timeZone", "America/New_York")  # must not matter
-    yield session
-    if running:
-        session.conf.set("spark.sql.session.timeZone", zone)
-    else:
-        session.stop()
+@pytest.fixture
+def far_away(spark: Any) -> Iterator[Any]:
+    """Spark in another time zone, which must not matter."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", zone)
 
 
 @pytest.mark.spark
-def test_spark_means_the_same(spark: Any, seed: int) -> None:
+def test_spark_means_the_same(far_away: Any, seed: int) -> None:
     """Every specified text and many random ones, over all rows, as the columns of one select."""
     draw = random.Random(seed)
     rows = [values for _, values, _ in SPECIFICATION] + [random_row(draw) for _ in range(60)]
@@ -690,7 +684,7 @@ def test_spark_means_the_same(spark: Any, seed: int) -> None:
     expressions = [e for e in expressions if not overflows(e, rows)]
     assert len(expressions) > len(TEXTS)
     table = pl.DataFrame(rows, schema=SCHEMA).to_arrow()
-    frame = spark.createDataFrame(table)
+    frame = far_away.createDataFrame(table)
     texts = [f"{expression.spark(SCHEMA)} AS v{n}" for n, expression in enumerate(expressions)]
     result = pl.from_arrow(frame.selectExpr(*texts).toArrow())
     assert isinstance(result, pl.DataFrame)

@@ -21,21 +21,7 @@ class EngineRuntime:
     """The engine as a runtime: rows in a DataFrame with the transcript's types, results as rows."""
 
     def __init__(self, transcript: Transcript) -> None:
-        kinds: dict[str, Any] = {
-            "int": pl.Int64,
-            "float": pl.Float64,
-            "bool": pl.Boolean,
-            "string": pl.String,
-            "timestamp": pl.Datetime("us"),
-            "timestamp_utc": pl.Datetime("us", "UTC"),
-        }
-        self._schema = {}
-        for column, kind in transcript.types.items():
-            if kind.startswith("decimal"):
-                precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
-                self._schema[column] = pl.Decimal(int(precision), int(scale))
-            else:
-                self._schema[column] = kinds[kind]
+        self._schema = transcript.schema
         self.engine = Engine(transcript.queries, **transcript.options)
 
     def push(self, rows: list[Any]) -> list[dict[str, Any]]:

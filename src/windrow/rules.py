@@ -177,6 +177,11 @@ def _remainder(left: Term, right: Term) -> Term:
 
 def _signed(name: str, term: Term) -> Term:
     term = convert(term, _number_type(name, term))
+    if isinstance(term.dtype, pl.Decimal) and term.dtype.precision > 34:  # Spark rounds a minus to 34 digits
+        minus = f"CAST((0BD - {term.spark}) AS {spark_type(term.dtype)})"
+        if name == "ABS":
+            return Term(term.dtype, term.polars.abs(), f"GREATEST({term.spark}, {minus})")
+        return Term(term.dtype, -term.polars, minus)
     if name == "ABS":
         return Term(term.dtype, term.polars.abs(), f"ABS({term.spark})")
     if isinstance(term.value, (int, float)):

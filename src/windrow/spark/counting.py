@@ -21,7 +21,7 @@ from functools import reduce
 
 import numpy as np
 import polars as pl
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from windrow.aggregates import count, max, min
@@ -152,7 +152,7 @@ def with_bounds(results: DataFrame, job: Job, partial: bool) -> DataFrame:
     return kept.select(*columns)
 
 
-def _bound(name: str, kind: str) -> F.Column:
+def _bound(name: str, kind: str) -> Column:
     column = quoted(name)
     if kind == "timestamp":
         return F.expr(f"TIMESTAMP_MICROS({column})")

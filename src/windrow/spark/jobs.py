@@ -111,7 +111,8 @@ def job_of(
     if not ties:
         return job
     needed = job.bound.binding.needed
-    others = sorted(name for name, dtype in needed.items() if not dtype.is_nested() and name not in (*order_by, time))
+    known = {*order_by, *([time] if planned.measures == [time] else [])}
+    others = sorted(name for name, dtype in needed.items() if not dtype.is_nested() and name not in known)
     return replace(job, order_by=(*order_by, *others))
 
 
@@ -125,7 +126,7 @@ def own_classes(queries: Iterable[Query]) -> tuple[type, ...]:
                 monoid: Any = FUNCTIONS[one.function].monoid
                 if monoid is not None:
                     found[monoid] = None
-    return tuple(kind for kind in found if not kind.__module__.startswith("windrow."))
+    return tuple(kind for kind in found if kind.__module__ not in ("windrow.windows", "windrow.ordered"))
 
 
 def _parts(asked: Aggregate) -> Iterable[Aggregate]:

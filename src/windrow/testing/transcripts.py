@@ -29,6 +29,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol
 
+import polars as pl
 import yaml
 
 from windrow.aggregates import Aggregate
@@ -49,6 +50,14 @@ WINDOWS: dict[str, Callable[..., Window]] = {
     "punctuated": punctuated,
     "frames": frames,
     "latest": latest,
+}
+_POLARS: dict[str, pl.DataType] = {
+    "int": pl.Int64(),
+    "float": pl.Float64(),
+    "bool": pl.Boolean(),
+    "string": pl.String(),
+    "timestamp": pl.Datetime("us"),
+    "timestamp_utc": pl.Datetime("us", "UTC"),
 }
 _OPTIONS = ("time", "lateness", "updates", "order_by", "bad_events")
 _ACTIONS = ("input", "watermark", "add", "remove", "finish")
@@ -91,6 +100,18 @@ class Transcript:
         """Those of the beginning and those that are added; of two with one name the later one."""
         added = [step.value for step in self.steps if step.action == "add"]
         return tuple({query.name: query for query in [*self.queries, *added]}.values())
+
+    @property
+    def schema(self) -> dict[str, pl.DataType]:
+        """The types of its columns in a frame."""
+        found: dict[str, pl.DataType] = {}
+        for column, kind in self.types.items():
+            if kind.startswith("decimal"):
+                precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
+                found[column] = pl.Decimal(int(precision), int(scale))
+            else:
+                found[column] = _POLARS[kind]
+        return found
 
     @property
     def needs(self) -> frozenset[str]:
