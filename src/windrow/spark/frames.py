@@ -49,6 +49,8 @@ def windows(
         sliced = job_of_slices(df, asked, time, lateness=lateness, updates=updates, order_by=by)
         if df.isStreaming:
             raise NotImplementedError
+        if updates is not None:
+            raise ValueError("updates is for a streaming DataFrame: a whole one has no late events")
         return batch.assembled(df.select("bucket", "payload"), sliced, partial, fingerprint(sliced))
     if time is None:
         raise QueryError("name a time column; only slices know theirs")

@@ -296,7 +296,7 @@ def nodes(
         format=format,
         columns=columns.json() if isinstance(columns, t.StructType) else columns,
         node_column=node_column,
-        buckets=buckets,
+        buckets=buckets or max(8, int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)),
         idle=None if idle is None else f"{duration(idle, 'idle').units} us",
         maxFilesPerTrigger=max_files,
         maxRowsPerTrigger=max_rows,
