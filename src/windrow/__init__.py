@@ -1,5 +1,7 @@
 """windrow: many window queries over event streams, answered in one pass."""
 
+from typing import TYPE_CHECKING, Any
+
 from windrow.aggregates import (
     Aggregate,
     approx_distinct,
@@ -38,9 +40,11 @@ from windrow.monoids import Monoid
 from windrow.ordered import Cuts, DataDrivenWindow, OrderedEvents, counting, frames, latest, punctuated
 from windrow.plan import Plan, Rates, plan
 from windrow.query import Query, QueryError
-from windrow.results import results_of
-from windrow.tables import windows
+from windrow.tables import results_of, windows
 from windrow.windows import ContextFreeWindow, cumulating, session, sliding, tumbling
+
+if TYPE_CHECKING:
+    from windrow.spark.book import QueryBook
 
 __version__ = "0.1.0"
 
@@ -82,6 +86,7 @@ __all__ = [
     "Rates",
     "plan",
     "Query",
+    "QueryBook",
     "QueryError",
     "results_of",
     "windows",
@@ -98,3 +103,12 @@ __all__ = [
     "sliding",
     "tumbling",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs Spark, once it is asked for."""
+    if name == "QueryBook":
+        from windrow.spark.book import QueryBook
+
+        return QueryBook
+    raise AttributeError(f"module 'windrow' has no attribute {name!r}")

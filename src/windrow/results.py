@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from windrow.assembly import lost_column
-from windrow.frames import as_given, empty_frame, join_keys, to_polars
+from windrow.frames import empty_frame, join_keys
 from windrow.ordered import Counting
 from windrow.plan import Held
 from windrow.query import Query, QueryError
@@ -225,25 +225,10 @@ def _as(bound: pl.Series, dtype: pl.DataType) -> pl.Series:
     return bound.cast(dtype) if dtype != pl.Int64() else bound
 
 
-def results_of(results: Any, query: str | Query) -> Any:
-    """One query's rows and its own columns, of a Polars, Arrow or pandas result.
-
-    A column that is null in all of the query's rows is left out when only the name is given; with the `Query` itself,
-    its columns are known.
-    """
-    frame = to_polars(results)
-    name = query.name if isinstance(query, Query) else query
-    rows = frame.filter(pl.col("query") == name)
-    if isinstance(query, Query):
-        own = ["query", *query.by, "window_start", "window_end", "revision"]
-        own += [column for column in ("retracted",) if column in frame.columns]
-        if isinstance(query.window, Counting):
-            own.insert(own.index("revision"), "position")
-        own += [asked.name for asked in query.aggregates]
-    else:
-        if not rows.height and frame.height:
-            raise KeyError(f"there are no results of a query called {name!r}")
-        own = [
-            column for column in frame.columns if column in RESULT_COLUMNS or rows[column].null_count() < rows.height
-        ]
-    return as_given(rows.select(own), results)
+def own_columns(query: Query, columns: Sequence[str]) -> list[str]:
+    """The columns of a query's own results, among those of all."""
+    own = ["query", *query.by, "window_start", "window_end", "revision"]
+    own += [column for column in ("retracted",) if column in columns]
+    if isinstance(query.window, Counting):
+        own.insert(own.index("revision"), "position")
+    return own + [asked.name for asked in query.aggregates]

@@ -1,20 +1,26 @@
-"""Whole tables: the same queries over events that are all there."""
+"""Whole tables: the same queries over events that are all there, in one process or on Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import polars as pl
 
 from windrow.binding import ARRIVAL
 from windrow.engine import Engine
 from windrow.frames import as_given, to_polars
 from windrow.measures import Lengths
 from windrow.query import Query, QueryError
+from windrow.results import RESULT_COLUMNS, own_columns
+
+if TYPE_CHECKING:
+    from windrow.spark.book import QueryBook
 
 
 def windows(
     data: Any,
-    queries: Query | Iterable[Query],
+    queries: Query | Iterable[Query] | QueryBook,
     time: str | None = None,
     *,
     lateness: Lengths = 0,
@@ -23,12 +29,13 @@ def windows(
     partial: bool = False,
     **options: Any,
 ) -> Any:
-    """Answer queries over a whole table; takes and returns a Polars frame, an Arrow table or a pandas frame.
+    """Answer queries; takes and returns a Polars frame, an Arrow table, a pandas frame or a Spark DataFrame.
 
     A whole table has no late events; `lateness` only says how far apart repeats may be for `distinct_on`. With
-    `partial`, counting and punctuated windows that the table's end leaves open are answered too.
+    `partial`, counting and punctuated windows that the table's end leaves open are answered too. A streaming DataFrame
+    takes `updates`, `buckets` and `metrics` besides, and a `QueryBook` for queries (see `spark.frames.windows`).
     """
-    if type(data).__module__.startswith("pyspark."):
+    if _is_spark(data):
         from windrow.spark import frames
 
         return frames.windows(
@@ -38,6 +45,8 @@ def windows(
         raise TypeError(f"{next(iter(options))!r} is for a Spark DataFrame, and this is {type(data).__name__}")
     if time is None:
         raise TypeError("windows() needs the name of the time column; only slices on Spark know theirs")
+    if not isinstance(queries, Query | Iterable):
+        raise TypeError(f"expected queries, not {queries!r}")
     asked = [queries] if isinstance(queries, Query) else list(queries)
     if any((query.time or time) == ARRIVAL for query in asked):
         raise QueryError("a whole table has no arrival times; name a time column")
@@ -55,3 +64,31 @@ def windows(
             f"{name} does not fit into 64 bits in {lost} windows; cast its input to a double or a decimal"
         )
     return as_given(results, data)
+
+
+def results_of(results: Any, query: str | Query) -> Any:
+    """One query's rows and its own columns, of a Polars, Arrow, pandas or Spark result.
+
+    A column that is null in all of the query's rows is left out when only the name is given; with the `Query` itself,
+    its columns are known.
+    """
+    if _is_spark(results):
+        from windrow.spark import frames
+
+        return frames.results_of(results, query)
+    frame = to_polars(results)
+    name = query.name if isinstance(query, Query) else query
+    rows = frame.filter(pl.col("query") == name)
+    if isinstance(query, Query):
+        own = own_columns(query, frame.columns)
+    else:
+        if not rows.height and frame.height:
+            raise KeyError(f"there are no results of a query called {name!r}")
+        own = [
+            column for column in frame.columns if column in RESULT_COLUMNS or rows[column].null_count() < rows.height
+        ]
+    return as_given(rows.select(own), results)
+
+
+def _is_spark(data: Any) -> bool:
+    return type(data).__module__.startswith("pyspark.")

@@ -1,7 +1,8 @@
 """windrow on Spark."""
 
+from windrow.spark.frames import explain
 from windrow.spark.generator import Generator
 from windrow.spark.session import session
 from windrow.spark.source import nodes, register
 
-__all__ = ["Generator", "nodes", "register", "session"]
+__all__ = ["Generator", "explain", "nodes", "register", "session"]

@@ -34,6 +34,7 @@ from windrow.spark.jobs import Job, time_columns
 from windrow.spark.lifting import lift
 from windrow.spark.origins import check
 from windrow.spark.payloads import Gathered, Slicer, Tables
+from windrow.spark.session import shuffle_partitions
 from windrow.spark.shipping import mapped
 from windrow.spark.slicing import Cut, cut_of, slices
 from windrow.spark.types import from_arrow, struct, to_arrow
@@ -279,7 +280,7 @@ def by_kernel(df: DataFrame, job: Job, partial: bool) -> DataFrame:
 
 def buckets_of(df: DataFrame) -> int:
     """Into how many buckets keys are put: enough for every core, and so that one bucket fits into memory."""
-    return max(64, 2 * int(df.sparkSession.conf.get("spark.sql.shuffle.partitions", "200") or 200))
+    return max(64, 2 * shuffle_partitions(df.sparkSession))
 
 
 def assembled(rows: DataFrame, job: Job, partial: bool = False, plan: str | None = None) -> DataFrame:

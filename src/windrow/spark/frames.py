@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
-from windrow.binding import ARRIVAL
+from windrow.binding import ARRIVAL, quoted
 from windrow.measures import Lengths
 from windrow.plan import Rates
 from windrow.query import Query, QueryError
+from windrow.results import own_columns
 from windrow.spark import batch, streaming
 from windrow.spark.book import QueryBook
 from windrow.spark.jobs import Job, job_of
-from windrow.spark.origins import fingerprint, is_slices, job_of_slices
+from windrow.spark.origins import META, fingerprint, is_slices, job_of_slices
+from windrow.spark.session import shuffle_partitions
 from windrow.spark.types import in_spark_words, polars_columns
 
 
@@ -48,10 +52,11 @@ def windows(
         by = (order_by,) if isinstance(order_by, str) else tuple(order_by)
         sliced = job_of_slices(df, asked, time, lateness=lateness, updates=updates, order_by=by)
         if df.isStreaming:
-            raise NotImplementedError
+            return _noted(streaming.windows_of_slices(df, sliced, buckets, metrics), asked)
         if updates is not None:
             raise ValueError("updates is for a streaming DataFrame: a whole one has no late events")
-        return batch.assembled(df.select("bucket", "payload"), sliced, partial, fingerprint(sliced))
+        found = batch.assembled(df.select("bucket", "payload"), sliced, partial, fingerprint(sliced))
+        return _noted(found, asked)
     if time is None:
         raise QueryError("name a time column; only slices know theirs")
     if df.isStreaming:
@@ -81,14 +86,36 @@ def windows(
         if partial:
             raise ValueError("partial is for a whole DataFrame: a stream has no end")
         if buckets is None:
-            buckets = max(8, int(df.sparkSession.conf.get("spark.sql.shuffle.partitions", "200") or 200))
+            buckets = max(8, shuffle_partitions(df.sparkSession))
         if isinstance(queries, QueryBook):
             return streaming.windows_of_book(df, job, queries, buckets, metrics)
-        return streaming.windows(df, job, buckets, metrics)
+        return _noted(streaming.windows(df, job, buckets, metrics), asked)
     if updates is not None:
         raise ValueError("updates is for a streaming DataFrame: a whole one has no late events")
-    return batch.windows(df, job, partial)
+    return _noted(batch.windows(df, job, partial), asked)
 
 
-def is_spark(data: Any) -> bool:
-    return isinstance(data, DataFrame)
+def explain(df: DataFrame, queries: Query | Iterable[Query], time: str, **options: Any) -> str:
+    """How `windows` would answer these queries: what the JVM slices, what Python does, and why; nothing is run."""
+    asked = [queries] if isinstance(queries, Query) else list(queries)
+    try:
+        job = job_of(asked, time, polars_columns(df.schema), **options)
+    except QueryError as error:
+        raise in_spark_words(error, df.schema) from error
+    return job.bound.plan.explain() if df.isStreaming else batch.describe(job)
+
+
+def results_of(results: DataFrame, query: str | Query) -> DataFrame:
+    """One query's rows and its own columns, of a DataFrame of results."""
+    name = query.name if isinstance(query, Query) else query
+    known = json.loads(results.schema["query"].metadata.get(META, "{}"))
+    if known and name not in known:
+        raise KeyError(f"there are no results of a query called {name!r}; there are {', '.join(map(repr, known))}")
+    own = own_columns(query, results.columns) if isinstance(query, Query) else known.get(name, results.columns)
+    return results.where(F.col("query") == name).select(*(F.col(quoted(column)) for column in own))
+
+
+def _noted(results: DataFrame, queries: Iterable[Query]) -> DataFrame:
+    """Results that know which columns are whose, for `results_of`."""
+    own = {query.name: own_columns(query, results.columns) for query in queries}
+    return results.withMetadata("query", {META: json.dumps(own)})

@@ -23,6 +23,10 @@ SETTINGS = {
 }
 
 
+def shuffle_partitions(spark: SparkSession) -> int:
+    return int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)
+
+
 def check_streaming(spark: SparkSession, buckets: int) -> None:
     """Refuse a session in which a stream could not run, before it is started."""
     provider = spark.conf.get(PROVIDER, "")
@@ -31,7 +35,7 @@ def check_streaming(spark: SparkSession, buckets: int) -> None:
             f"a stream of windows keeps its state with transformWithState, which needs RocksDB: set {PROVIDER} to "
             f"{ROCKSDB} (windrow.spark.session() does)"
         )
-    partitions = int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)
+    partitions = shuffle_partitions(spark)
     if partitions > max(64, 4 * buckets):
         warnings.warn(
             f"spark.sql.shuffle.partitions is {partitions}: every micro-batch starts so many tasks for {buckets} "

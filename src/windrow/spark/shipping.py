@@ -19,11 +19,12 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-u
 
 def opened(data: bytes) -> Any:
     """What was shipped."""
+    import importlib
     import pickle
     import sys
 
     try:
-        import windrow  # noqa: F401
+        importlib.import_module("windrow")
     except ImportError as error:
         raise RuntimeError(
             f"Spark's workers run {sys.executable}, which cannot import windrow: install windrow there, or set "

@@ -35,6 +35,8 @@ from windrow.spark.book import QueryBook, read, result_columns
 from windrow.spark.buckets import INDEX, Asked, Bucket, Told
 from windrow.spark.chunks import from_bytes, to_bytes
 from windrow.spark.jobs import Job
+from windrow.spark.origins import check as check_plan
+from windrow.spark.origins import fingerprint, origin_of, watermarked
 from windrow.spark.payloads import Gathered, Slicer
 from windrow.spark.session import check_streaming
 from windrow.spark.shipping import Shipped, mapped
@@ -83,6 +85,16 @@ def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name
     retractions = job.measures[job.time].updates > 0
     columns = result_columns(book.read(), keys, job.bound.binding.measures[job.time], retractions)
     return answered(mapped(events, slices, payloads.ROW), job, columns, buckets, name)
+
+
+def windows_of_slices(df: DataFrame, job: Job, buckets: int | None, name: str) -> DataFrame:
+    """The same for slices that were made where the events are."""
+    origin = origin_of(df.schema)
+    assert origin is not None
+    if buckets not in (None, origin.buckets):
+        raise ValueError(f"these slices are in {origin.buckets} buckets, not in {buckets}; say so where they are made")
+    columns = dict(job.bound.results.empty.schema)
+    return answered(watermarked(df, job), job, columns, origin.buckets, name, fingerprint(job))
 
 
 def with_ties(df: DataFrame) -> DataFrame:
@@ -225,8 +237,8 @@ class _Store:
 class Processor(StatefulProcessor):
     """A bucket at work in `transformWithState`."""
 
-    def __init__(self, job: Job, buckets: int) -> None:
-        self._job, self._buckets = job, buckets
+    def __init__(self, job: Job, buckets: int, plan: str) -> None:
+        self._job, self._buckets, self._plan = job, buckets, plan
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
@@ -236,6 +248,7 @@ class Processor(StatefulProcessor):
         tables, asked, version = [], [Asked(entry.query) for entry in self._job.entries], -1
         for row in rows:
             header, found = unpack(row.payload)
+            check_plan(header, self._plan)
             tables.append(found)
             if header.get("version", -1) > version:
                 version, asked = header["version"], asked_of(header["queries"])
@@ -288,12 +301,14 @@ def asked_text(asked: Sequence[Asked]) -> str:
 # --- results --------------------------------------------------------------------------------------------------------
 
 
-def answered(rows: DataFrame, job: Job, columns: Mapping[str, pl.DataType], buckets: int, name: str) -> DataFrame:
+def answered(
+    rows: DataFrame, job: Job, columns: Mapping[str, pl.DataType], buckets: int, name: str, plan: str = ""
+) -> DataFrame:
     """The results of a stream of payloads, in these columns."""
     check_streaming(rows.sparkSession, buckets)
     mode = "Update" if job.measures[job.time].updates else "Append"
     said = rows.groupBy("bucket").transformWithState(
-        statefulProcessor=Shipped(Processor(job, buckets)),
+        statefulProcessor=Shipped(Processor(job, buckets, plan)),
         outputStructType=OUTPUT,
         outputMode=mode,
         timeMode="EventTime",
