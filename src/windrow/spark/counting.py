@@ -21,7 +21,7 @@ from functools import reduce
 
 import numpy as np
 import polars as pl
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from windrow.aggregates import count, max, min
@@ -81,8 +81,7 @@ def counted(df: DataFrame, job: Job, buckets: int, prepare: Prepare) -> tuple[Da
     number = F.row_number().over(Window.partitionBy(quoted(_CELL)).orderBy(*order))
     split = placed.where(F.col(quoted(_START)).isNull()).withColumn(POSITION, F.col(quoted(_BEFORE)) + number - 1)
     rows = [
-        slices(prepare(part, inner), inner, group, cut, group.needs(shared=True)[1], buckets)
-        for part in (whole, split)
+        slices(prepare(part, inner), inner, group, cut, group.needs(shared=True)[1], buckets) for part in (whole, split)
     ]
     return reduce(DataFrame.union, rows), inner
 
@@ -132,7 +131,9 @@ def _planner(grids: list[Grid], measure: str) -> Callable[[Batches], Batches]:
 def with_bounds(results: DataFrame, job: Job, partial: bool) -> DataFrame:
     """Results in positions as those of counting windows: bounds are times of events, windows begin at an event."""
     types = struct(job.bound.results.empty.schema)
-    lengths = {entry.query.name: entry.query.window.n for entry in job.entries if isinstance(entry.query.window, Counting)}
+    lengths = {
+        entry.query.name: entry.query.window.n for entry in job.entries if isinstance(entry.query.window, Counting)
+    }
     kept = results.where("window_start >= 0")
     if not partial:
         full = F.element_at(F.create_map(*(F.lit(one) for pair in lengths.items() for one in pair)), F.col("query"))
@@ -150,11 +151,11 @@ def with_bounds(results: DataFrame, job: Job, partial: bool) -> DataFrame:
     return kept.select(*columns)
 
 
-def _bound(name: str, kind: str) -> F.Column:
+def _bound(name: str, kind: str) -> Column:
     column = quoted(name)
     if kind == "timestamp":
         return F.expr(f"TIMESTAMP_MICROS({column})")
     if kind == "timestamp_ntz":
-        days = f"TIMESTAMP_NTZ'1970-01-01' + MAKE_DT_INTERVAL(0, 0, 0, {column} / 1000000.0BD)"
-        return F.expr(days)
+        seconds = f"CAST(CAST({column} AS DECIMAL(20, 0)) * 0.000001BD AS DECIMAL(18, 6))"
+        return F.expr(f"TIMESTAMP_NTZ'1970-01-01 00:00:00' + MAKE_DT_INTERVAL(0, 0, 0, {seconds})")
     return F.expr(column)
