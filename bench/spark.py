@@ -121,17 +121,10 @@ def batch(scale: float, runs: int) -> Iterator[Line]:
     before = {stage.stageId() for stage in stages()}
     ours(df, *queries)()
     new = [stage for stage in stages() if stage.stageId() not in before]
-    shuffled, read = (sum(get(stage) for stage in new) for get in (_written, _read))
-    note = f"{shuffled:,} bytes shuffled, {read:,} bytes of events read"
-    yield Line("bytes shuffled / bytes of the events", shuffled / read, most=0.01, note=note)
-
-
-def _written(stage: Any) -> int:
-    return int(stage.shuffleWriteBytes())
-
-
-def _read(stage: Any) -> int:
-    return int(stage.inputBytes())
+    shuffled = sum(int(stage.shuffleWriteBytes()) for stage in new)
+    size = sum(file.stat().st_size for file in (Path(folder().name) / f"events-{scale}").glob("*.parquet"))
+    note = f"{shuffled:,} bytes shuffled, {size:,} bytes of Parquet"
+    yield Line("bytes shuffled / bytes of the events", shuffled / size, most=0.01, note=note)
 
 
 def median(scale: float, runs: int) -> Iterator[Line]:

@@ -261,3 +261,49 @@ class TestBags:
         assert "BroadcastHashJoin" in plan
         own = frame.selectExpr("median(x)").first()[0]
         assert results.first()["median(x)"] == pytest.approx(own, rel=1e-12)
+
+
+class TestCountingOverAllEvents:
+    ASKED = (wr.count(), wr.sum("i"), wr.mean("x"), wr.min("ts"), wr.max("big"), wr.stddev("f"))
+
+    @pytest.mark.parametrize("partial", [False, True])
+    def test_any_length_and_step(self, frame: Any, events: pl.DataFrame, partial: bool) -> None:
+        queries = [
+            wr.Query("n", wr.counting(1000), self.ASKED),
+            wr.Query("overlaps", wr.counting(700, 300), self.ASKED),
+            wr.Query("samples", wr.counting(50, 900), self.ASKED),
+            wr.Query("few", wr.counting(13), self.ASKED),
+            wr.Query("more than all", wr.counting(100_000), self.ASKED),
+            wr.Query("filtered", wr.counting(100), self.ASKED, where="i > 0"),
+        ]
+        text = how(frame, *queries)
+        assert "events are put in order only in the cells that hold a cut" in text
+        assert "events, by key" not in text
+        check(frame, events, *queries, order_by=["k", "c", "x", "i", "big"], partial=partial)
+
+    def test_tied_times_and_plain_numbers(self, frame: Any, events: pl.DataFrame) -> None:
+        query = wr.Query("q", wr.counting(90), self.ASKED)
+        check(frame, events, query, time="km", order_by=["ts", "k", "c", "x", "i", "big"])
+
+    def test_local_times(self, spark: Any, events: pl.DataFrame) -> None:
+        local = events.with_columns(pl.col("ts").dt.replace_time_zone(None))
+        frame = spark.createDataFrame(events.to_arrow()).selectExpr("CAST(ts AS TIMESTAMP_NTZ) AS ts", "i")
+        check(frame, local, wr.Query("q", wr.counting(500), [wr.count(), wr.sum("i")]), order_by=["i"])
+
+    def test_events_without_a_time(self, spark: Any) -> None:
+        frame = spark.range(100).selectExpr("IF(id % 10 = 3, NULL, timestamp_micros(id)) AS ts", "id AS x")
+        query = wr.Query("q", wr.counting(30), wr.count())
+        with pytest.raises(Exception, match="10 of 100 events have no time in 'ts'"):
+            wr.windows(frame, query, "ts").toArrow()
+        assert wr.windows(frame, query, "ts", bad_events="drop").count() == 3
+
+    def test_no_events(self, spark: Any) -> None:
+        frame = spark.range(0).selectExpr("timestamp_micros(id) AS ts", "id AS x")
+        assert wr.windows(frame, wr.Query("q", wr.counting(30), wr.sum("x")), "ts", partial=True).count() == 0
+
+    def test_events_are_not_shuffled(self, spark: Any, tmp_path: Any) -> None:
+        spark.range(1000).selectExpr("timestamp_micros(id) AS ts", "id AS x").write.parquet(str(tmp_path / "e"))
+        events = spark.read.parquet(str(tmp_path / "e"))
+        plan = physical(wr.windows(events, wr.Query("q", wr.counting(300), wr.sum("x")), "ts"))
+        assert "rangepartitioning" not in plan
+        assert "BroadcastHashJoin" in plan

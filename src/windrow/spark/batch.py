@@ -23,13 +23,14 @@ from windrow.binding import InputError, quoted
 from windrow.bound import state_of
 from windrow.measures import Span
 from windrow.operators import Bag
+from windrow.ordered import Counting
 from windrow.ordered_state import OrderedState
 from windrow.plan import Entry, Group, Held
 from windrow.query import Query
 from windrow.revisions import Emitted
 from windrow.slices import unpack
 from windrow.slicing import filter_column, key_column, time_column
-from windrow.spark import payloads, quantiles
+from windrow.spark import counting, payloads, quantiles
 from windrow.spark.jobs import Job, time_columns
 from windrow.spark.lifting import lift
 from windrow.spark.origins import check
@@ -44,6 +45,9 @@ EVENTS = 1_000_000  # that are sliced at a time
 SLICES = 500_000  # that are assembled at a time, if they are of several buckets
 
 Batches = Iterator[pa.RecordBatch]
+
+
+_IN_ORDER = "events are shuffled by key and put in order, which its windows depend on"
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,12 @@ def parts_of(job: Job) -> list[Part]:
     for entry in job.entries:
         way = _way(entry, job)
         ways.setdefault((way.how, way.apart), (way, []))[1].append(entry)
+    for counted in [key for key in ways if key[0] is by_position]:
+        way, entries = ways[counted]
+        cut = counting.cut_in_positions(counting.in_positions(replace(job, entries=tuple(entries))))
+        if isinstance(cut, str):
+            ways.pop(counted)
+            ways.setdefault((in_order, ()), (Way(in_order, f"{_IN_ORDER}: {cut}"), []))[1].extend(entries)
     for sliced in [key for key in ways if key[0] is by_catalyst]:
         way, entries = ways.pop(sliced)
         stay = list(entries)
@@ -86,9 +96,10 @@ def parts_of(job: Job) -> list[Part]:
 
 def _way(entry: Entry, job: Job) -> Way:
     query = entry.query
+    if query.needs_order and (by_position := _by_position(entry, job)) is not None:
+        return by_position
     if query.needs_order:
-        why = "events are shuffled by key and put in order, which its windows depend on"
-        return Way(in_order, why, query.distinct_on)
+        return Way(in_order, _IN_ORDER, query.distinct_on)
     if query.distinct_on:
         return Way(by_kernel, "repeats are dropped first, by the Polars kernel", query.distinct_on)
     schema = job.bound.states[_group_of(query, job).identity].schema
@@ -103,6 +114,22 @@ def _way(entry: Entry, job: Job) -> Way:
         why = "sliced by Spark's own aggregates, values counted by (key, slice, value)"
         return Way(by_catalyst, why, (query.by, query.time, query.filter_first))
     return Way(by_catalyst, "sliced by Spark's own aggregates")
+
+
+def _by_position(entry: Entry, job: Job) -> Way | None:
+    """For counting windows over all events, whose functions the JVM can compute."""
+    query = entry.query
+    if not isinstance(query.window, Counting) or query.by or query.distinct_on:
+        return None
+    if entry.since != INT64_MIN or entry.until != INT64_MAX:
+        return None
+    alone = counting.in_positions(replace(job, entries=(entry,)))
+    (group,) = alone.bound.plan.groups
+    schema = alone.bound.binding.schema(group, shared=True)
+    if any(isinstance(lift(one, schema, time_column(counting.POSITION)), str) for one in group.held):
+        return None
+    why = "counted by cells of time; events are put in order only in the cells that hold a cut"
+    return Way(by_position, why, (query.time, query.filter_first))
 
 
 def _group_of(query: Query, job: Job) -> Group:
@@ -337,6 +364,12 @@ def built(emitted: Iterable[Emitted], job: Job) -> pl.DataFrame:
     return results
 
 
+def by_position(df: DataFrame, job: Job, partial: bool) -> DataFrame:
+    """Counting windows over all events, sliced by the JVM between positions."""
+    rows, inner = counting.counted(df, job, buckets_of(df), prepared)
+    return counting.with_bounds(assembled(rows, inner), job, partial)
+
+
 # --- order ----------------------------------------------------------------------------------------------------------
 
 
@@ -376,6 +409,7 @@ def _through_state(events: DataFrame, job: Job, group: Group, partial: bool) -> 
 _SHUFFLED: dict[Callable[..., DataFrame], str] = {
     by_catalyst: "slices by (key, slice), then packed by bucket of keys; no events",
     by_kernel: "slices, packed by bucket of keys; no events unless repeats are dropped, which brings them together",
+    by_position: "counts of cells, slices, and the events of the cells that hold a cut",
     in_order: "events, by key",
 }
 

@@ -157,6 +157,6 @@ def _bound(name: str, kind: str) -> Column:
     if kind == "timestamp":
         return F.expr(f"TIMESTAMP_MICROS({column})")
     if kind == "timestamp_ntz":
-        days = f"TIMESTAMP_NTZ'1970-01-01' + MAKE_DT_INTERVAL(0, 0, 0, {column} / 1000000.0BD)"
-        return F.expr(days)
+        seconds = f"CAST(CAST({column} AS DECIMAL(20, 0)) * 0.000001BD AS DECIMAL(18, 6))"
+        return F.expr(f"TIMESTAMP_NTZ'1970-01-01 00:00:00' + MAKE_DT_INTERVAL(0, 0, 0, {seconds})")
     return F.expr(column)
