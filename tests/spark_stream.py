@@ -22,7 +22,7 @@ def main(source: str, checkpoint: str, sink: str) -> None:
 
     spark = session("local[2]")
     frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(source)
-    results = wr.windows(frame, QUERIES, "ts", lateness=LATENESS)
+    results = wr.windows(frame, QUERIES, "ts", lateness=LATENESS, buckets=4)
     writer = results.writeStream.format("parquet").option("path", sink).option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
     spark.stop()

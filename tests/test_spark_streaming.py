@@ -7,6 +7,8 @@ results are those of one batch that holds them all.
 from __future__ import annotations
 
 import itertools
+import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,8 @@ from hypothesis import strategies as st
 import windrow as wr
 from spark_cases import Source, closed, run
 from windrow.testing import differences
-from windrow.testing.strategies import KINDS, NAMES, Row, batches, queries
+from windrow.testing.compare import _identity
+from windrow.testing.strategies import KINDS, NAMES, SCHEMA, Row, batches, queries
 from windrow.testing.strategies import frame as table_of
 
 pytestmark = pytest.mark.spark
@@ -56,3 +59,48 @@ def test_random_streams(
     options: dict[str, Any] = {"lateness": LATENESS, "order_by": order_by}
     found = run(wr.windows(source.read(spark), asked, "t", **options), name)
     assert differences(found, closed(rows, asked, **options), asked) == []
+
+
+# --- updates ----------------------------------------------------------------------------------------------------------
+
+UPDATES = 100
+
+
+def last_said(rows: list[dict[str, Any]], asked: tuple[wr.Query, ...]) -> list[dict[str, Any]]:
+    """What stands in the end; the revisions of every window are 0, 1, 2 and so on."""
+    known = {query.name: query for query in asked}
+    windows: dict[Any, list[dict[str, Any]]] = {}
+    for row in rows:
+        windows.setdefault(_identity(row, known), []).append(row)
+    found = []
+    for identity, several in windows.items():
+        several.sort(key=lambda row: row["revision"])
+        assert [row["revision"] for row in several] == list(range(len(several))), identity
+        if not several[-1]["retracted"]:
+            found.append(several[-1] | {"revision": 0})
+    return found
+
+
+def test_updates(spark: Any, tmp_path: Path, seed: int) -> None:
+    """Late events within `updates` change what was said until it is what one batch of all events gives."""
+    draw = random.Random(seed)
+    rows, newest = [], 1000
+    for _ in range(60):
+        newest += draw.choice((0, 1, 1, 2, 5, 9))
+        back = draw.randrange(UPDATES) if draw.random() < 0.3 else 0
+        x, k = draw.choice((1, 2, 3, None)), draw.choice("aab")
+        rows.append(dict.fromkeys(SCHEMA) | {"t": newest - back, "k": k, "x": x, "b": draw.random() < 0.3})
+    asked = (
+        wr.Query("tumbling", wr.tumbling(10), ["count()", "sum(x)"], by="k"),
+        wr.Query("all", wr.sliding(12, 5), ["max(x)"]),
+        wr.Query("session", wr.session(4), ["count()", "collect(x)"], by="k"),
+        wr.Query("counting", wr.counting(4), ["sum(x)"], by="k"),
+        wr.Query("frames", wr.frames("x > 1"), ["count()"], by="k"),
+        wr.Query("latest", wr.latest(3, 10), ["sum(x)"], by="k"),
+    )
+    source = Source(tmp_path / "in", [table_of(rows[n : n + 15]) for n in range(0, 60, 15)])
+    frame = wr.windows(source.read(spark), asked, "t", lateness=0, updates=UPDATES, order_by="x")
+    found = run(frame, "updates", "update")
+    assert any(row["revision"] for row in found)
+    assert any(row["retracted"] for row in found)
+    assert differences(last_said(found, asked), closed(rows, asked, order_by="x"), asked) == []
