@@ -17,7 +17,7 @@ import pytest
 
 import windrow as wr
 from spark_cases import Source, results
-from spark_stream import LATENESS, QUERIES
+from spark_stream import LATENESS, ORDER, QUERIES
 from windrow.testing import differences
 
 pytestmark = pytest.mark.spark
@@ -92,7 +92,7 @@ def test_killed_three_times(spark: Any, tmp_path: Path, seed: int) -> None:
     code = Running(tmp_path).end()
     assert code == 0, (tmp_path / "log").read_text()[-3000:]
     found = results(spark.read.parquet(str(tmp_path / "sink")))
-    whole = wr.windows(spark.read.parquet(str(tmp_path / "source")), QUERIES, "ts", lateness=LATENESS)
+    whole = wr.windows(spark.read.parquet(str(tmp_path / "source")), QUERIES, "ts", lateness=LATENESS, order_by=ORDER)
     want = results(whole.where(whole["window_end"] < END))
     assert {row["query"] for row in want} == {query.name for query in QUERIES}
     assert differences(found, want, QUERIES) == []
