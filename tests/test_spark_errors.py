@@ -14,8 +14,9 @@ from windrow.query import QueryError
 pytestmark = pytest.mark.spark
 
 COLUMNS = """
-    timestamp'2024-01-01 00:00:00' AS ts, CAST(null AS TIMESTAMP) AS never, 'a' AS name, 1L AS n, CAST(1 AS TINYINT) AS tiny,
-    1.5BD AS d, map(1, 2) AS m, array(1, 2) AS a, named_struct('b', 1) AS st, interval '1' day AS iv
+    timestamp'2024-01-01 00:00:00' AS ts, CAST(null AS TIMESTAMP) AS never, 'a' AS name, 1L AS n,
+    CAST(1 AS TINYINT) AS tiny, 1.5BD AS d, map(1, 2) AS m,
+    array(1, 2) AS a, named_struct('b', 1) AS st, interval '1' day AS iv
 """
 
 
@@ -94,7 +95,7 @@ def test_what_a_stream_cannot_do_is_refused_when_called(endless: Any) -> None:
         wr.windows(endless, asking(), "timestamp", partial=True)
     with pytest.raises(QueryError, match="lateness and updates do not fit 'timestamp'"):
         wr.windows(endless, asking(), "timestamp", lateness=5)
-    with pytest.raises(QueryError, match="sum.valu. *: there is no column 'valu'"):
+    with pytest.raises(QueryError, match=r"sum\(valu\): there is no column 'valu'"):
         wr.windows(endless, asking("sum(valu)"), "timestamp")
 
 
