@@ -62,6 +62,13 @@ def in_order(rows: Iterable[Row], columns: Sequence[str]) -> list[Row]:
     return sorted(rows, key=lambda row: tuple(rank(row[column]) for column in columns))
 
 
+def table(spark: Any, events: pl.DataFrame) -> Any:
+    """Events as a DataFrame on Spark, with exactly their types: a time without a zone is TIMESTAMP_NTZ."""
+    from windrow.spark.types import struct
+
+    return spark.createDataFrame(events.to_arrow(), struct(dict(events.schema)))
+
+
 def results(frame: Any) -> list[dict[str, Any]]:
     """The rows of a result on Spark; their times are in the session's time zone, which is UTC."""
     return pl.DataFrame(pl.from_arrow(frame.toArrow())).to_dicts()
@@ -93,9 +100,11 @@ class Source:
         return spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1).parquet(str(self.folder))
 
 
-def run(frame: Any, name: str, mode: str = "append") -> list[dict[str, Any]]:
-    """Everything that a streaming DataFrame gives until its source is read to the end."""
+def run(frame: Any, name: str, mode: str = "append", progress: list[Any] | None = None) -> list[dict[str, Any]]:
+    """Everything that a streaming DataFrame gives until its source is read to the end, and its `progress`."""
     writer = frame.writeStream.format("memory").queryName(name).outputMode(mode)
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
+    if progress is not None:
+        progress.extend(query.recentProgress)
     return results(frame.sparkSession.table(name))

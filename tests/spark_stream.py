@@ -8,6 +8,7 @@ import windrow as wr
 
 SCHEMA = "ts TIMESTAMP, k STRING, i BIGINT, x DOUBLE"
 LATENESS = "2 seconds"
+ORDER = ("i", "x")
 QUERIES = [
     wr.Query("sliding", wr.sliding("10 seconds", "3 seconds"), ["count()", "mean(x)", "last(i)"], by="k"),
     wr.Query("all", wr.tumbling("5 seconds"), ["sum(i)", "median(x)"]),
@@ -22,7 +23,7 @@ def main(source: str, checkpoint: str, sink: str) -> None:
 
     spark = session("local[2]")
     frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(source)
-    results = wr.windows(frame, QUERIES, "ts", lateness=LATENESS)
+    results = wr.windows(frame, QUERIES, "ts", lateness=LATENESS, order_by=ORDER, buckets=4)
     writer = results.writeStream.format("parquet").option("path", sink).option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
     spark.stop()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow as wr
-from spark_cases import results, told
+from spark_cases import results, table, told
 from test_transcripts import TRANSCRIPTS
 from windrow.testing import differences
 from windrow.testing.strategies import Row, query_sets, tables
@@ -38,7 +38,7 @@ def wrong_with(spark: Any, transcript: Transcript) -> list[str]:
     rows = [row for step in transcript.steps if step.action == "input" for row in step.value]
     options = {name: value for name, value in transcript.options.items() if name != "updates"}
     partial = "partial" in transcript.needs
-    frame = spark.createDataFrame(pl.DataFrame(rows, schema=transcript.schema).to_arrow())
+    frame = table(spark, pl.DataFrame(rows, schema=transcript.schema))
     try:
         want = told(rows, transcript.queries, partial=partial, **options)
     except OverflowError:

@@ -110,6 +110,10 @@ def in_spark_words(error: QueryError, schema: t.StructType) -> QueryError:
         if name in kinds:
             whose = text[: found.start()]
             return QueryError(f"{whose}column {name!r} is {kinds[name].upper()}, which no window query can read")
+    for field in schema.fields:
+        dtype = polars_type(field.dataType)
+        if dtype is not None and dtype.is_nested():
+            text = text.replace(str(dtype), field.dataType.simpleString().upper())
     pieces = re.split(r"('[^']*')", text)  # names in quotes stay as they are
     for at in range(0, len(pieces), 2):
         pieces[at] = _TYPE.sub(lambda found: _spark_name(found[0]), pieces[at])

@@ -1,0 +1,134 @@
+"""What is refused on Spark: when `windows` is called wherever that can be, and in Spark's own words."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+import windrow as wr
+from spark_cases import results
+from windrow.query import QueryError
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = """
+    timestamp'2024-01-01 00:00:00' AS ts, CAST(null AS TIMESTAMP) AS never, 'a' AS name, 1L AS n,
+    CAST(1 AS TINYINT) AS tiny, 1.5BD AS d, map(1, 2) AS m,
+    array(1, 2) AS a, named_struct('b', 1) AS st, interval '1' day AS iv
+"""
+
+
+def asking(aggregate: str = "count()", window: Any = None, **options: Any) -> wr.Query:
+    return wr.Query("q", window or wr.tumbling("10 seconds"), aggregate, **options)
+
+
+@pytest.fixture(scope="module")
+def one_row(spark: Any) -> Any:
+    return spark.sql(f"SELECT {COLUMNS}")
+
+
+@pytest.fixture(scope="module")
+def endless(spark: Any) -> Any:
+    return spark.readStream.format("rate").load()
+
+
+@pytest.mark.parametrize(
+    ("query", "time", "reason"),
+    [
+        (asking("sum(nn)"), "ts", r"sum\(nn\): there is no column 'nn' in the events; did you mean 'n'"),
+        (asking(), "tss", "time: there is no column 'tss'"),
+        (asking(by="nam"), "ts", "by: there is no column 'nam'"),
+        (asking(where="nam = 'a'"), "ts", "where: there is no column 'nam'"),
+        (asking("sum(name)"), "ts", r"sum\(name\) needs a number, and name is STRING"),
+        (asking("sum(name + 1)"), "ts", r"\+ needs numbers, not STRING `name`"),
+        (asking(where="n"), "ts", "where: 'n' is BIGINT, not true or false"),
+        (asking(where="tiny"), "ts", "where: 'tiny' is TINYINT, not true or false"),
+        (asking("max(m)"), "ts", "column 'm' is MAP<INT,INT>, which no window query can read"),
+        (asking("max(iv)"), "ts", "column 'iv' is INTERVAL DAY, which no window query can read"),
+        (asking(by="a"), "ts", "by: column 'a' is ARRAY<INT>, which cannot be a key"),
+        (asking("sum(st)"), "ts", r"sum\(st\) needs a number, and st is STRUCT<B:INT>"),
+        (asking(), "name", "column 'name' is STRING; a time must be a timestamp, a date or an integer"),
+        (asking(), "d", r"column 'd' is DECIMAL\(2, 1\); a time must be"),
+        (asking(), "n", r"tumbling\(10 seconds\) does not fit 'n', which is a number"),
+        (asking(window=wr.tumbling(10)), "ts", r"tumbling\(10\) does not fit 'ts', which is a timestamp"),
+        (asking(), "arrival", "a whole table has no arrival times"),
+        ([asking(), asking()], "ts", "two queries are called 'q'"),
+    ],
+)
+def test_refused_when_called(one_row: Any, query: Any, time: str, reason: str) -> None:
+    with pytest.raises(QueryError, match=reason) as caught:
+        wr.windows(one_row, query, time)
+    assert not any(name in str(caught.value) for name in ("Int64", "String", "List(", "Struct("))
+
+
+def test_options_that_a_whole_table_does_not_have(one_row: Any) -> None:
+    with pytest.raises(ValueError, match="updates is for a streaming DataFrame"):
+        wr.windows(one_row, asking(), "ts", updates="1 minute")
+
+
+@pytest.mark.parametrize("window", [wr.tumbling("10 seconds"), wr.counting(1)])
+def test_null_times_are_refused_when_they_are_met_or_left_out(one_row: Any, window: Any) -> None:
+    query = asking(window=window)
+    with pytest.raises(Exception, match="1 of 1 events have no time in 'never'; bad_events='drop' leaves them out"):
+        wr.windows(one_row, query, "never").collect()
+    assert results(wr.windows(one_row, query, "never", bad_events="drop")) == []
+
+
+def test_no_queries_and_no_events_are_no_errors(one_row: Any) -> None:
+    assert results(wr.windows(one_row, [], "ts")) == []
+    nothing = wr.windows(one_row.where("1 = 0"), [asking(), wr.Query("o", wr.counting(2), "collect(n)")], "ts")
+    assert nothing.columns == ["query", "window_start", "window_end", "position", "revision", "count()", "collect(n)"]
+    assert results(nothing) == []
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_stream_cannot_do_is_refused_when_called(endless: Any) -> None:
+    with pytest.raises(QueryError, match=r"distinct_on .* use df.dropDuplicatesWithinWatermark"):
+        wr.windows(endless, asking(distinct_on="value"), "timestamp")
+    with pytest.raises(QueryError, match="query 'r': Spark has one watermark for a query"):
+        wr.windows(endless, [asking(), wr.Query("r", wr.tumbling(3), "count()", time="value")], "timestamp")
+    with pytest.raises(ValueError, match="partial is for a whole DataFrame"):
+        wr.windows(endless, asking(), "timestamp", partial=True)
+    with pytest.raises(QueryError, match="lateness and updates do not fit 'timestamp'"):
+        wr.windows(endless, asking(), "timestamp", lateness=5)
+    with pytest.raises(QueryError, match=r"sum\(valu\): there is no column 'valu'"):
+        wr.windows(endless, asking("sum(valu)"), "timestamp")
+
+
+def test_a_watermark_of_the_user_is_used_or_refused(endless: Any) -> None:
+    marked = endless.withWatermark("timestamp", "1 second")
+    assert wr.windows(marked, asking(), "timestamp").isStreaming
+    with pytest.raises(QueryError, match="already has a watermark of 1000 ms on 'timestamp', and lateness is 3000 ms"):
+        wr.windows(marked, asking(), "timestamp", lateness="3 seconds")
+    other = endless.selectExpr("*", "timestamp AS o").withWatermark("o", "1 second")
+    with pytest.raises(QueryError, match="already has a watermark on 'o', and Spark allows no second one"):
+        wr.windows(other, asking(), "timestamp")
+
+
+def test_a_session_that_cannot_hold_the_state_is_refused(spark: Any, endless: Any) -> None:
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    before = spark.conf.get(provider)
+    spark.conf.set(provider, "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
+    try:
+        with pytest.raises(ValueError, match=f"needs RocksDB: set {provider} to .*RocksDBStateStoreProvider"):
+            wr.windows(endless, asking(), "timestamp")
+    finally:
+        spark.conf.set(provider, before)
+
+
+def test_many_partitions_get_a_warning(spark: Any, endless: Any) -> None:
+    partitions = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(partitions)
+    spark.conf.set(partitions, "1000")
+    try:
+        with pytest.warns(UserWarning, match=f"{partitions} is 1000"):
+            wr.windows(endless, asking(), "timestamp", buckets=8)
+    finally:
+        spark.conf.set(partitions, before)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        wr.windows(endless, asking(), "timestamp")
