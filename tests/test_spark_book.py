@@ -1,0 +1,171 @@
+"""Queries that come and go while a stream runs on Spark, and from one run of it to the next."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import windrow as wr
+from spark_cases import Source, results
+from windrow.testing import Oracle, differences
+
+pytestmark = pytest.mark.spark
+SCHEMA = "t BIGINT, k BIGINT, x DOUBLE"
+LATENESS = 20
+SPEED = wr.Query("speed", wr.sliding(30, 10), [wr.mean("x")], by="k")
+TRIP = wr.Query("trip", wr.session(7), [wr.count().alias("n")], by="k")
+FIVE = wr.Query("five", wr.counting(5), [wr.count().alias("n")], by="k")
+ALL = wr.Query("all", wr.tumbling(25), [wr.count().alias("n")])
+
+
+def parts(count: int, seed: int) -> list[pl.DataFrame]:
+    """Micro-batches of events that are never later than the lateness allows."""
+    rng = np.random.default_rng(seed)
+    times = np.sort(rng.integers(0, 100 * count, 40 * count))
+    events = pl.DataFrame({"t": times, "k": rng.integers(0, 4, len(times)), "x": rng.integers(0, 100, len(times)) / 4})
+    events = events[np.argsort(times + rng.integers(0, LATENESS, len(times)), kind="stable")]
+    return [events[at : at + 40] for at in range(0, events.height, 40)]
+
+
+class Running:
+    """A streaming query that takes one micro-batch after the other, beside an oracle."""
+
+    def __init__(self, spark: Any, folder: Path, events: list[pl.DataFrame]) -> None:
+        self._source, self._spark, self._folder = Source(folder / "in", []), spark, folder
+        self._left = list(events)
+        self.pushed: list[pl.DataFrame] = []
+        self._source.schema = SCHEMA
+        self._stream = self._source.read(spark)
+
+    def start(self, asked: Any) -> None:
+        frame = wr.windows(self._stream, asked, "t", lateness=LATENESS)
+        writer = frame.writeStream.format("parquet").option("path", str(self._folder / "out"))
+        self.query = writer.option("checkpointLocation", str(self._folder / "checkpoint")).start()
+
+    def push(self) -> list[dict[str, Any]]:
+        """One more micro-batch; its events."""
+        part = self._left.pop(0)
+        self.pushed.append(part)
+        self._source.add(part)
+        self.query.processAllAvailable()
+        self._settle()
+        return part.to_dicts()
+
+    def _settle(self) -> None:
+        """Wait for the micro-batch without events in which the watermark reaches what was seen."""
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            read = [one["numInputRows"] > 0 for one in self.query.recentProgress]
+            if any(read) and not read[-1]:
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"no micro-batch without events has come: {self.query.lastProgress}")
+
+    def since(self) -> dict[str, int]:
+        """Where the queries that came later begin, as the stream reports it."""
+        said = [one["observedMetrics"]["windrow"]["since"] for one in self.query.recentProgress]
+        return next((json.loads(text) for text in reversed(said) if text), {})
+
+    def stop(self) -> None:
+        self.query.stop()
+
+    def found(self) -> list[dict[str, Any]]:
+        return results(self._spark.read.parquet(str(self._folder / "out")))
+
+
+def test_a_book_changes_while_the_stream_runs(spark: Any, tmp_path: Path, seed: int) -> None:
+    book = wr.QueryBook(str(tmp_path / "book"), columns={"mean(x)": "double", "n": "bigint"}, keys=["k"])
+    book.add(SPEED)
+    running, oracle = Running(spark, tmp_path, parts(9, seed)), Oracle([SPEED], time="t", lateness=LATENESS)
+    told: list[dict[str, Any]] = []
+    running.start(book)
+    try:
+        for number in range(9):
+            if number == 3:
+                book.add(TRIP, FIVE)
+            if number == 5:
+                book.add(ALL, since=750)
+            if number == 7:
+                book.remove("five", when="windows_closed")
+            rows = running.push()
+            begun = running.since()
+            if number == 3:
+                oracle.add(TRIP, since=begun["trip"])
+                oracle.add(FIVE, since=begun["five"])
+            if number == 5:
+                oracle.add(ALL, since=begun["all"])
+            if number == 7:
+                oracle.remove("five", when="windows_closed")
+            told += oracle.push(rows)
+        assert begun["all"] == 750  # later than what was seen: it is taken as it was said
+        assert running.query.exception() is None
+    finally:
+        running.stop()
+    assert {row["query"] for row in running.found()} == {"speed", "trip", "five", "all"}
+    assert differences(running.found(), told, [SPEED, TRIP, FIVE, ALL]) == []
+
+
+def test_a_restart_with_another_list_goes_on_from_the_checkpoint(spark: Any, tmp_path: Path, seed: int) -> None:
+    running, oracle = Running(spark, tmp_path, parts(6, seed)), Oracle([SPEED, ALL], time="t", lateness=LATENESS)
+    told: list[dict[str, Any]] = []
+    running.start([SPEED, ALL])
+    try:
+        for number in range(6):
+            if number == 3:
+                running.stop()
+                running.start([SPEED, wr.Query("trip", wr.session(7), [wr.count()], by="k")])
+            rows = running.push()
+            if number == 3:
+                oracle.add(wr.Query("trip", wr.session(7), [wr.count()], by="k"), since=running.since()["trip"])
+            told += oracle.push(rows)
+            if number == 3:
+                oracle.remove("all")
+    finally:
+        running.stop()
+    found = [row for row in running.found() if row["query"] != "all"]
+    told = [row for row in told if row["query"] != "all"]
+    assert {row["query"] for row in found} == {"speed", "trip"}
+    assert differences(found, told, [SPEED, wr.Query("trip", wr.session(7), [wr.count()], by="k")]) == []
+
+
+def test_a_query_that_does_not_fit_a_book_is_refused(spark: Any, tmp_path: Path) -> None:
+    book = wr.QueryBook(str(tmp_path / "book"), columns={"n": "bigint"}, keys=["k"])
+    with pytest.raises(wr.QueryError, match=r"'mean.x.' is none of the book's columns"):
+        book.add(SPEED)
+    with pytest.raises(wr.QueryError, match="'x' is none of the book's keys"):
+        book.add(wr.Query("q", wr.tumbling(5), [wr.count().alias("n")], by="x"))
+    book.add(FIVE)
+    with pytest.raises(wr.QueryError, match="there already is a query called 'five'"):
+        book.add(FIVE)
+    with pytest.raises(wr.QueryError, match="no query called 'six'; there are 'five'"):
+        book.remove("six")
+    source = Source(tmp_path / "in")
+    source.schema = SCHEMA
+    wr.windows(source.read(spark), book, "t")
+    with pytest.raises(wr.QueryError, match="'n' would be DOUBLE, and the book's column is BIGINT"):
+        book.add(wr.Query("q", wr.tumbling(5), [wr.sum("x").alias("n")]))
+    with pytest.raises(wr.QueryError, match="there is no column 'y'"):
+        book.add(wr.Query("q", wr.tumbling(5), [wr.count("y").alias("n")]))
+    assert [query.name for query in wr.QueryBook(str(tmp_path / "book")).queries] == ["five"]
+    with pytest.raises(ValueError, match="has the keys"):
+        wr.QueryBook(str(tmp_path / "book"), keys=["x"])
+    with pytest.raises(ValueError, match="there is no query book"):
+        wr.QueryBook(str(tmp_path / "other"))
+
+
+def test_a_later_version_of_the_state_is_refused_by_name(tmp_path: Path) -> None:
+    from test_spark_buckets import Buckets
+    from windrow.spark.buckets import INDEX, StateError
+
+    buckets = Buckets([ALL], lateness=5, schema={"t": pl.Int64(), "x": pl.Float64()})
+    buckets.push(pl.DataFrame({"t": [1, 2], "x": [1.0, 2.0]}))
+    for store in buckets.stores:
+        store[INDEX] = store[INDEX].replace(b'"windrow": 1', b'"windrow": 99')
+    with pytest.raises(StateError, match="written by another version of windrow, whose state is 99"):
+        buckets.push(pl.DataFrame({"t": [3], "x": [1.0]}))
