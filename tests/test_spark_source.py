@@ -548,7 +548,7 @@ def test_a_stream_on_spark_goes_on_from_its_checkpoint(spark: SparkSession, tmp_
     spread(tmp_path / "in", first)
 
     def run() -> list[dict[str, Any]]:
-        slices = nodes(spark, tmp_path / "in", QUERIES, "ts", max_files=2, lateness="1 minute")
+        slices = nodes(spark, tmp_path / "in", QUERIES, "ts", max_files=3, lateness="1 minute")
         query = (
             slices.writeStream.format("parquet")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))

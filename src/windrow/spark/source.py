@@ -19,6 +19,7 @@ import time as clock
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import polars as pl
 import pyarrow as pa
@@ -258,9 +259,14 @@ class WindrowSource(DataSource):
         return StreamReader(Settings.of(self.options), schema)
 
 
+_KNOWING: WeakSet[SparkSession] = WeakSet()
+
+
 def register(spark: SparkSession) -> None:
     """Make `format("windrow")` known to a session."""
-    spark.dataSource.register(WindrowSource)
+    if spark not in _KNOWING:  # Spark warns of a second time
+        spark.dataSource.register(WindrowSource)
+        _KNOWING.add(spark)
 
 
 def nodes(
