@@ -52,6 +52,8 @@ QUERIES = [
     wr.Query("node", wr.tumbling("20 seconds"), [wr.count()], by="node"),
 ]
 
+pytestmark = pytest.mark.spark
+
 
 def events(seconds: Iterable[float], **columns: Any) -> pl.DataFrame:
     times = [round(second * 1e6) for second in seconds]
@@ -521,7 +523,6 @@ def test_repeats_over_all_nodes_are_refused(tmp_path: Path) -> None:
 # --- through Spark --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.spark
 def test_batch_on_spark_answers_as_the_events_do(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     several = made(seed)
     spread(tmp_path, several, ("parquet", "arrow", "csv"))
@@ -541,7 +542,6 @@ def test_batch_on_spark_answers_as_the_events_do(spark: SparkSession, tmp_path: 
     assert wr.windows(raw, other).count() == wr.windows(together(several), other, "ts").height
 
 
-@pytest.mark.spark
 def test_a_stream_on_spark_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     several = made(seed)
     first = {node: frame[:80] for node, frame in several.items()}
@@ -574,7 +574,6 @@ def test_a_stream_on_spark_goes_on_from_its_checkpoint(spark: SparkSession, tmp_
     same(found, wanted, QUERIES)
 
 
-@pytest.mark.spark
 def test_a_reader_that_fails_says_which_file(spark: SparkSession, tmp_path: Path) -> None:
     write(events([1]), tmp_path / "a" / "0.parquet")
     slices = nodes(spark, tmp_path, MEAN, "ts", streaming=False)

@@ -34,7 +34,7 @@ from windrow.spark.batch import events_of, gathered_batches, prepared, refuse_mi
 from windrow.spark.book import QueryBook, read, result_columns
 from windrow.spark.buckets import INDEX, Asked, Bucket, Told
 from windrow.spark.chunks import from_bytes, to_bytes
-from windrow.spark.jobs import Job
+from windrow.spark.jobs import SHIFT_MS, Job
 from windrow.spark.origins import check as check_plan
 from windrow.spark.origins import fingerprint, origin_of, watermarked
 from windrow.spark.payloads import Gathered, Slicer
@@ -43,7 +43,6 @@ from windrow.spark.shipping import Shipped, mapped
 from windrow.spark.types import arrow_schema, from_arrow, polars_type, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
-SHIFT = 2**52  # milliseconds: Spark's watermark begins in 1970, so that an integer measure is moved up by this
 MARK = "windrow_watermark"
 BOOK = "windrow_book"
 TIE = "windrow_tie"
@@ -93,6 +92,7 @@ def windows_of_slices(df: DataFrame, job: Job, buckets: int | None, name: str) -
     assert origin is not None
     if buckets not in (None, origin.buckets):
         raise ValueError(f"these slices are in {origin.buckets} buckets, not in {buckets}; say so where they are made")
+    check([entry.query for entry in job.entries], job.time)
     columns = dict(job.bound.results.empty.schema)
     return answered(watermarked(df, job), job, columns, origin.buckets, name, fingerprint(job))
 
@@ -159,7 +159,7 @@ def with_watermark(df: DataFrame, job: Job) -> tuple[DataFrame, Job]:
         return df, replace(job, lengths=((measure, delay * 1000, updates, temporal),))
     units = job.bound.binding.sql[time_column(job.time)]
     if job.is_integer:
-        moment, delay = f"TIMESTAMP_MILLIS({units} + {SHIFT}L)", late
+        moment, delay = f"TIMESTAMP_MILLIS({units} + {SHIFT_MS}L)", late
     else:
         moment, delay = f"TIMESTAMP_MICROS({units})", -(-late // 1000)
     return df.withColumn(MARK, F.expr(moment)).withWatermark(MARK, f"{delay} milliseconds"), job
@@ -169,14 +169,14 @@ def watermark_of(milliseconds: int, is_integer: bool) -> int:
     """Spark's watermark in units of the measure; INT64_MIN while there is none."""
     if milliseconds <= 0:
         return INT64_MIN
-    return milliseconds - SHIFT if is_integer else milliseconds * 1000
+    return milliseconds - SHIFT_MS if is_integer else milliseconds * 1000
 
 
 def timer_of(moment: int, is_integer: bool) -> int:
     """The millisecond of Spark's at which a time has come."""
     if moment == INT64_MIN:
         return 1
-    return moment + SHIFT - 1 if is_integer else -(-moment // 1000) - 1
+    return moment + SHIFT_MS - 1 if is_integer else -(-moment // 1000) - 1
 
 
 # --- slices ---------------------------------------------------------------------------------------------------------
