@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import windrow as wr
-from windrow.spark import session
+from windrow.spark import nodes, session
 
 SECONDS = 200
 FILES = 8
@@ -153,7 +154,84 @@ def counting(scale: float, runs: int) -> Iterator[Line]:
     yield Line("counting over all events / row_number", found["spark"] / found["windrow"], 5, seconds=found)
 
 
-WORKLOADS: dict[str, Work] = {work.__name__: work for work in (batch, median, counting)}
+def streamed(frame: DataFrame) -> Any:
+    """A streaming DataFrame read to the end; returns the finished query."""
+    place = tempfile.mkdtemp(dir=folder().name)
+    writer = frame.writeStream.format("noop").option("checkpointLocation", place)
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
+
+
+def streaming(scale: float, runs: int) -> Iterator[Line]:
+    """Lines 7 and 8: streams of the same files, one in each micro-batch, and two nodes with half of them each."""
+    df = events(scale)
+    place = Path(folder().name) / f"events-{scale}"
+    files = spark().readStream.schema(df.schema).option("maxFilesPerTrigger", 2).parquet(str(place))
+    sliding = wr.Query("q", wr.sliding("60 seconds", "1 second"), wr.mean("x"), by="key")
+    nodes_place = Path(folder().name) / f"nodes-{scale}"
+    for part in range(FILES):
+        node = nodes_place / f"node-{part % 2}"
+        node.mkdir(parents=True, exist_ok=True)
+        (node / f"{part}.parquet").hardlink_to(place / f"{part}.parquet")
+    found = best(
+        min(runs, 2),
+        windrow=lambda: streamed(wr.windows(files, [sliding], "ts", lateness="1 second")),
+        nodes=lambda: streamed(
+            wr.windows(nodes(spark(), nodes_place, [sliding], "ts", lateness="1 second", max_files=2), [sliding])
+        ),
+    )
+    found |= best(
+        1,
+        spark=lambda: streamed(
+            files.withWatermark("ts", "1 second")
+            .groupBy("key", F.window("ts", "60 seconds", "1 second"))
+            .agg(F.avg("x"))
+        ),
+    )
+    ratio = found["spark"] / found["windrow"]
+    yield Line("stream, sliding 60 s / 1 s, mean / Spark's own", ratio, 5, seconds=found)
+    ratio = found["spark"] / found["nodes"]
+    yield Line("stream of nodes' slices, the same / Spark's own", ratio, 20, seconds=found)
+
+
+def live(scale: float, runs: int) -> Iterator[Line]:
+    """Line 9: micro-batches of ten events, beside a million live slices and beside none."""
+    size = int(1_000_000 * scale)
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    query = wr.Query("q", wr.tumbling("1 day"), [wr.mean("x"), wr.max("x")], by="key")
+
+    def folder_of(name: str, first: int) -> str:
+        place = Path(folder().name) / f"{name}-{scale}"
+        place.mkdir()
+        for part in range(9):
+            keys = range(first if part == 0 else 10)
+            times = [begin + timedelta(seconds=part)] * len(keys)
+            frame = pl.DataFrame({"ts": times, "key": keys, "x": [1.0] * len(keys)})
+            frame = frame.with_columns(pl.col("ts").cast(pl.Datetime("us", "UTC")), pl.col("key").cast(pl.Int64))
+            frame.write_parquet(place / f"{part}.parquet")
+            os.utime(place / f"{part}.parquet", (10**9 + part, 10**9 + part))
+        return str(place)
+
+    found = {}
+    for name, first in (("none", 10), ("live", size)):
+        files = spark().readStream.schema("ts TIMESTAMP, key BIGINT, x DOUBLE").option("maxFilesPerTrigger", 1)
+        done = streamed(wr.windows(files.parquet(folder_of(name, first)), [query], "ts", lateness="1 second"))
+        took = [
+            one["durationMs"]["triggerExecution"] / 1000 for one in done.recentProgress if one["numInputRows"] == 10
+        ]
+        found[name] = sorted(took[-7:])[len(took[-7:]) // 2]
+    note = f"{size:,} live slices"
+    yield Line(
+        "a small micro-batch beside live slices / beside none",
+        found["live"] / found["none"],
+        most=2,
+        seconds=found,
+        note=note,
+    )
+
+
+WORKLOADS: dict[str, Work] = {work.__name__: work for work in (batch, median, counting, streaming, live)}
 
 if __name__ == "__main__":
     os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 6g pyspark-shell"
