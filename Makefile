@@ -9,7 +9,7 @@ ARGS   ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java test test-core lint bench demo clean
+.PHONY: help setup java test test-core lint bench bench-spark demo clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,9 @@ lint: $(STAMP) ## ruff (rules and format) and mypy
 
 bench: $(STAMP) ## measure the core
 	$(BIN)/python bench/core.py $(ARGS)
+
+bench-spark: java $(STAMP) ## measure it on Spark, beside Spark's own windows
+	$(BIN)/python bench/spark.py $(ARGS)
 
 demo: $(STAMP) ## see it work
 	$(BIN)/python -m windrow.demo $(ARGS)
