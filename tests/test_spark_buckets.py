@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -31,11 +32,12 @@ TIMED = ("tumbling", "sliding", "cumulating", "session")
 class Memory(dict[str, bytes]):
     """A store that counts what is read."""
 
-    reads = 0
+    read = 0  # bytes
 
     def get(self, name: str) -> bytes | None:  # type: ignore[override]
-        self.reads += 1
-        return dict.get(self, name)
+        found = dict.get(self, name)
+        self.read += len(found or b"")
+        return found
 
     def put(self, name: str, value: bytes) -> None:
         self[name] = value
@@ -181,3 +183,53 @@ def test_queries_come_and_go(stream: Stream) -> None:
             break
     found += buckets.idle()
     assert differences(found, told, queries) == []
+
+
+# --- what a step reads ------------------------------------------------------------------------------------------------
+
+
+def bytes_read(buckets: Buckets, events: pl.DataFrame) -> tuple[int, list[Row]]:
+    for store in buckets.stores:
+        store.read = 0
+    found = buckets.push(events)
+    return sum(store.read for store in buckets.stores), found
+
+
+READINGS = {"t": pl.Int64(), "k": pl.Int64(), "x": pl.Float64()}
+
+
+def readings(time: Any, keys: Any) -> pl.DataFrame:
+    values = np.random.default_rng(int(time[0])).random(len(time))  # that no compression makes small
+    return pl.DataFrame({"t": time, "k": list(keys), "x": values}, schema=READINGS)
+
+
+def test_a_micro_batch_reads_what_its_windows_need_and_not_all_that_is_live() -> None:
+    queries = [
+        wr.Query("day", wr.tumbling(86_400), [wr.sum("x")], by="k"),
+        wr.Query("minute", wr.tumbling(60), [wr.sum("x")], by="k"),
+    ]
+    buckets = Buckets(queries, lateness=10, schema=READINGS)
+    for minute in range(0, 3600, 60):  # an hour of five hundred keys
+        buckets.push(readings([minute] * 500, range(500)))
+    buckets.push(readings([3541], [1]))
+    live = sum(len(value) for store in buckets.stores for value in store.values())
+    nothing, found = bytes_read(buckets, readings([3542], [1]))
+    assert found == []
+    assert nothing < live / 20  # the index
+    one, found = bytes_read(buckets, readings([3700], [1]))
+    assert found == []  # the watermark follows in the next micro-batch
+    one, found = bytes_read(buckets, readings([3701], [1]))
+    assert len(found) == 501  # the last minute of all keys, and the one after it of one
+    assert one < live / 4
+    assert max(len(store) for store in buckets.stores) < 200  # runs are merged, chunks are few
+
+
+def test_what_no_window_needs_is_dropped() -> None:
+    buckets = Buckets(
+        [wr.Query("minute", wr.sliding(60, 20), [wr.count()], by="k")],
+        lateness=0,
+        schema=READINGS,
+    )
+    for time in range(0, 3000, 10):
+        buckets.push(readings([time] * 5, range(5)))
+    assert all(len(store) < 20 for store in buckets.stores)
