@@ -68,12 +68,19 @@ def test_options_that_a_whole_table_does_not_have(one_row: Any) -> None:
         wr.windows(one_row, asking(), "ts", updates="1 minute")
 
 
-@pytest.mark.parametrize("window", [wr.tumbling("10 seconds"), wr.counting(1)])
-def test_null_times_are_refused_when_they_are_met_or_left_out(one_row: Any, window: Any) -> None:
-    query = asking(window=window)
-    with pytest.raises(Exception, match="1 of 1 events have no time in 'never'; bad_events='drop' leaves them out"):
+@pytest.mark.parametrize(
+    ("window", "by"),
+    [(wr.tumbling("10 seconds"), ()), (wr.counting(1), ()), (wr.counting(1), "name"), (wr.session("1 second"), "name")],
+)
+def test_null_times_are_refused_when_they_are_met_or_left_out(one_row: Any, window: Any, by: Any) -> None:
+    query = asking(window=window, by=by)
+    reason = "1 of 1 events have no time in 'never'; bad_events='drop' leaves them out"
+    with pytest.raises(Exception, match=reason):
         wr.windows(one_row, query, "never").collect()
-    assert results(wr.windows(one_row, query, "never", bad_events="drop")) == []
+    both = one_row.union(one_row.withColumn("never", one_row["ts"])).coalesce(1)
+    with pytest.raises(Exception, match=reason.replace("of 1", "of 2")):
+        wr.windows(both, query, "never").collect()
+    assert len(results(wr.windows(both, query, "never", bad_events="drop"))) == 1
 
 
 def test_no_queries_and_no_events_are_no_errors(one_row: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -105,3 +106,11 @@ def test_ties_on_a_measure_of_its_own_are_broken_by_the_other_one_too(spark: Any
     frame = spark.createDataFrame(pl.DataFrame(rows).to_arrow())
     (found,) = results(wr.windows(frame, query, "t"))
     assert found["collect(t)"] == [1, 2, 3, 4, 5]
+
+
+def test_which_of_two_repeats_is_the_first_does_not_depend_on_partitions(spark: Any) -> None:
+    rows = [{"t": 1, "x": x, "k": k} for x, k in itertools.product(range(3), "cab")]
+    query = wr.Query("q", wr.tumbling(5), "count()", by="k", distinct_on="x")
+    frame = spark.createDataFrame(pl.DataFrame(rows).to_arrow()).repartition(3)
+    (found,) = results(wr.windows(frame, query, "t"))
+    assert (found["k"], found["count()"]) == ("a", 3)

@@ -51,9 +51,12 @@ class Binding:
         self.place: dict[str, pl.DataType] = {"at": pl.Int64()}
         self.place |= {f"{number}": columns[column] for number, column in enumerate(order_by)}
         self.place["nth"] = pl.Int64()
-        if self._ordered:
-            for number, column in enumerate(order_by):
-                self._prepared[f"order:{number}"], self.sql[f"order:{number}"] = pl.col(column), quoted(column)
+        distinct = any(group.source.distinct_on for group in plan.groups)
+        for number, column in enumerate(order_by):
+            if self._ordered:
+                self._prepared[f"order:{number}"] = pl.col(column)
+            if self._ordered or distinct:  # where events have no arrival, it says which of two repeats is the first
+                self.sql[f"order:{number}"] = quoted(column)
 
     def _bind(self, group: Group, plan: Plan) -> None:
         query = _some_query(group, plan)

@@ -34,9 +34,10 @@ from windrow.spark.jobs import Job
 from windrow.spark.shipping import mapped
 from windrow.spark.slicing import Batches, Cut, cut_of, slices, without_contained
 from windrow.spark.types import arrow_schema, from_arrow, struct, to_arrow
-from windrow.windows import Grid, Sliding
+from windrow.windows import FURTHEST, Grid, Sliding
 
 CELLS = 65_536
+_NOWHERE = -FURTHEST - 1  # the cell of events that have no time, before all others
 POSITION, TIME, FIRST, LAST, SIZE = (f"windrow {name}" for name in ("position", "time", "first", "last", "size"))
 _CELL, _WIDTH, _BEFORE, _START = (f"windrow {name}" for name in ("cell", "width", "before", "start"))
 _CELLS: dict[str, pl.DataType] = {_CELL: pl.Int64(), _BEFORE: pl.Int64(), _START: pl.Int64()}
@@ -88,7 +89,7 @@ def counted(df: DataFrame, job: Job, buckets: int, prepare: Prepare) -> tuple[Da
 
 
 def _in_cells(df: DataFrame, job: Job) -> DataFrame:
-    """The events that the windows see, with their time in whole units and their cell; none has no cell."""
+    """The events that the windows see, with their time in whole units and their cell; without a time, nowhere."""
     (group,) = job.bound.plan.groups
     sql = job.bound.binding.sql
     events = df.withColumn(TIME, F.expr(sql[time_column(group.source.measure)]))
@@ -100,7 +101,8 @@ def _in_cells(df: DataFrame, job: Job) -> DataFrame:
     t = quoted(TIME)
     span = f"CAST(MAX({t}) AS DECIMAL(20, 0)) - CAST(MIN({t}) AS DECIMAL(20, 0))"
     width = events.agg(F.expr(f"CAST(FLOOR(({span}) / {CELLS}) AS BIGINT) + 1").alias(_WIDTH))
-    return events.select("*", width.scalar().alias(_WIDTH)).withColumn(_CELL, F.expr(f"{t} DIV {quoted(_WIDTH)}"))
+    cell = f"COALESCE({t} DIV {quoted(_WIDTH)}, {_NOWHERE}L)"  # a null would leave the join before it is counted
+    return events.select("*", width.scalar().alias(_WIDTH)).withColumn(_CELL, F.expr(cell))
 
 
 def _planner(grids: list[Grid], measure: str) -> Callable[[Batches], Batches]:
@@ -108,7 +110,7 @@ def _planner(grids: list[Grid], measure: str) -> Callable[[Batches], Batches]:
 
     def plan(batches: Batches) -> Batches:
         counts = from_arrow(batches, {_CELL: pl.Int64(), "count": pl.Int64()}).sort(_CELL)
-        lost = int(counts.filter(pl.col(_CELL).is_null())["count"].sum())
+        lost = int(counts.filter(pl.col(_CELL) == _NOWHERE)["count"].sum())
         if lost:
             raise InputError(
                 f"{lost} of {counts['count'].sum()} events have no time in {measure!r}; "
