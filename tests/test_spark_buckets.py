@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 import windrow as wr
 from windrow.plan import Entry
 from windrow.slices import pack, unpack
-from windrow.spark import streaming
+from windrow.spark import payloads, streaming
 from windrow.spark.buckets import Asked, Bucket
 from windrow.spark.jobs import job_of
 from windrow.testing import Oracle, differences
@@ -233,3 +234,13 @@ def test_what_no_window_needs_is_dropped() -> None:
     for time in range(0, 3000, 10):
         buckets.push(readings([time] * 5, range(5)))
     assert all(len(store) < 20 for store in buckets.stores)
+
+
+def test_equal_keys_have_equal_hashes() -> None:
+    payload_nan = np.frombuffer(np.uint64(0xFFF8000000000001).tobytes())[0]
+    floats = pl.DataFrame({"g": [0.0, -0.0, float("nan"), float(payload_nan), None, 1.5]})
+    zero, minus_zero, nan, other_nan, null, one = payloads.hashed(floats)
+    assert (zero, nan) == (minus_zero, other_nan)
+    assert len({zero, nan, null, one}) == 4
+    single = floats.with_columns(pl.col("g").cast(pl.Float32))
+    assert payloads.hashed(single).tolist() == payloads.hashed(floats).tolist()

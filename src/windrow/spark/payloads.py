@@ -157,7 +157,8 @@ def _numbers(column: pl.Series) -> npt.NDArray[np.uint64]:
     """A number for each value, the same for equal ones; null has one of its own."""
     dtype = column.dtype
     if dtype.is_float():
-        values = (column.cast(pl.Float64).fill_null(0.0) + 0.0).to_numpy().copy()  # -0.0 becomes 0.0
+        values = column.cast(pl.Float64).fill_null(0.0).to_numpy().copy()
+        values[values == 0] = 0.0  # also -0.0; Polars leaves it as it is when it adds 0.0
         values[np.isnan(values)] = np.nan
         found = values.view(np.uint64)
     elif dtype == pl.String() or dtype == pl.Binary() or isinstance(dtype, pl.Decimal):
