@@ -159,7 +159,9 @@ def _refined(
 
     keys = [F.col(quoted(name)) for name in by]
     exact = ranged.join(wanted, same(), "left_semi").groupBy(*keys, "value").agg(F.expr("COUNT(1)").alias("count"))
-    others = counts.join(wanted, same(), "left_anti").select(*keys, F.col("least").alias("value"), "count")
+    # the counts are shuffled once if nothing is pushed below them, as an anti join would be, and no column is left out
+    unwanted = counts.join(wanted, same(), "left_outer").where(f"`wanted {len(found) - 1}` IS NULL AND several < 2")
+    others = unwanted.select(*keys, F.col("least").alias("value"), "count")
     return exact.union(others)
 
 
