@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings

@@ -37,7 +37,7 @@ from windrow.spark.origins import check
 from windrow.spark.payloads import Gathered, Slicer, Tables
 from windrow.spark.session import shuffle_partitions
 from windrow.spark.shipping import mapped
-from windrow.spark.slicing import Cut, cut_of, slices
+from windrow.spark.slicing import POSITION, Cut, cut_of, slices
 from windrow.spark.types import from_arrow, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
@@ -126,7 +126,7 @@ def _by_position(entry: Entry, job: Job) -> Way | None:
     alone = counting.in_positions(replace(job, entries=(entry,)))
     (group,) = alone.bound.plan.groups
     schema = alone.bound.binding.schema(group, shared=True)
-    if any(isinstance(lift(one, schema, time_column(counting.POSITION)), str) for one in group.held):
+    if any(isinstance(lift(one, schema, time_column(POSITION)), str) for one in group.held):
         return None
     why = "counted by cells of time; events are put in order only in the cells that hold a cut"
     return Way(by_position, why, (query.time, query.filter_first))

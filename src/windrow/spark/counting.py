@@ -32,13 +32,13 @@ from windrow.query import Query
 from windrow.slicing import filter_column, time_column
 from windrow.spark.jobs import Job
 from windrow.spark.shipping import mapped
-from windrow.spark.slicing import Batches, Cut, cut_of, slices, without_contained
+from windrow.spark.slicing import POSITION, Batches, Cut, cut_of, slices, without_contained
 from windrow.spark.types import arrow_schema, from_arrow, struct, to_arrow
 from windrow.windows import FURTHEST, Grid, Sliding
 
 CELLS = 65_536
 _NOWHERE = -FURTHEST - 1  # the cell of events that have no time, before all others
-POSITION, TIME, FIRST, LAST, SIZE = (f"windrow {name}" for name in ("position", "time", "first", "last", "size"))
+TIME, FIRST, LAST, SIZE = (f"windrow {name}" for name in ("time", "first", "last", "size"))
 _CELL, _WIDTH, _BEFORE, _START = (f"windrow {name}" for name in ("cell", "width", "before", "start"))
 _CELLS: dict[str, pl.DataType] = {_CELL: pl.Int64(), _BEFORE: pl.Int64(), _START: pl.Int64()}
 

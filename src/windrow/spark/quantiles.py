@@ -25,7 +25,7 @@ import polars as pl
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from windrow.bags import BagRanges, flat
+from windrow.bags import BagRanges, flat, lists
 from windrow.binding import quoted
 from windrow.plan import Group, Held
 from windrow.slices import SliceSchema, merge, unpack
@@ -143,8 +143,9 @@ def _refined(
     """Values with their counts, those in ranges without a wanted rank as one of them."""
     by = [*schema.keys, "slice_start"]
     ranged = frame.select("*", F.expr(_range("value")).alias("range"))
+    several = "IF(MIN(value) < MAX(value), 1L, 0L)"  # a range with one value is exact as it is
     counts = ranged.groupBy(*(F.col(quoted(name)) for name in by), "range").agg(
-        F.expr("COUNT(1)").alias("count"), F.min("value").alias("least")
+        F.expr("COUNT(1)").alias("count"), F.min("value").alias("least"), F.expr(several).alias("several")
     )
     packed = mapped(counts, _range_packer(job, group.name, one, buckets), payloads.ROW)
     found = {**schema.keys, "slice_start": pl.Int64(), "range": pl.Int64()}
@@ -158,12 +159,14 @@ def _refined(
 
     keys = [F.col(quoted(name)) for name in by]
     exact = ranged.join(wanted, same(), "left_semi").groupBy(*keys, "value").agg(F.expr("COUNT(1)").alias("count"))
-    others = counts.join(wanted, same(), "left_anti").select(*keys, F.col("least").alias("value"), "count")
+    # the counts are shuffled once if nothing is pushed below them, as an anti join would be, and no column is left out
+    unwanted = counts.join(wanted, same(), "left_outer").where(f"`wanted {len(found) - 1}` IS NULL AND several < 2")
+    others = unwanted.select(*keys, F.col("least").alias("value"), "count")
     return exact.union(others)
 
 
 def _in_ranges(schema: SliceSchema, one: Held) -> SliceSchema:
-    """The schema with the number of a range for every value."""
+    """The schema with ranges for values: twice the number of a range, and one more if it holds several values."""
     return replace(schema, inputs={**schema.inputs, one.operator.inputs[0].text: pl.Int64()}, held=(one,))
 
 
@@ -172,7 +175,9 @@ def _range_packer(job: Job, name: str, one: Held, buckets: int) -> Callable[[Bat
         group = group_of(job, name)
         schema = _in_ranges(job.bound.binding.schema(group, shared=True), one)
         for several in chunks(batches, SLICES):
-            counts = from_arrow(several, schema.keys).drop("least").rename({"range": "value"})
+            counts = from_arrow(several, schema.keys)
+            marked = (pl.col("range") * 2 + pl.col("several")).alias("value")
+            counts = counts.select(*schema.keys, "slice_start", "count", marked)
             tables: Tables = {name: bagged(counts, schema, one)}
             yield from payloads.rows(payloads.split(tables, job.bound, buckets), {})
 
@@ -210,8 +215,10 @@ def _wanted(
     rows = state.rows
     windows = state.assembler.due(rows, INT64_MIN, INT64_MAX)
     bag = schema.state(rows.table, one)
-    around = BagRanges(bag["values"], bag["counts"], windows.lo, windows.hi).around(qs)
-    ranges, sizes = flat(bag["values"])
+    marked, sizes = flat(bag["values"])
+    ranges = lists(marked // 2, sizes)
+    around = BagRanges(ranges, bag["counts"], windows.lo, windows.hi).around(qs)
+    around &= (marked % 2 == 1).to_numpy()
     owner = np.repeat(np.arange(len(sizes)), sizes)[around]
     chosen = rows.table.select(*schema.keys, "slice_start")[owner]
-    return chosen.with_columns(range=ranges.filter(pl.Series(around)))
+    return chosen.with_columns(range=marked.filter(pl.Series(around)) // 2)

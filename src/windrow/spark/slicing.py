@@ -35,6 +35,7 @@ from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN, FixedWindow, Grid, S
 MOST_GRIDS = 32  # whose last edges are computed for every event
 FINER = 8  # so many times the edges that are needed are no trouble
 SLICES = 500_000  # that are packed at a time
+POSITION = "windrow position"  # the measure of counting windows, once events are numbered
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -92,9 +93,12 @@ def lifted(held: Iterable[Held], schema: SliceSchema, time: str) -> dict[Held, L
 
 
 def reach_of(job: Job, measure: str) -> int | None:
-    """How far out a time may be so that every window around it can be written; None for timestamps, which all can."""
+    """How far out a time may be so that every window around it can be written.
+
+    None for timestamps and positions, which are never so far out.
+    """
     furthest = job.bound.plan.furthest.get(measure)
-    if furthest is None or not job.bound.binding.measures[measure].is_integer():
+    if furthest is None or measure == POSITION or not job.bound.binding.measures[measure].is_integer():
         return None
     known = job.measures[measure]
     return max(0, FURTHEST - furthest.window.reach - (known.lateness or 0) - known.updates)
