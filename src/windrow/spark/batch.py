@@ -26,7 +26,6 @@ from windrow.operators import Bag
 from windrow.ordered import Counting
 from windrow.ordered_state import OrderedState
 from windrow.plan import Entry, Group, Held
-from windrow.query import Query
 from windrow.revisions import Emitted
 from windrow.slices import unpack
 from windrow.slicing import filter_column, key_column, time_column
@@ -71,8 +70,9 @@ class Part:
 def parts_of(job: Job) -> list[Part]:
     """The queries of a job, parted by how they are answered."""
     ways: dict[Any, tuple[Way, list[Entry]]] = {}
+    groups = _groups(job)
     for entry in job.entries:
-        way = _way(entry, job)
+        way = _way(entry, job, groups[entry.query.name])
         ways.setdefault((way.how, way.apart), (way, []))[1].append(entry)
     for counted in [key for key in ways if key[0] is by_position]:
         way, entries = ways[counted]
@@ -94,7 +94,7 @@ def parts_of(job: Job) -> list[Part]:
     return [Part(replace(job, entries=tuple(entries)), way.how, way.why) for way, entries in ways.values()]
 
 
-def _way(entry: Entry, job: Job) -> Way:
+def _way(entry: Entry, job: Job, group: Group) -> Way:
     query = entry.query
     if query.needs_order and (by_position := _by_position(entry, job)) is not None:
         return by_position
@@ -102,7 +102,7 @@ def _way(entry: Entry, job: Job) -> Way:
         return Way(in_order, _IN_ORDER, query.distinct_on)
     if query.distinct_on:
         return Way(by_kernel, "repeats are dropped first, by the Polars kernel", query.distinct_on)
-    schema = job.bound.states[_group_of(query, job).identity].schema
+    schema = job.bound.states[group.identity].schema
     operators = dict.fromkeys(operator for asked in query.aggregates for operator in asked.operators)
     for operator in operators:
         if isinstance(operator, Bag):
@@ -132,12 +132,14 @@ def _by_position(entry: Entry, job: Job) -> Way | None:
     return Way(by_position, why, (query.time, query.filter_first))
 
 
-def _group_of(query: Query, job: Job) -> Group:
-    names = [entry.query.name for entry in job.entries]
-    number = names.index(query.name)
-    return next(
-        group for group in job.bound.plan.groups if any(number in numbers for numbers in group.members.values())
-    )
+def _groups(job: Job) -> dict[str, Group]:
+    """The group of each query, by name."""
+    return {
+        job.entries[number].query.name: group
+        for group in job.bound.plan.groups
+        for numbers in group.members.values()
+        for number in numbers
+    }
 
 
 def _too_fine(job: Job) -> dict[str, str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import polars as pl
@@ -39,10 +39,14 @@ class Job:
         """Fresh measures, at the beginning."""
         return {name: Measure(late, updates, temporal) for name, late, updates, temporal in self.lengths}
 
-    @property
+    @cached_property
     def bound(self) -> Bound:
         """What it is bound to; its states are not for use: make others with `state_of`."""
         return _bound(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to a worker, which binds it itself."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @property
     def is_integer(self) -> bool:
