@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from typing import Any
 
 import polars as pl
@@ -56,16 +57,16 @@ def queries() -> list[wr.Query]:
 
 
 def spark_s_own(frame: Any) -> list[dict[str, Any]]:
+    from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
 
-    found: list[dict[str, Any]] = []
+    parts = []
     for name, (_, window) in WINDOWS.items():
         grouped = frame.groupBy("k", F.expr(window).alias("w"))
         whole = grouped.agg(*(F.expr(OWN.get(text, text)).alias(text) for text in AGGREGATES))
         bounds = [F.col("w.start").alias("window_start"), F.col("w.end").alias("window_end")]
-        whole = whole.select("*", *bounds, F.lit(name).alias("query"), F.lit(0).alias("revision")).drop("w")
-        found += results(whole)
-    return found
+        parts.append(whole.select("*", *bounds, F.lit(name).alias("query"), F.lit(0).alias("revision")).drop("w"))
+    return results(reduce(DataFrame.unionByName, parts))
 
 
 def test_whole_tables(spark: Any, seed: int) -> None:
