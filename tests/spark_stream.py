@@ -21,7 +21,7 @@ QUERIES = [
 def main(source: str, checkpoint: str, sink: str) -> None:
     from windrow.spark import session
 
-    spark = session("local[2]")
+    spark = session("local[2]", spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1")
     frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(source)
     results = wr.windows(frame, QUERIES, "ts", lateness=LATENESS, order_by=ORDER, buckets=4)
     writer = results.writeStream.format("parquet").option("path", sink).option("checkpointLocation", checkpoint)

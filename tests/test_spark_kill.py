@@ -23,7 +23,7 @@ from windrow.testing import differences
 pytestmark = pytest.mark.spark
 
 SCRIPT = Path(__file__).parent / "spark_stream.py"
-FILES, KILLS = 6, 3
+FILES, KILLS = 8, 3  # enough that each time there is something left to do
 PATIENCE = 240  # seconds that a run may take on a machine that does other things
 BEGIN = datetime(2024, 5, 31, 12, tzinfo=UTC)
 END = BEGIN + timedelta(days=1)
@@ -79,7 +79,7 @@ def test_killed_three_times(spark: Any, tmp_path: Path, seed: int) -> None:
     committed = 0
     for _ in range(KILLS):
         running = Running(tmp_path)
-        committed, delay = committed + 1, draw.uniform(0, 1)
+        committed, delay = committed + 1, draw.uniform(0, 0.5)
         try:
             running.wait_for(committed)
             time.sleep(delay)
