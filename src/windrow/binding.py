@@ -250,6 +250,12 @@ class Binding:
         return frame.select(pl.any_horizontal(pl.col(column).is_null() for column in columns)).to_series()
 
 
+def no_time(missing: int, of: int, *measures: str) -> InputError:
+    """What is said of events that have no time on some measure."""
+    named = " or ".join(map(repr, measures))
+    return InputError(f"{missing} of {of} events have no time in {named}; bad_events='drop' leaves them out")
+
+
 def quoted(name: str) -> str:
     """A column's name in Spark's SQL."""
     return "`" + name.replace("`", "``") + "`"

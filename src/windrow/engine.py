@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 
 from windrow import snapshots
-from windrow.binding import ARRIVAL, Binding, InputError
+from windrow.binding import ARRIVAL, Binding, InputError, no_time
 from windrow.bound import Bound, bind
 from windrow.frames import flag_sorted, to_polars
 from windrow.intake import Kept, measured, repeats_of, span, take
@@ -128,10 +128,7 @@ class Engine:
         missing = bound.binding.without_time(frame)
         if missing is not None:
             if self._bad_events == "raise":
-                raise InputError(
-                    f"{int(missing.sum())} of {frame.height} events have no time in "
-                    f"{' or '.join(map(repr, bound.binding.measures))}; bad_events='drop' leaves them out"
-                )
+                raise no_time(int(missing.sum()), frame.height, *bound.binding.measures)
             frame = frame.filter(~missing)
         events = bound.binding.prepare(frame, self._arrived, self._now)
         spans = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, NoReturn
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from windrow import repeats
-from windrow.binding import InputError, quoted
+from windrow.binding import no_time, quoted
 from windrow.bound import state_of
 from windrow.measures import Span
 from windrow.operators import Bag
@@ -231,12 +231,8 @@ def gathered_batches(batches: Iterable[pa.RecordBatch], most: int = EVENTS) -> I
 def _numbered(events: pl.DataFrame, job: Job, arrived: int) -> pl.DataFrame:
     for name in time_columns(job):
         if missing := events[name].null_count():
-            refuse_missing(missing, events.height, name.removeprefix("time:"))
+            raise no_time(missing, events.height, name.removeprefix("time:"))
     return events.with_columns(nth=pl.int_range(arrived, arrived + pl.len(), dtype=pl.Int64))
-
-
-def refuse_missing(missing: int, of: int, measure: str) -> NoReturn:
-    raise InputError(f"{missing} of {of} events have no time in {measure!r}; bad_events='drop' leaves them out")
 
 
 def _sorted_by(df: DataFrame, job: Job, by: Sequence[str], time: str) -> DataFrame:

@@ -7,17 +7,19 @@ Where an event stands among all is only asked where it matters: in the few cells
     events in cells with a cut ── numbered within the cell, in order ───┴──▶ slices between positions
 
 Then positions are a measure like any other: counting(n, step) is sliding(n, step) over it, sliced and assembled as
-that, and the first and the last time of a window's events are two more aggregates. A cell is a 65,536th of the time
-between the first and the last event. Everything is lazy: the least and the greatest time, the counts and the slices
-are parts of one plan, which reads the events four times, twice only their times. If windows are so short that most
-cells hold a cut, most events are shuffled, by cell.
+that, and the first and the last time of a window's events are two more aggregates. A cell is a 16,384th of the time
+between the first and the last event. The least and the greatest time and the counts are found at once, when `windows`
+is called, in two passes that read times alone; then the slices are a plan like any other. If windows are so short that
+most cells hold a cut, most events are shuffled, by cell.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -25,22 +27,20 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from windrow.aggregates import count, max, min
-from windrow.binding import InputError, quoted
+from windrow.binding import InputError, no_time, quoted
 from windrow.ordered import Counting
 from windrow.plan import Entry
 from windrow.query import Query
 from windrow.slicing import filter_column, time_column
 from windrow.spark.jobs import Job
-from windrow.spark.shipping import mapped
-from windrow.spark.slicing import POSITION, Batches, Cut, cut_of, slices, without_contained
-from windrow.spark.types import arrow_schema, from_arrow, struct, to_arrow
+from windrow.spark.slicing import POSITION, Cut, cut_of, slices, without_contained
+from windrow.spark.types import struct
 from windrow.windows import FURTHEST, Grid, Sliding
 
-CELLS = 65_536
-_NOWHERE = -FURTHEST - 1  # the cell of events that have no time, before all others
+CELLS = 16_384
+FEW = 64  # stretches of time that are named one by one
 TIME, FIRST, LAST, SIZE = (f"windrow {name}" for name in ("time", "first", "last", "size"))
-_CELL, _WIDTH, _BEFORE, _START = (f"windrow {name}" for name in ("cell", "width", "before", "start"))
-_CELLS: dict[str, pl.DataType] = {_CELL: pl.Int64(), _BEFORE: pl.Int64(), _START: pl.Int64()}
+_CELL = "windrow cell"
 
 Prepare = Callable[[DataFrame, Job], DataFrame]
 
@@ -68,67 +68,96 @@ def cut_in_positions(job: Job) -> Cut | str:
 
 def counted(df: DataFrame, job: Job, buckets: int, prepare: Prepare) -> tuple[DataFrame, Job]:
     """Payloads of slices between positions, and the job that they belong to."""
-    events = _in_cells(df, job)
-    counts = events.groupBy(quoted(_CELL)).agg(F.expr("COUNT(1)").alias("count"))
     inner = in_positions(job)
     (group,) = inner.bound.plan.groups
     cut = cut_in_positions(inner)
     assert isinstance(cut, Cut)
     grids = [grid for window, *_ in group.timelines if isinstance(window, Sliding) for grid in window.grids()]
-    measure = job.bound.plan.groups[0].source.measure
-    cells = F.broadcast(mapped(counts.repartition(1), _planner(without_contained(grids), measure), struct(_CELLS)))
-    placed = events.join(cells, _CELL)
-    whole = placed.where(F.col(quoted(_START)).isNotNull()).withColumn(POSITION, F.col(quoted(_START)))
+    events = _seen(df, job)
+    cells = _cells(events, job, without_contained(grids))
+    t = quoted(TIME)
+    cell = f"CAST(({t} - {cells.low}L) DIV {cells.width}L AS INT) + 1"
+    start, before = (F.from_json(F.lit(json.dumps(part)), "array<bigint>") for part in (cells.start, cells.before))
+    whole = events.withColumn(POSITION, F.get(start, F.expr(cell) - 1)).where(F.col(quoted(POSITION)).isNotNull())
     order = [F.col(quoted(name)).asc_nulls_first() for name in (TIME, *job.order_by)]
     number = F.row_number().over(Window.partitionBy(quoted(_CELL)).orderBy(*order))
-    split = placed.where(F.col(quoted(_START)).isNull()).withColumn(POSITION, F.col(quoted(_BEFORE)) + number - 1)
+    split = (
+        _within(events, job, cells)
+        .withColumn(_CELL, F.expr(cell))
+        .where(F.get(start, F.col(quoted(_CELL)) - 1).isNull())
+    )
+    split = split.withColumn(POSITION, F.get(before, F.col(quoted(_CELL)) - 1) + number - 1)
     rows = [
         slices(prepare(part, inner), inner, group, cut, group.needs(shared=True)[1], buckets) for part in (whole, split)
     ]
     return reduce(DataFrame.union, rows), inner
 
 
-def _in_cells(df: DataFrame, job: Job) -> DataFrame:
-    """The events that the windows see, with their time in whole units and their cell; without a time, nowhere."""
+def _seen(df: DataFrame, job: Job) -> DataFrame:
+    """The events that the windows see, with their time in whole units; those without a time too."""
     (group,) = job.bound.plan.groups
     sql = job.bound.binding.sql
     events = df.withColumn(TIME, F.expr(sql[time_column(group.source.measure)]))
-    missing = f"{quoted(TIME)} IS NULL"
-    if job.bad_events == "drop":
-        events = events.where(f"NOT ({missing})")
-    if group.source.where is not None:
-        events = events.where(f"({sql[filter_column(group.source.where.text)]}) OR {missing}")
+    if group.source.where is None:
+        return events
+    return events.where(f"({sql[filter_column(group.source.where.text)]}) OR {quoted(TIME)} IS NULL")
+
+
+class _Cells(NamedTuple):
+    """Cells of time from the least on: the edge before each, None if it holds another, and how many events precede."""
+
+    low: int
+    width: int
+    start: list[int | None]
+    before: list[int]
+
+
+def _cells(events: DataFrame, job: Job, grids: list[Grid]) -> _Cells:
+    """The first passes: the least and the greatest time, then how many events each cell holds."""
+    measure = job.bound.plan.groups[0].source.measure
     t = quoted(TIME)
-    span = f"CAST(MAX({t}) AS DECIMAL(20, 0)) - CAST(MIN({t}) AS DECIMAL(20, 0))"
-    width = events.agg(F.expr(f"CAST(FLOOR(({span}) / {CELLS}) AS BIGINT) + 1").alias(_WIDTH))
-    cell = f"COALESCE({t} DIV {quoted(_WIDTH)}, {_NOWHERE}L)"  # a null would leave the join before it is counted
-    return events.select("*", width.scalar().alias(_WIDTH)).withColumn(_CELL, F.expr(cell))
-
-
-def _planner(grids: list[Grid], measure: str) -> Callable[[Batches], Batches]:
-    """For each cell how many events come before it, and the edge before it unless it holds another."""
-
-    def plan(batches: Batches) -> Batches:
-        counts = from_arrow(batches, {_CELL: pl.Int64(), "count": pl.Int64()}).sort(_CELL)
-        lost = int(counts.filter(pl.col(_CELL) == _NOWHERE)["count"].sum())
-        if lost:
-            raise InputError(
-                f"{lost} of {counts['count'].sum()} events have no time in {measure!r}; "
-                "bad_events='drop' leaves them out"
-            )
-        size = counts["count"].to_numpy()
-        before = np.cumsum(size) - size
-        start, end = np.zeros(len(size), np.int64), np.zeros(len(size), np.int64)
-        for period, phase in grids:
-            for edge, at in ((start, before), (end, before + size - 1)):
-                np.maximum(edge, at - (at - phase) % period, out=edge)
-        starts = pl.Series(start)
-        table = counts.select(_CELL).with_columns(
-            pl.Series(_BEFORE, before), starts.set(pl.Series(start != end), None).alias(_START)
+    found = events.agg(*(F.expr(text) for text in (f"MIN({t})", f"MAX({t})", f"COUNT({t})", "COUNT(1)"))).first()
+    low, high, size, total = found if found is not None else (None, None, 0, 0)
+    if size < total and job.bad_events == "raise":
+        raise no_time(total - size, total, measure)
+    if low is None:
+        return _Cells(0, 1, [], [])
+    if low <= -FURTHEST or high >= FURTHEST:
+        raise InputError(
+            f"{measure!r} is {low if low <= -FURTHEST else high} in some event, too far out for any window"
         )
-        yield from to_arrow(table, arrow_schema(struct(_CELLS)))
+    width = (high - low) // CELLS + 1
+    cell = f"CAST(({t} - {low}L) DIV {width}L AS INT)"
+    counts = events.where(f"{t} IS NOT NULL").groupBy(F.expr(cell).alias("cell")).agg(F.expr("COUNT(1)").alias("count"))
+    table = pl.DataFrame(pl.from_arrow(counts.toArrow()))
+    sizes = np.zeros((high - low) // width + 1, np.int64)
+    sizes[table["cell"].to_numpy()] = table["count"].to_numpy()
+    before = np.cumsum(sizes) - sizes
+    start, end = np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)
+    for period, phase in grids:
+        for edge, at in ((start, before), (end, before + np.maximum(sizes, 1) - 1)):
+            np.maximum(edge, at - (at - phase) % period, out=edge)
+    starts = pl.Series(start)
+    return _Cells(low, width, starts.set(pl.Series(start != end), None).to_list(), before.tolist())
 
-    return plan
+
+def _within(events: DataFrame, job: Job, cells: _Cells) -> DataFrame:
+    """The events around cells that hold a cut: where they are few, said so that files without any are not read."""
+    cut = np.flatnonzero([start is None for start in cells.start])
+    first = cut[np.append(True, np.diff(cut) > 1)[: len(cut)]]
+    last = cut[np.append(np.diff(cut) > 1, True)[: len(cut)]]
+    if len(first) > FEW or not len(first):
+        return events
+    measure = job.bound.plan.groups[0].source.measure
+    dtype = dict(job.columns)[measure]
+    zoned = isinstance(dtype, pl.Datetime) and dtype.time_zone is not None
+    column, moment = (quoted(measure), "TIMESTAMP_MICROS({}L)") if zoned else (quoted(TIME), "{}L")
+    ranges = [
+        f"{column} >= {moment.format(cells.low + int(a) * cells.width)} AND "
+        f"{column} < {moment.format(cells.low + (int(b) + 1) * cells.width)}"
+        for a, b in zip(first, last, strict=True)
+    ]
+    return events.where(" OR ".join(f"({text})" for text in ranges))
 
 
 def with_bounds(results: DataFrame, job: Job, partial: bool) -> DataFrame:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from windrow.binding import InputError, quoted
+from windrow.binding import InputError, no_time, quoted
 from windrow.plan import Group, Held, Timeline
 from windrow.slices import SliceSchema, merge
 from windrow.slicing import filter_column, time_column
@@ -168,10 +168,7 @@ def refuse_misplaced(frame: pl.DataFrame, job: Job, measure: str) -> None:
         elif "low" in frame.columns:
             lost = lost.filter(pl.col("low").is_null())
         if missing := misplaced.select(lost.sum()).item():
-            raise InputError(
-                f"{missing} of {frame['events'].sum()} events have no time in {name.removeprefix('time:')!r}; "
-                "bad_events='drop' leaves them out"
-            )
+            raise no_time(missing, frame["events"].sum(), name.removeprefix("time:"))
     furthest, reach = job.bound.plan.furthest[measure], reach_of(job, measure)
     low, high = int(misplaced["low"].min()), int(misplaced["high"].max())  # type: ignore[arg-type]
     assert reach is not None

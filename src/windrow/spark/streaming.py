@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from windrow.binding import InputError, quoted
+from windrow.binding import InputError, no_time, quoted
 from windrow.bound import state_of
 from windrow.ordered_state import OrderedState
 from windrow.plan import Entry
@@ -30,7 +30,7 @@ from windrow.query import Query, QueryError
 from windrow.slices import unpack
 from windrow.slicing import filter_column, time_column
 from windrow.spark import payloads
-from windrow.spark.batch import events_of, gathered_batches, prepared, refuse_missing
+from windrow.spark.batch import events_of, gathered_batches, prepared
 from windrow.spark.book import QueryBook, read, result_columns
 from windrow.spark.buckets import INDEX, Asked, Bucket, Told
 from windrow.spark.chunks import from_bytes, to_bytes
@@ -113,7 +113,7 @@ def raw_events_of(
         missing = binding.without_time(frame)
         if missing is not None:
             if job.bad_events == "raise":
-                refuse_missing(int(missing.sum()), frame.height, job.time)
+                raise no_time(int(missing.sum()), frame.height, job.time)
             frame = frame.filter(~missing)
         if frame.height:
             yield binding.prepare(frame, arrived, lambda: 0)
