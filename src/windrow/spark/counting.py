@@ -2,15 +2,14 @@
 
 Where an event stands among all is only asked where it matters: in the few cells of time that hold a cut.
 
-    events ── count by cell of time ──▶ running totals ──▶ cells that a window's edge cuts, and those that none does
-    events in cells without a cut ── all of the cell are in one slice ──┐
-    events in cells with a cut ── numbered within the cell, in order ───┴──▶ slices between positions
+    events ── aggregate by cell of time ──▶ running totals ──▶ cells without a cut: each lies in one slice ──┐
+    events in the cells that a window's edge cuts ── numbered within the cell, in order ────────────────────┴──▶ slices
 
 Then positions are a measure like any other: counting(n, step) is sliding(n, step) over it, sliced and assembled as
 that, and the first and the last time of a window's events are two more aggregates. A cell is a 16,384th of the time
-between the first and the last event. The least and the greatest time and the counts are found at once, when `windows`
-is called, in two passes that read times alone; then the slices are a plan like any other. If windows are so short that
-most cells hold a cut, most events are shuffled, by cell.
+between the first and the last event. The least and the greatest time and the cells are computed at once, when `windows`
+is called, in two passes; what is left, the events around the cuts, is a plan like any other. If windows are so short
+that most cells hold a cut, most events are shuffled, by cell.
 """
 
 from __future__ import annotations
@@ -18,29 +17,31 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from functools import reduce
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from windrow.aggregates import count, max, min
 from windrow.binding import InputError, no_time, quoted
 from windrow.ordered import Counting
-from windrow.plan import Entry
+from windrow.plan import ROWS, Entry, Held
 from windrow.query import Query
+from windrow.ranges import Ints
+from windrow.slices import SliceSchema, merge
 from windrow.slicing import filter_column, time_column
+from windrow.spark import payloads
 from windrow.spark.jobs import Job
-from windrow.spark.slicing import POSITION, Cut, cut_of, slices, without_contained
-from windrow.spark.types import struct
-from windrow.windows import FURTHEST, Grid, Sliding
+from windrow.spark.slicing import POSITION, Cut, cut_of, jvm_types, lifted, settled, slices, without_contained
+from windrow.spark.types import from_arrow, struct
+from windrow.windows import FURTHEST, INT64_MIN, Grid, Sliding
 
 CELLS = 16_384
 FEW = 64  # stretches of time that are named one by one
 TIME, FIRST, LAST, SIZE = (f"windrow {name}" for name in ("time", "first", "last", "size"))
-_CELL = "windrow cell"
+_BEFORE = "windrow before"
 
 Prepare = Callable[[DataFrame, Job], DataFrame]
 
@@ -72,25 +73,55 @@ def counted(df: DataFrame, job: Job, buckets: int, prepare: Prepare) -> tuple[Da
     (group,) = inner.bound.plan.groups
     cut = cut_in_positions(inner)
     assert isinstance(cut, Cut)
-    grids = [grid for window, *_ in group.timelines if isinstance(window, Sliding) for grid in window.grids()]
+
+    def sliced(events: DataFrame) -> DataFrame:
+        return slices(prepare(events, inner), inner, group, cut, group.needs(shared=True)[1], buckets)
+
     events = _seen(df, job)
-    cells = _cells(events, job, without_contained(grids))
-    t = quoted(TIME)
-    cell = f"CAST(({t} - {cells.low}L) DIV {cells.width}L AS INT) + 1"
-    start, before = (F.from_json(F.lit(json.dumps(part)), "array<bigint>") for part in (cells.start, cells.before))
-    whole = events.withColumn(POSITION, F.get(start, F.expr(cell) - 1)).where(F.col(quoted(POSITION)).isNotNull())
+    bounds = _bounds(events, job)
+    if bounds is None:
+        return sliced(events.where("FALSE").withColumn(POSITION, F.lit(0))), inner
+    low, width = bounds
+    cell = F.expr(f"CAST(({quoted(TIME)} - {low}L) DIV {width}L AS INT)")
+    schema = inner.bound.binding.schema(group, shared=True)
+    placed = prepare(events.where(f"{quoted(TIME)} IS NOT NULL").withColumn(POSITION, cell), inner)
+    table = _in_cells(placed, schema)
+    sizes = table[schema.names[Held(ROWS, None)]["count"]].to_numpy()
+    cells, before = table["slice_start"].to_numpy(), np.cumsum(sizes) - sizes
+    grids = [grid for window, *_ in group.timelines if isinstance(window, Sliding) for grid in window.grids()]
+    start, end = (_edge(at, without_contained(grids)) for at in (before, before + sizes - 1))
+    is_cut = start != end
+    whole = table.with_columns(pl.Series("slice_start", start)).filter(pl.Series(~is_cut))
+    ready = payloads.rows(payloads.split({group.name: merge([whole], schema)}, inner.bound, buckets), {})
+    rows = df.sparkSession.createDataFrame(pa.Table.from_batches(ready, payloads.SCHEMA), payloads.ROW)
+    if not is_cut.any():
+        return rows, inner
+    known: list[int | None] = [None] * (int(cells[-1]) + 1)
+    for number, precede in zip(cells[is_cut].tolist(), before[is_cut].tolist(), strict=True):
+        known[number] = precede
+    precedes = F.get(F.from_json(F.lit(json.dumps(known)), "array<bigint>"), cell)
+    split = _within(events, job, low + cells[is_cut] * width, width).withColumn(_BEFORE, precedes)
+    split = split.where(F.col(quoted(_BEFORE)).isNotNull())
     order = [F.col(quoted(name)).asc_nulls_first() for name in (TIME, *job.order_by)]
-    number = F.row_number().over(Window.partitionBy(quoted(_CELL)).orderBy(*order))
-    split = (
-        _within(events, job, cells)
-        .withColumn(_CELL, F.expr(cell))
-        .where(F.get(start, F.col(quoted(_CELL)) - 1).isNull())
-    )
-    split = split.withColumn(POSITION, F.get(before, F.col(quoted(_CELL)) - 1) + number - 1)
-    rows = [
-        slices(prepare(part, inner), inner, group, cut, group.needs(shared=True)[1], buckets) for part in (whole, split)
-    ]
-    return reduce(DataFrame.union, rows), inner
+    number = F.row_number().over(Window.partitionBy(quoted(_BEFORE)).orderBy(*order))
+    return rows.union(sliced(split.withColumn(POSITION, F.col(quoted(_BEFORE)) + number - 1))), inner
+
+
+def _in_cells(placed: DataFrame, schema: SliceSchema) -> pl.DataFrame:
+    """The states of cells, whose number is the position of their events, as a slice table."""
+    position = time_column(POSITION)
+    lifts = lifted(schema.held, schema, position)
+    columns = [make().alias(name) for one in lifts.values() for name, make in one.columns.items()]
+    found = placed.groupBy(F.col(quoted(position)).cast("bigint").alias("slice_start")).agg(*columns).toArrow()
+    return settled(from_arrow(found.to_batches(), jvm_types(schema, lifts)), schema, lifts).sort("slice_start")
+
+
+def _edge(position: Ints, grids: list[Grid]) -> Ints:
+    """The last edge at or before each position."""
+    found = np.full(len(position), INT64_MIN)
+    for period, phase in grids:
+        np.maximum(found, position - (position - phase) % period, out=found)
+    return found
 
 
 def _seen(df: DataFrame, job: Job) -> DataFrame:
@@ -103,61 +134,36 @@ def _seen(df: DataFrame, job: Job) -> DataFrame:
     return events.where(f"({sql[filter_column(group.source.where.text)]}) OR {quoted(TIME)} IS NULL")
 
 
-class _Cells(NamedTuple):
-    """Cells of time from the least on: the edge before each, None if it holds another, and how many events precede."""
-
-    low: int
-    width: int
-    start: list[int | None]
-    before: list[int]
-
-
-def _cells(events: DataFrame, job: Job, grids: list[Grid]) -> _Cells:
-    """The first passes: the least and the greatest time, then how many events each cell holds."""
+def _bounds(events: DataFrame, job: Job) -> tuple[int, int] | None:
+    """The least time, and the width of a cell; None if there are no events. Reads times alone."""
     measure = job.bound.plan.groups[0].source.measure
     t = quoted(TIME)
-    found = events.agg(*(F.expr(text) for text in (f"MIN({t})", f"MAX({t})", f"COUNT({t})", "COUNT(1)"))).first()
-    low, high, size, total = found if found is not None else (None, None, 0, 0)
+    said = events.agg(*(F.expr(text) for text in (f"MIN({t})", f"MAX({t})", f"COUNT({t})", "COUNT(1)"))).collect()
+    low, high, size, total = said[0]
     if size < total and job.bad_events == "raise":
         raise no_time(total - size, total, measure)
-    if low is None:
-        return _Cells(0, 1, [], [])
+    if not size:
+        return None
     if low <= -FURTHEST or high >= FURTHEST:
-        raise InputError(
-            f"{measure!r} is {low if low <= -FURTHEST else high} in some event, too far out for any window"
-        )
-    width = (high - low) // CELLS + 1
-    cell = f"CAST(({t} - {low}L) DIV {width}L AS INT)"
-    counts = events.where(f"{t} IS NOT NULL").groupBy(F.expr(cell).alias("cell")).agg(F.expr("COUNT(1)").alias("count"))
-    table = pl.DataFrame(pl.from_arrow(counts.toArrow()))
-    sizes = np.zeros((high - low) // width + 1, np.int64)
-    sizes[table["cell"].to_numpy()] = table["count"].to_numpy()
-    before = np.cumsum(sizes) - sizes
-    start, end = np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)
-    for period, phase in grids:
-        for edge, at in ((start, before), (end, before + np.maximum(sizes, 1) - 1)):
-            np.maximum(edge, at - (at - phase) % period, out=edge)
-    starts = pl.Series(start)
-    return _Cells(low, width, starts.set(pl.Series(start != end), None).to_list(), before.tolist())
+        raise InputError(f"{measure!r} is {low if low <= -FURTHEST else high} in an event, too far out for any window")
+    return low, (high - low) // CELLS + 1
 
 
-def _within(events: DataFrame, job: Job, cells: _Cells) -> DataFrame:
+def _within(events: DataFrame, job: Job, begin: Ints, width: int) -> DataFrame:
     """The events around cells that hold a cut: where they are few, said so that files without any are not read."""
-    cut = np.flatnonzero([start is None for start in cells.start])
-    first = cut[np.append(True, np.diff(cut) > 1)[: len(cut)]]
-    last = cut[np.append(np.diff(cut) > 1, True)[: len(cut)]]
-    if len(first) > FEW or not len(first):
+    apart = np.append(True, np.diff(begin) > width)
+    first, last = begin[apart], begin[np.append(apart[1:], True)]
+    if len(first) > FEW:
         return events
     measure = job.bound.plan.groups[0].source.measure
     dtype = dict(job.columns)[measure]
     zoned = isinstance(dtype, pl.Datetime) and dtype.time_zone is not None
     column, moment = (quoted(measure), "TIMESTAMP_MICROS({}L)") if zoned else (quoted(TIME), "{}L")
     ranges = [
-        f"{column} >= {moment.format(cells.low + int(a) * cells.width)} AND "
-        f"{column} < {moment.format(cells.low + (int(b) + 1) * cells.width)}"
-        for a, b in zip(first, last, strict=True)
+        f"({column} >= {moment.format(a)} AND {column} < {moment.format(b + width)})"
+        for a, b in zip(first.tolist(), last.tolist(), strict=True)
     ]
-    return events.where(" OR ".join(f"({text})" for text in ranges))
+    return events.where(" OR ".join(ranges))
 
 
 def with_bounds(results: DataFrame, job: Job, partial: bool) -> DataFrame:

@@ -11,7 +11,7 @@ puts each bucket's into a row. One key with all events is no trouble, because it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 
@@ -168,7 +168,7 @@ def refuse_misplaced(frame: pl.DataFrame, job: Job, measure: str) -> None:
         elif "low" in frame.columns:
             lost = lost.filter(pl.col("low").is_null())
         if missing := misplaced.select(lost.sum()).item():
-            raise no_time(missing, frame["events"].sum(), name.removeprefix("time:"))
+            raise no_time(missing, int(frame["events"].sum()), name.removeprefix("time:"))
     furthest, reach = job.bound.plan.furthest[measure], reach_of(job, measure)
     low, high = int(misplaced["low"].min()), int(misplaced["high"].max())  # type: ignore[arg-type]
     assert reach is not None
@@ -187,12 +187,7 @@ def packer(job: Job, name: str, held: tuple[Held, ...], exact: bool, buckets: in
         schema = slicer.shared_schema(group)
         measure = group.source.measure
         lifts = lifted(held, schema, time_column(measure))
-        types = dict(schema.keys)
-        types |= {
-            column: dtype
-            for column, dtype in schema.columns.items()
-            if any(column in one.columns for one in lifts.values())
-        }
+        types = jvm_types(schema, lifts)
         gathered = Gathered(slicer)
         for several in chunks(batches, SLICES):
             frame = from_arrow(several, types)
@@ -203,6 +198,12 @@ def packer(job: Job, name: str, held: tuple[Held, ...], exact: bool, buckets: in
         yield from payloads.rows(payloads.split(gathered.tables(), job.bound, buckets), {})
 
     return pack
+
+
+def jvm_types(schema: SliceSchema, lifts: Mapping[Held, Lifted]) -> dict[str, pl.DataType]:
+    """The types of the JVM's columns that are already those of a slice table."""
+    known = {column for one in lifts.values() for column in one.columns}
+    return {**schema.keys, **{column: dtype for column, dtype in schema.columns.items() if column in known}}
 
 
 def group_of(job: Job, name: str) -> Group:
