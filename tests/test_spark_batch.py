@@ -306,9 +306,13 @@ class TestCountingOverAllEvents:
         frame = spark.range(0).selectExpr("timestamp_micros(id) AS ts", "id AS x")
         assert wr.windows(frame, wr.Query("q", wr.counting(30), wr.sum("x")), "ts", partial=True).count() == 0
 
-    def test_events_are_not_shuffled(self, spark: Any, tmp_path: Any) -> None:
-        spark.range(1000).selectExpr("timestamp_micros(id) AS ts", "id AS x").write.parquet(str(tmp_path / "e"))
+    def test_only_events_around_the_cuts_are_read_and_shuffled(self, spark: Any, tmp_path: Any) -> None:
+        made = spark.range(1000).selectExpr("timestamp_micros(id div 10) AS ts", "id AS x")
+        made.write.parquet(str(tmp_path / "e"))
         events = spark.read.parquet(str(tmp_path / "e"))
-        plan = physical(wr.windows(events, wr.Query("q", wr.counting(300), wr.sum("x")), "ts"))
+        results = wr.windows(events, wr.Query("q", wr.counting(301), wr.sum("x")), "ts")
+        plan = physical(results)
+        assert "LocalTableScan" in plan  # the slices of all other events are there already
+        assert "GreaterThanOrEqual(ts" in plan  # pushed down to the files
         assert "rangepartitioning" not in plan
-        assert "BroadcastHashJoin" in plan
+        assert sorted(row["sum(x)"] for row in results.collect()) == [45150, 135751, 226352]

@@ -143,7 +143,8 @@ def with_watermark(df: DataFrame, job: Job) -> tuple[DataFrame, Job]:
     delays = {field.name: field.metadata.get("spark.watermarkDelayMs") for field in df.schema.fields}
     own = {name: delay for name, delay in delays.items() if delay is not None}
     (measure, late, updates, temporal), *_ = job.lengths
-    late = late or 0
+    if late is None:
+        raise ValueError("a stream on Spark moves its watermark by the events that it sees: say a lateness, not None")
     if own:
         (name, delay), *_ = own.items()
         if name != job.time:
