@@ -14,7 +14,6 @@ that most cells hold a cut, most events are shuffled, by cell.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -41,7 +40,7 @@ from windrow.windows import FURTHEST, INT64_MIN, Grid, Sliding
 CELLS = 16_384
 FEW = 64  # stretches of time that are named one by one
 TIME, FIRST, LAST, SIZE = (f"windrow {name}" for name in ("time", "first", "last", "size"))
-_BEFORE = "windrow before"
+_CELL, _BEFORE = "windrow cell", "windrow before"
 
 Prepare = Callable[[DataFrame, Job], DataFrame]
 
@@ -96,12 +95,9 @@ def counted(df: DataFrame, job: Job, buckets: int, prepare: Prepare) -> tuple[Da
     rows = df.sparkSession.createDataFrame(pa.Table.from_batches(ready, payloads.SCHEMA), payloads.ROW)
     if not is_cut.any():
         return rows, inner
-    known: list[int | None] = [None] * (int(cells[-1]) + 1)
-    for number, precede in zip(cells[is_cut].tolist(), before[is_cut].tolist(), strict=True):
-        known[number] = precede
-    precedes = F.get(F.from_json(F.lit(json.dumps(known)), "array<bigint>"), cell)
-    split = _within(events, job, low + cells[is_cut] * width, width).withColumn(_BEFORE, precedes)
-    split = split.where(F.col(quoted(_BEFORE)).isNotNull())
+    known = pa.table({_CELL: cells[is_cut].astype(np.int32), _BEFORE: before[is_cut]})
+    near = _within(events, job, low + cells[is_cut] * width, width).withColumn(_CELL, cell)
+    split = near.join(F.broadcast(df.sparkSession.createDataFrame(known)), _CELL)
     order = [F.col(quoted(name)).asc_nulls_first() for name in (TIME, *job.order_by)]
     number = F.row_number().over(Window.partitionBy(quoted(_BEFORE)).orderBy(*order))
     return rows.union(sliced(split.withColumn(POSITION, F.col(quoted(_BEFORE)) + number - 1))), inner
