@@ -7,6 +7,8 @@ micro-batch to where the events before it have brought it.
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,9 @@ from windrow.spark import payloads, streaming
 from windrow.spark.buckets import Asked, Bucket
 from windrow.spark.jobs import job_of
 from windrow.testing import Oracle, differences
+from windrow.testing.oracle import microseconds
 from windrow.testing.strategies import ORDERED, SCHEMA, Row, Stream, frame, streams
+from windrow.testing.transcripts import Transcript, read
 from windrow.windows import INT64_MIN
 
 pytestmark = pytest.mark.spark
@@ -56,6 +60,7 @@ class Buckets:
         self.stores = [Memory() for _ in range(buckets)]
         self.asked = [Asked(query) for query in queries]
         self.seen: int | None = None
+        self._moved = INT64_MIN
         self.arrived = self.dropped = self.slices = 0
         self.timers: list[int | None] = [None] * buckets
         self.since: dict[str, int] = {}
@@ -67,8 +72,13 @@ class Buckets:
 
     @property
     def watermark(self) -> int:
-        lateness = self.job.measures[self.job.time].lateness or 0
-        return INT64_MIN if self.seen is None else self.seen - lateness
+        lateness = self.job.measures[self.job.time].lateness
+        return self._moved if self.seen is None or lateness is None else max(self._moved, self.seen - lateness)
+
+    def advance(self, watermark: Any) -> list[Row]:
+        """Move the watermark, as an event of another partition would."""
+        self._moved = max(self._moved, microseconds(watermark) if isinstance(watermark, datetime) else watermark)
+        return self.idle()
 
     def push(self, events: pl.DataFrame, parts: int = 2) -> list[Row]:
         """A micro-batch of several partitions."""
@@ -153,6 +163,46 @@ def test_late_slices_are_left_out_of_what_was_emitted_and_of_nothing_else(stream
 @settings(max_examples=10)
 def test_late_slices_within_updates_revise(stream: Stream) -> None:
     assert disagreements(stream, dropped=False) == []
+
+
+# --- transcripts ------------------------------------------------------------------------------------------------------
+
+TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.yaml"))
+
+
+def streamed(transcript: Transcript) -> bool:
+    """Whether a transcript is a stream that Spark can have: one measure, and nothing but events."""
+    actions = {step.action for step in transcript.steps}
+    details = {name for step in transcript.steps for name in step.details}
+    plain = actions <= {"input", "watermark", "finish"} and not details & {"error", "measure"}
+    options = {"time", "lateness", "order_by", "updates"} >= transcript.options.keys()
+    one = not isinstance(transcript.options.get("lateness"), dict) and transcript.options["time"] != "arrival"
+    queries = not any(query.distinct_on or query.time for query in transcript.queries)
+    times = [
+        row[transcript.options["time"]] for step in transcript.steps if step.action == "input" for row in step.value
+    ]
+    since_1970 = not any(isinstance(time, datetime) and time.year < 1970 for time in times)
+    return plain and options and one and queries and since_1970
+
+
+@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
+def test_transcripts_in_buckets(path: Path) -> None:
+    transcript = read(path)
+    if not streamed(transcript):
+        pytest.skip("no stream that Spark can have")
+    oracle = Oracle(transcript.queries, **transcript.options)
+    buckets = Buckets(transcript.queries, schema=transcript.schema, **transcript.options)
+    told: list[Row] = []
+    found: list[Row] = []
+    for step in transcript.steps:
+        if step.action == "input" and step.value:
+            told += oracle.push(step.value)
+            found += buckets.push(pl.DataFrame(step.value, schema=transcript.schema))
+        elif step.action == "watermark":
+            told += oracle.advance(step.value)
+            found += buckets.advance(step.value)
+    found += buckets.idle()
+    assert differences(found, told, transcript.queries) == []
 
 
 # --- queries that come and go -----------------------------------------------------------------------------------------

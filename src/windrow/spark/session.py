@@ -19,6 +19,7 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
+    "spark.sql.ui.retainedExecutions": "20",  # their plans stay in memory, for a page that is not there
     "spark.ui.showConsoleProgress": "false",
 }
 
