@@ -33,11 +33,11 @@ from windrow.spark import counting, payloads, quantiles
 from windrow.spark.jobs import Job, time_columns
 from windrow.spark.lifting import lift
 from windrow.spark.origins import check
-from windrow.spark.payloads import Gathered, Slicer, Tables
+from windrow.spark.payloads import Gathered, Slicer
 from windrow.spark.session import shuffle_partitions
 from windrow.spark.shipping import mapped
-from windrow.spark.slicing import POSITION, Cut, cut_of, slices
-from windrow.spark.types import from_arrow, struct, to_arrow
+from windrow.spark.slicing import POSITION, Cut, chunks, cut_of, slices
+from windrow.spark.types import arrow_schema, from_arrow, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
 EVENTS = 1_000_000  # that are sliced at a time
@@ -208,24 +208,10 @@ def prepared(df: DataFrame, job: Job) -> DataFrame:
 def events_of(batches: Iterable[pa.RecordBatch], job: Job, most: int = EVENTS) -> Iterator[pl.DataFrame]:
     """Prepared events as frames of about so many rows; refuses those without a time."""
     arrived = 0
-    for several in gathered_batches(batches, most):
+    for several in chunks(batches, most):
         frame = _numbered(from_arrow(several, job.prepared), job, arrived)
         arrived += frame.height
         yield frame
-
-
-def gathered_batches(batches: Iterable[pa.RecordBatch], most: int = EVENTS) -> Iterator[list[pa.RecordBatch]]:
-    """Batches, about so many rows of them at a time."""
-    several: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        several.append(batch)
-        size += batch.num_rows
-        if size >= most:
-            yield several
-            several, size = [], 0
-    if size:
-        yield several
 
 
 def _numbered(events: pl.DataFrame, job: Job, arrived: int) -> pl.DataFrame:
@@ -258,15 +244,9 @@ def without_repeats(events: DataFrame, job: Job) -> DataFrame:
             yield from to_arrow(frame.filter(fresh), schema)
 
     spark_schema = struct(job.prepared)
-    schema = payload_schema(job)
+    schema = arrow_schema(spark_schema)
     by = [f"distinct:{name}" for name in source.distinct_on]
     return mapped(_sorted_by(events, job, by, time_column(source.measure)), drop, spark_schema)
-
-
-def payload_schema(job: Job) -> pa.Schema:
-    from windrow.spark.types import arrow_schema
-
-    return arrow_schema(struct(job.prepared))
 
 
 # --- slices ---------------------------------------------------------------------------------------------------------
@@ -409,5 +389,3 @@ _SHUFFLED: dict[Callable[..., DataFrame], str] = {
     by_position: "counts of cells, slices, and the events of the cells that hold a cut",
     in_order: "events, by key",
 }
-
-__all__ = ["Tables", "describe", "windows"]

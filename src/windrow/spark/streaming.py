@@ -30,7 +30,7 @@ from windrow.query import Query, QueryError
 from windrow.slices import unpack
 from windrow.slicing import filter_column, time_column
 from windrow.spark import payloads
-from windrow.spark.batch import events_of, gathered_batches, prepared
+from windrow.spark.batch import EVENTS, events_of, prepared
 from windrow.spark.book import QueryBook, read, result_columns
 from windrow.spark.buckets import INDEX, Asked, Bucket, Told
 from windrow.spark.chunks import from_bytes, to_bytes
@@ -40,6 +40,7 @@ from windrow.spark.origins import fingerprint, origin_of, watermarked
 from windrow.spark.payloads import Gathered, Slicer
 from windrow.spark.session import check_streaming
 from windrow.spark.shipping import Shipped, mapped
+from windrow.spark.slicing import chunks
 from windrow.spark.types import arrow_schema, from_arrow, polars_type, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
@@ -108,7 +109,7 @@ def raw_events_of(
 ) -> Iterator[pl.DataFrame]:
     """Events as they come, prepared by Polars, because Spark's plan does not know the queries."""
     binding, arrived = job.bound.binding, 0
-    for several in gathered_batches(batches):
+    for several in chunks(batches, EVENTS):
         frame = binding.checked(from_arrow([batch.select(list(types)) for batch in several], types))
         missing = binding.without_time(frame)
         if missing is not None:
