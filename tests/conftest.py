@@ -69,3 +69,12 @@ def spark() -> Iterator[Any]:
     made.sparkContext.setLogLevel("ERROR")
     yield made
     made.stop()
+
+
+@pytest.fixture
+def far_away(spark: Any) -> Iterator[Any]:
+    """Spark in another time zone, which must not matter."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", zone)

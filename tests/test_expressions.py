@@ -10,7 +10,6 @@ import itertools
 import math
 import pickle
 import random
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -663,15 +662,6 @@ def test_specified_texts_on_random_rows(text: str, rows: list[Row]) -> None:
 
 
 # --- Spark --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def far_away(spark: Any) -> Iterator[Any]:
-    """Spark in another time zone, which must not matter."""
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    yield spark
-    spark.conf.set("spark.sql.session.timeZone", zone)
 
 
 @pytest.mark.spark

@@ -173,15 +173,6 @@ def on_spark(spark: Any, expressions: Sequence[Expression], rows: list[Row]) -> 
     return pl.DataFrame(pl.from_arrow(frame.selectExpr(*texts).toArrow())).get_columns()
 
 
-@pytest.fixture
-def far_away(spark: Any) -> Iterator[Any]:
-    """Spark in another time zone, which must not matter."""
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    yield spark
-    spark.conf.set("spark.sql.session.timeZone", zone)
-
-
 def check(spark: Any, expressions: list[Expression], extreme: list[Row]) -> None:
     for expression, found in zip(expressions, on_spark(spark, expressions, extreme), strict=True):
         for row, one, other in zip(extreme, found, in_polars(expression, extreme, SCHEMA), strict=True):

@@ -225,6 +225,12 @@ def _as(bound: pl.Series, dtype: pl.DataType) -> pl.Series:
     return bound.cast(dtype) if dtype != pl.Int64() else bound
 
 
+def too_large(overflows: Counter[str]) -> OverflowError:
+    """What is said of a whole table whose integers do not fit."""
+    name, lost = overflows.most_common(1)[0]
+    return OverflowError(f"{name} does not fit into 64 bits in {lost} windows; cast its input to a double or a decimal")
+
+
 def own_columns(query: Query, columns: Sequence[str]) -> list[str]:
     """The columns of a query's own results, among those of all."""
     own = ["query", *query.by, "window_start", "window_end", "revision"]

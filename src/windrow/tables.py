@@ -12,7 +12,7 @@ from windrow.engine import Engine
 from windrow.frames import as_given, to_polars
 from windrow.measures import Lengths
 from windrow.query import Query, QueryError
-from windrow.results import RESULT_COLUMNS, own_columns
+from windrow.results import RESULT_COLUMNS, own_columns, too_large
 
 if TYPE_CHECKING:
     from windrow.spark.book import QueryBook
@@ -59,10 +59,7 @@ def windows(
         engine._bound, _ = engine._bind(frame)
     results = engine.finish(partial)
     if engine._overflowed:
-        name, lost = engine._overflowed.most_common(1)[0]
-        raise OverflowError(
-            f"{name} does not fit into 64 bits in {lost} windows; cast its input to a double or a decimal"
-        )
+        raise too_large(engine._overflowed)
     return as_given(results, data)
 
 

@@ -26,6 +26,7 @@ from windrow.operators import Bag
 from windrow.ordered import Counting
 from windrow.ordered_state import OrderedState
 from windrow.plan import Entry, Group, Held
+from windrow.results import too_large
 from windrow.revisions import Emitted
 from windrow.slices import unpack
 from windrow.slicing import filter_column, key_column, time_column
@@ -36,8 +37,8 @@ from windrow.spark.origins import check
 from windrow.spark.payloads import Gathered, Slicer
 from windrow.spark.session import shuffle_partitions
 from windrow.spark.shipping import mapped
-from windrow.spark.slicing import POSITION, Cut, chunks, cut_of, slices
-from windrow.spark.types import arrow_schema, from_arrow, struct, to_arrow
+from windrow.spark.slicing import POSITION, Cut, cut_of, group_of, slices
+from windrow.spark.types import arrow_schema, from_arrow, in_parts, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
 EVENTS = 1_000_000  # that are sliced at a time
@@ -208,7 +209,7 @@ def prepared(df: DataFrame, job: Job) -> DataFrame:
 def events_of(batches: Iterable[pa.RecordBatch], job: Job, most: int = EVENTS) -> Iterator[pl.DataFrame]:
     """Prepared events as frames of about so many rows; refuses those without a time."""
     arrived = 0
-    for several in chunks(batches, most):
+    for several in in_parts(batches, most):
         frame = _numbered(from_arrow(several, job.prepared), job, arrived)
         arrived += frame.height
         yield frame
@@ -334,10 +335,7 @@ def built(emitted: Iterable[Emitted], job: Job) -> pl.DataFrame:
     """Results; what does not fit into 64 bits is refused."""
     results, overflows = job.bound.results.build(emitted)
     if overflows:
-        name, lost = overflows.most_common(1)[0]
-        raise OverflowError(
-            f"{name} does not fit into 64 bits in {lost} windows; cast its input to a double or a decimal"
-        )
+        raise too_large(overflows)
     return results
 
 
@@ -365,8 +363,7 @@ def _through_state(events: DataFrame, job: Job, group: Group, partial: bool) -> 
     time, where, name = time_column(group.source.measure), group.source.where, group.name
 
     def answer(batches: Batches) -> Batches:
-        own = next(one for one in job.bound.plan.groups if one.name == name)
-        state = state_of(own, job.bound.binding, job.measures)
+        state = state_of(group_of(job, name), job.bound.binding, job.measures)
         assert isinstance(state, OrderedState)
         schema, mark = job.result_schema, INT64_MIN
         for frame in events_of(batches, job):

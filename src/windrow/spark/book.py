@@ -249,7 +249,7 @@ def read(path: str, number: int) -> Version:
         found = json.loads(file.read())
     if found["windrow"] != FORMAT:
         raise ValueError(f"the query book at {path!r} has format {found['windrow']}; this windrow reads {FORMAT}")
-    asked = [Asked(Query.from_dict(one["query"]), one["since"], one["closing"]) for one in found["queries"]]
+    asked = [Asked.from_dict(one) for one in found["queries"]]
     return Version(number, found["columns"], found["keys"], asked, found["events"])
 
 
@@ -264,9 +264,7 @@ def _write(path: str, version: Version) -> None:
         "windrow": FORMAT,
         "columns": dict(version.columns),
         "keys": list(version.keys),
-        "queries": [
-            {"query": one.query.to_dict(), "since": one.since, "closing": one.closing} for one in version.asked
-        ],
+        "queries": [one.to_dict() for one in version.asked],
         "events": version.events,
     }
     _replace(system, place, json.dumps(described))

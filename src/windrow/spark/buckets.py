@@ -48,6 +48,13 @@ class Asked:
     since: int | None = None
     closing: bool = False
 
+    def to_dict(self) -> dict[str, Any]:
+        return {"query": self.query.to_dict(), "since": self.since, "closing": self.closing}
+
+    @staticmethod
+    def from_dict(described: Mapping[str, Any]) -> Asked:
+        return Asked(Query.from_dict(described["query"]), described["since"], described["closing"])
+
 
 @dataclass
 class Told:

@@ -15,7 +15,7 @@ import glob
 import heapq
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from windrow.binding import InputError
 from windrow.query import QueryError
 from windrow.spark.jobs import Job
 from windrow.spark.origins import Limit, Marks
+from windrow.spark.types import in_parts
 
 CHUNK = 1_000_000  # events that are read at a time, about
 SUFFIXES = {
@@ -270,7 +271,7 @@ def read(path: str, form: str, needed: Mapping[str, pl.DataType]) -> Iterator[pl
         yield from _parts(pl.read_csv(path, columns=list(types) or header[:1], schema_overrides=types))
     else:
         with _arrow(path) as (_, batches):
-            for several in _gathered(batches):
+            for several in in_parts(batches, CHUNK):
                 table = pa.Table.from_batches(several)
                 frame = pl.from_arrow(table.select([name for name in table.column_names if name in needed]))
                 assert isinstance(frame, pl.DataFrame)
@@ -280,19 +281,6 @@ def read(path: str, form: str, needed: Mapping[str, pl.DataType]) -> Iterator[pl
 def _parts(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
     for at in range(0, frame.height, CHUNK):
         yield frame[at : at + CHUNK]
-
-
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    several: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        several.append(batch)
-        size += batch.num_rows
-        if size >= CHUNK:
-            yield several
-            several, size = [], 0
-    if several:
-        yield several
 
 
 @contextmanager

@@ -34,8 +34,8 @@ from windrow.spark import payloads
 from windrow.spark.jobs import Job
 from windrow.spark.payloads import Slicer, Tables
 from windrow.spark.shipping import mapped
-from windrow.spark.slicing import SLICES, Batches, Cut, by_slice, chunks, group_of, placed
-from windrow.spark.types import arrow_schema, from_arrow, struct, to_arrow
+from windrow.spark.slicing import SLICES, Batches, Cut, by_slice, group_of, placed
+from windrow.spark.types import arrow_schema, from_arrow, in_parts, struct, to_arrow
 from windrow.state import GroupState
 from windrow.windows import INT64_MAX, INT64_MIN
 
@@ -108,7 +108,7 @@ def _packer(job: Job, name: str, one: Held, buckets: int) -> Callable[[Batches],
         group = group_of(job, name)
         schema = slicer.shared_schema(group)
         types = {**schema.keys, "value": schema.input_types(one)[0]}
-        for several in chunks(batches, SLICES):
+        for several in in_parts(batches, SLICES):
             tables = slicer.spread(group, bagged(from_arrow(several, types), schema, one))
             yield from payloads.rows(payloads.split(tables, job.bound, buckets), {})
 
@@ -174,7 +174,7 @@ def _range_packer(job: Job, name: str, one: Held, buckets: int) -> Callable[[Bat
     def pack(batches: Batches) -> Batches:
         group = group_of(job, name)
         schema = _in_ranges(job.bound.binding.schema(group, shared=True), one)
-        for several in chunks(batches, SLICES):
+        for several in in_parts(batches, SLICES):
             counts = from_arrow(several, schema.keys)
             marked = (pl.col("range") * 2 + pl.col("several")).alias("value")
             counts = counts.select(*schema.keys, "slice_start", "count", marked)

@@ -29,7 +29,7 @@ from windrow.spark.jobs import Job, time_columns
 from windrow.spark.lifting import Lifted, lift
 from windrow.spark.payloads import Gathered, Slicer
 from windrow.spark.shipping import mapped
-from windrow.spark.types import from_arrow
+from windrow.spark.types import from_arrow, in_parts
 from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN, FixedWindow, Grid, Session
 
 MOST_GRIDS = 32  # whose last edges are computed for every event
@@ -189,7 +189,7 @@ def packer(job: Job, name: str, held: tuple[Held, ...], exact: bool, buckets: in
         lifts = lifted(held, schema, time_column(measure))
         types = jvm_types(schema, lifts)
         gathered = Gathered(slicer)
-        for several in chunks(batches, SLICES):
+        for several in in_parts(batches, SLICES):
             frame = from_arrow(several, types)
             refuse_misplaced(frame, job, measure)
             table = settled(frame, schema, lifts)
@@ -208,20 +208,6 @@ def jvm_types(schema: SliceSchema, lifts: Mapping[Held, Lifted]) -> dict[str, pl
 
 def group_of(job: Job, name: str) -> Group:
     return next(group for group in job.bound.plan.groups if group.name == name)
-
-
-def chunks(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[pa.RecordBatch]]:
-    """Batches, about so many rows at a time."""
-    several: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        several.append(batch)
-        size += batch.num_rows
-        if size >= most:
-            yield several
-            several, size = [], 0
-    if size:
-        yield several
 
 
 def settled(frame: pl.DataFrame, schema: SliceSchema, lifts: dict[Held, Lifted]) -> pl.DataFrame:

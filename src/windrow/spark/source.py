@@ -37,18 +37,15 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from windrow.binding import InputError
-from windrow.bound import state_of
 from windrow.intake import span
 from windrow.measures import Lengths, plain
-from windrow.ordered_state import OrderedState
 from windrow.query import Query, QueryError
 from windrow.slices import pack
-from windrow.slicing import filter_column
 from windrow.spark.files import Files
 from windrow.spark.generator import Generator
 from windrow.spark.jobs import SHIFT_MS, Job
 from windrow.spark.origins import Limit, Marks, origin_of, row_schema
-from windrow.spark.payloads import Gathered, Slicer, Tables, split
+from windrow.spark.payloads import Gathered, Slicer, Tables, Unordered, split
 from windrow.spark.settings import Settings, options_of
 from windrow.spark.types import arrow_schema
 from windrow.windows import Duration, duration
@@ -85,14 +82,14 @@ class Slices:
         if not isinstance(partition, Part):  # of a source without nodes
             return
         job, slicer = self._job, Slicer(self._job, cut=partition.streams)
-        gathered, held, size, count = Gathered(slicer), _Held(job), 0, 0
+        gathered, held, size, count = Gathered(slicer), Unordered(job), 0, 0
         for events, rows in self._events(partition):
             count += rows
             gathered.add(slicer.slice(events))
             size += held.add(events)
             if size > HELD and not partition.streams:
                 yield from self._rows(held.tables(), partition, 0)
-                held, size = _Held(job), 0
+                held, size = Unordered(job), 0
         merged = {name: slicer.merge(name, [table]) for name, table in gathered.tables().items()}
         yield from self._rows(merged | held.tables(), partition, count)
 
@@ -134,29 +131,6 @@ class Slices:
             arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
             yield pa.record_batch(arrays, schema=self._schema)
             count = 0
-
-
-class _Held:
-    """The events of groups that need the order, as they wait for it."""
-
-    def __init__(self, job: Job) -> None:
-        self._kept: dict[str, tuple[Any, list[str], list[pl.DataFrame]]] = {}
-        for group in job.bound.plan.groups:
-            state = state_of(group, job.bound.binding, job.measures)
-            if isinstance(state, OrderedState):
-                needed = list(dict.fromkeys((*state.ordering.needed, "nth")))
-                self._kept[group.name] = group.source.where, needed, []
-
-    def add(self, events: pl.DataFrame) -> int:
-        size = 0
-        for where, needed, several in self._kept.values():
-            chosen = events if where is None else events.filter(pl.col(filter_column(where.text)))
-            several.append(chosen[needed])
-            size += int(several[-1].estimated_size())
-        return size
-
-    def tables(self) -> Tables:
-        return {name: pl.concat(several) for name, (_, _, several) in self._kept.items() if several}
 
 
 class BatchReader(DataSourceReader):

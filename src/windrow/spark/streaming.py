@@ -23,12 +23,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from windrow.binding import InputError, no_time, quoted
-from windrow.bound import state_of
-from windrow.ordered_state import OrderedState
 from windrow.plan import Entry
 from windrow.query import Query, QueryError
 from windrow.slices import unpack
-from windrow.slicing import filter_column, time_column
+from windrow.slicing import time_column
 from windrow.spark import payloads
 from windrow.spark.batch import EVENTS, events_of, prepared
 from windrow.spark.book import QueryBook, read, result_columns
@@ -37,11 +35,10 @@ from windrow.spark.chunks import from_bytes, to_bytes
 from windrow.spark.jobs import SHIFT_MS, Job
 from windrow.spark.origins import check as check_plan
 from windrow.spark.origins import fingerprint, origin_of, watermarked
-from windrow.spark.payloads import Gathered, Slicer
+from windrow.spark.payloads import Gathered, Slicer, Unordered
 from windrow.spark.session import check_streaming
 from windrow.spark.shipping import Shipped, mapped
-from windrow.spark.slicing import chunks
-from windrow.spark.types import arrow_schema, from_arrow, polars_type, struct, to_arrow
+from windrow.spark.types import arrow_schema, from_arrow, in_parts, polars_type, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
 MARK = "windrow_watermark"
@@ -109,7 +106,7 @@ def raw_events_of(
 ) -> Iterator[pl.DataFrame]:
     """Events as they come, prepared by Polars, because Spark's plan does not know the queries."""
     binding, arrived = job.bound.binding, 0
-    for several in chunks(batches, EVENTS):
+    for several in in_parts(batches, EVENTS):
         frame = binding.checked(from_arrow([batch.select(list(types)) for batch in several], types))
         missing = binding.without_time(frame)
         if missing is not None:
@@ -187,14 +184,7 @@ def timer_of(moment: int, is_integer: bool) -> int:
 def sliced(frames: Iterable[pl.DataFrame], job: Job, buckets: int) -> dict[int, payloads.Tables]:
     """What each bucket gets of a partition: slices, and for groups that need the order, events. Each gets something."""
     slicer = Slicer(job, cut=True)
-    gathered = Gathered(slicer)
-    held: dict[str, list[pl.DataFrame]] = {}
-    ordered = [group for group in job.bound.plan.groups if group.ordered]
-    needed = {}
-    for group in ordered:
-        state = state_of(group, job.bound.binding, job.measures)
-        assert isinstance(state, OrderedState)
-        needed[group.name] = [name for name in state.ordering.needed if name != "nth"]
+    gathered, unordered = Gathered(slicer), Unordered(job)
     for frame in frames:
         if not job.is_integer and int(frame[time_column(job.time)].min()) < 0:  # type: ignore[arg-type]
             raise InputError(
@@ -202,13 +192,8 @@ def sliced(frames: Iterable[pl.DataFrame], job: Job, buckets: int) -> dict[int, 
                 "use a number as time, such as its seconds, for which there is no such limit"
             )
         gathered.add(slicer.slice(frame))
-        for group in ordered:
-            where = group.source.where
-            events = frame.filter(pl.col(filter_column(where.text))) if where else frame
-            if events.height:
-                held.setdefault(group.name, []).append(events.select(needed[group.name]))
-    tables = gathered.tables() | {name: pl.concat(several) for name, several in held.items()}
-    found = payloads.split(tables, job.bound, buckets)
+        unordered.add(frame)
+    found = payloads.split(gathered.tables() | unordered.tables(), job.bound, buckets)
     return {bucket: found.get(bucket, {}) for bucket in range(buckets)}
 
 
@@ -292,11 +277,11 @@ def _row(told: Told) -> Row:
 def asked_of(text: str) -> list[Asked]:
     """Queries as they are written into payloads."""
     described = json.loads(zlib.decompress(b64decode(text)))
-    return [Asked(Query.from_dict(one["query"]), one["since"], one["closing"]) for one in described]
+    return [Asked.from_dict(one) for one in described]
 
 
 def asked_text(asked: Sequence[Asked]) -> str:
-    described = [{"query": one.query.to_dict(), "since": one.since, "closing": one.closing} for one in asked]
+    described = [one.to_dict() for one in asked]
     return b64encode(zlib.compress(json.dumps(described).encode())).decode()
 
 
