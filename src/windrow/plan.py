@@ -289,13 +289,14 @@ def plan(
     time: str,
     rates: Rates | None = None,
     apart: frozenset[str] | None = None,
-    order_apart: bool = False,
+    kinds_apart: bool = False,
 ) -> Plan:
     """Group queries so that everything that can be shared is computed once.
 
     `apart` repeats an earlier plan's decision which groups have their sessions apart, because state depends on it.
-    With `order_apart`, queries that need the order of events get groups of their own, so that for all others slices
-    travel and not events.
+    With `kinds_apart`, for a state that is kept on disk, queries that need the order of events get groups of their own,
+    so that for all others slices travel and not events; and so do sessions, rolled up from the same slices, because
+    their state is looked up by key and that of windows with fixed bounds by time.
     """
     entries = [one if isinstance(one, Entry) else Entry(one) for one in queries]
     groups: dict[Any, Group] = {}
@@ -309,14 +310,16 @@ def plan(
         names.add(query.name)
         since = entry.since if query.distinct_on else INT64_MIN
         source = Source(query.time or time, query.distinct_on, query.filter_first, since)
-        ordered = order_apart and query.needs_order
-        group = groups.get((source, query.by, ordered))
+        ordered = kinds_apart and query.needs_order
+        sessions = kinds_apart and not ordered and isinstance(query.window, Session)
+        group = groups.get((source, query.by, sessions, ordered))
         if group is None:
-            group = groups[source, query.by, ordered] = Group(source, query.by, order_apart=ordered)
+            group = groups[source, query.by, sessions, ordered] = Group(source, query.by, sessions, ordered)
         group.add(entry, number)
-    _part_sessions(groups, entries, rates, apart)
+    if not kinds_apart:
+        _part_sessions(groups, entries, rates, apart)
     several = sorted(groups.values(), key=lambda group: (-len(group.keys), group.name))
-    _roll_up(several, rates)
+    _roll_up(several, rates, kinds_apart)
     measures = list(dict.fromkeys([time, *(group.source.measure for group in several)]))
     return Plan(entries, several, measures)
 
@@ -351,13 +354,18 @@ def _too_many(slices: float, rates: Rates) -> bool:
     return slices > SHARING_LIMIT * rates.events
 
 
-def _roll_up(ordered: list[Group], rates: Rates | None) -> None:
-    """Let a group take its slices from the smallest finer group over the same events, where that pays."""
+def _roll_up(ordered: list[Group], rates: Rates | None, kinds_apart: bool) -> None:
+    """Let a group take its slices from the smallest finer group over the same events, where that pays.
+
+    With `kinds_apart` sessions take theirs from the other windows by the same keys, too.
+    """
     for group in ordered:
         finer = [
             one
             for one in ordered
-            if set(group.keys) < set(one.keys) and one.source == group.source and one.parent is None
+            if set(group.keys) < set(one.keys)
+            or (kinds_apart and group.keys == one.keys and group.sessions_apart > one.sessions_apart)
+            if one.source == group.source and one.parent is None
             if not (group.ordered or one.ordered)
         ]
         for one in sorted(finer, key=lambda one: len(one.keys)):

@@ -9,11 +9,13 @@ the index, what the windows that end need, and for ordered groups what they hold
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from windrow.bound import state_of
@@ -21,18 +23,19 @@ from windrow.intake import hold
 from windrow.irregular import last_end
 from windrow.late import slices_behind
 from windrow.measures import Span
+from windrow.ordered import Counting, DataDrivenWindow
 from windrow.ordered_state import OrderedState
 from windrow.plan import Entry, Group, Timeline
 from windrow.query import Query
 from windrow.revisions import Emitted
-from windrow.slices import SliceSchema, merge
-from windrow.slicing import time_column
-from windrow.spark.chunks import Chunks, Store, from_bytes, needed_from, next_end, to_bytes, width_of
+from windrow.slices import merge
+from windrow.spark.chunks import Chunks, Store, chunk_of, from_bytes, needed_from, next_end, to_bytes
+from windrow.spark.drawers import Drawers, Ordered, closings
 from windrow.spark.jobs import Job
 from windrow.state import Change, GroupState
 from windrow.windows import INT64_MAX, INT64_MIN, ContextFreeWindow, Session
 
-VERSION = 1
+VERSION = 2
 INDEX = "index"
 
 
@@ -72,7 +75,8 @@ class Bucket:
     """One bucket, for the length of a micro-batch."""
 
     def __init__(self, store: Store, job: Job, buckets: int) -> None:
-        self._store, self._job = store, job
+        self._store, self._job, self._buckets = store, job, buckets
+        self._job_now = job  # with the queries that are there now
         self._measure = replace(job.measures[job.time])
         saved = store.get(INDEX)
         self.is_new = saved is None
@@ -109,7 +113,7 @@ class Bucket:
         gone: set[str] = set()
         if asked is not None:
             gone = self._change(asked, now)
-        job = replace(self._job, entries=tuple(self._entries))
+        self._job_now = job = replace(self._job, entries=tuple(self._entries))
         bound = job.bound
         self._measure.watermark = self._watermark
         span = self._measure.span(now)
@@ -158,43 +162,15 @@ class Bucket:
     # --- slices -------------------------------------------------------------------------------------------------
 
     def _sliced(self, state: GroupState, new: list[pl.DataFrame], span: Span, told: Told) -> list[Emitted]:
-        """A group whose slices merge in any order."""
+        """A group whose slices merge in any order: sessions, or windows whose bounds are known without the events."""
         saved = self._saved(state.group)
         chunks = Chunks.read(state.group.name, self._store, saved.get("chunks"))
-        schema, width = state.schema, width_of(state)
         state.revisions.table = revisions = self._table(state.group, "revisions")
-        emitted: list[Emitted] = []
-        whole = False  # whether everything is read: where sessions end, or late slices are judged by what is there
-        if span.now > span.before:
-            closes = span.now > chunks.closes
-            since = needed_from(state, span.before, span.now)
-            whole = closes or (since < INT64_MAX and bool(state.assembler.irregular))
-            if whole or since < INT64_MAX:
-                self._load(state, chunks.load(INT64_MIN if whole else since))
-                emitted += state.step(span)
-            if schema.gap is None and not whole:
-                chunks.forget(state.assembler.lattices.horizon(span.frozen))
-        if new:
-            table = merge([self._conformed(state, part) for part in new], schema)
-            late = bool(_is_behind(table, schema, span.now).any())
-            if not whole and late and (schema.gap is not None or self._measure.updates > 0):
-                self._load(state, chunks.load())
-                whole = True
-            change = None
-            if late:
-                table, dropped = slices_behind(state, table, span.frozen)
-                told.dropped += dropped
-                behind = table.filter(_is_behind(table, schema, span.now))
-                if self._measure.updates and behind.height:
-                    change = Change(merge([behind], schema), span.frozen, state.told(span.now))
-            if whole:
-                state.absorb(table)
-            else:
-                chunks.add(table, schema, width)
-            if change is not None:
-                emitted += state.step(Span(span.now, span.now, span.frozen, span.frozen), change)
-        if whole:
-            chunks.replace(state.rows.table, schema, width)
+        table = merge([self._conformed(state, part) for part in new], state.schema) if new else None
+        if state.session_timelines:
+            emitted = self._sessions(state, chunks, table, span, told)
+        else:
+            emitted = self._fixed(state, chunks, table, span, told)
         saved["chunks"] = chunks.saved()
         saved["bars"] = [sorted(bar) for bar in state.bars]
         self._put(state.group, "revisions", state.revisions.table, revisions)
@@ -204,6 +180,87 @@ class Bucket:
             ends = next_end(state, max(span.now, chunks.oldest)) if span.now > INT64_MIN else INT64_MIN
             self.next_due = min(self.next_due, ends, chunks.closes + 1 if chunks.closes < INT64_MAX else INT64_MAX)
         return emitted
+
+    def _fixed(
+        self, state: GroupState, chunks: Chunks, table: pl.DataFrame | None, span: Span, told: Told
+    ) -> list[Emitted]:
+        """Windows that end read the chunks that they span; late slices within `updates` everything."""
+        emitted: list[Emitted] = []
+        whole = False  # whether everything is read
+        if span.now > span.before:
+            since = needed_from(state, span.before, span.now)
+            whole = since < INT64_MAX and bool(state.assembler.irregular)
+            if since < INT64_MAX:
+                self._load(state, chunks.load(INT64_MIN if whole else since))
+                emitted += state.step(span)
+            if not whole:
+                chunks.forget(state.assembler.lattices.horizon(span.frozen))
+        if table is not None:
+            change = None
+            if (table["slice_start"] < span.now).any():
+                if not whole and self._measure.updates > 0:
+                    self._load(state, chunks.load())
+                    whole = True
+                table, change = self._behind(state, table, span, told)
+            if whole:
+                state.absorb(table)
+            else:
+                chunks.add(table, state.schema, chunk_of(state, table))
+            if change is not None:
+                emitted += state.step(Span(span.now, span.now, span.frozen, span.frozen), change)
+        if whole:
+            chunks.forget(INT64_MAX)
+            chunks.add(state.rows.table, state.schema, chunk_of(state, state.rows.table))
+        return emitted
+
+    def _sessions(
+        self, state: GroupState, chunks: Chunks, table: pl.DataFrame | None, span: Span, told: Told
+    ) -> list[Emitted]:
+        """Sessions that may end, and those of keys with late slices, are read with the others of their drawers."""
+        saved, schema = self._saved(state.group), state.schema
+        drawers = Drawers(self._buckets, saved.get("drawers", 1))
+        emitted: list[Emitted] = []
+        opened = chunks.closing(span.now) if span.now > span.before else set()
+        late = False
+        if table is not None:
+            behind = table["first"] < span.now
+            late = bool(behind.any())
+            opened |= set(drawers.of(table.filter(behind)).tolist())
+        if opened:
+            self._load(state, chunks.load_only(opened))
+            if span.now > span.before:
+                emitted += state.step(span)
+        if table is not None:
+            table, change = self._behind(state, table, span, told) if late else (table, None)
+            at = drawers.of(table)
+            inside = np.isin(at, list(opened))
+            state.absorb(table.filter(pl.Series(inside)))
+            chunks.add(table.filter(pl.Series(~inside)), schema, at[~inside])
+            if change is not None:
+                emitted += state.step(Span(span.now, span.now, span.frozen, span.frozen), change)
+        fitting = drawers.fitting(chunks.rows)
+        if fitting is not drawers:
+            others = {run.chunk for run in chunks.runs} - opened
+            for run in chunks.load_only(others):
+                state.absorb(self._conformed(state, run))
+            opened |= others
+        if opened:
+            closes = closings(state, fitting, span.now, self._measure.updates)
+            chunks.replace(opened, state.rows.table, fitting.of(state.rows.table), closes)
+        saved["drawers"] = fitting.count
+        return emitted
+
+    def _behind(
+        self, state: GroupState, table: pl.DataFrame, span: Span, told: Told
+    ) -> tuple[pl.DataFrame, Change | None]:
+        """Slices without those that come too late; and what the late ones change, with `updates`."""
+        table, dropped = slices_behind(state, table, span.frozen)
+        told.dropped += dropped
+        if not self._measure.updates:
+            return table, None
+        late = table.filter(table["first" if state.schema.has_runs else "slice_start"] < span.now)
+        change = Change(merge([late], state.schema), span.frozen, state.told(span.now)) if late.height else None
+        return table, change
 
     def _note_over(self, state: GroupState, oldest: int, frozen: int) -> None:
         """Note the queries that were being removed and have emitted their last window."""
@@ -238,69 +295,72 @@ class Bucket:
     # --- order --------------------------------------------------------------------------------------------------
 
     def _in_order(self, state: OrderedState, new: list[pl.DataFrame], span: Span, told: Told) -> list[Emitted]:
-        """A group that holds events until their order is final."""
-        saved, group = self._saved(state.group), state.group
-        time = time_column(group.source.measure)
-        events = None
+        """A group that holds events until their order is final: drawers are opened in which one is, or is late."""
+        saved, group, time = self._saved(state.group), state.group, state.ordering.time
+        held = Ordered(group.name, self._store, self._buckets, saved.get("held"))
+        opened: set[int] = set()
+        moves = span.now > span.before
+        if moves:
+            opened = held.numbers if self._concerns_all(state, span, saved) else held.due(span.now)
+        late = None
         if new:
             nth = pl.int_range(self._arrived, self._arrived + pl.len(), dtype=pl.Int64)
             events = pl.concat([state.ordering.conform(part) for part in new]).with_columns(nth=nth)
             self._arrived += events.height
-        moves = span.now > span.before
-        if events is not None and not moves and int(events[time].min()) >= span.now:  # type: ignore[arg-type]
-            saved["waiting"] = saved.get("waiting", 0) + 1
-            self._put(group, f"waiting {saved['waiting']}", events, None)
-            told.held_events += events.height
-            self._note_held(saved, span.now)
-            return []
+            is_late = events[time] < span.now
+            late = events.filter(is_late) if is_late.any() else None
+            if late is not None:
+                opened |= set(held.drawers.of(late).tolist())
+            held.wait(events.filter(~is_late), time)
         emitted: list[Emitted] = []
-        loaded = self._load_ordered(state, saved)
-        if moves and state.may_be_due(span):
-            emitted += state.step(span)
-        if events is not None:
-            taken = hold(state, events, self._measure)
-            for other, table in taken.slices:
-                other.absorb(table)
-            for waits, held in taken.held:
-                waits.hold(held)
-            told.dropped += 0 if taken.dropped is None else int(taken.dropped.sum())
-            if group.identity in taken.changes:
-                still = Span(span.now, span.now, span.frozen, span.frozen)
-                emitted += state.step(still, taken.changes[group.identity])
-        after = state.tables()
-        for name in loaded.keys() - after.keys():
-            self._put(group, name, None, loaded[name])
-        for name, table in after.items():
-            self._put(group, name, table, loaded.get(name))
-        saved["tables"], saved["bars"] = sorted(after), [sorted(bar) for bar in state.bars]
-        told.slices += len(state.rows)
-        told.held_events += state.held_events
-        self._note_held(saved, span.now)
+        if opened:
+            held.load(state, opened, span.now)
+            if moves and state.may_be_due(span):
+                emitted += state.step(span)
+            if late is not None:
+                emitted += self._late_in_order(state, late, span, told)
+            held.replace(state, opened)
+            saved["form"] = _form(group)
         for timeline, place in group.timelines.items():
-            if timeline.closing and state.is_over(place, span.frozen):
+            if moves and timeline.closing and state.is_over(place, span.frozen):
                 self._over |= _queries(state, timeline)
+        fitting = held.drawers.fitting(held.slices + held.events)
+        if fitting != held.drawers:
+            whole = state_of(group, self._job_now.bound.binding, self._job_now.measures)
+            assert isinstance(whole, OrderedState)
+            held.fit(whole, fitting)
+        saved["held"], saved["bars"] = held.saved(), [sorted(bar) for bar in state.bars]
+        told.slices += held.slices
+        told.held_events += held.events
+        if self._has_times(state) and held.has_tables:
+            self.next_due = min(self.next_due, span.now + 1 if span.now > INT64_MIN else INT64_MIN)
+        elif held.first < INT64_MAX:
+            self.next_due = min(self.next_due, held.first + 1)
         return emitted
 
-    def _load_ordered(self, state: OrderedState, saved: dict[str, Any]) -> dict[str, pl.DataFrame]:
-        """Fill a state with what was saved of it, and with the events that have come since."""
-        loaded: dict[str, pl.DataFrame] = {}
-        for name in saved.get("tables", []):
-            table = self._table(state.group, name)
-            assert table is not None
-            loaded[name] = table
-        if loaded:
-            state.load(loaded)
-        for number in range(1, saved.get("waiting", 0) + 1):
-            waiting = self._table(state.group, f"waiting {number}")
-            assert waiting is not None
-            state.hold(state.ordering.conform(waiting))
-            self._put(state.group, f"waiting {number}", None, waiting)
-        saved["waiting"] = 0
-        return loaded
+    def _concerns_all(self, state: OrderedState, span: Span, saved: Mapping[str, Any]) -> bool:
+        """Whether a step may have something to say of any key: times have come, or queries have come or go."""
+        ends = state.sequences.ends(span) or state.assembler.any_end(span.before, span.now)
+        goes = any(timeline.closing for timeline in state.group.timelines)
+        kept = bool(state.session_timelines) or self._measure.updates > 0  # what ends, or is let go, without an event
+        return ends or goes or kept or saved.get("form", "") != _form(state.group)
 
-    def _note_held(self, saved: Mapping[str, Any], now: int) -> None:
-        if saved.get("waiting") or saved.get("tables"):
-            self.next_due = min(self.next_due, now + 1 if now > INT64_MIN else INT64_MIN)
+    @staticmethod
+    def _has_times(state: OrderedState) -> bool:
+        """Whether some of its windows end at a time, and not at an event."""
+        return any(not isinstance(line.window, Counting | DataDrivenWindow) for line in state.group.timelines)
+
+    def _late_in_order(self, state: OrderedState, late: pl.DataFrame, span: Span, told: Told) -> list[Emitted]:
+        taken = hold(state, late, self._measure)
+        for other, table in taken.slices:
+            other.absorb(table)
+        for waits, held in taken.held:
+            waits.hold(held)
+        told.dropped += 0 if taken.dropped is None else int(taken.dropped.sum())
+        change = taken.changes.get(state.group.identity)
+        if change is None:
+            return []
+        return list(state.step(Span(span.now, span.now, span.frozen, span.frozen), change))
 
     # --- queries that come and go -------------------------------------------------------------------------------
 
@@ -357,15 +417,14 @@ class Bucket:
         """Drop the state of a group that no query asks for any more."""
         saved = self._groups.pop(name)
         Chunks.read(name, self._store, saved.get("chunks")).forget(INT64_MAX)
-        waiting = [f"waiting {number}" for number in range(1, saved.get("waiting", 0) + 1)]
-        for table in ("revisions", *saved.get("tables", []), *waiting):
-            if self._store.get(f"{name}|{table}") is not None:
-                self._store.delete(f"{name}|{table}")
+        Ordered(name, self._store, self._buckets, saved.get("held")).forget()
+        if self._store.get(f"{name}|revisions") is not None:
+            self._store.delete(f"{name}|revisions")
 
 
-def _is_behind(table: pl.DataFrame, schema: SliceSchema, watermark: int) -> pl.Series:
-    """Which slices hold events behind a watermark."""
-    return table["first" if schema.has_runs else "slice_start"] < watermark
+def _form(group: Group) -> str:
+    """What the tables of an ordered group depend on."""
+    return hashlib.sha256(repr((list(group.timelines), [one.text for one in group.held])).encode()).hexdigest()[:16]
 
 
 def _queries(state: GroupState, timeline: Timeline) -> set[int]:

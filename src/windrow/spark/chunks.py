@@ -1,6 +1,6 @@
 """Chunks: the live slices of a group in a state store, so that a step reads only what it needs.
 
-    chunk 0      chunk 1      chunk 2            by the start of the slice
+    chunk 0      chunk 1      chunk 2            by the start of the slice, or for sessions by the key
     ┌────────┐   ┌────────┐   ┌────────┐
     │ run 1  │   │ run 4  │   │ run 5  │         new slices are put as a run of their own, without reading others;
     │ run 3  │   └────────┘   │ run 6  │         runs that are not larger than the new one are merged with it
@@ -13,13 +13,14 @@ needs any more is dropped unread.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import polars as pl
 
+from windrow.ranges import Ints
 from windrow.slices import SliceSchema, merge
 from windrow.state import GroupState
 from windrow.windows import INT64_MAX, INT64_MIN
@@ -36,7 +37,7 @@ class Store(Protocol):
 
 
 class Run(NamedTuple):
-    """Some slices of one chunk: where they begin, and when the first session of theirs could end."""
+    """Some slices of one chunk: where they begin, and for sessions a time before which none ends."""
 
     number: int
     chunk: int
@@ -74,13 +75,9 @@ class Chunks:
     def saved(self) -> dict[str, Any]:
         return {"runs": self.runs, "count": self.count}
 
-    def add(self, table: pl.DataFrame, schema: SliceSchema, width: int) -> None:
-        """Take slices in, which are sorted and each there once."""
-        if not table.height:
-            return
-        start = table["slice_start"].to_numpy()
-        number = np.where(start == INT64_MIN, INT64_MIN, start // width)
-        for chunk in np.unique(number):
+    def add(self, table: pl.DataFrame, schema: SliceSchema, number: Ints) -> None:
+        """Take slices in, which are sorted and each there once, and put each into the chunk of its number."""
+        for chunk in np.unique(number).tolist():
             part = table if (number == chunk).all() else table.filter(pl.Series(number == chunk))
             mine = [run for run in self.runs if run.chunk == chunk]
             joined: list[Run] = []
@@ -90,19 +87,32 @@ class Chunks:
                     break
                 joined.append(run)
                 size += run.rows
+            closes = min((run.closes for run in joined), default=INT64_MAX)
+            if schema.gap is not None:
+                closes = min(closes, int(part["last"].min()) + schema.gap)  # type: ignore[arg-type]
             if joined:
                 part = merge([part, *(schema.conform(self._get(run)) for run in joined)], schema)
                 self._drop(joined)
-            self._put(int(chunk), part, schema)
+            self._put(chunk, part, closes)
 
-    def replace(self, table: pl.DataFrame, schema: SliceSchema, width: int) -> None:
-        """Hold these slices and no others."""
-        self._drop(list(self.runs))
-        self.add(table, schema, width)
+    def replace(self, chunks: set[int], table: pl.DataFrame, number: Ints, closes: Mapping[int, int]) -> None:
+        """Hold these slices and no others in some chunks."""
+        self._drop([run for run in self.runs if run.chunk in chunks])
+        for chunk in np.unique(number).tolist():
+            part = table if (number == chunk).all() else table.filter(pl.Series(number == chunk))
+            self._put(chunk, part, closes.get(chunk, INT64_MAX))
 
     def load(self, since: int = INT64_MIN) -> list[pl.DataFrame]:
         """The runs that hold slices from a time on."""
         return [self._get(run) for run in self.runs if run.last >= since]
+
+    def load_only(self, chunks: set[int]) -> list[pl.DataFrame]:
+        """The runs of some chunks."""
+        return [self._get(run) for run in self.runs if run.chunk in chunks]
+
+    def closing(self, now: int) -> set[int]:
+        """The chunks in which sessions may end before a time."""
+        return {run.chunk for run in self.runs if run.closes < now}
 
     def forget(self, before: int) -> None:
         """Drop the runs all of whose slices begin before a time."""
@@ -122,9 +132,8 @@ class Chunks:
     def rows(self) -> int:
         return sum(run.rows for run in self.runs)
 
-    def _put(self, chunk: int, table: pl.DataFrame, schema: SliceSchema) -> None:
+    def _put(self, chunk: int, table: pl.DataFrame, closes: int) -> None:
         start = table["slice_start"]
-        closes = INT64_MAX if schema.gap is None else int(table["last"].min()) + schema.gap  # type: ignore[arg-type]
         run = Run(self.count, chunk, table.height, int(start.min()), int(start.max()), closes)  # type: ignore[arg-type]
         self.count += 1
         self.runs.append(run)
@@ -146,12 +155,12 @@ class Chunks:
         return f"{self.name}|{run.number}"
 
 
-def width_of(state: GroupState) -> int:
-    """The length of a chunk: the shortest window's, or what parts the longest one into not too many."""
+def chunk_of(state: GroupState, table: pl.DataFrame) -> Ints:
+    """The chunk of each slice: as long as the shortest window, or as parts the longest one into not too many."""
     length = state.assembler.lattices.length
-    if not len(length):
-        return INT64_MAX
-    return max(int(length.min()), -(-int(length.max()) // CHUNKS))
+    width = max(int(length.min()), -(-int(length.max()) // CHUNKS)) if len(length) else INT64_MAX
+    start = table["slice_start"].to_numpy()
+    return np.where(start == INT64_MIN, INT64_MIN, start // width)
 
 
 def needed_from(state: GroupState, before: int, now: int) -> int:

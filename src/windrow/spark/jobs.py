@@ -83,7 +83,7 @@ class Job:
 @lru_cache(maxsize=64)
 def _bound(job: Job) -> Bound:
     rates = Rates(job.rates[0], dict(job.rates[1])) if job.rates else None
-    return bind(plan(job.entries, job.time, rates, order_apart=True), dict(job.columns), job.order_by, job.measures)
+    return bind(plan(job.entries, job.time, rates, kinds_apart=True), dict(job.columns), job.order_by, job.measures)
 
 
 def job_of(
@@ -100,7 +100,7 @@ def job_of(
 ) -> Job:
     """A job over events that have no arrival: with `ties`, those in time are broken by every column that is read."""
     entries = tuple(one if isinstance(one, Entry) else Entry(one) for one in queries)
-    planned = plan(entries, time, rates, order_apart=True)
+    planned = plan(entries, time, rates, kinds_apart=True)
     measures = measures_of(planned.measures, time, lateness, updates)
     job = Job(
         entries,
