@@ -6,6 +6,7 @@ micro-batch to where the events before it have brought it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from hypothesis import given, settings
 import windrow as wr
 from windrow.plan import Entry
 from windrow.slices import pack, unpack
-from windrow.spark import payloads, streaming
+from windrow.spark import drawers, payloads, streaming
 from windrow.spark.buckets import Asked, Bucket
 from windrow.spark.jobs import job_of
 from windrow.testing import Oracle, differences
@@ -31,6 +32,14 @@ from windrow.windows import INT64_MIN
 pytestmark = pytest.mark.spark
 BUCKETS = 3
 TIMED = ("tumbling", "sliding", "cumulating", "session")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_drawers() -> Iterator[None]:
+    """Drawers so small that a few keys fill several, and a few more make them twice as many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawers, "SIZE", 2)
+        yield
 
 
 class Memory(dict[str, bytes]):
@@ -270,6 +279,58 @@ def test_a_micro_batch_reads_what_its_windows_need_and_not_all_that_is_live() ->
     assert len(found) == 1000  # the last two minutes of all keys
     assert one < live / 4
     assert max(len(store) for store in buckets.stores) < 200  # runs are merged, chunks are few
+
+
+def test_a_session_that_ends_is_read_without_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawers, "SIZE", 64)
+    queries = [
+        wr.Query("visit", wr.session(1000), [wr.sum("x")], by="k"),
+        wr.Query("minute", wr.tumbling(600), [wr.sum("x")], by="k"),  # from the same slices, in chunks of its own
+    ]
+    buckets = Buckets(queries, lateness=0, schema=READINGS)
+    buckets.push(readings([0], [0]))
+    buckets.push(readings([700] * 10_000, range(1, 10_001)))
+    live = sum(len(value) for store in buckets.stores for value in store.values())
+    buckets.push(readings([1100], [1]))  # the watermark is still 700
+    buckets.push(readings([1101], [1]))
+    one, found = bytes_read(buckets, readings([1102], [1]))
+    assert found == []  # key 0 was told when the watermark came to 1100
+    assert one < live / 20
+    buckets = Buckets(queries[:1], lateness=0, schema=READINGS)
+    buckets.push(readings([0, *[700] * 10_000], range(10_001)))
+    live = sum(len(value) for store in buckets.stores for value in store.values())
+    buckets.push(readings([1100], [1]))
+    one, found = bytes_read(buckets, readings([1101], [1]))
+    assert [row["k"] for row in found] == [0]
+    assert one < live / 20
+    _, found = bytes_read(buckets, readings([1800, 1800], [2, 3]))
+    one, found = bytes_read(buckets, readings([1801], [1]))
+    assert len(found) == 9999  # all but 1, which goes on
+
+
+def test_counts_of_other_keys_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawers, "SIZE", 64)
+    buckets = Buckets([wr.Query("three", wr.counting(3), [wr.sum("x")], by="k")], lateness=0, schema=READINGS)
+    buckets.push(readings([0] * 10_000, range(10_000)))
+    buckets.push(readings([1] * 10_000, range(10_000)))
+    buckets.push(readings([2], [7]))
+    buckets.push(readings([3], [7]))
+    live = sum(len(value) for store in buckets.stores for value in store.values())
+    one, found = bytes_read(buckets, readings([4], [7]))
+    assert [row["k"] for row in found] == [7]  # its third event is at 2, which the watermark has passed
+    assert one < live / 20
+
+
+def test_events_that_wait_long_are_not_read_while_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawers, "SIZE", 64)
+    buckets = Buckets([wr.Query("two", wr.counting(2), [wr.sum("x")])], lateness=1000, schema=READINGS)
+    for time in range(0, 1000, 10):
+        buckets.push(readings(range(time, time + 10), range(10)))
+    buckets.push(readings([1004], [1]))
+    live = sum(len(value) for store in buckets.stores for value in store.values())
+    one, found = bytes_read(buckets, readings([1005], [1]))
+    assert [row["window_start"] for row in found] == [0, 2]
+    assert one < live / 5
 
 
 def test_what_no_window_needs_is_dropped() -> None:
