@@ -19,10 +19,13 @@ from hypothesis import strategies as st
 
 import windrow as wr
 from spark_cases import Source, closed, reads, run
-from windrow.testing import differences
+from test_spark_buckets import streamed
+from test_transcripts import TRANSCRIPTS
+from windrow.testing import Oracle, differences
 from windrow.testing.compare import _identity
 from windrow.testing.strategies import KINDS, NAMES, SCHEMA, Row, batches, queries
 from windrow.testing.strategies import frame as table_of
+from windrow.testing.transcripts import Transcript, read
 
 pytestmark = pytest.mark.spark
 
@@ -172,3 +175,30 @@ def test_spark_s_own_windows(spark: Any, tmp_path: Path, seed: int) -> None:
         )
     assert {row["query"] for row in found} == {"sliding", "session"}
     assert differences(found, theirs, asked) == []
+
+
+# --- transcripts ------------------------------------------------------------------------------------------------------
+
+
+def moves_by_itself(transcript: Transcript) -> bool:
+    """Whether its events move the watermark, as those of a stream on Spark do."""
+    inputs = [step for step in transcript.steps if step.action == "input" and step.value]
+    return streamed(transcript) and transcript.options.get("lateness") is not None and len(inputs) > 1
+
+
+@pytest.mark.parametrize("place", range(2))
+def test_transcripts_as_streams(spark: Any, tmp_path: Path, seed: int, place: int) -> None:
+    """Some that the seed chooses, a micro-batch for each input; `test_spark_buckets` runs all of them without a JVM."""
+    chosen = random.Random(seed).sample([path for path in TRANSCRIPTS if moves_by_itself(read(path))], 2)[place]
+    transcript = read(chosen)
+    asked, options = transcript.queries, dict(transcript.options)
+    given = options.pop("order_by", ())
+    ties = [column for column in reads(asked, options["time"]) if column != options["time"]]
+    options["order_by"] = [*((given,) if isinstance(given, str) else given), *ties]
+    inputs = [step.value for step in transcript.steps if step.action == "input" and step.value]
+    oracle = Oracle(asked, **options)
+    told = [row for rows in inputs for row in oracle.push(rows)]
+    source = Source(tmp_path / "in", [pl.DataFrame(rows, schema=transcript.schema) for rows in inputs])
+    frame = wr.windows(source.read(spark), asked, **options)
+    found = run(frame, f"transcript{next(_numbers)}", "update" if options.get("updates") else "append")
+    assert (chosen.stem, differences(found, told, asked)) == (chosen.stem, [])
