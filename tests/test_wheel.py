@@ -1,7 +1,7 @@
 """What is built is what is tested: the wheel holds the package byte by byte, and works away from the sources.
 
-    sources ── hatchling ──▶ wheel    src/windrow, and metadata
-                        └──▶ sdist    what the tests need ──▶ the same wheel
+sources ── hatchling ──▶ wheel    src/windrow, and metadata
+                    └──▶ sdist    what the tests need ──▶ the same wheel
 """
 
 import os
@@ -75,7 +75,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     assert (said["License-Expression"], said["Requires-Python"]) == ("Apache-2.0", ">=3.11")
     assert "Typing :: Typed" in said.get_all("Classifier", [])
     assert said.get_payload() == (ROOT / "README.md").read_text(encoding="utf-8")
-    assert held[f"{about}/entry_points.txt"].decode().split() == ["[console_scripts]", "windrow", "=", "windrow.cli:main"]
+    assert held[f"{about}/entry_points.txt"].decode() == "[console_scripts]\nwindrow = windrow.cli:main\n"
     assert held[f"{about}/licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
 
 

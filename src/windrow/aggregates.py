@@ -74,7 +74,7 @@ class Aggregate:
 
     @cached_property
     def text(self) -> str:
-        """The aggregate as it is written in SQL; `formulas.aggregate` reads it back."""
+        """The aggregate as it is written in SQL; `aggregate` reads it back."""
         if self.parts:
             return _PART.sub(lambda it: self.parts[int(it[1])].text if it[1] else it[0], self.inputs[0].text)
         defaults = FUNCTIONS[self.function].defaults

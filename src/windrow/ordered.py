@@ -70,6 +70,7 @@ class OrderedEvents:
     key:    for each event the number of its key, from 0, never decreasing
     first:  where each key's events begin
     last:   where each key's last event is
+    inputs: the values of the window's expressions, which `values` and `holds` give
 
     What is carried has a value for each key: `state["total"][events.key]` spreads it over the events, and
     `values[events.last]` is what to carry on of a value that each event has.

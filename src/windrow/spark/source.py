@@ -263,6 +263,7 @@ def nodes(
 ) -> DataFrame:
     """The slices of local nodes as a DataFrame, for `windows(slices, queries)`; what does not fit is refused here.
 
+    spark:        the session, which learns `format("windrow")` by it
     source:       a directory with one for each node, or with the files of one; a pattern; or made-up events
     queries:      the ones that will be asked of the slices
     time:         the column that windows are measured on
