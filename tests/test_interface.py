@@ -20,13 +20,61 @@ import windrow as wr
 
 ROOT = Path(__file__).parents[1]
 
-PUBLIC = """
-    Aggregate ContextFreeWindow Cuts DataDrivenWindow Engine ExpressionError InputError Metrics Monoid OrderedEvents
-    Plan Query QueryBook QueryError Rates
-    aggregate approx_distinct approx_quantile arg_max arg_min collect count counting cumulating distinct first formula
-    frames geometric_mean last latest m4 max mean median min mode plan product punctuated quantile range results_of
-    session sliding stddev stddev_pop sum top_k tumbling variance variance_pop windows
-""".split()
+PUBLIC = [
+    "Aggregate",
+    "ContextFreeWindow",
+    "Cuts",
+    "DataDrivenWindow",
+    "Engine",
+    "ExpressionError",
+    "InputError",
+    "Metrics",
+    "Monoid",
+    "OrderedEvents",
+    "Plan",
+    "Query",
+    "QueryBook",
+    "QueryError",
+    "Rates",
+    "aggregate",
+    "approx_distinct",
+    "approx_quantile",
+    "arg_max",
+    "arg_min",
+    "collect",
+    "count",
+    "counting",
+    "cumulating",
+    "distinct",
+    "first",
+    "formula",
+    "frames",
+    "geometric_mean",
+    "last",
+    "latest",
+    "m4",
+    "max",
+    "mean",
+    "median",
+    "min",
+    "mode",
+    "plan",
+    "product",
+    "punctuated",
+    "quantile",
+    "range",
+    "results_of",
+    "session",
+    "sliding",
+    "stddev",
+    "stddev_pop",
+    "sum",
+    "top_k",
+    "tumbling",
+    "variance",
+    "variance_pop",
+    "windows",
+]
 ON_SPARK = ["Generator", "explain", "nodes", "register", "session"]
 
 
