@@ -99,6 +99,29 @@ def test_document(path: Path, spark: bool, tmp_path: Path, monkeypatch: pytest.M
     run_document(path.read_text(encoding="utf-8"), str(path), spark=spark)
 
 
+# --- links --------------------------------------------------------------------------------------------------
+
+
+def dead_links(path: Path) -> list[str]:
+    """The links of a document to files that are not there."""
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", path.read_text(encoding="utf-8"))
+    return [link for link in links if "://" not in link and not (path.parent / link).exists()]
+
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")])
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path: Path) -> None:
+    assert dead_links(path) == []
+
+
+def test_a_dead_link_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("[a](page.md) [b](page.md#top) [c](#top) [d](https://example.org/x.md) [e](gone.md#top)")
+    assert dead_links(page) == ["gone.md"]
+
+
 # --- the checker itself -------------------------------------------------------------------------------------
 
 RIGHT = """\

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -27,17 +27,25 @@ from windrow.operators import Bag, Count, Logs, Max, Min, Moments, Operator, Pro
 from windrow.selections import ArgMax, ArgMin, First, Last
 from windrow.sketching import Frequent, Hll, Kll
 
+Make = TypeVar("Make", bound=Callable[..., "Aggregate"])
 States = Sequence[Any]  # the combined states of an aggregate's operators, in their order
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One result column: a function over SQL expressions."""
+    """One result column: a function over SQL expressions. Made by `mean("speed")` and its like, or by `aggregate`.
+
+    function:  what it is called in SQL
+    inputs:    the expressions that it reads
+    params:    its parameters, such as the q of a quantile
+    parts:     of a formula, the aggregates that its expression names p0, p1, …
+    name:      of its column: its text, or an alias
+    """
 
     function: str
     inputs: tuple[Expression, ...] = ()
     params: tuple[tuple[str, Any], ...] = ()
-    parts: tuple[Aggregate, ...] = ()  # of a formula: the aggregates that its expression names p0, p1, …
+    parts: tuple[Aggregate, ...] = ()
     name: str = ""
     operators: tuple[Operator, ...] = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
@@ -61,11 +69,12 @@ class Aggregate:
         return replace(self, name=name)
 
     def param(self, name: str) -> Any:
+        """The value of a parameter, such as the q of a quantile."""
         return dict(self.params)[name]
 
     @cached_property
     def text(self) -> str:
-        """The aggregate as it is written in SQL; `formulas.aggregate` reads it back."""
+        """The aggregate as it is written in SQL; `aggregate` reads it back."""
         if self.parts:
             return _PART.sub(lambda it: self.parts[int(it[1])].text if it[1] else it[0], self.inputs[0].text)
         defaults = FUNCTIONS[self.function].defaults
@@ -99,6 +108,7 @@ class Aggregate:
 
     @staticmethod
     def from_dict(described: dict[str, Any]) -> Aggregate:
+        """The aggregate that `to_dict` described; a monoid of one's own must have been imported."""
         if described["function"] not in FUNCTIONS:
             name = described["function"]
             raise ValueError(f"there is no aggregate called {name!r} here: import the module that defines it")
@@ -139,8 +149,10 @@ def function(
     lower: Callable[[Aggregate, States], pl.Series],
     lower_many: Callable[[Sequence[Aggregate], States], pl.DataFrame] | None = None,
     needs: Callable[[pl.DataType], str | None] = lambda _: None,
-) -> Callable[[Callable[..., Aggregate]], Callable[..., Aggregate]]:
-    def declare(make: Callable[..., Aggregate]) -> Callable[..., Aggregate]:
+) -> Callable[[Make], Make]:
+    """Declare the function of an aggregate under the name of what makes it."""
+
+    def declare(make: Make) -> Make:
         FUNCTIONS[make.__name__.removesuffix("_")] = Function(make, operators, lower, lower_many, needs)
         return make
 
@@ -165,23 +177,28 @@ def _field(name: str) -> Callable[[Aggregate, States], pl.Series]:
 
 @function(_one(Count), _field("count"))
 def count(x: str | None = None) -> Aggregate:
-    """How many events, or how many with a value of x."""
+    """How many events there are, or with an expression x how many of them have a value; an integer, never null."""
     return Aggregate("count", () if x is None or x == "*" else (parse(x),))
 
 
 @function(_one(Sum), _field("sum"), needs=_number)
 def sum(x: str) -> Aggregate:
-    """Integers exactly (null or an error beyond int64), decimals exactly, floats as doubles."""
+    """The sum of x: integers and decimals exactly, floats as doubles; null where there is no value.
+
+    An integer sum beyond int64 is an error in a whole table, and in a stream null and counted in `Metrics.overflows`.
+    """
     return Aggregate("sum", (parse(x),))
 
 
 @function(_one(Min), _field("value"))
 def min(x: str) -> Aggregate:
+    """The smallest value of x, of any type that has an order, NaN being greater than every number; null without any."""
     return Aggregate("min", (parse(x),))
 
 
 @function(_one(Max), _field("value"))
 def max(x: str) -> Aggregate:
+    """The greatest value of x, of any type that has an order, NaN being greater than every number; null without any."""
     return Aggregate("max", (parse(x),))
 
 
@@ -197,12 +214,13 @@ def _lower_mean(_: Aggregate, states: States) -> pl.Series:
 
 @function(_sum_and_count, _lower_mean, needs=_number)
 def mean(x: str) -> Aggregate:
-    """The average; never overflows."""
+    """The average of x as a double; it never overflows, and is null where there is no value."""
     return Aggregate("mean", (parse(x),))
 
 
 @function(_one(Product), _field("product"), needs=_number)
 def product(x: str) -> Aggregate:
+    """The product of the values of x as a double; null where there is no value."""
     return Aggregate("product", (parse(x),))
 
 
@@ -215,7 +233,7 @@ def _lower_geometric_mean(_: Aggregate, states: States) -> pl.Series:
 
 @function(lambda asked: (Logs(asked.inputs), Count(asked.inputs)), _lower_geometric_mean, needs=_number)
 def geometric_mean(x: str) -> Aggregate:
-    """Null when a value is negative, else 0 when one is zero."""
+    """The n-th root of the product of n values of x, a double; null when one is negative, else 0 when one is zero."""
     return Aggregate("geometric_mean", (parse(x),))
 
 
@@ -231,23 +249,25 @@ def _spread(sample: bool, root: bool) -> Callable[[Aggregate, States], pl.Series
 
 @function(_one(Moments), _spread(sample=True, root=False), needs=_number)
 def variance(x: str) -> Aggregate:
-    """Of a sample; null for one value."""
+    """The variance of a sample of x, divided by n - 1, a double; null for fewer than two values."""
     return Aggregate("variance", (parse(x),))
 
 
 @function(_one(Moments), _spread(sample=False, root=False), needs=_number)
 def variance_pop(x: str) -> Aggregate:
+    """The variance of all values of x, divided by n, a double; null where there is no value."""
     return Aggregate("variance_pop", (parse(x),))
 
 
 @function(_one(Moments), _spread(sample=True, root=True), needs=_number)
 def stddev(x: str) -> Aggregate:
-    """Of a sample; null for one value."""
+    """The standard deviation of a sample of x, the root of `variance`; null for fewer than two values."""
     return Aggregate("stddev", (parse(x),))
 
 
 @function(_one(Moments), _spread(sample=False, root=True), needs=_number)
 def stddev_pop(x: str) -> Aggregate:
+    """The standard deviation of all values of x, the root of `variance_pop`; null where there is no value."""
     return Aggregate("stddev_pop", (parse(x),))
 
 
@@ -261,7 +281,7 @@ def _lower_range(_: Aggregate, states: States) -> pl.Series:
 
 @function(lambda asked: (Max(asked.inputs), Min(asked.inputs)), _lower_range, needs=_number_or_time)
 def range_(x: str) -> Aggregate:
-    """max - min."""
+    """max(x) - min(x) of numbers or times; it shares both with `min` and `max`."""
     return Aggregate("range", (parse(x),))
 
 
@@ -271,31 +291,31 @@ def _of_order(operator: Callable[..., Operator]) -> Callable[[Aggregate], tuple[
 
 @function(_of_order(First), _field("value"))
 def first(x: str, nulls: bool = False) -> Aggregate:
-    """The first value in the order of events; nulls are skipped unless `nulls=True`."""
+    """The first value of x in the order of events (time, `order_by`, arrival); nulls only with `nulls=True`."""
     return Aggregate("first", (parse(x),), (("nulls", bool(nulls)),))
 
 
 @function(_of_order(Last), _field("value"))
 def last(x: str, nulls: bool = False) -> Aggregate:
-    """The last value in the order of events; nulls are skipped unless `nulls=True`."""
+    """The last value of x in the order of events (time, `order_by`, arrival); nulls only with `nulls=True`."""
     return Aggregate("last", (parse(x),), (("nulls", bool(nulls)),))
 
 
 @function(_of_order(Collect), _field("values"))
 def collect(x: str, nulls: bool = False) -> Aggregate:
-    """The values in the order of events, an empty list without any; nulls are skipped unless `nulls=True`."""
+    """The values of x as a list in the order of events, empty without any; nulls are skipped unless `nulls=True`."""
     return Aggregate("collect", (parse(x),), (("nulls", bool(nulls)),))
 
 
 @function(_one(ArgMin), _field("value"))
 def arg_min(x: str, of: str) -> Aggregate:
-    """x where `of` is smallest; ties go to the earliest event."""
+    """The value of x in the event whose `of` is smallest; ties go to the earliest, events without `of` are skipped."""
     return Aggregate("arg_min", (parse(x), parse(of)))
 
 
 @function(_one(ArgMax), _field("value"))
 def arg_max(x: str, of: str) -> Aggregate:
-    """x where `of` is greatest; ties go to the earliest event."""
+    """The value of x in the event whose `of` is greatest; ties go to the earliest, events without `of` are skipped."""
     return Aggregate("arg_max", (parse(x), parse(of)))
 
 
@@ -306,7 +326,7 @@ def _lower_m4(_: Aggregate, states: States) -> pl.Series:
 
 @function(lambda asked: (Min(asked.inputs), Max(asked.inputs), First(asked.inputs), Last(asked.inputs)), _lower_m4)
 def m4(x: str) -> Aggregate:
-    """min, max, first and last as one struct: enough to draw a line chart without visible error."""
+    """A struct of the min, max, first and last value of x: enough to draw a line chart without visible error."""
     return Aggregate("m4", (parse(x),))
 
 
@@ -317,7 +337,7 @@ def _lower_median(asked: Aggregate, states: States) -> pl.Series:
 
 @function(_one(Bag), _lower_median, needs=_number)
 def median(x: str) -> Aggregate:
-    """Exact; linear interpolation."""
+    """The exact median of x, a double: `quantile(x, 0.5)`."""
     return Aggregate("median", (parse(x),))
 
 
@@ -338,19 +358,22 @@ def _lower_quantiles(several: Sequence[Aggregate], states: States) -> pl.DataFra
 
 @function(_one(Bag), _lower_quantile, _lower_quantiles, needs=_number)
 def quantile(x: str, q: float) -> Aggregate:
-    """Exact; linear interpolation between the neighbouring values, as Spark's `percentile`."""
+    """The exact quantile of x, a double; linear interpolation between the neighbouring values, as Spark's `percentile`.
+
+    q:  from 0, the smallest value, to 1, the greatest; any number of different q share one state
+    """
     return Aggregate("quantile", (parse(x),), (("q", _share(q, "quantile")),))
 
 
 @function(_one(Bag), lambda _, states: states[0].mode())
 def mode(x: str) -> Aggregate:
-    """The most frequent value; ties go to the smallest."""
+    """The most frequent value of x; ties go to the smallest."""
     return Aggregate("mode", (parse(x),))
 
 
 @function(_one(Bag), lambda _, states: states[0].distinct())
 def distinct(x: str) -> Aggregate:
-    """How many different values, exactly."""
+    """How many different values x has, exactly; nulls do not count."""
     return Aggregate("distinct", (parse(x),))
 
 
@@ -366,14 +389,21 @@ def _positive(value: int, what: str) -> int:
     needs=_number,
 )
 def approx_quantile(x: str, q: float, k: int = 200) -> Aggregate:
-    """A KLL sketch of Apache DataSketches; a greater k is more exact and larger."""
+    """About the quantile of x, one of its values, from a KLL sketch of Apache DataSketches (`windrow[sketches]`).
+
+    q:  from 0 to 1
+    k:  the size of the sketch; the default of 200 is off by less than 1.4 % of the ranks, with 99 % confidence
+    """
     params = (("q", _share(q, "approx_quantile")), ("k", _positive(k, "approx_quantile: k")))
     return Aggregate("approx_quantile", (parse(x),), params)
 
 
 @function(lambda asked: (Hll(asked.inputs, lg_k=asked.param("lg_k")),), lambda _, states: states[0].estimate())
 def approx_distinct(x: str, lg_k: int = 12) -> Aggregate:
-    """An HLL sketch of Apache DataSketches with 2**lg_k registers."""
+    """About how many different values x has, from an HLL sketch of Apache DataSketches (`windrow[sketches]`).
+
+    lg_k:  from 4 to 21, for 2**lg_k registers; the default of 12 is within 3.3 % at two standard deviations
+    """
     if not 4 <= _positive(lg_k, "approx_distinct: lg_k") <= 21:
         raise ValueError(f"approx_distinct: lg_k must be between 4 and 21, not {lg_k!r}")
     return Aggregate("approx_distinct", (parse(x),), (("lg_k", lg_k),))
@@ -381,5 +411,8 @@ def approx_distinct(x: str, lg_k: int = 12) -> Aggregate:
 
 @function(lambda asked: (Frequent(asked.inputs),), lambda asked, states: states[0].top(asked.param("k")))
 def top_k(x: str, k: int) -> Aggregate:
-    """The k most frequent values with their estimated counts (Apache DataSketches frequent items)."""
+    """The k most frequent values of x as a list of (value, count), from Apache DataSketches (`windrow[sketches]`).
+
+    A count is at most 0.14 % of the events too high, and a value that is more frequent than that is never missed.
+    """
     return Aggregate("top_k", (parse(x),), (("k", _positive(k, "top_k: k")),))

@@ -36,17 +36,30 @@ from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN
 
 @dataclass(frozen=True)
 class Metrics:
-    """Counts since the engine was made, and what it holds now."""
+    """Counts since the engine was made, and what it holds now.
 
-    events: int = 0  # taken in
-    late: int = 0  # behind the watermark when they came
-    dropped: int = 0  # left out of at least one window
-    bad: int = 0  # without a time, left out with bad_events="drop"
-    repeats: int = 0  # dropped by distinct_on, once for each set of columns
-    results: int = 0  # rows emitted
-    overflows: int = 0  # integer sums that did not fit into int64, emitted as null
-    slices: int = 0  # live
-    held_events: int = 0  # not in slices yet: their order is not final, or `latest` may still need them
+    events:       taken in
+    late:         behind the watermark when they came
+    dropped:      left out of at least one window
+    bad:          without a time, left out with bad_events="drop"
+    repeats:      dropped by distinct_on, once for each set of columns
+    results:      rows emitted
+    overflows:    integer sums that did not fit into int64, emitted as null
+    slices:       live now
+    held_events:  not in slices yet: their order is not final, or `latest` may still need them
+    state_bytes:  in memory
+    watermarks:   of each measure; None before its first event
+    """
+
+    events: int = 0
+    late: int = 0
+    dropped: int = 0
+    bad: int = 0
+    repeats: int = 0
+    results: int = 0
+    overflows: int = 0
+    slices: int = 0
+    held_events: int = 0
     state_bytes: int = 0
     watermarks: Mapping[str, int | datetime | None] = field(default_factory=dict)
 
@@ -73,17 +86,19 @@ def _whole_or_not_at_all(method: Callable[Concatenate[Engine, P], R]) -> Callabl
 
 
 class Engine:
-    """Answers queries over events that come in batches.
+    """Answers queries over events that come in batches: `push` returns what each batch makes final.
 
+    queries:     one or several, with names that differ; more can be added later
     time:        the column that windows are measured on, a timestamp or an integer; "arrival" for processing time
-    lateness:    how far events may be out of order; None if only `advance` moves the watermark
-    updates:     how long emitted windows are kept to be emitted again when late events change them
+    lateness:    how far events may be out of order: a duration for timestamps, a plain integer for other measures,
+                 0 by default; None if only `advance` moves the watermark
+    updates:     how long emitted windows are kept to be emitted again when late events change them; by default not
                  (both: one length for the engine's own measure, or a mapping from measures to lengths)
-    order_by:    columns that order events of the same time
-    bad_events:  "raise" or "drop" for events without a time
+    order_by:    columns that order events of the same time, before their arrival does
+    bad_events:  "raise" refuses a batch with an event without a time, "drop" counts and leaves out such events
     rates:       what is known of the stream, for the planner; measured on the first batch otherwise
     keep_late:   how many dropped events `late_events` keeps at most
-    clock:       microseconds since 1970, for "arrival"
+    clock:       gives microseconds since 1970, for "arrival"
     """
 
     def __init__(
@@ -120,7 +135,10 @@ class Engine:
 
     @_whole_or_not_at_all
     def push(self, batch: Any) -> pl.DataFrame:
-        """Take a batch (Arrow, Polars or pandas) and return the results that it makes final."""
+        """Take a batch (Arrow, Polars or pandas) and return the results that it makes final.
+
+        A batch that does not fit is refused whole with an `InputError`, and the engine is as it was before.
+        """
         self._open()
         frame = flag_sorted(to_polars(batch), self._measures)
         bound, rates = (self._bound, self._rates) if self._bound else self._bind(frame)
@@ -167,7 +185,11 @@ class Engine:
 
     @_whole_or_not_at_all
     def advance(self, watermark: int | datetime, time: str | None = None) -> pl.DataFrame:
-        """Say that no more events older than this are expected, and return the results that this makes final."""
+        """Say that no more events older than this are expected, and return the results that this makes final.
+
+        watermark:  a datetime (UTC where it has no zone), or microseconds or units of the measure as an integer
+        time:       the measure; by default the engine's own
+        """
         self._open()
         name = time or self._time
         if name not in self._measures:
@@ -220,22 +242,26 @@ class Engine:
 
     @property
     def queries(self) -> list[Query]:
+        """The queries that are there now, with those that are being removed."""
         return [entry.query for entry in self._entries]
 
     @property
     def plan(self) -> Plan:
+        """What the queries have become; rates of the first batch may have changed it."""
         return self._plan
 
     def explain(self) -> str:
+        """The plan as text: groups, operators, edges, placement, and why."""
         return self._plan.explain()
 
     @property
     def watermark(self) -> int | datetime | None:
-        """Of the engine's own measure; `metrics.watermarks` has all."""
+        """Of the engine's own measure, None before its first event; `metrics.watermarks` has all."""
         return self.metrics.watermarks[self._time]
 
     @property
     def metrics(self) -> Metrics:
+        """What was counted, and what is held now."""
         states = list(self._bound.states.values()) if self._bound else []
         marks = {
             name: None if measure.watermark == INT64_MIN else self._shown(measure.watermark, name)

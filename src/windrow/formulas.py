@@ -61,7 +61,10 @@ _CALL = re.compile(r"(`[^`]*`|'(?:[^'\\]|\\.|'')*'|\"[^\"]*\")|\b([A-Za-z_]\w*)\
 
 @function(_formula_operators, _lower_formula)
 def formula(text: str) -> Aggregate:
-    """Any SQL expression over aggregates, such as `sum(fare) / sum(distance)`."""
+    """Any SQL expression over aggregates, such as `sum(fare) / sum(distance)`; it shares the operators that it names.
+
+    text:  SQL; every column stands inside an aggregate
+    """
     parts: list[Aggregate] = []
     rest, without, at = "", "", 0
     while found := _CALL.search(text, at):
@@ -87,7 +90,10 @@ SYNONYMS = {"avg": "mean", "std": "stddev", "percentile": "quantile", "collect_l
 
 
 def aggregate(text: str) -> Aggregate:
-    """Read an aggregate as it is written in SQL: `mean(speed)`, `quantile(speed, 0.95)`, `sum(a) / sum(b)`."""
+    """Read an aggregate as it is written in SQL: `mean(speed)`, `quantile(speed, 0.95)`, `sum(a) / sum(b)`.
+
+    text:  a call of an aggregate, also of one of your own, or a formula; a query takes the text as it is
+    """
     text = text.strip()
     found = _CALL.match(text)
     name = SYNONYMS.get((found[2] or "").lower(), (found[2] or "").lower()) if found else ""

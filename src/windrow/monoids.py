@@ -44,7 +44,7 @@ _PLAIN: dict[str, tuple[type, ...]] = {"float": (float, int), "int": (int,), "bo
 
 
 class Monoid:
-    """The base class of aggregates of one's own; see the module for an example.
+    """The base class of aggregates of your own; see `docs/own.md` for examples.
 
     state:        the type of a state, or a dict of field → type: Polars or Arrow types, nested ones too
     commutative:  False if the order of events matters: slices then come to `lift` in order, and `merge` gets the
@@ -88,7 +88,7 @@ class Monoid:
 
     @classmethod
     def of(cls, *inputs: Any, **params: Any) -> Aggregate:
-        """The aggregate over these inputs, which are SQL text, with these parameters."""
+        """The aggregate over these inputs, which are SQL text, with these parameters: `Ema.of("speed", alpha=0.2)`."""
         try:
             given = signature(cls).bind(*inputs, **params)
         except TypeError as error:

@@ -70,6 +70,7 @@ class OrderedEvents:
     key:    for each event the number of its key, from 0, never decreasing
     first:  where each key's events begin
     last:   where each key's last event is
+    inputs: the values of the window's expressions, which `values` and `holds` give
 
     What is carried has a value for each key: `state["total"][events.key]` spreads it over the events, and
     `values[events.last]` is what to carry on of a value that each event has.
@@ -113,6 +114,7 @@ class Cuts(NamedTuple):
     starts:  a window begins with this event
     ends:    the open window ends with this event, which is its last
     breaks:  the open window has ended before this event
+    state:   what to carry on, an array with a value per key for each name of the window's `initial`
     """
 
     starts: Mask
@@ -135,6 +137,7 @@ class DataDrivenWindow(OrderedWindow):
 
     @property
     def refusal(self) -> str | None:
+        """Why it cannot be asked for, or None."""
         name = type(self).__name__
         if type(self).cuts is DataDrivenWindow.cuts:
             return f"{name} must define cuts(events, state)"
@@ -230,27 +233,46 @@ def _whole(kind: str, name: str, value: int) -> int:
 
 
 def counting(n: int, step: int | None = None) -> Counting:
-    """Windows of n events, a new one every `step` events (by default n): positions [k·step, k·step + n)."""
+    """Windows of n events each, at the positions [k·step, k·step + n) of a key's events in their order.
+
+    n:     how many events a window has
+    step:  a new window every so many events; by default n, so that they follow each other
+
+    Without keys positions count all events. A window is emitted once its last event is final.
+    """
     count = _whole("counting", "n", n)
     return Counting(count, count if step is None else _whole("counting", "step", step))
 
 
 def punctuated(start: str | None = None, end: str | None = None) -> Punctuated:
-    """Windows that begin with an event that satisfies `start`, end with one that satisfies `end`, or both."""
+    """Windows between events of a key that satisfy predicates; an event with null for a predicate does not.
+
+    start:  SQL predicate of an event that is the first of its window; alone, the next start ends the window
+    end:    SQL predicate of an event that is the last of its window; alone, the next event begins another
+
+    With both, a window goes from a start to the next end, and events outside belong to none. One of them is needed.
+    """
     if start is None and end is None:
         raise ValueError("punctuated: give start, end or both, as SQL predicates")
     return Punctuated(_predicate("punctuated: start", start), _predicate("punctuated: end", end))
 
 
 def frames(when: str) -> Frames:
-    """Maximal runs of consecutive events that satisfy a predicate."""
+    """Maximal runs of consecutive events of a key that satisfy a predicate; the first that does not closes the run.
+
+    when:  SQL predicate
+    """
     if when is None:
         raise ValueError("frames: give when, as an SQL predicate")
     return Frames(_predicate("frames: when", when) or "")
 
 
 def latest(n: int, every: Duration) -> Latest:
-    """The last n events before each multiple of `every`, where something came since the multiple before."""
+    """The last n events of a key before each multiple of `every`, where it had an event since the multiple before.
+
+    n:      at most how many events a window has, however old they are
+    every:  a duration for timestamps ("1 hour", a timedelta), a plain integer for any other measure
+    """
     count = _whole("latest", "n", n)
     units, temporal = lengths_of("latest", None, every=every)
     return Latest(count, units["every"], temporal)

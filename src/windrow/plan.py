@@ -108,12 +108,17 @@ class Held(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """What is known of a stream: events per unit of its measure, and distinct values per key column."""
+    """What is known of a stream, by which the plan decides whether sharing pays.
+
+    events:  how many per unit of the measure: per microsecond for timestamps, per unit for an integer
+    keys:    how many different values each key column has; 1 where it is not named
+    """
 
     events: float
     keys: Mapping[str, float]
 
     def distinct(self, keys: Sequence[str]) -> float:
+        """How many different keys there are at most, over these columns."""
         product = 1.0
         for key in keys:
             product *= max(1.0, self.keys.get(key, 1.0))
@@ -222,6 +227,13 @@ def _edges_per_unit(*groups: Group) -> float:
 
 @dataclass
 class Plan:
+    """What a set of queries has become: groups that share slices, on the measures that they ask for. Made by `plan`.
+
+    entries:   the queries, each with the event times between which it is there
+    groups:    what is sliced together, finer keys first
+    measures:  the columns that windows are measured on
+    """
+
     entries: Sequence[Entry]
     groups: list[Group]
     measures: list[str]
@@ -291,12 +303,15 @@ def plan(
     apart: frozenset[str] | None = None,
     kinds_apart: bool = False,
 ) -> Plan:
-    """Group queries so that everything that can be shared is computed once.
+    """Group queries so that everything that can be shared is computed once; `plan(…).explain()` shows how.
 
-    `apart` repeats an earlier plan's decision which groups have their sessions apart, because state depends on it.
-    With `kinds_apart`, for a state that is kept on disk, queries that need the order of events get groups of their own,
-    so that for all others slices travel and not events; and so do sessions, rolled up from the same slices, because
-    their state is looked up by key and that of windows with fixed bounds by time.
+    queries:      what is asked, with names that differ
+    time:         the column that windows are measured on
+    rates:        what is known of the stream; without them everything is shared
+    apart:        an earlier plan's decision which groups have their sessions apart, because state depends on it
+    kinds_apart:  for state on disk: queries that need the order get groups of their own, so that for all others slices
+                  travel and not events; and so do sessions, from the same slices, because their state is looked up by
+                  key and that of windows with fixed bounds by time
     """
     entries = [one if isinstance(one, Entry) else Entry(one) for one in queries]
     groups: dict[Any, Group] = {}

@@ -27,10 +27,10 @@ class Query:
     name:        what its rows are called in the results; unique in an engine
     window:      made by `tumbling`, `session`, `counting` and so on, or one of your own
     aggregates:  one or several of `wr.mean("speed")`, or SQL text such as "mean(speed)"
-    by:          key columns; () for the whole stream
+    by:          key columns; () for the whole stream, the default
     where:       a predicate in SQL; a window without an event that satisfies it is not emitted
-    time:        the measure of its window, where it is not the engine's own
-    distinct_on: drop repeats of these columns within the lateness
+    time:        the measure of its window, where it is not the engine's own; "arrival" for processing time
+    distinct_on: drop events that repeat these columns, no further apart than the lateness
     """
 
     name: str
@@ -92,6 +92,7 @@ class Query:
 
     @staticmethod
     def from_dict(described: dict[str, Any]) -> Query:
+        """The query that `to_dict` described; windows and aggregates of your own must have been imported."""
         rest = dict(described)
         window = window_from_dict(rest.pop("window"))
         asked = [Aggregate.from_dict(part) for part in rest.pop("aggregates")]

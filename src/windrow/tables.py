@@ -31,9 +31,20 @@ def windows(
 ) -> Any:
     """Answer queries; takes and returns a Polars frame, an Arrow table, a pandas frame or a Spark DataFrame.
 
-    A whole table has no late events; `lateness` only says how far apart repeats may be for `distinct_on`. With
-    `partial`, counting and punctuated windows that the table's end leaves open are answered too. A streaming DataFrame
-    takes `updates`, `buckets` and `metrics` besides, and a `QueryBook` for queries (see `spark.frames.windows`).
+    data:        events, or on Spark also slices of local nodes
+    queries:     one or several, with names that differ; for a streaming DataFrame also a `QueryBook`
+    time:        the column that windows are measured on, a timestamp, a date or an integer; only slices know theirs
+    lateness:    how far the events of a stream may be out of order, 0 by default; a whole table has no late events, and
+                 there it only says how far apart repeats may be for `distinct_on`
+    order_by:    columns that order events of the same time
+    bad_events:  "raise" refuses events without a time, "drop" leaves them out
+    partial:     of a whole table, answer also counting and punctuated windows that its end leaves open
+    options:     for Spark: `rates`; for a streaming DataFrame also `updates`, how long emitted windows are kept to be
+                 emitted again when late events change them, `buckets`, into how many parts keys are put, and `metrics`,
+                 the name of what is observed
+
+    The result has a row for each (query, key, window): `query`, the keys, `window_start`, `window_end`, `revision`, a
+    column for every aggregate, and `position` and `retracted` where they apply. See `results_of`.
     """
     if _is_spark(data):
         from windrow.spark import frames
@@ -66,8 +77,9 @@ def windows(
 def results_of(results: Any, query: str | Query) -> Any:
     """One query's rows and its own columns, of a Polars, Arrow, pandas or Spark result.
 
-    A column that is null in all of the query's rows is left out when only the name is given; with the `Query` itself,
-    its columns are known.
+    results:  what `windows` or an engine has returned
+    query:    the name, or the `Query` itself. With the name alone, a column that is null in all of the query's rows is
+              left out, but for Spark, where the result knows its columns
     """
     if _is_spark(results):
         from windrow.spark import frames

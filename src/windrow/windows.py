@@ -159,6 +159,7 @@ class Window:
         return getattr(self, "temporal", None)
 
     def to_dict(self) -> dict[str, Any]:
+        """A description in plain data, from which `window_from_dict` makes the same window."""
         return {"kind": self.kind} | {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -184,10 +185,12 @@ class ContextFreeWindow(Window):
 
     @property
     def reach(self) -> int:
+        """How far a window that holds an event can lie from it; not known of one of your own."""
         return 1
 
     @property
     def refusal(self) -> str | None:
+        """Why it cannot be asked for, or None."""
         lacks = type(self).windows is ContextFreeWindow.windows and not isinstance(self, FixedWindow)
         return f"{type(self).__name__} must define windows(lo, hi)" if lacks else None
 
@@ -327,19 +330,33 @@ def lengths_of(kind: str, offset: Duration | None, **lengths: Duration) -> tuple
 
 
 def tumbling(length: Duration, offset: Duration | None = None) -> Tumbling:
-    """Windows [o + kL, o + (k+1)L)."""
+    """Windows [o + kL, o + (k+1)L): one after the other, without gaps.
+
+    length:  a duration for timestamps ("10 minutes", a timedelta), a plain integer for any other measure
+    offset:  where windows begin, counted from 1970-01-01 UTC or from 0; by default there
+    """
     units, temporal = lengths_of("tumbling", offset, length=length)
     return Tumbling(units["length"], units["offset"] % units["length"], temporal)
 
 
 def sliding(length: Duration, slide: Duration, offset: Duration | None = None) -> Sliding:
-    """Windows [o + ks, o + ks + L); a slide longer than the length samples the stream."""
+    """Windows [o + ks, o + ks + L): one every `slide`, so that they overlap.
+
+    length:  a duration for timestamps ("1 hour", a timedelta), a plain integer for any other measure
+    slide:   of the same kind; longer than the length it leaves gaps, which samples the stream
+    offset:  where windows begin, counted from 1970-01-01 UTC or from 0; by default there
+    """
     units, temporal = lengths_of("sliding", offset, length=length, slide=slide)
     return Sliding(units["length"], units["slide"], units["offset"] % units["slide"], temporal)
 
 
 def cumulating(length: Duration, step: Duration, offset: Duration | None = None) -> Cumulating:
-    """Windows [o + kL, o + kL + j·step), j = 1 … L/step: a total so far, every step, starting again every length."""
+    """Windows [o + kL, o + kL + j·step), j = 1 … L/step: what there was so far, told every step, anew every length.
+
+    length:  a duration for timestamps ("1 day", a timedelta), a plain integer for any other measure
+    step:    of the same kind; it must divide the length
+    offset:  where windows begin, counted from 1970-01-01 UTC or from 0; by default there
+    """
     units, temporal = lengths_of("cumulating", offset, length=length, step=step)
     if units["length"] % units["step"]:
         raise ValueError(f"cumulating: step {step!r} must divide length {length!r}")
@@ -347,6 +364,11 @@ def cumulating(length: Duration, step: Duration, offset: Duration | None = None)
 
 
 def session(gap: Duration) -> Session:
-    """Runs of events whose consecutive times differ by at most `gap`; closed once the watermark is past last + gap."""
+    """Runs of a key's events whose consecutive times differ by at most `gap`, with the bounds [first, last + gap).
+
+    gap:  a duration for timestamps ("10 minutes", a timedelta), a plain integer for any other measure
+
+    A session is closed once the watermark is greater than last + gap, as Spark's `session_window`.
+    """
     units, temporal = lengths_of("session", None, gap=gap)
     return Session(units["gap"], temporal)

@@ -44,8 +44,9 @@ class QueryBook:
     """Queries in a versioned file; made anew, or opened as it is.
 
     path:     a directory, on any file system that Arrow and Spark reach
-    columns:  the aggregates' columns that results have, each with its type in Spark's words
-    keys:     the key columns that results have
+    columns:  the aggregates' columns that results have, each with its type in Spark's words ("double"); needed for a
+              new book
+    keys:     the key columns that results have; none by default
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class QueryBook:
 
     @property
     def version(self) -> int:
+        """The number of the newest version, from 0."""
         return head(self.path)
 
     @property

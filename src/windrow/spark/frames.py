@@ -96,7 +96,13 @@ def windows(
 
 
 def explain(df: DataFrame, queries: Query | Iterable[Query], time: str, **options: Any) -> str:
-    """How `windows` would answer these queries: what the JVM slices, what Python does, and why; nothing is run."""
+    """How `windows` would answer these queries: what the JVM slices, what Python does, and why; nothing is run.
+
+    df:       events, batch or streaming
+    queries:  one or several
+    time:     the column that windows are measured on
+    options:  as of `windows`: `lateness`, `updates`, `order_by`, `bad_events`, `rates`
+    """
     asked = [queries] if isinstance(queries, Query) else list(queries)
     try:
         job = job_of(asked, time, polars_columns(df.schema), **options)

@@ -38,17 +38,17 @@ COLUMNS: dict[str, pl.DataType] = {"ts": pl.Datetime("us", "UTC"), "key": pl.Int
 
 @dataclass(frozen=True)
 class Generator:
-    """Made-up events of several nodes.
+    """Made-up events of several nodes: `ts TIMESTAMP, key INT, value DOUBLE`, the same for the same seed.
 
     nodes:        how many
     rate:         events per second of event time and node, at least 1
     rate_change:  by how much of itself the rate of a second may differ, from 0 to 1
-    disorder:     by how much an event in four may come too late, at most
+    disorder:     by how much an event in four may come too late, at most; a duration, or microseconds
     keys:         how many different keys
     seed:         other events with another one
-    start:        event time of the first event
-    step:         how much event time a micro-batch has
-    length:       how much event time there is in all; None for an endless stream
+    start:        event time of the first event, ISO 8601
+    step:         how much event time a micro-batch has; whole seconds, rounded up
+    length:       how much event time there is in all, in whole seconds; None for an endless stream
     """
 
     nodes: int = 2
@@ -76,6 +76,7 @@ class Generator:
 
     @staticmethod
     def from_json(text: str) -> Generator:
+        """The generator that `to_json` described; what is left out has its default."""
         known = {field.name for field in fields(Generator)}
         try:
             given = json.loads(text)
@@ -89,6 +90,7 @@ class Generator:
         return Generator(**given)
 
     def to_json(self) -> str:
+        """A description for `option("generator", …)`."""
         return json.dumps({name: plain(value) for name, value in asdict(self).items()})
 
     @cached_property
@@ -118,10 +120,12 @@ class Generator:
 
     @property
     def columns(self) -> dict[str, pl.DataType]:
+        """What events have, with Polars' types."""
         return dict(COLUMNS)
 
     @property
     def names(self) -> list[str]:
+        """What the nodes are called."""
         width = len(str(self.nodes - 1))
         return [f"node-{number:0{width}}" for number in range(self.nodes)]
 

@@ -46,10 +46,12 @@ def check_streaming(spark: SparkSession, buckets: int) -> None:
 
 
 def session(master: str | None = None, **settings: Any) -> SparkSession:
-    """A session with the settings that windrow runs best with; given ones come on top.
+    """A session with the settings that windrow runs best with: RocksDB for state, a shuffle partition per core, UTC.
 
-    Names of settings are those of Spark with `__` for dots: `session("local[2]", spark__driver__memory="2g")`.
-    Nothing else in windrow makes a session.
+    master:    as Spark's own, by default "local[*]" with all cores
+    settings:  come on top, with `__` for the dots of their names: `session("local[2]", spark__driver__memory="2g")`
+
+    It knows `format("windrow")`, and its workers run this Python. Nothing else in windrow makes a session.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run the python3 of the PATH
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

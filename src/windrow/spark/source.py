@@ -237,7 +237,7 @@ _KNOWING: WeakSet[SparkSession] = WeakSet()
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("windrow")` known to a session."""
+    """Make `format("windrow")` known to a session that `windrow.spark.session` did not make."""
     if spark not in _KNOWING:  # Spark warns of a second time
         spark.dataSource.register(WindrowSource)
         _KNOWING.add(spark)
@@ -261,9 +261,27 @@ def nodes(
     max_files: int | None = None,
     max_rows: int | None = None,
 ) -> DataFrame:
-    """The slices of nodes, for `windows(slices, queries)`; what does not fit is refused here.
+    """The slices of local nodes as a DataFrame, for `windows(slices, queries)`; what does not fit is refused here.
 
-    Classes of your own are known to Spark's workers by the modules that define them: see `docs/own.md`.
+    spark:        the session, which learns `format("windrow")` by it
+    source:       a directory with one for each node, or with the files of one; a pattern; or made-up events
+    queries:      the ones that will be asked of the slices
+    time:         the column that windows are measured on
+    lateness:     how far events may be out of order; 0 by default
+    order_by:     columns that order events of the same time and node
+    bad_events:   "raise" refuses events without a time, "drop" leaves them out
+    streaming:    a streaming DataFrame, the default, or one of what is there now
+    format:       "parquet", "arrow" or "csv"; by default what the suffixes of the files say
+    columns:      of the events, as DDL or a schema; needed only for a directory that has no files yet
+    node_column:  what the node is called in queries
+    buckets:      into how many parts keys are put, for as long as a checkpoint lives; by default as many as shuffle
+                  partitions, and at least 8
+    idle:         after how long without anything new a node holds the watermark back no more; by default never
+    max_files:    how many files a micro-batch reads at most; by default all
+    max_rows:     about how many events a micro-batch reads at most; by default all
+
+    Classes of your own are known to Spark's workers by the modules that define them: see `docs/own.md`. The options of
+    Spark's own reader are in `docs/nodes.md`.
     """
     asked = [queries] if isinstance(queries, Query) else list(queries)
     options = options_of(
