@@ -1,12 +1,11 @@
 """The report: one HTML page of a run's results, whole in itself.
 
-    results/*.parquet ─┐
-    results/_windrow.json ─┴──▶ runs ──▶ series ──▶ charts ─┐
-                                 └────▶ plans ──────────────┴──▶ page ──▶ report.html
+    results/*.parquet      ─┬─▶ runs ─┬─▶ answers ──▶ series ──▶ charts ─┬─▶ page ──▶ report.html
+    results/_windrow.json  ─┘         └─▶ plans ─────────────────────────┘
 
-`runs` reads what a run left behind, `series` chooses how each query is drawn and how much of it pixels can show, `charts`
-and `plans` draw in SVG, `page` puts it together. The page asks for nothing over the network and needs no script: the
-one it has shows the window under the pointer.
+`runs` reads what a run left behind, `answers` takes one query's windows out of it, `series` chooses what of them is
+drawn, `charts` and `plans` draw in SVG, `page` puts it together. The page asks for nothing over the network and
+needs no script: the one it has shows the window under the pointer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Charts in SVG that fit any width: text keeps its size, and only what is drawn stretches.
 
-    <svg width="100%" height="200">              no viewBox: a unit is a pixel
-      <text x="25%" y="218">Feb</text>           text and grid stand at shares of the width
-      <svg viewBox="0 0 1000 200"                the marks: 1000 units wide, whatever that is in pixels;
-           preserveAspectRatio="none">           strokes do not scale, and a stroke of no length is a dot
+<svg width="100%" height="200">              no viewBox: a unit is a pixel
+  <text x="25%" y="218">Feb</text>           text and grid stand at shares of the width
+  <svg viewBox="0 0 1000 200"                the marks: 1000 units wide, whatever that is in pixels;
+       preserveAspectRatio="none">           strokes do not scale, and a stroke of no length is a dot
 """
 
 from __future__ import annotations
@@ -15,31 +15,29 @@ from math import gcd
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.report import scales
+from windrow.report.answers import Answer
 from windrow.report.markup import Markup, joined, tag
 from windrow.report.scales import Scale
-from windrow.report.series import FEW_WINDOWS, STEPS_UP_TO, Answer, Block, Lanes, Panel, Trace
-from windrow.report.words import short, stretch
+from windrow.report.series import FEW_WINDOWS, Block, Drawing, Floats, Panel, Trace, runs
+from windrow.report.words import count, short, stretch
 from windrow.windows import duration_text
 
 UNITS = 1000  # of the marks' width
 _TALL, _SMALL, _LANE = 200, 96, 22  # heights in pixels
 _WIDE, _NARROW = 720, 220  # widths in pixels for which ticks are chosen
+_STEPS = 200  # windows beyond which levels are too short to be seen: a line through their middles is drawn
 _LABELS = 18  # letters of a label beside its line; longer ones stand in the legend
 
 
-def chart(answer: Answer) -> Markup | None:
-    """The chart of a query, or None where there is nothing to draw."""
-    if not answer.rows.height:
-        return None
-    if answer.form == "bars":
-        lanes = answer.lanes()
-        alone = len(lanes.traces) == 1 and lanes.value is not None
-        return _heights(answer, lanes) if alone else _lanes(answer, lanes)
-    blocks = answer.blocks()
-    return joined(_block(answer, block) for block in blocks) if blocks else None
+def chart(answer: Answer, drawing: Drawing) -> Markup | None:
+    """The chart of an answer, or None where there is nothing to draw."""
+    if drawing.blocks:
+        return joined(_block(answer, block) for block in drawing.blocks)
+    if len(drawing.lanes) == 1 and drawing.shade:
+        return _heights(answer, drawing.lanes[0], drawing.shade)
+    return _lanes(answer, drawing.lanes, drawing.shade) if drawing.lanes else None
 
 
 def bars(figures: Sequence[tuple[str, float, str]], label: str) -> Markup:
@@ -70,7 +68,7 @@ def _block(answer: Answer, block: Block) -> Markup:
     title = tag("h4", block.title)
     overlaid = len(block.panels[0].traces) > 1
     names = [one.label for one in block.panels[0].traces] if overlaid else block.lines
-    areas = [answer.said(*band) for band in block.bands]
+    areas = list(block.bands.values())
     legend = _legend(names, areas) if len(names) > 1 or areas else None
     grid = tag("div", *panels, class_="panels wide" if wide else "panels")
     direct = " labelled" if wide and not areas and _beside(names) else ""
@@ -95,10 +93,10 @@ def _panel(answer: Answer, block: Block, panel: Panel, x: Scale, y: Scale, heigh
     def up(value: Any) -> Any:
         return np.round(height * (1 - (value - y.low) / (y.high - y.low)), 1)
 
-    marks, ends, series = [], [], []
+    marks, ends = [], []
     overlaid = len(panel.traces) > 1
     for place, trace in enumerate(panel.traces):
-        steps = answer.form == "steps" and len(trace) <= STEPS_UP_TO
+        steps = answer.form == "steps" and len(trace) <= _STEPS
         for depth, (low, high) in enumerate(block.bands):
             marks.append(_area(answer, trace, trace.values[low], trace.values[high], across, up, steps, depth))
         for line, name in enumerate(block.lines):
@@ -108,11 +106,10 @@ def _panel(answer: Answer, block: Block, panel: Panel, x: Scale, y: Scale, heigh
             there = np.flatnonzero(np.isfinite(values))
             if len(there):
                 ends.append((float(up(values[there[-1]])), colour, trace.label if overlaid else name))
-        series.append(trace)
     labels = ends if height == _TALL and not block.bands and _beside([one for *_, one in ends]) else []
     what = f"{panel.title}: {block.title}" if panel.title else block.title
     title = f"{what}, {stretch(*answer.span, answer.temporal)}"
-    hover = _hover(answer, x, series, block.columns, height)
+    hover = _hover(answer, x, panel.traces, block.columns)
     ruler = _ruler(answer, panel.traces, x) if height == _TALL else []
     drawn = joined([*_frame(x, y, height), _marks(height, marks), *_labels(labels, height), *ruler])
     labelled = max((len(one) for *_, one in labels), default=0)
@@ -132,13 +129,11 @@ def _ruler(answer: Answer, traces: Sequence[Trace], x: Scale) -> list[Markup]:
     return [line, *ends, tag("text", said, x=end, y="-10", dx="8", class_="said")]
 
 
-def _line(
-    answer: Answer, trace: Trace, values: npt.NDArray[np.float64], across: Any, up: Any, steps: bool, colour: int
-) -> list[Markup]:
+def _line(answer: Answer, trace: Trace, values: Floats, across: Any, up: Any, steps: bool, colour: int) -> list[Markup]:
     left, right, level = across(trace.start), across(trace.end), up(values)
     at = right if answer.form == "points" else (left + right) / 2
     path = []
-    for run in answer.runs(trace, np.isfinite(values)):
+    for run in runs(answer, trace, np.isfinite(values)):
         if steps:
             path += [f"{'L' if n else 'M'}{left[i]:g},{level[i]:g}H{right[i]:g}" for n, i in enumerate(run)]
         else:
@@ -157,8 +152,8 @@ def _line(
 def _area(
     answer: Answer,
     trace: Trace,
-    low: npt.NDArray[np.float64],
-    high: npt.NDArray[np.float64],
+    low: Floats,
+    high: Floats,
     across: Any,
     up: Any,
     steps: bool,
@@ -167,7 +162,7 @@ def _area(
     left, right = across(trace.start), across(trace.end)
     at = right if answer.form == "points" else (left + right) / 2
     path = []
-    for run in answer.runs(trace, np.isfinite(low) & np.isfinite(high)):
+    for run in runs(answer, trace, np.isfinite(low) & np.isfinite(high)):
         sides = []
         for values, way in ((high, run), (low, run[::-1])):
             level = up(values)
@@ -181,10 +176,8 @@ def _area(
 # --- bars over time -----------------------------------------------------------------------------------------
 
 
-def _heights(answer: Answer, lanes: Lanes) -> Markup:
+def _heights(answer: Answer, trace: Trace, name: str) -> Markup:
     """One lane alone: the height of a bar is its number."""
-    assert lanes.value is not None
-    (trace,), name = lanes.traces, lanes.value
     values = np.nan_to_num(trace.values[name])
     y = scales.values(float(values.min()), float(values.max()), zero=True)
     x = scales.times(*answer.span, answer.temporal, _WIDE)
@@ -196,44 +189,47 @@ def _heights(answer: Answer, lanes: Lanes) -> Markup:
         marks.append(f"M{left:.1f},{base:.1f}V{top:.1f}H{right:.1f}V{base:.1f}")
     path = tag("path", d="".join(marks), class_="bars heights c0")
     title = f"{name}, {stretch(*answer.span, answer.temporal)}"
-    hover = _hover(answer, x, [trace], [name], _TALL)
+    hover = _hover(answer, x, [trace], [name])
     letters = max(len(tick.label) for tick in y.ticks)
     plot = _plot(joined([*_frame(x, y, _TALL), _marks(_TALL, [path])]), title, _TALL, hover, "", letters=letters)
     return tag("div", tag("h4", name), tag("div", plot, class_="panels wide"), class_="block")
 
 
-def _lanes(answer: Answer, lanes: Lanes) -> Markup:
+def _lanes(answer: Answer, traces: Sequence[Trace], name: str | None) -> Markup:
     """A lane for each key: the shade of a bar is its number."""
-    height = _LANE * len(lanes.traces)
+    height = _LANE * len(traces)
     x = scales.times(*answer.span, answer.temporal, _WIDE)
-    finite = np.concatenate([one.values[lanes.value or ""] for one in lanes.traces])
-    finite = finite[np.isfinite(finite)]
-    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    low, high = _bounds([one.values[name] for one in traces] if name else [])
     marks, names = [], []
-    for place, trace in enumerate(lanes.traces):
-        top = place * _LANE
+    for place, trace in enumerate(traces):
+        top, shades = place * _LANE, np.full(len(trace), 4)
         names.append(tag("text", _cut(trace.label), x="0", y=top + _LANE / 2, dx="-8", class_="lane"))
-        shades: dict[int, list[str]] = {}
-        for start, end, value in zip(trace.start, trace.end, trace.values[lanes.value or ""], strict=True):
-            shade = 4 if high <= low else 0 if not math.isfinite(value) else min(4, int(5 * (value - low) / (high - low)))
-            left, right = x.part(start) * UNITS, x.part(end) * UNITS
-            drawn = f"M{left:.1f},{top + 4}V{top + _LANE - 4}H{right:.1f}V{top + 4}Z"
-            shades.setdefault(shade, []).append(drawn)
-        marks += [tag("path", d="".join(several), class_=f"bars c0 s{shade}") for shade, several in shades.items()]
-    lines = [
-        tag("line", x1="0", x2="100%", y1=place * _LANE, y2=place * _LANE, class_="grid")
-        for place in range(len(lanes.traces) + 1)
-    ]
-    title = f"{answer.name}: {len(lanes.traces)} lanes, {stretch(*answer.span, answer.temporal)}"
-    hover = _hover(answer, x, lanes.traces, [lanes.value or ""], height, lanes=True)
+        if name and high > low:
+            parts = np.nan_to_num((trace.values[name] - low) / (high - low))
+            shades = np.minimum(4, 5 * parts).astype(int)
+        for shade in np.unique(shades):
+            bounds = zip(trace.start[shades == shade], trace.end[shades == shade], strict=True)
+            several = [(x.part(start) * UNITS, x.part(end) * UNITS) for start, end in bounds]
+            path = "".join(f"M{left:.1f},{top + 4}v{_LANE - 8}H{right:.1f}v{8 - _LANE}Z" for left, right in several)
+            marks.append(tag("path", d=path, class_=f"bars c0 s{shade}"))
+    levels = [place * _LANE for place in range(len(traces) + 1)]
+    lines = [tag("line", x1="0", x2="100%", y1=level, y2=level, class_="grid") for level in levels]
+    title = f"{answer.name}: a lane for each of {count(len(traces), 'key')}, {stretch(*answer.span, answer.temporal)}"
+    hover = _hover(answer, x, traces, [name] if name else [], lanes=True)
     drawn = joined([*_across(x, height), *lines, _marks(height, marks), *names])
-    letters = max(len(_cut(one.label)) for one in lanes.traces)
-    plot = _plot(drawn, title, height, hover, "", letters=letters)
+    plot = _plot(drawn, title, height, hover, "", letters=max(len(_cut(one.label)) for one in traces))
     legend = None
-    if lanes.value and high > low:
+    if name and high > low:
         scale = [tag("i", class_=f"c0 s{shade}") for shade in range(5)]
-        legend = tag("p", f"{lanes.value} ", short(low), " ", *scale, " ", short(high), class_="shades")
+        legend = tag("p", f"{name}: ", short(low), " ", *scale, " ", short(high), class_="shades")
     return tag("div", legend, tag("div", plot, class_="panels wide"), class_="block")
+
+
+def _bounds(several: Sequence[Floats]) -> tuple[float, float]:
+    """The least and the greatest number."""
+    found = np.concatenate([np.empty(0), *several])
+    found = found[np.isfinite(found)]
+    return (float(found.min()), float(found.max())) if len(found) else (0.0, 0.0)
 
 
 def _cut(label: str, most: int = 16) -> str:
@@ -301,12 +297,12 @@ def _plot(
         class_="chart",
     )
     room = f"--labels:{7 * labelled}px;--names:{max(36, 7 * letters + 12)}px"
-    return tag("div", tag("h5", heading) if heading else None, tag("div", svg, class_="plot"), class_="panel", style=room)
+    return tag(
+        "div", tag("h5", heading) if heading else None, tag("div", svg, class_="plot"), class_="panel", style=room
+    )
 
 
-def _hover(
-    answer: Answer, x: Scale, traces: Sequence[Trace], columns: Sequence[str], height: int, lanes: bool = False
-) -> str:
+def _hover(answer: Answer, x: Scale, traces: Sequence[Trace], columns: Sequence[str], lanes: bool = False) -> str:
     """What the pointer shows: windows as multiples of a unit, and their numbers."""
     low = int(x.low)
     unit = gcd(*(int(one) for trace in traces for bounds in (trace.start, trace.end) for one in bounds - low)) or 1
@@ -334,5 +330,3 @@ def _hover(
         "traces": shown,
     }
     return json.dumps(described, separators=(",", ":"), ensure_ascii=False)
-
-

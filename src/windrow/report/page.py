@@ -1,7 +1,7 @@
-"""The page: facts of the run, what crossed the network, the plan, and for each query its words, its chart and its rows.
+"""The page: facts of the run, what crossed the network, the plan, and for each query its words, chart and first rows.
 
-Everything is in one file: the style, the marks, and a script that shows the window under the pointer. A content security
-policy allows that script, by its digest, and nothing else: no request leaves the page.
+Everything is in one file: the style, the marks, and a script that shows the window under the pointer. A content
+security policy allows that script, by its digest, and nothing else: no request leaves the page.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import polars as pl
 
 from windrow.plan import plan
 from windrow.report import charts, words
+from windrow.report.answers import Answer, answer
 from windrow.report.markup import Markup, joined, tag
 from windrow.report.plans import picture
 from windrow.report.runs import Figure, Run, names_of
-from windrow.report.series import Answer, answer
+from windrow.report.series import drawing
 
 MOST_QUERIES = 40  # that are drawn; the others are listed
 FIRST_ROWS, ONLY_ROWS = 5, 12  # in the table below a chart, and of one that stands alone
@@ -103,7 +104,9 @@ def _cost(run: Run) -> Markup | None:
         shown = [(one.what, one.value, f"{words.times(one.value)} ×") for one in run.touched]
         said = _ratio(run.touched, "{what}: {times} times fewer touches than {other}.")
         parts.append(tag("figure", tag("h3", "Touches per event"), charts.bars(shown, "Touches per event"), said))
-    return tag("section", tag("h2", "What it cost"), tag("div", *parts, class_="cost"), class_="card") if parts else None
+    return (
+        tag("section", tag("h2", "What it cost"), tag("div", *parts, class_="cost"), class_="card") if parts else None
+    )
 
 
 def _ratio(figures: tuple[Figure, ...], sentence: str) -> Markup | None:
@@ -137,15 +140,16 @@ def _results(results: pl.DataFrame, names: list[str], sections: list[Markup]) ->
         sizes = dict(results.group_by("query").len().iter_rows())
         shown = [[name, f"{sizes.get(name, 0):,}"] for name in left]
         said = f"{words.count(len(left), 'more query')} not drawn"
-        more = tag("section", tag("details", tag("summary", said), _table(["query", "rows"], shown, [1])), class_="card")
+        more = tag(
+            "section", tag("details", tag("summary", said), _table(["query", "rows"], shown, [1])), class_="card"
+        )
     listed = tag("nav", tag("ul", *links), aria_label="Queries") if len(links) > 3 else None
     return joined(one for one in (tag("h2", "Queries"), nothing, listed, *sections, more) if one is not None)
 
 
 def _query(shown: Answer, anchor: str, unread: str | None) -> Markup:
-    drawn = charts.chart(shown)
-    rows = shown.rows
-    notes = list(shown.notes)
+    picked = drawing(shown)
+    drawn, rows, notes = charts.chart(shown, picked), shown.rows, list(picked.notes)
     if shown.superseded:
         notes.append(f"{words.count(shown.superseded, 'row')} superseded by a later revision and not shown.")
     if shown.retracted:
@@ -194,9 +198,7 @@ def _definition(shown: Answer) -> Markup:
 
 
 def _first_rows(shown: Answer, most: int, alone: bool) -> Markup:
-    first = shown.rows.sort(["window_end", "window_start"], maintain_order=True).head(most)
-    idle = [one for one in ("position", "revision", "retracted") if one in first.columns and not shown.rows[one].any()]
-    first = first.drop("_start", "_end", "_label", "_key", *idle)
+    first = shown.table.head(most)
     numeric = [place for place, dtype in enumerate(first.dtypes) if dtype.is_numeric()]
     rows = [[_cell(value) for value in row] for row in first.iter_rows()]
     size = shown.rows.height

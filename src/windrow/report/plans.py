@@ -115,6 +115,7 @@ def _chips(states: list[tuple[str, int]]) -> tuple[list[Markup], float]:
         label = f"and {len(states) - place:,} more" if last else text
         badge = "" if last else f"{queries:,}"
         shown = _cut(label, room - 40)
+        chip = "chip shared" if queries > 1 else "chip"
         width = _LETTER * (len(shown) + len(badge)) + (30 if badge else 20)
         if x and x + width > room:
             x, y = 0.0, y + 28
@@ -122,7 +123,7 @@ def _chips(states: list[tuple[str, int]]) -> tuple[list[Markup], float]:
             tag(
                 "g",
                 tag("title", f"{label}: read by {count(queries, 'query')}") if badge else None,
-                tag("rect", width=f"{width:.0f}", height="22", rx="11", class_="chip shared" if queries > 1 else "chip"),
+                tag("rect", width=f"{width:.0f}", height="22", rx="11", class_=chip),
                 tag("text", shown, tag("tspan", badge, dx="7", class_="badge"), x=f"{width / 2:.1f}", y="15"),
                 transform=f"translate({x:.0f},{y:.0f})",
             )

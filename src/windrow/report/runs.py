@@ -1,7 +1,7 @@
 """What a run leaves behind: its results, and beside them `_windrow.json`, which says how they came about.
 
     results/part-0.parquet   rows in the result format: query, keys, window_start, window_end, …
-    results/_windrow.json    the queries, how many events, what crossed the network; readers of Spark skip it by its name
+    results/_windrow.json    the queries, how many events, what crossed the network; Spark skips such names
 
 Everything but the results is optional.
 """
@@ -74,7 +74,7 @@ class Run:
                 queries.append(Query.from_dict(described))
             except (ValueError, TypeError, KeyError) as error:
                 unread[str(described.get("name")) if isinstance(described, dict) else "?"] = str(error)
-        measured = {name: _figures(read.get(name), name, unit) for name, unit in _MEASURED.items()}
+        measured: dict[str, Any] = {name: _figures(read.get(name), name, unit) for name, unit in _MEASURED.items()}
         known: dict[str, Any] = {"windrow": None} | {one: read[one] for one in _PLAIN if one in read}
         return Run(queries=tuple(queries), unread=unread, **measured, **known)
 

@@ -59,7 +59,7 @@ def _round(least: float) -> float:
 
 
 def times(low: int, high: int, temporal: bool, width: int) -> Scale:
-    """A scale for times, microseconds or plain units, that ends where they end, and whose ticks fit a width in pixels."""
+    """A scale for times, microseconds or plain units, that ends where they end; its ticks fit a width in pixels."""
     high = max(high, low + 1)
     dated = temporal and as_date(low) is not None and as_date(high) is not None
     for most in range(9, 1, -1):

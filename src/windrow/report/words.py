@@ -12,6 +12,7 @@ from windrow.windows import Cumulating, Session, Sliding, Tumbling, Window, dura
 DAY = 86_400_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST, _LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999
+_POWERS = ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))  # from, divided by, called
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -40,15 +41,11 @@ def number(value: Any) -> str:
 
 def short(value: float, step: float = 0.0) -> str:
     """A number as an axis shows it, with the digits that tell neighbours `step` apart from each other."""
-    size = max(abs(value), step)
-    for power, suffix in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if size >= 10 ** (power + (1 if power == 3 else 0)) and size < 1e15:
-            value, step = value / 10**power, step / 10**power
-            break
-    else:
-        suffix = ""
-        if size and not 1e-4 <= size < 1e15:
-            return f"{value:.3g}".replace("-", "−")
+    largest = max(abs(value), step)
+    if largest and not 1e-4 <= largest < 1e15:
+        return f"{value:.3g}".replace("-", "−")
+    _, power, suffix = next((one for one in _POWERS if largest >= one[0]), (0, 1, ""))
+    value, step = value / power, step / power
     digits = max(0, -math.floor(math.log10(step) + 1e-9)) if step else (0 if value == int(value) else 1)
     if step and round(step * 10**digits, 6) % 1:  # a step of 2.5
         digits += 1
