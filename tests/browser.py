@@ -7,6 +7,7 @@ runs JavaScript in the page. Nothing but the browser itself is needed.
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
@@ -110,8 +111,6 @@ class Chromium:
             self._note(answer)
 
     def _receive(self) -> dict[str, Any]:
-        import select
-
         until = time.monotonic() + PATIENCE
         while b"\0" not in self._rest:
             ready, _, _ = select.select([self._in], [], [], max(0, until - time.monotonic()))

@@ -117,7 +117,7 @@ class Answer:
                 found[name] = Number(column.cast(pl.Float64), asked)
             elif isinstance(dtype, pl.Duration):
                 found[f"{name} in seconds"] = Number(column.dt.total_microseconds() / 1e6, asked)
-            elif asked and asked.function == "m4" and dict(dtype)["min"].is_numeric():  # type: ignore[arg-type]
+            elif asked and asked.function == "m4" and _is_numeric(dtype, "min"):
                 parts = {one: column.struct.field(one).cast(pl.Float64) for one in ("min", "max")}
                 found |= {f"{name} {one}": Number(part, asked) for one, part in parts.items()}
         return found
@@ -129,6 +129,10 @@ class Number:
 
     column: pl.Expr
     asked: Aggregate | None
+
+
+def _is_numeric(dtype: pl.DataType, part: str) -> bool:
+    return isinstance(dtype, pl.Struct) and any(one.name == part and one.dtype.is_numeric() for one in dtype.fields)
 
 
 def _read(name: str) -> Aggregate | None:

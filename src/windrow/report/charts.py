@@ -125,8 +125,8 @@ def _ruler(answer: Answer, traces: Sequence[Trace], x: Scale) -> list[Markup]:
     end = f"{100 * share:.3f}%"
     line = tag("line", x1="0", x2=end, y1="-10", y2="-10", class_="ruler")
     ends = [tag("line", x1=at, x2=at, y1="-14", y2="-6", class_="ruler") for at in ("0", end)]
-    said = f"one window, {duration_text(min(lengths), answer.temporal)}; its value stands at its end"
-    return [line, *ends, tag("text", said, x=end, y="-10", dx="8", class_="said")]
+    said = f"one window: {duration_text(min(lengths), answer.temporal)}, its value at its end"
+    return [line, *ends, tag("text", said, x="0", y="-24", class_="said")]
 
 
 def _line(answer: Answer, trace: Trace, values: Floats, across: Any, up: Any, steps: bool, colour: int) -> list[Markup]:
@@ -255,10 +255,10 @@ def _frame(x: Scale, y: Scale, height: int) -> list[Markup]:
 
 def _across(x: Scale, height: int) -> list[Markup]:
     found = []
-    many = len(x.ticks) > 4
+    found.append(tag("line", x1="0", x2="100%", y1=height, y2=height, class_="tick"))
     for place, tick in enumerate(x.ticks):
         at = f"{100 * x.part(tick.at):.3f}%"
-        minor = " minor" if many and place % 2 else ""  # is left out where the chart is narrow
+        minor = " minor" if place % 2 else ""  # is left out where a chart alone is narrow
         found.append(tag("line", x1=at, x2=at, y1=height, y2=height + 5, class_="tick"))
         found.append(tag("text", tick.label, x=at, y=height + 18, class_="x" + minor))
         if tick.context:
@@ -296,7 +296,8 @@ def _plot(
         data_hover=hover,
         class_="chart",
     )
-    room = f"--labels:{7 * labelled}px;--names:{max(36, 7 * letters + 12)}px"
+    foot = 40 if 'class="x context' in drawn else 26
+    room = f"--labels:{7 * labelled}px;--names:{max(36, 7 * letters + 12)}px;--foot:{foot}px"
     return tag(
         "div", tag("h5", heading) if heading else None, tag("div", svg, class_="plot"), class_="panel", style=room
     )

@@ -98,11 +98,11 @@ def _cost(run: Run) -> Markup | None:
     parts = []
     if run.network:
         shown = [(one.what, one.value, words.size(one.value)) for one in run.network]
-        said = _ratio(run.network, "{what}: {times} times fewer bytes than {other}.")
+        said = _ratio(run.network, "{times} times fewer bytes for {what} than for {other}.")
         parts.append(tag("figure", tag("h3", "Bytes on the network"), charts.bars(shown, "Bytes on the network"), said))
     if run.touched:
         shown = [(one.what, one.value, f"{words.times(one.value)} ×") for one in run.touched]
-        said = _ratio(run.touched, "{what}: {times} times fewer touches than {other}.")
+        said = _ratio(run.touched, "{times} times fewer touches by {what} than by {other}.")
         parts.append(tag("figure", tag("h3", "Touches per event"), charts.bars(shown, "Touches per event"), said))
     return (
         tag("section", tag("h2", "What it cost"), tag("div", *parts, class_="cost"), class_="card") if parts else None

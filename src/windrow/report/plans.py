@@ -22,7 +22,7 @@ from windrow.report.words import count
 _MOST_QUERIES, _MOST_STATES = 8, 14
 _WIDTH, _ROW, _LINE, _PAD = 1040, 48, 17, 12
 _QUERY, _GROUP, _STATE = (0, 270), (330, 310), (700, 340)  # where a column stands and how wide it is
-_LETTER = 6.7  # about how wide a letter is, in pixels
+_LETTER = 6.5  # about how wide a letter is, in pixels
 _UNITS = (("minute", 60), ("hour", 3600), ("day", 86400))
 
 
@@ -61,7 +61,7 @@ def picture(plan: Plan) -> Markup:
         *(tag("title", title), *heads, *drawn),
         role="img",
         aria_label=title,
-        viewBox=f"0 0 {_WIDTH} {top - 20:.0f}",
+        viewBox=f"-1 0 {_WIDTH + 2} {top - 20:.0f}",
         class_="plan",
     )
     return tag("div", svg, class_="scroll", tabindex="0", role="region", aria_label="The plan as a picture")
@@ -89,21 +89,18 @@ def _facts(group: Group, described: dict[str, Any]) -> list[str]:
     """Where its slices are cut, what of, and what travels."""
     rate, edges = described["edges_per_second"], described["edges"].split(", ")
     if rate:
-        edges[0] = f"{_rate(rate)} edges per " + edges[0].rpartition(" per ")[2]
-        if edges[0].endswith("second") and rate < 0.2:
+        unit = edges[0].rpartition(" per ")[2]
+        if unit == "second" and rate < 0.2:
             unit, seconds = next(one for one in _UNITS if rate * one[1] >= 1 or one is _UNITS[-1])
-            edges[0] = f"{_rate(rate * seconds)} edges per {unit}"
+            rate *= seconds
+        shown = f"{rate:,.3g}" if rate < 1000 else f"{rate:,.0f}"
+        edges[0] = f"{shown} {'edge' if shown == '1' else 'edges'} per {unit}"
     if group.parent:
         last = f"rolled up from the slices {group.parent.name}"
     else:
-        order = "in their order: events travel" if group.ordered else "where they are: only slices travel"
-        last = f"events are sliced {order}"
+        last = "sliced in order: events travel" if group.ordered else "sliced anywhere: only slices travel"
     room = int((_GROUP[1] - 2 * _PAD) / _LETTER)
     return [line for fact in (*edges, last) for line in wrap(fact, room)]
-
-
-def _rate(rate: float) -> str:
-    return f"{rate:,.3g}" if rate < 1000 else f"{rate:,.0f}"
 
 
 def _chips(states: list[tuple[str, int]]) -> tuple[list[Markup], float]:

@@ -40,11 +40,10 @@ class Scale(NamedTuple):
 
 def values(low: float, high: float, most: int = 5, zero: bool = False) -> Scale:
     """A scale for values: from zero where it is `zero`, or where they are not far from it."""
-    if zero or 0 <= low <= high / 2:
+    if zero or low == high or 0 <= low <= high / 2:
         low, high = min(low, 0.0), max(high, 0.0)
-    if high <= low:
-        around = abs(low) / 10 or 0.5
-        low, high = low - around, high + around
+    if low == high:
+        high = 1.0
     step = _round(high / most - low / most)
     room = (high - low) / 24  # so that no line runs along the frame
     low, high = low - (room if low else 0), high + (room if high else 0)
@@ -65,11 +64,10 @@ def times(low: int, high: int, temporal: bool, width: int) -> Scale:
     for most in range(9, 1, -1):
         ticks = _calendar(low, high, most) if dated else _plain(low, high, most)
         scale = Scale(low, high, tuple(ticks))
-        if _fits(scale, width, [(tick.at, tick.label) for tick in ticks]) and _fits(
-            scale, width, [(tick.at, tick.context) for tick in ticks if tick.context]
-        ):
-            break
-    return scale
+        contexts = [(tick.at, tick.context) for tick in ticks if tick.context]
+        if _fits(scale, width, [(tick.at, tick.label) for tick in ticks]) and _fits(scale, width, contexts):
+            return scale
+    return Scale(low, high, tuple(ticks[:1]))
 
 
 def _fits(scale: Scale, width: int, labels: list[tuple[float, str]]) -> bool:

@@ -89,7 +89,7 @@ def drawing(answer: Answer) -> Drawing:
     not_finite = sum(int(answer.rows.select(one.column.is_infinite().sum()).item()) for one in answer.numbers.values())
     not_finite += sum(int(answer.rows.select(one.column.is_nan().sum()).item()) for one in answer.numbers.values())
     if not_finite:
-        notes[f"{count(not_finite, 'number')} not finite, and left out of the drawing."] = None
+        notes[f"NaN and infinity, {count(not_finite, 'time')}, leave gaps."] = None
     if answer.form == "bars":
         lanes, shade = _lanes(answer, notes)
         return Drawing(lanes=lanes, shade=shade, notes=list(notes))
