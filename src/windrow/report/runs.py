@@ -163,7 +163,8 @@ def _bound(bound: pl.Series) -> pl.Series:
         if bound.null_count() > text.null_count():
             bound = text.str.to_datetime(time_unit="us", strict=False)
     if isinstance(bound.dtype, pl.Datetime):
-        return bound.cast(pl.Datetime("us", bound.dtype.time_zone))
+        zoned = bound.dt.convert_time_zone("UTC") if bound.dtype.time_zone else bound
+        return zoned.dt.cast_time_unit("us")
     if bound.dtype == pl.Date:
         return bound.cast(pl.Datetime("us"))
     if bound.dtype.is_integer() or bound.dtype == pl.Null:
