@@ -359,6 +359,13 @@ def test_no_results_are_said(tmp_path: Path) -> None:
     assert "No window had a result." in page.texts("li")
 
 
+@pytest.mark.parametrize("name", ["part-0.csv", "part-0.json", "_SUCCESS"])
+def test_a_run_that_found_nothing_may_have_written_nothing(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    Run((wr.Query("q", wr.tumbling(5), "count()"),), time="t").write(tmp_path)
+    assert Page(write(tmp_path)).texts("p", "empty") == ["There are no results."]
+
+
 def test_one_window_and_one_number_are_enough(tmp_path: Path) -> None:
     for number in (0.0, -3.0, 1e300, 1e-300, 5.0):
         rows = [{"window_start": 5, "window_end": 5, "revision": 0, "x": number}]

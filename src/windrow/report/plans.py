@@ -143,7 +143,7 @@ def _box(column: tuple[int, int], y: float, height: float, lines: list[str], col
     texts = [
         tag(
             "text",
-            _cut(line, width - 2 * _PAD),
+            _cut(line, (width - 2 * _PAD) * (1 if place else 0.87)),  # a name is bold, and wider
             x=x + _PAD,
             y=f"{first + _LINE * place:.1f}",
             class_="dim" if place else "name",
