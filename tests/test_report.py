@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import browser
 import windrow as wr
@@ -422,6 +424,14 @@ def test_ticks_are_round_and_lie_on_the_axis() -> None:
         assert 2 <= len(scale.ticks) <= 8
         assert len({tick.label for tick in scale.ticks}) == len(scale.ticks)
         assert all(scale.low - 1e-9 <= tick.at <= scale.high for tick in scale.ticks)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.floats(allow_nan=False, allow_infinity=False))
+def test_any_two_numbers_have_a_scale(one: float, other: float) -> None:
+    scale = scales.values(min(one, other), max(one, other))
+    assert scale.low < scale.high < float("inf")
+    assert 1 <= len(scale.ticks) <= 9
+    assert all(np.isfinite(tick.at) and tick.label for tick in scale.ticks)
 
 
 def test_times_never_lie_on_each_other() -> None:
