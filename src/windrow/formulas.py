@@ -70,12 +70,11 @@ def formula(text: str) -> Aggregate:
         if name not in FUNCTIONS:
             rest, without, at = rest + text[at:end], without + text[at:end], end
             continue
-        end = _closing(text, end)
-        part = _call(name, text[found.end() : end])
+        part, end = _filtered_call(name, text, found.end())
         if part not in parts:
             parts.append(part)
         before = text[at : found.start()]
-        rest, without, at = rest + before + f"p{parts.index(part)}", without + before + "0", end + 1
+        rest, without, at = rest + before + f"p{parts.index(part)}", without + before + "0", end
     expression, stray = parse(rest + text[at:]), parse(without + text[at:]).columns
     if not parts or stray:
         reason = f"{stray[0]} is outside of every aggregate" if stray else "it names no aggregate"
@@ -91,9 +90,10 @@ def aggregate(text: str) -> Aggregate:
     text = text.strip()
     found = _CALL.match(text)
     name = SYNONYMS.get((found[2] or "").lower(), (found[2] or "").lower()) if found else ""
+    if found and name in FUNCTIONS:
+        made, end = _filtered_call(name, text, found.end())
+        return made if end == len(text) else formula(text)
     whole = bool(found and name and _closing(text, found.end()) == len(text) - 1)
-    if found and whole and name in FUNCTIONS:
-        return _call(name, text[found.end() : -1])
     near = difflib.get_close_matches(name, FUNCTIONS, 1)
     if whole and near and not any(f"{known}(" in text for known in FUNCTIONS):
         raise ValueError(f"{text!r}: there is no aggregate {name!r}; did you mean {near[0]!r}?")
@@ -132,6 +132,19 @@ def _arguments(text: str) -> list[str]:
             cuts.append(place)
     parts = [text[a + 1 : b].strip() for a, b in pairwise([*cuts, len(text)])]
     return [] if parts == [""] else parts
+
+
+_FILTER = re.compile(r"\s*\bFILTER\s*\(\s*WHERE\b", re.IGNORECASE)
+
+
+def _filtered_call(name: str, text: str, at: int) -> tuple[Aggregate, int]:
+    """The aggregate whose arguments begin at `at`, with its FILTER (WHERE …) if it has one, and the place behind it."""
+    end = _closing(text, at)
+    made, filtered = _call(name, text[at:end]), _FILTER.match(text, end + 1)
+    if filtered is None:
+        return made, end + 1
+    end = _closing(text, filtered.end())
+    return made.filter(text[filtered.end() : end].strip()), end + 1
 
 
 def _call(name: str, arguments: str) -> Aggregate:
