@@ -54,7 +54,9 @@ class Aggregate:
         filters = tuple(one for part in self.parts for one in part.filters) or (self.where,) * len(operators)
         object.__setattr__(self, "filters", filters)
         # hashed once per aggregate: plans of a million queries look aggregates up a million times
-        object.__setattr__(self, "_hash", hash((self.function, self.inputs, self.params, self.parts, self.name, self.where)))
+        object.__setattr__(
+            self, "_hash", hash((self.function, self.inputs, self.params, self.parts, self.name, self.where))
+        )
 
     def __hash__(self) -> int:
         return self._hash

@@ -140,29 +140,30 @@ _FILTER = re.compile(r"\s*\bFILTER\s*\(\s*WHERE\b", re.IGNORECASE)
 def _filtered_call(name: str, text: str, at: int) -> tuple[Aggregate, int]:
     """The aggregate whose arguments begin at `at`, with its FILTER (WHERE …) if it has one, and the place behind it."""
     end = _closing(text, at)
-    made, filtered = _call(name, text[at:end]), _FILTER.match(text, end + 1)
+    made, filtered = call(name, *_arguments(text[at:end])), _FILTER.match(text, end + 1)
     if filtered is None:
         return made, end + 1
     end = _closing(text, filtered.end())
     return made.filter(text[filtered.end() : end].strip()), end + 1
 
 
-def _call(name: str, arguments: str) -> Aggregate:
-    """Make an aggregate from the text between its brackets; arguments after the first may be named."""
+def call(name: str, *arguments: str) -> Aggregate:
+    """Make an aggregate from its arguments as text; those after the first may be named."""
+    whole = f"{name}({', '.join(arguments)})"
     make = FUNCTIONS[name].make
     kinds = {key: str(parameter.annotation) for key, parameter in inspect.signature(make).parameters.items()}
     positional: list[Any] = []
     named: dict[str, Any] = {}
-    for number, text in enumerate(_arguments(arguments)):
+    for number, text in enumerate(arguments):
         keyword = re.match(r"(\w+)\s*=\s*(?!=)(.*)", text) if number else None
         key, value = (keyword[1], keyword[2]) if keyword and keyword[1] in kinds else (None, text)
         if key is None and number >= len(kinds):
-            raise ValueError(f"{name}({arguments}) has too many arguments")
+            raise ValueError(f"{whole} has too many arguments")
         wanted = key or list(kinds)[number]
         try:
             read = _READERS.get(kinds[wanted], str)(value)
         except ValueError:
-            raise ValueError(f"{name}({arguments}): {wanted} must be a number, not {value!r}") from None
+            raise ValueError(f"{whole}: {wanted} must be a number, not {value!r}") from None
         if key:
             named[key] = read
         else:
@@ -170,7 +171,7 @@ def _call(name: str, arguments: str) -> Aggregate:
     try:
         return make(*positional, **named)
     except TypeError as error:
-        raise ValueError(f"{name}({arguments}): {error}") from None
+        raise ValueError(f"{whole}: {error}") from None
 
 
 def _unquoted(text: str) -> str:

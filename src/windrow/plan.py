@@ -28,7 +28,7 @@ from windrow.aggregates import Aggregate
 from windrow.expressions import Expression, both
 from windrow.operators import Count, Operator
 from windrow.ordered import Counting, DataDrivenWindow, Latest, OrderedWindow
-from windrow.query import Query, QueryError
+from windrow.query import Query, QueryError, time_of
 from windrow.windows import (
     INT64_MAX,
     INT64_MIN,
@@ -300,7 +300,7 @@ class Plan:
 
 def plan(
     queries: Iterable[Query | Entry],
-    time: str,
+    time: str | None = None,
     rates: Rates | None = None,
     apart: frozenset[str] | None = None,
     order_apart: bool = False,
@@ -312,6 +312,8 @@ def plan(
     travel and not events.
     """
     entries = [one if isinstance(one, Entry) else Entry(one) for one in queries]
+    if time is None:
+        time = time_of((entry.query for entry in entries), time)
     groups: dict[Any, Group] = {}
     names: set[str] = set()
     for number, entry in enumerate(entries):

@@ -130,6 +130,20 @@ class Query:
         return None if isinstance(self.window, Session | OrderedWindow) else self.where
 
 
+def time_of(queries: Iterable[Query], given: str | None) -> str:
+    """The time column: the one that is given, or else the one that all queries name that name one."""
+    if given is not None:
+        return given
+    named = list(dict.fromkeys(query.time for query in queries if query.time))
+    if len(named) == 1:
+        return named[0]
+    if named:
+        raise QueryError(
+            f"queries name several times, {', '.join(map(repr, named))}; say which is the stream's: time=…"
+        )
+    raise QueryError("name the time column, time=…: neither the queries nor the events say which it is")
+
+
 def _not_plain(window: Window) -> str | None:
     """Why a window is not known by its fields alone, or None."""
     if vars(window).keys() <= type(window).__dataclass_fields__.keys():

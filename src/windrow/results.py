@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from windrow.aggregates import Aggregate
 from windrow.assembly import lost_column
 from windrow.frames import empty_frame, join_keys
 from windrow.ordered import Counting
-from windrow.aggregates import Aggregate
 from windrow.plan import Signature
 from windrow.query import Query, QueryError
 from windrow.revisions import Emitted
