@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from sqlglot.tokens import TokenType
+from sqlglot import TokenType
 
 from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.expressions import Expression, parse

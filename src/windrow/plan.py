@@ -312,8 +312,7 @@ def plan(
     travel and not events.
     """
     entries = [one if isinstance(one, Entry) else Entry(one) for one in queries]
-    if time is None:
-        time = time_of((entry.query for entry in entries), time)
+    time = time_of((entry.query for entry in entries), time)
     groups: dict[Any, Group] = {}
     names: set[str] = set()
     for number, entry in enumerate(entries):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from sqlglot.tokens import TokenType
+from sqlglot import TokenType
 
 from windrow.aggregates import Aggregate
 from windrow.calls import formula
@@ -236,11 +236,8 @@ def _having(clause: Piece, columns: Mapping[str, tuple[Aggregate, Piece]]) -> Ag
             made, shown = columns[token.name]
             meant = [replace(shown[0], spaced=token.spaced), *shown.tokens[1:]]
             if made.parts:
-                around = [
-                    Token(TokenType.L_PAREN, "(", "(", token.start, token.spaced),
-                    replace(meant[0], spaced=False),
-                ]
-                meant = [*around, *meant[1:], Token(TokenType.R_PAREN, ")", ")", token.start, False)]
+                opening, closing = (TokenType.L_PAREN, "(", "("), (TokenType.R_PAREN, ")", ")")
+                meant = [Token(*opening, 0, token.spaced), *meant, Token(*closing, 0, False)]
             tokens += [replace(one, start=token.start) for one in meant]
             continue
         tokens.append(token)
@@ -320,7 +317,7 @@ def _bound(shown: Piece, place: int) -> str | None:
 
 def _tumbling_or_sliding(length: Duration, slide: Duration | None = None, offset: Duration | None = None) -> Window:
     """Spark's own: without a slide, or with one of the same length, windows do not overlap."""
-    return tumbling(length, offset) if slide in (None, length) else sliding(length, slide, offset)  # type: ignore[arg-type]
+    return tumbling(length, offset) if slide is None or slide == length else sliding(length, slide, offset)
 
 
 WINDOWS: dict[str, Callable[..., Window]] = {

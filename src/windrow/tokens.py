@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError
-from sqlglot.tokens import TokenType
 
 from windrow.expressions import Expression, ExpressionError, parse
 from windrow.query import QueryError

@@ -212,7 +212,7 @@ class Oracle:
         return result
 
     def _having(self, query: Query, emission: Emission) -> Emission | None:
-        """What is said of a window that does not satisfy HAVING: nothing, or if it replaces another, that it is gone."""
+        """A window that does not satisfy HAVING is not told of, or, where it replaces another, taken back."""
         if query.having is None or emission.retracted:
             return emission
         if self._value(query.having, [event.row for event in emission.content.events]) is True:
