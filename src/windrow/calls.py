@@ -89,7 +89,7 @@ def _count(given: Call) -> Aggregate:
     values = given.values(0, 99)
     if len(values) < 2:
         return call("count", *values)
-    return call("count").filter(" AND ".join(f"({value}) IS NOT NULL" for value in values))
+    return call("count").filter(" AND ".join(f"{_whole(value)} IS NOT NULL" for value in values))
 
 
 @spark("count_if")
@@ -129,8 +129,13 @@ spark("max_by", "min_by")(_by_other)
 
 def _of_booleans(given: Call) -> Aggregate:
     (value,) = given.values(1, 1)
-    whole = f"({value}) AND TRUE"  # what is neither true nor false is refused
-    return call("min" if given.name in ("bool_and", "every") else "max", whole)
+    truth = f"{_whole(value)} AND TRUE"  # what is neither true nor false is refused
+    return call("min" if given.name in ("bool_and", "every") else "max", truth)
+
+
+def _whole(value: str) -> str:
+    """An expression that others can stand beside."""
+    return value if parse(value).is_column else f"({value})"
 
 
 spark("bool_and", "every", "bool_or", "some", "any")(_of_booleans)
@@ -235,7 +240,7 @@ def formula(piece: Piece, what: str) -> Aggregate:
         rest.append(Token(TokenType.VAR, f"p{parts.index(part)}", "", token.start, token.spaced))
         without.append(Token(TokenType.NUMBER, "0", "", token.start, token.spaced))
         place = behind
-    stray = piece.put(tuple(without)).expression(what).columns
+    stray = piece.put(tuple(without)).expression(what, piece.text).columns
     if stray:
         at = next(at for at, token in enumerate(without) if token.name == stray[0])
         piece.put(tuple(without)).refuse(f"{stray[0]} is outside of every aggregate; {_instead(stray[0], what)}", at)
@@ -243,7 +248,7 @@ def formula(piece: Piece, what: str) -> Aggregate:
         piece.refuse(f"{piece.text}: there is no aggregate in it; write one, such as count(*)")
     if len(rest) == 1:
         return parts[0]
-    return Aggregate("formula", (piece.put(tuple(rest)).expression(what),), (), tuple(parts))
+    return Aggregate("formula", (piece.put(tuple(rest)).expression(what, piece.text),), (), tuple(parts))
 
 
 def _instead(column: str, what: str) -> str:

@@ -165,8 +165,9 @@ def _table(clause: Piece) -> tuple[str, str]:
         end += 2
     name = ".".join(token.name for token in clause.tokens[:end:2])
     rest = clause.part(end + (clause.word(end) == "AS"))
-    if len(rest) > 1 or (rest.tokens and not rest[0].is_name):
-        rest.refuse(f"FROM takes the name of a table and an alias; {rest.text} is not read", min(1, len(rest) - 1))
+    named = bool(rest.tokens) and rest[0].kind in (TokenType.VAR, TokenType.IDENTIFIER)
+    if len(rest) > named:
+        rest.refuse(f"FROM takes the name of a table and an alias; {rest.part(named).text} is not read", int(named))
     return name, (rest[0].name if rest.tokens else clause[end - 1].name).lower()
 
 
@@ -196,8 +197,9 @@ class Grouping(NamedTuple):
 
 
 def _query(name: str, piece: Piece, clauses: Mapping[str, Piece]) -> Query:
-    for clause in clauses.values():
-        _check_dots(clause)
+    for word, clause in clauses.items():
+        if word != "FROM":
+            _check_dots(clause)
     grouping = _grouping(clauses["GROUP BY"])
     columns: dict[str, tuple[Aggregate, Piece]] = {}
     for item in clauses["SELECT"].split():

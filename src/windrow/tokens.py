@@ -127,15 +127,15 @@ class Piece:
         """Refuse what stands at a place."""
         raise refusal(self.source, self[place].start if place < len(self) else self.at, reason)
 
-    def expression(self, what: str = "an expression") -> Expression:
-        """The piece read as an expression over columns."""
+    def expression(self, what: str = "an expression", shown: str = "") -> Expression:
+        """The piece read as an expression over columns; what is refused is shown as it is written, or so."""
         if not self.tokens:
             self.refuse(f"{what} is missing here")
         try:
             return parse(self.text)
         except ExpressionError as error:
             place = self._unreadable() if "complete SQL expression" in error.reason else self._culprit(error.reason)
-            self.refuse(re.sub(r", column \d+$", "", f"{self.text}: {error.reason}"), place)
+            self.refuse(re.sub(r", column \d+$", "", f"{shown or self.text}: {error.reason}"), place)
 
     def _unreadable(self) -> int:
         """Where sqlglot no longer understands the piece."""
