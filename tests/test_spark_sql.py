@@ -264,7 +264,7 @@ def statement(draw: random.Random, name: str) -> str:
 
 def test_random_statements(spark: Any, view: pl.DataFrame, seed: int) -> None:
     draw = random.Random(seed)
-    text = ";\n".join(statement(draw, f"c{number}_") for number in range(36))
+    text = ";\n".join(statement(draw, f"c{number}_") for number in range(30))
     assert len(compare(spark, view, text)) > 1000
 
 
