@@ -207,6 +207,7 @@ def test_having_knows_aliases_and_aggregates_that_are_not_selected() -> None:
     text = f"SELECT sum(a) / sum(b) AS share, avg(x) AS v {rest} share > 0.5 AND v < 3 AND max(v) > 1 OR min(y) IS NULL"
     expected = "(sum(a) / sum(b)) > 0.5 AND mean(x) < 3 AND max(v) > 1 OR min(y) IS NULL"
     assert one(text).having == wr.formula(expected)
+    assert one(f"SELECT avg(x) AS v {rest} coalesce(v, 0) > 1").having == wr.formula("coalesce(mean(x), 0) > 1")
     assert one(f"SELECT count(*) {rest} bool_or(b)").having == wr.formula("max(b AND TRUE)")
 
 
@@ -246,6 +247,8 @@ REFUSED = {  # ^ marks the place
     "SELECT ^DISTINCT count(*) FROM events GROUP BY window(ts, '1 m')": "leave it out",
     "SELECT ^* FROM events GROUP BY window(ts, '1 m')": "name keys and aggregates",
     "SELECT count(*), ^e.* FROM events e GROUP BY window(ts, '1 m')": "name keys and aggregates",
+    "SELECT count(^e.*) FROM events e GROUP BY window(ts, '1 m')": "e.* is not read",
+    "SELECT max('äöü') || max(^nope(x)) FROM a GROUP BY window(ts, '1 m')": "no function nope",
     "SELECT count(*) FROM a ^JOIN b ON a.x = b.x GROUP BY window(ts, '1 m')": "view first",
     "SELECT count(*) FROM a\n  ^LEFT JOIN b USING (x) GROUP BY window(ts, '1 m')": "LEFT is not read",
     "SELECT count(*) FROM a^, b GROUP BY window(ts, '1 m')": "several tables",

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from sqlglot import TokenType
 
 from windrow.aggregates import Aggregate
-from windrow.calls import formula
+from windrow.calls import formula, is_aggregate
 from windrow.expressions import Expression
 from windrow.ordered import counting, frames, latest, punctuated
 from windrow.query import Query, QueryError
@@ -178,6 +178,8 @@ def _unqualified(clause: Piece, tables: set[str]) -> Piece:
     while place < len(clause):
         token = clause[place]
         if clause.word(place + 1) == "." and token.name.lower() in tables and place + 2 < len(clause):
+            if not clause[place + 2].is_name:
+                clause.refuse(f"{token.text}.{clause[place + 2].text} is not read: name keys and aggregates", place)
             token, place = replace(clause[place + 2], spaced=token.spaced, start=token.start), place + 2
         tokens.append(token)
         place += 1
@@ -245,7 +247,7 @@ def _having(clause: Piece, columns: Mapping[str, tuple[Aggregate, Piece]]) -> Ag
         tokens.append(token)
         if token.kind == TokenType.L_PAREN:
             depth += 1
-            if place and clause.is_call(place - 1) and not inside:
+            if place and is_aggregate(clause, place - 1) and not inside:
                 inside = depth
         elif token.kind == TokenType.R_PAREN:
             inside = 0 if inside == depth else inside
@@ -281,7 +283,7 @@ _BOUNDS = {"START": "window_start", "END": "window_end"}
 
 def _is_there(shown: Piece, alias: Token | None, grouping: Grouping) -> bool:
     """Whether an item is a key or the window, which every result has under its own name."""
-    if shown.word(0) == "*" or (len(shown) > 1 and shown.word(len(shown) - 2) + shown.word(len(shown) - 1) == ".*"):
+    if shown.word(0) == "*":
         shown.refuse("* is not read: name keys and aggregates")
     own = ""
     if len(shown) == 1 and shown[0].is_name:
