@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import pickle
+import random
+import re
 from datetime import UTC, datetime, timedelta
 
 import duckdb
@@ -438,3 +440,34 @@ def test_extensions_answer_as_their_windows(events: pl.DataFrame) -> None:
         assert isinstance(query.window, Window)
         expected = wr.Query("q1", window, wr.count().alias("n"), by="car")
         assert wr.windows(events, query, "ts").equals(wr.windows(events, expected, "ts"))
+
+
+def test_whatever_is_written_is_read_or_refused_with_a_place_in_the_text(seed: int) -> None:
+    draw = random.Random(seed)
+    whole = [*TEXT.split(";"), *(f"SELECT {item} {ANY}" for item in COLUMNS)]
+    whole += [f"SELECT car, count(*) n FROM events e GROUP BY {window}, car HAVING n > 1" for window in WINDOWS]
+    parted = [re.findall(r"--[^\n]*\n|'[^']*'|\w+|\S", text) for text in whole]
+    every = [word for words in parted for word in words]
+    read = 0
+    for number in range(1500):
+        words = list(parted[number % len(parted)])
+        for _ in range(draw.randint(1, 2)):
+            at = draw.randrange(len(words))
+            words[at : at + draw.randint(0, 2)] = draw.choices(every, k=draw.randint(0, 1))
+        text = " ".join(words)
+        found = refusal_of(text)
+        read += found is None
+        if found:
+            lines = text.split("\n")
+            assert 1 <= found.line <= len(lines), text
+            assert 1 <= found.column <= len(lines[found.line - 1]) + 1, text
+    assert 100 < read < 1000
+
+
+def refusal_of(text: str) -> wr.SqlError | None:
+    """How a text is refused, None if it is read; whatever else it raises is raised."""
+    try:
+        wr.sql(text)
+    except wr.SqlError as error:
+        return error
+    return None
