@@ -22,7 +22,7 @@ LAYERS = {
     "arrays": {"ranges", "bags", "frames"},
     "model": {
         *("windows", "ordered", "terms", "rules", "expressions", "operators", "selections", "sketches", "sketching"),
-        *("collecting", "aggregates", "formulas", "folding", "monoids", "query", "sql"),
+        *("collecting", "aggregates", "formulas", "folding", "monoids", "query", "tokens", "calls", "sql"),
     },
     "plan": {"plan"},
     "kernels": {

@@ -11,7 +11,7 @@ from windrow.binding import ARRIVAL
 from windrow.engine import Engine
 from windrow.frames import as_given, to_polars
 from windrow.measures import Lengths
-from windrow.query import Query, QueryError
+from windrow.query import Query, QueryError, time_of
 from windrow.results import RESULT_COLUMNS, own_columns, too_large
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def windows(
 
     data:        events, or on Spark also slices of local nodes
     queries:     one or several, with names that differ; for a streaming DataFrame also a `QueryBook`
-    time:        the column that windows are measured on, a timestamp, a date or an integer; only slices know theirs
+    time:        the column that windows are measured on, a timestamp, a date or an integer; can be left out
+                 where the queries name it, as those of `sql` do, and for slices
     lateness:    how far the events of a stream may be out of order, 0 by default; a whole table has no late events, and
                  there it only says how far apart repeats may be for `distinct_on`
     order_by:    columns that order events of the same time
@@ -54,11 +55,10 @@ def windows(
         )
     if options:
         raise TypeError(f"{next(iter(options))!r} is for a Spark DataFrame, and this is {type(data).__name__}")
-    if time is None:
-        raise TypeError("windows() needs the name of the time column; only slices on Spark know theirs")
     if not isinstance(queries, Query | Iterable):
         raise TypeError(f"expected queries, not {queries!r}")
     asked = [queries] if isinstance(queries, Query) else list(queries)
+    time = time_of(asked, time)
     if any((query.time or time) == ARRIVAL for query in asked):
         raise QueryError("a whole table has no arrival times; name a time column")
     engine = Engine(asked, time, lateness=lateness, order_by=order_by, bad_events=bad_events)
