@@ -24,7 +24,7 @@ LAYERS = {
         *("windows", "ordered", "terms", "rules", "expressions", "operators", "selections", "sketches", "sketching"),
         *("collecting", "aggregates", "formulas", "folding", "monoids", "query", "tokens", "calls", "sql"),
     },
-    "plan": {"plan"},
+    "plan": {"groups", "plan"},
     "kernels": {
         *("slices", "slicing", "irregular", "sessions", "assembly", "revisions", "state", "late", "repeats"),
         *(

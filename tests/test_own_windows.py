@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import windrow as wr
 from test_properties import Running, disagreements
-from windrow.plan import Timeline
+from windrow.groups import Timeline
 from windrow.slicing import Edges
 from windrow.testing import differences
 from windrow.testing.strategies import KINDS, ORDERED, SCHEMA, Row, Stream, frame, query_sets, streams, tables

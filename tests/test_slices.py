@@ -16,9 +16,10 @@ from polars.testing import assert_frame_equal
 
 import windrow as wr
 from windrow.binding import Binding
+from windrow.groups import Group
 from windrow.measures import Span
 from windrow.ordering import Ledger, Ordering
-from windrow.plan import Group, Plan, plan
+from windrow.plan import Plan, plan
 from windrow.slices import SliceSchema, merge, pack, unpack
 from windrow.slicing import Edges, roll_up, slice
 from windrow.testing.strategies import (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import windrow as wr
 from windrow import slicing
-from windrow.plan import Timeline
+from windrow.groups import Timeline
 from windrow.slicing import Edges
 from windrow.windows import INT64_MAX, INT64_MIN, FixedWindow
 

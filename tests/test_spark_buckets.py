@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 
 import windrow as wr
-from windrow.plan import Entry
+from windrow.groups import Entry
 from windrow.slices import pack, unpack
 from windrow.spark import drawers, payloads, streaming
 from windrow.spark.buckets import Asked, Bucket

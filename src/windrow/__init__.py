@@ -36,9 +36,10 @@ from windrow.binding import InputError
 from windrow.engine import Engine, Metrics
 from windrow.expressions import ExpressionError
 from windrow.formulas import aggregate, formula
+from windrow.groups import Rates
 from windrow.monoids import Monoid
 from windrow.ordered import Cuts, DataDrivenWindow, OrderedEvents, counting, frames, latest, punctuated
-from windrow.plan import Plan, Rates, plan
+from windrow.plan import Plan, plan
 from windrow.query import Query, QueryError
 from windrow.sql import sql
 from windrow.tables import results_of, windows

@@ -25,9 +25,9 @@ from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.expressions import Expression
 from windrow.formulas import overflowed
 from windrow.frames import run_numbers
+from windrow.groups import ROWS, Group, Held, Signature, Timeline
 from windrow.irregular import Irregular
 from windrow.operators import Combined, Fields
-from windrow.plan import ROWS, Group, Held, Signature, Timeline
 from windrow.ranges import Ints, ramp
 from windrow.sessions import Runs, Sessions
 from windrow.slices import SliceSchema

@@ -15,8 +15,9 @@ import polars as pl
 
 from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.expressions import Expression, parse
+from windrow.groups import Group, Timeline
 from windrow.ordered import DataDrivenWindow, Frames, Punctuated
-from windrow.plan import Group, Plan, Timeline
+from windrow.plan import Plan
 from windrow.query import Query, QueryError
 from windrow.slices import SliceSchema
 from windrow.slicing import filter_column, input_column, key_column, time_column

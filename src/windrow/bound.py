@@ -9,9 +9,10 @@ from typing import Any
 import polars as pl
 
 from windrow.binding import Binding
+from windrow.groups import Group
 from windrow.measures import Measure
 from windrow.ordered_state import OrderedState
-from windrow.plan import Group, Plan
+from windrow.plan import Plan
 from windrow.results import ResultSchema
 from windrow.state import GroupState
 

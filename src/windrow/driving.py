@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from windrow.groups import Timeline
 from windrow.ordered import CARRIED, Array, Cuts, DataDrivenWindow, Mask, OrderedEvents
-from windrow.plan import Timeline
 from windrow.ranges import Ints
 from windrow.slicing import window_columns
 from windrow.windows import INT64_MIN

@@ -25,9 +25,10 @@ from windrow import snapshots
 from windrow.binding import ARRIVAL, Binding, InputError, no_time
 from windrow.bound import Bound, bind
 from windrow.frames import flag_sorted, to_polars
+from windrow.groups import Entry, Rates
 from windrow.intake import Kept, measured, repeats_of, span, take
 from windrow.measures import Lengths, Measure, measures_of
-from windrow.plan import Entry, Plan, Rates, plan
+from windrow.plan import Plan, plan
 from windrow.query import Query, QueryError, time_of
 from windrow.revisions import Emitted
 from windrow.state import Change, GroupState

@@ -15,11 +15,11 @@ import polars as pl
 
 from windrow import repeats
 from windrow.binding import ARRIVAL, Binding, InputError
+from windrow.groups import Rates, Source
 from windrow.late import slice_behind
 from windrow.measures import Measure
 from windrow.ordered import Mask
 from windrow.ordered_state import OrderedState
-from windrow.plan import Rates, Source
 from windrow.query import Query
 from windrow.slices import merge
 from windrow.slicing import filter_column, roll_up, slice, time_column

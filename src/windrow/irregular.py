@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from windrow.groups import Timeline
 from windrow.ordered import Mask
-from windrow.plan import Timeline
 from windrow.query import QueryError
 from windrow.ranges import Ints, ramp
 from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN, ContextFreeWindow, FixedWindow

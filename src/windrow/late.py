@@ -16,9 +16,9 @@ import polars as pl
 from windrow.assembly import Lattices
 from windrow.expressions import Expression
 from windrow.frames import join_keys
+from windrow.groups import ROWS, Held
 from windrow.irregular import Irregular
 from windrow.ordered import Mask, OrderedWindow
-from windrow.plan import ROWS, Held
 from windrow.ranges import Ints
 from windrow.sessions import left_out
 from windrow.slicing import filter_column, slice, time_column

@@ -21,10 +21,10 @@ import polars as pl
 
 from windrow.assembly import Rows, Windows
 from windrow.frames import join_keys
+from windrow.groups import Timeline
 from windrow.measures import Span
 from windrow.ordered import Array, Mask, OrderedWindow
 from windrow.ordering import Ledger, Ordering, Sliced
-from windrow.plan import Timeline
 from windrow.retelling import Retelling
 from windrow.revisions import Emitted
 from windrow.sequences import OrderedRows, Progress, Sequences

@@ -25,9 +25,9 @@ import polars as pl
 
 from windrow.driving import Driven, Line
 from windrow.frames import join_keys
+from windrow.groups import Group, Timeline
 from windrow.measures import Span
 from windrow.ordered import Array, Counting, Latest, Mask
-from windrow.plan import Group, Timeline
 from windrow.ranges import CHUNK, Ints, ramp
 from windrow.selections import Choices
 from windrow.slices import SliceSchema, settle

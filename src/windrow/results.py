@@ -21,8 +21,8 @@ import polars as pl
 from windrow.aggregates import Aggregate
 from windrow.assembly import lost_column
 from windrow.frames import empty_frame, join_keys
+from windrow.groups import Signature
 from windrow.ordered import Counting
-from windrow.plan import Signature
 from windrow.query import Query, QueryError
 from windrow.revisions import Emitted
 from windrow.slicing import key_column

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from windrow.frames import join_keys
-from windrow.plan import Timeline
+from windrow.groups import Timeline
 from windrow.ranges import Ints
 from windrow.sequences import Found, OrderedRows, digests
 from windrow.windows import INT64_MAX

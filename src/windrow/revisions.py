@@ -16,7 +16,7 @@ import polars as pl
 from windrow.assembly import Answers, Keys, Rows, Windows
 from windrow.expressions import Expression
 from windrow.frames import join_keys
-from windrow.plan import Timeline
+from windrow.groups import Timeline
 from windrow.ranges import Ints
 from windrow.windows import Session
 

@@ -15,10 +15,10 @@ import numpy as np
 import polars as pl
 
 from windrow.assembly import Lattices, Rows, Windows, due
+from windrow.groups import ROWS, Group, Held, Timeline
 from windrow.measures import Span
 from windrow.ordered import Array, Counting, DataDrivenWindow, Latest
 from windrow.ordering import origin_column
-from windrow.plan import ROWS, Group, Held, Timeline
 from windrow.ranges import CHUNK, Ints, covered, differences, ramp
 from windrow.windows import INT64_MAX, INT64_MIN
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from windrow.plan import Timeline
+from windrow.groups import Timeline
 from windrow.ranges import Ints, covered, running_max
 from windrow.windows import INT64_MAX, INT64_MIN, Session
 

@@ -33,8 +33,8 @@ import numpy as np
 import polars as pl
 
 from windrow.frames import empty_frame, run_numbers
+from windrow.groups import Held
 from windrow.operators import Fields
-from windrow.plan import Held
 from windrow.ranges import running_max
 from windrow.selections import Choices, Selection
 

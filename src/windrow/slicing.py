@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from windrow.groups import Held, Timeline
 from windrow.irregular import NO_EDGES, Irregular
 from windrow.operators import Fields, Inputs
 from windrow.ordered import DataDrivenWindow, Frames, Latest, Punctuated
-from windrow.plan import Held, Timeline
 from windrow.ranges import Ints, ramp
 from windrow.selections import Choices, Selection
 from windrow.slices import SliceSchema, merge, settle

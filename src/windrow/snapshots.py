@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from windrow.bound import bind
+from windrow.groups import Entry, Rates
 from windrow.measures import Measure, plain
-from windrow.plan import Entry, Rates, plan
+from windrow.plan import plan
 from windrow.query import Query
 from windrow.slices import pack, unpack
 

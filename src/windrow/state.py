@@ -18,10 +18,10 @@ import polars as pl
 from windrow.assembly import Answers, Assembler, Keys, Rows, Windows, session_windows
 from windrow.expressions import Expression
 from windrow.frames import join_keys
+from windrow.groups import Group, Timeline
 from windrow.irregular import last_end
 from windrow.measures import Span
 from windrow.ordered import Mask
-from windrow.plan import Group, Timeline
 from windrow.ranges import Ints
 from windrow.revisions import Emitted, Revisions
 from windrow.sessions import Sessions, gap_of, needed, sessions

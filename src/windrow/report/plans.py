@@ -15,7 +15,8 @@ from collections import Counter
 from textwrap import wrap
 from typing import Any
 
-from windrow.plan import ROWS, Group, Held, Plan
+from windrow.groups import ROWS, Group, Held
+from windrow.plan import Plan
 from windrow.report.markup import Markup, joined, tag
 from windrow.report.words import count
 

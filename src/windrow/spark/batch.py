@@ -21,11 +21,11 @@ from pyspark.sql import functions as F
 from windrow import repeats
 from windrow.binding import no_time, quoted
 from windrow.bound import state_of
+from windrow.groups import Entry, Group, held_by
 from windrow.measures import Span
 from windrow.operators import Bag
 from windrow.ordered import Counting
 from windrow.ordered_state import OrderedState
-from windrow.plan import Entry, Group, held_by
 from windrow.results import too_large
 from windrow.revisions import Emitted
 from windrow.slices import unpack

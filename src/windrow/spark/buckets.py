@@ -19,13 +19,13 @@ import numpy as np
 import polars as pl
 
 from windrow.bound import state_of
+from windrow.groups import Entry, Group, Timeline
 from windrow.intake import hold
 from windrow.irregular import last_end
 from windrow.late import slices_behind
 from windrow.measures import Span
 from windrow.ordered import Counting, DataDrivenWindow
 from windrow.ordered_state import OrderedState
-from windrow.plan import Entry, Group, Timeline
 from windrow.query import Query
 from windrow.revisions import Emitted
 from windrow.slices import merge

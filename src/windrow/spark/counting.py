@@ -25,8 +25,8 @@ from pyspark.sql import functions as F
 
 from windrow.aggregates import count, max, min
 from windrow.binding import InputError, no_time, quoted
+from windrow.groups import ROWS, Entry, Held
 from windrow.ordered import Counting
-from windrow.plan import ROWS, Entry, Held
 from windrow.query import Query
 from windrow.ranges import Ints
 from windrow.slices import SliceSchema, merge

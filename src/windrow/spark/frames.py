@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from windrow.binding import ARRIVAL, quoted
+from windrow.groups import Rates
 from windrow.measures import Lengths
-from windrow.plan import Rates
 from windrow.query import Query, QueryError, time_of
 from windrow.results import own_columns
 from windrow.spark import batch, streaming

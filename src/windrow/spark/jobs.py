@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.bound import Bound, bind
+from windrow.groups import Entry, Rates
 from windrow.measures import Lengths, Measure, measures_of
-from windrow.plan import Entry, Rates, plan
+from windrow.plan import plan
 from windrow.query import Query
 from windrow.slicing import time_column
 from windrow.spark.types import arrow_schema, struct

@@ -23,8 +23,8 @@ from pyspark.sql import functions as F
 from windrow import sketches
 from windrow.binding import quoted
 from windrow.collecting import Collect
+from windrow.groups import Held
 from windrow.operators import Count, Logs, Max, Min, Moments, Operator, Product, Sum
-from windrow.plan import Held
 from windrow.selections import ArgMax, ArgMin, First, Last
 from windrow.sketching import Hll, Kll
 from windrow.slices import SliceSchema

@@ -17,8 +17,8 @@ import polars as pl
 import pyarrow as pa
 
 from windrow.bound import Bound, state_of
+from windrow.groups import Group, Source, Timeline
 from windrow.ordered_state import OrderedState
-from windrow.plan import Group, Source, Timeline
 from windrow.slices import SliceSchema, merge, pack
 from windrow.slicing import Edges, filter_column, roll_up, slice
 from windrow.spark.jobs import Job

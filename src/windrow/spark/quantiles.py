@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 
 from windrow.bags import BagRanges, flat, lists
 from windrow.binding import quoted
-from windrow.plan import Group, Held
+from windrow.groups import Group, Held
 from windrow.slices import SliceSchema, merge, unpack
 from windrow.slicing import filter_column, input_column, time_column
 from windrow.spark import payloads

@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from windrow.binding import InputError, no_time, quoted
-from windrow.plan import Group, Held, Timeline
+from windrow.groups import Group, Held, Timeline
 from windrow.slices import SliceSchema, merge
 from windrow.slicing import filter_column, time_column
 from windrow.spark import payloads

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from windrow.binding import InputError, no_time, quoted
-from windrow.plan import Entry
+from windrow.groups import Entry
 from windrow.query import Query, QueryError
 from windrow.slices import unpack
 from windrow.slicing import time_column
