@@ -210,6 +210,8 @@ def test_having_knows_aliases_and_aggregates_that_are_not_selected() -> None:
     expected = "(sum(a) / sum(b)) > 0.5 AND mean(x) < 3 AND max(v) > 1 OR min(y) IS NULL"
     assert one(text).having == wr.formula(expected)
     assert one(f"SELECT avg(x) AS v {rest} coalesce(v, 0) > 1").having == wr.formula("coalesce(mean(x), 0) > 1")
+    same_name = f"SELECT max(v) AS v {rest} max(v) FILTER (WHERE v > 1) < v"
+    assert one(same_name).having == wr.formula("max(v) FILTER (WHERE v > 1) < max(v)")
     assert one(f"SELECT count(*) {rest} bool_or(b)").having == wr.formula("max(b AND TRUE)")
 
 

@@ -234,7 +234,7 @@ def _check_dots(clause: Piece) -> None:
 def _having(clause: Piece, columns: Mapping[str, tuple[Aggregate, Piece]]) -> Aggregate:
     """The predicate, with what aliases stand for."""
     tokens: list[Token] = []
-    depth, inside = 0, 0  # a name within an aggregate is a column of the events
+    depth, inside = 0, 0  # a name within an aggregate, or in its FILTER, is a column of the events
     for place, token in enumerate(clause.tokens):
         if token.name in columns and token.is_name and not clause.is_call(place) and not inside:
             made, shown = columns[token.name]
@@ -247,7 +247,8 @@ def _having(clause: Piece, columns: Mapping[str, tuple[Aggregate, Piece]]) -> Ag
         tokens.append(token)
         if token.kind == TokenType.L_PAREN:
             depth += 1
-            if place and is_aggregate(clause, place - 1) and not inside:
+            over_events = place and (is_aggregate(clause, place - 1) or clause.word(place - 1) in _BEHIND_CALLS)
+            if over_events and not inside:
                 inside = depth
         elif token.kind == TokenType.R_PAREN:
             inside = 0 if inside == depth else inside
@@ -259,6 +260,7 @@ def _having(clause: Piece, columns: Mapping[str, tuple[Aggregate, Piece]]) -> Ag
 
 
 _ONE = tokenize("p0").expression()
+_BEHIND_CALLS = ("FILTER", "GROUP", "WITHIN GROUP")
 
 
 def _alias(item: Piece) -> tuple[Piece, Token | None]:
