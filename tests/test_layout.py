@@ -22,7 +22,7 @@ LAYERS = {
     "arrays": {"ranges", "bags", "frames"},
     "model": {
         *("windows", "ordered", "terms", "rules", "expressions", "operators", "selections", "sketches", "sketching"),
-        *("collecting", "aggregates", "formulas", "folding", "monoids", "query", "sql"),
+        *("collecting", "aggregates", "formulas", "folding", "monoids", "texts", "query", "sql", "queryfile"),
     },
     "plan": {"plan"},
     "kernels": {
@@ -41,7 +41,7 @@ LAYERS = {
             "sequences",
         ),
     },
-    "runtimes": {"engine", "snapshots", "tables", "spark", "nodes"},
+    "runtimes": {"engine", "snapshots", "tables", "eventfiles", "spark", "nodes"},
     "interface": {"__init__"},
     "applications": {"cli", "demo", "__main__"},
     "testing": {"testing"},

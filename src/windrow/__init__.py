@@ -41,6 +41,7 @@ from windrow.ordered import Cuts, DataDrivenWindow, OrderedEvents, counting, fra
 from windrow.plan import Plan, Rates, plan
 from windrow.query import Query, QueryError
 from windrow.tables import results_of, windows
+from windrow.texts import window
 from windrow.windows import ContextFreeWindow, cumulating, session, sliding, tumbling
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ __all__ = [
     "session",
     "sliding",
     "tumbling",
+    "window",
 ]
 
 

@@ -70,7 +70,7 @@ def formula(text: str) -> Aggregate:
         if name not in FUNCTIONS:
             rest, without, at = rest + text[at:end], without + text[at:end], end
             continue
-        end = _closing(text, end)
+        end = closing(text, end)
         part = _call(name, text[found.end() : end])
         if part not in parts:
             parts.append(part)
@@ -91,7 +91,7 @@ def aggregate(text: str) -> Aggregate:
     text = text.strip()
     found = _CALL.match(text)
     name = SYNONYMS.get((found[2] or "").lower(), (found[2] or "").lower()) if found else ""
-    whole = bool(found and name and _closing(text, found.end()) == len(text) - 1)
+    whole = bool(found and name and closing(text, found.end()) == len(text) - 1)
     if found and whole and name in FUNCTIONS:
         return _call(name, text[found.end() : -1])
     near = difflib.get_close_matches(name, FUNCTIONS, 1)
@@ -113,7 +113,7 @@ def _outside(text: str, at: int) -> Iterator[tuple[int, str]]:
         at += 1
 
 
-def _closing(text: str, at: int) -> int:
+def closing(text: str, at: int) -> int:
     """The place of the bracket that closes the one before `at`."""
     depth = 1
     for place, letter in _outside(text, at):
@@ -123,7 +123,7 @@ def _closing(text: str, at: int) -> int:
     raise ValueError(f"{text!r}: a bracket is not closed")
 
 
-def _arguments(text: str) -> list[str]:
+def arguments_of(text: str) -> list[str]:
     """The text between brackets, parted at the commas that are not within further brackets or quotes."""
     cuts, depth = [-1], 0
     for place, letter in _outside(text, 0):
@@ -140,7 +140,7 @@ def _call(name: str, arguments: str) -> Aggregate:
     kinds = {key: str(parameter.annotation) for key, parameter in inspect.signature(make).parameters.items()}
     positional: list[Any] = []
     named: dict[str, Any] = {}
-    for number, text in enumerate(_arguments(arguments)):
+    for number, text in enumerate(arguments_of(arguments)):
         keyword = re.match(r"(\w+)\s*=\s*(?!=)(.*)", text) if number else None
         key, value = (keyword[1], keyword[2]) if keyword and keyword[1] in kinds else (None, text)
         if key is None and number >= len(kinds):
