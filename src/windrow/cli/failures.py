@@ -1,0 +1,112 @@
+"""What went wrong, in one sentence and an exit code.
+
+0  fine    1  it failed    2  wrong usage, or a query or events that cannot be taken    130  interrupted
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Callable
+
+import polars as pl
+
+from windrow.binding import InputError
+from windrow.query import QueryError
+
+FAILED, REFUSED, INTERRUPTED = 1, 2, 130
+# what a worker of Spark said of our own errors, the last of which is the one that counts
+_OURS = re.compile(
+    r"^\s*(?:pyspark\.errors\.\S+: )?(?:windrow\.\w+\.)+(?:InputError|QueryError|ExpressionError): (.+)$"
+    r"|^\s*(?:builtins\.)?OverflowError: (.+)$",
+    re.MULTILINE,
+)
+_NO_MODULE = re.compile(r"^.*which cannot import windrow: install windrow there.*$", re.MULTILINE)
+_CLASS = re.compile(r"\[[A-Z][A-Z0-9_.]+\] ")
+
+
+class Refused(Exception):
+    """Wrong usage: what, and what to do about it."""
+
+
+def guarded(action: Callable[[], object], debug: bool) -> int:
+    """Run it, and return the exit code; what goes wrong is said on stderr."""
+    try:
+        action()
+    except (KeyboardInterrupt, BrokenPipeError) as error:
+        return _ended(error)
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else FAILED
+    except Exception as error:
+        if type(error).__name__ == "Exit":  # typer's own
+            return int(getattr(error, "exit_code", 0))
+        if isinstance(error.__context__, KeyboardInterrupt) or type(error).__name__ == "Abort":
+            return _ended(KeyboardInterrupt())
+        if debug:
+            traceback.print_exc()
+        code, text = told(error)
+        if not text:  # typer has shown the help
+            return code
+        print(f"windrow: {text}", file=sys.stderr)
+        return code
+    return 0
+
+
+def _ended(error: BaseException) -> int:
+    if isinstance(error, BrokenPipeError):  # whoever read the results has seen enough
+        sys.stdout = None
+        return 0
+    print("windrow: interrupted", file=sys.stderr)
+    return INTERRUPTED
+
+
+def told(error: BaseException) -> tuple[int, str]:
+    """The exit code and the sentence."""
+    if hasattr(error, "format_message"):  # of the command line itself
+        return REFUSED, _usage(error)
+    if isinstance(error, Refused | QueryError | InputError | OverflowError):
+        return REFUSED, str(error)
+    module = type(error).__module__
+    if module.startswith(("pyspark.", "py4j.")):
+        return spark(str(error))
+    if isinstance(error, ValueError | TypeError) and _from_windrow(error):
+        return REFUSED, str(error)
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return FAILED, f"{where}{error.strerror}"
+    if isinstance(error, ImportError):
+        return FAILED, f"{error}; pip install 'windrow[spark]' brings what Spark needs"
+    if isinstance(error, pl.exceptions.PolarsError):
+        return FAILED, str(error).splitlines()[0]
+    return FAILED, f"{type(error).__name__}: {error}; --debug shows where"
+
+
+def _usage(error: BaseException) -> str:
+    """Wrong usage as typer tells it, and where to find what is right."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return ""
+    message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "windrow"
+    if "unexpected extra argument" in message:
+        message += "; a pattern must be quoted: --events 'data/*.csv'"
+    return f"{message[:1].lower()}{message[1:]}; see {path} --help"
+
+
+def _from_windrow(error: BaseException) -> bool:
+    """Whether windrow itself raised it, to say what was wrong with what it was given."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and "windrow" in frames[-1].filename.replace("\\", "/").split("/")[-3:]
+
+
+def spark(text: str) -> tuple[int, str]:
+    """What Spark says, without its trace: the sentence of ours that is in it, or its own."""
+    if found := _NO_MODULE.search(text):
+        return FAILED, found[0].strip().split(": ", 1)[-1]
+    if ours := [one[1] or one[2] for one in _OURS.finditer(text)]:
+        return REFUSED, ours[-1].strip()
+    causes = re.findall(r"Caused by: [\w.$]+(?:Exception|Error): (.+)", text)
+    candidates = [*(cause for cause in causes if _CLASS.search(cause)), *text.splitlines()]
+    line = next((one for one in candidates if one.strip() and not one.startswith("\t")), text)
+    return FAILED, f"Spark: {_CLASS.sub('', line).split(' SQLSTATE')[0].strip().rstrip('.')}; --debug shows all of it"
