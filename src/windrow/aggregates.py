@@ -177,11 +177,13 @@ def sum(x: str) -> Aggregate:
 
 @function(_one(Min), _field("value"))
 def min(x: str) -> Aggregate:
+    """The smallest value; NaN is greater than every number."""
     return Aggregate("min", (parse(x),))
 
 
 @function(_one(Max), _field("value"))
 def max(x: str) -> Aggregate:
+    """The greatest value; NaN is greater than every number."""
     return Aggregate("max", (parse(x),))
 
 
@@ -203,6 +205,7 @@ def mean(x: str) -> Aggregate:
 
 @function(_one(Product), _field("product"), needs=_number)
 def product(x: str) -> Aggregate:
+    """All values multiplied, as a double."""
     return Aggregate("product", (parse(x),))
 
 
@@ -237,6 +240,7 @@ def variance(x: str) -> Aggregate:
 
 @function(_one(Moments), _spread(sample=False, root=False), needs=_number)
 def variance_pop(x: str) -> Aggregate:
+    """Of the whole population; 0 for one value."""
     return Aggregate("variance_pop", (parse(x),))
 
 
@@ -248,6 +252,7 @@ def stddev(x: str) -> Aggregate:
 
 @function(_one(Moments), _spread(sample=False, root=True), needs=_number)
 def stddev_pop(x: str) -> Aggregate:
+    """Of the whole population; 0 for one value."""
     return Aggregate("stddev_pop", (parse(x),))
 
 

@@ -197,13 +197,19 @@ def version() -> None:
     print(f"windrow {__version__}")
 
 
-@app.callback()
-def common(
-    show_version: Annotated[bool, typer.Option("--version", help="print the version", is_eager=True)] = False,
-) -> None:
-    if show_version:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         version()
         raise typer.Exit
+
+
+@app.callback()
+def common(
+    _: Annotated[
+        bool, typer.Option("--version", help="print the version", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """What is before the command."""
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +15,7 @@ from windrow.aggregates import FUNCTIONS
 from windrow.cli import asked as asking
 from windrow.cli.asked import Asked
 from windrow.cli.failures import Refused
+from windrow.cli.results import Output
 from windrow.cli.running import Where, checked
 from windrow.engine import Engine
 from windrow.eventfiles import EventFiles, types_of
@@ -65,7 +65,7 @@ _LABEL = re.compile(r"^  \w+ {2,}")
 
 
 def _print(text: str) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = Output(highlight=False, soft_wrap=True)
     for line in text.splitlines():
         shown = Text(line)
         if label := _LABEL.match(line):
@@ -78,7 +78,7 @@ def _print(text: str) -> None:
 def functions() -> None:
     """Print windows and aggregates."""
     known = {name: one.make for name, one in FUNCTIONS.items() if one.monoid is None}
-    console = Console(highlight=False)
+    console = Output(highlight=False)
     for title, makers in (("windows", MAKERS), ("aggregates", known)):
         table = Table(title=Text(title), title_justify="left", box=box.SIMPLE, show_header=False)
         for name, make in makers.items():
@@ -95,4 +95,4 @@ def _call(name: str, make: Callable[..., Any]) -> str:
 
 
 def _first_line(make: Callable[..., Any]) -> str:
-    return (inspect.getdoc(make) or "").split("\n")[0]
+    return (inspect.getdoc(make) or "").split("\n")[0].replace("`", "")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import traceback
@@ -34,35 +35,39 @@ def guarded(action: Callable[[], object], debug: bool) -> int:
     """Run it, and return the exit code; what goes wrong is said on stderr."""
     try:
         action()
-    except (KeyboardInterrupt, BrokenPipeError) as error:
-        return _ended(error)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads the results has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # which typer makes an exit of
+            return 0
         return error.code if isinstance(error.code, int) else FAILED
-    except Exception as error:
-        if type(error).__name__ == "Exit":  # typer's own
-            return int(getattr(error, "exit_code", 0))
-        if isinstance(error.__context__, KeyboardInterrupt) or type(error).__name__ == "Abort":
-            return _ended(KeyboardInterrupt())
-        if debug:
-            traceback.print_exc()
+    except BaseException as error:
         code, text = told(error)
-        if not text:  # typer has shown the help
-            return code
-        print(f"windrow: {text}", file=sys.stderr)
+        if debug and code not in (0, INTERRUPTED):
+            traceback.print_exc()
+        if text:
+            print(f"windrow: {text}", file=sys.stderr)
         return code
     return 0
 
 
-def _ended(error: BaseException) -> int:
-    if isinstance(error, BrokenPipeError):  # whoever read the results has seen enough
-        sys.stdout = None
-        return 0
-    print("windrow: interrupted", file=sys.stderr)
-    return INTERRUPTED
+def _was_interrupted(error: BaseException) -> bool:
+    """Whether it is Ctrl-C, or what came of it; typer makes an exit of it."""
+    if getattr(error, "exit_code", None) == INTERRUPTED:
+        return True
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, KeyboardInterrupt):
+        found = found.__cause__ or found.__context__
+    return found is not None
 
 
 def told(error: BaseException) -> tuple[int, str]:
     """The exit code and the sentence."""
+    if _was_interrupted(error):
+        return INTERRUPTED, "interrupted"
+    if type(error).__name__ == "Exit":  # typer's own
+        return int(getattr(error, "exit_code", 0)), ""
     if hasattr(error, "format_message"):  # of the command line itself
         return REFUSED, _usage(error)
     if isinstance(error, Refused | QueryError | InputError | OverflowError):
@@ -75,23 +80,23 @@ def told(error: BaseException) -> tuple[int, str]:
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return FAILED, f"{where}{error.strerror}"
-    if isinstance(error, ImportError):
-        return FAILED, f"{error}; pip install 'windrow[spark]' brings what Spark needs"
+    if isinstance(error, ImportError) and (error.name or "").split(".")[0] in ("pyspark", "pandas", "google"):
+        return FAILED, f"{error}: pip install 'windrow[spark]', or say --engine local"
     if isinstance(error, pl.exceptions.PolarsError):
         return FAILED, str(error).splitlines()[0]
     return FAILED, f"{type(error).__name__}: {error}; --debug shows where"
 
 
 def _usage(error: BaseException) -> str:
-    """Wrong usage as typer tells it, and where to find what is right."""
+    """Wrong usage as typer tells it, and where to find what is right; nothing where it has shown the help."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return ""
-    message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "windrow"
+    message = error.format_message().rstrip(".").replace("Value error, ", "")  # type: ignore[attr-defined]
     if "unexpected extra argument" in message:
         message += "; a pattern must be quoted: --events 'data/*.csv'"
-    return f"{message[:1].lower()}{message[1:]}; see {path} --help"
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "windrow"
+    return f"{message[:1].lower()}{message[1:]}{' ' if message.endswith('?') else '; '}see {path} --help"
 
 
 def _from_windrow(error: BaseException) -> bool:

@@ -135,6 +135,13 @@ def in_order(frame: pl.DataFrame, queries: Sequence[Query]) -> pl.DataFrame:
 # --- standard output ------------------------------------------------------------------------------------------------
 
 
+class Output(Console):
+    """Standard output as rich prints to it."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # the same as everywhere: it is the end, and no error
+
+
 def show(frame: pl.DataFrame, queries: Sequence[Query], form: str | None, rows: int | None) -> None:
     """Results on standard output: tables in a terminal or where asked for, otherwise CSV."""
     found = in_order(frame, queries)
@@ -154,12 +161,14 @@ def _head(frame: pl.DataFrame, rows: int | None) -> pl.DataFrame:
 
 def tables(frame: pl.DataFrame, queries: Iterable[Query], rows: int) -> None:
     """A table for each query, with its first rows."""
-    console = Console(highlight=False)
+    console = Output(highlight=False)
     if not console.is_terminal:
         console.width = 200
     for query in queries:
         own = results_of(frame, query)
-        marks = [name for name in ("revision", "retracted") if name in own.columns and not own[name].cast(pl.Boolean).any()]
+        marks = [
+            name for name in ("revision", "retracted") if name in own.columns and not own[name].cast(pl.Boolean).any()
+        ]
         shown = own.drop("query", *marks)
         made = Table(title=Text(f"{query.name}: {query.window}"), title_justify="left", box=box.SIMPLE_HEAD)
         for name, dtype in shown.schema.items():
