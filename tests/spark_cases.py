@@ -25,7 +25,7 @@ def reads(queries: Iterable[wr.Query], time: str) -> list[str]:
         found |= {query.time or time, *query.by, *query.distinct_on}
         found |= set(query.where.columns) if query.where else set()
         found |= {name for text in getattr(query.window, "inputs", ()) for name in parse(text).columns}
-        found |= {name for asked in query.aggregates for name in _columns(asked)}
+        found |= {name for asked in query.asked for name in _columns(asked)}
     return sorted(found)
 
 
@@ -33,7 +33,7 @@ def _columns(asked: Aggregate) -> Iterator[str]:
     for part in asked.parts:
         yield from _columns(part)
     if not asked.parts:
-        for expression in asked.inputs:
+        for expression in (*asked.inputs, *([asked.where] if asked.where else [])):
             yield from expression.columns
 
 

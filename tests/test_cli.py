@@ -182,7 +182,9 @@ def test_text_files_of_results_can_be_read_back(windrow: Windrow, form: str) -> 
         read = pl.read_csv("out/part-00000.csv", try_parse_dates=True)
         assert read["collect(x)"].drop_nulls()[0].startswith("[")
     else:
-        read = pl.read_ndjson("out/part-00000.json").with_columns(pl.col("^window_.*$").str.to_datetime(time_zone="UTC"))
+        read = pl.read_ndjson("out/part-00000.json").with_columns(
+            pl.col("^window_.*$").str.to_datetime(time_zone="UTC")
+        )
     same = [name for name in read.columns if name != "collect(x)"]
     assert_frame_equal(in_order(read, QUERIES).select(same), expected(frame).select(same), check_dtypes=False)
 

@@ -22,7 +22,8 @@ LAYERS = {
     "arrays": {"ranges", "bags", "frames"},
     "model": {
         *("windows", "ordered", "terms", "rules", "expressions", "operators", "selections", "sketches", "sketching"),
-        *("collecting", "aggregates", "formulas", "folding", "monoids", "texts", "query", "sql", "queryfile"),
+        *("collecting", "aggregates", "formulas", "folding", "monoids", "texts", "query", "tokens", "calls", "sql"),
+        "queryfile",
     },
     "plan": {"plan"},
     "kernels": {

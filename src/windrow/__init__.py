@@ -40,8 +40,10 @@ from windrow.monoids import Monoid
 from windrow.ordered import Cuts, DataDrivenWindow, OrderedEvents, counting, frames, latest, punctuated
 from windrow.plan import Plan, Rates, plan
 from windrow.query import Query, QueryError
+from windrow.sql import sql
 from windrow.tables import results_of, windows
 from windrow.texts import window
+from windrow.tokens import SqlError
 from windrow.windows import ContextFreeWindow, cumulating, session, sliding, tumbling
 
 if TYPE_CHECKING:
@@ -89,6 +91,8 @@ __all__ = [
     "Query",
     "QueryBook",
     "QueryError",
+    "SqlError",
+    "sql",
     "results_of",
     "windows",
     "ContextFreeWindow",

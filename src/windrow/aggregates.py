@@ -6,6 +6,7 @@ operator over the same expression share it, so mean, sum and count of x keep two
 
     wr.mean("speed * 3.6")                       an expression is SQL text
     wr.quantile("speed", 0.95).alias("p95")      its column is called by its text or by an alias
+    wr.mean("speed").filter("lane = 1")          over the events of a window that satisfy a predicate
     wr.formula("sum(fare) / sum(distance)")      a formula shares the operators that it names
 """
 
@@ -22,7 +23,7 @@ import numpy as np
 import polars as pl
 
 from windrow.collecting import Collect
-from windrow.expressions import Expression, parse
+from windrow.expressions import Expression, both, parse
 from windrow.operators import Bag, Count, Logs, Max, Min, Moments, Operator, Product, Sum
 from windrow.selections import ArgMax, ArgMin, First, Last
 from windrow.sketching import Frequent, Hll, Kll
@@ -39,7 +40,9 @@ class Aggregate:
     params: tuple[tuple[str, Any], ...] = ()
     parts: tuple[Aggregate, ...] = ()  # of a formula: the aggregates that its expression names p0, p1, …
     name: str = ""
+    where: Expression | None = None  # which events count; a formula has it in its parts
     operators: tuple[Operator, ...] = field(init=False, repr=False, compare=False)
+    filters: tuple[Expression | None, ...] = field(init=False, repr=False, compare=False)  # one for each operator
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -48,8 +51,12 @@ class Aggregate:
         # equal operators are one object, so that a plan of thousands of aggregates need not compare them
         operators = tuple(_OPERATORS.setdefault(one, one) for one in FUNCTIONS[self.function].operators(self))
         object.__setattr__(self, "operators", operators)
+        filters = tuple(one for part in self.parts for one in part.filters) or (self.where,) * len(operators)
+        object.__setattr__(self, "filters", filters)
         # hashed once per aggregate: plans of a million queries look aggregates up a million times
-        object.__setattr__(self, "_hash", hash((self.function, self.inputs, self.params, self.parts, self.name)))
+        object.__setattr__(
+            self, "_hash", hash((self.function, self.inputs, self.params, self.parts, self.name, self.where))
+        )
 
     def __hash__(self) -> int:
         return self._hash
@@ -59,6 +66,14 @@ class Aggregate:
         if not isinstance(name, str) or not name:
             raise ValueError(f"an alias must be a name, not {name!r}")
         return replace(self, name=name)
+
+    def filter(self, predicate: str | Expression) -> Aggregate:
+        """The same aggregate over those events of a window alone that satisfy a predicate in SQL."""
+        where = parse(predicate) if isinstance(predicate, str) else predicate
+        name = "" if self.name == self.text else self.name
+        if self.parts:
+            return replace(self, parts=tuple(part.filter(where) for part in self.parts), name=name)
+        return replace(self, where=both(self.where, where), name=name)
 
     def param(self, name: str) -> Any:
         return dict(self.params)[name]
@@ -76,7 +91,8 @@ class Aggregate:
                 written = _quoted(value) if isinstance(value, str) else f"{value}"
                 in_place = len(self.inputs) < 2 and list(defaults)[len(shown)] == name
                 shown.append(written if in_place else f"{name}={written}")
-        return f"{self.function}({', '.join(shown)})"
+        filtered = f" FILTER (WHERE {self.where.text})" if self.where else ""
+        return f"{self.function}({', '.join(shown)}){filtered}"
 
     @property
     def needs_order(self) -> bool:
@@ -89,13 +105,14 @@ class Aggregate:
 
     def to_dict(self) -> dict[str, Any]:
         """A description in plain data, from which `from_dict` makes the same aggregate."""
-        return {
+        described = {
             "function": self.function,
             "inputs": [expression.text for expression in self.inputs],
             "params": dict(self.params),
             "parts": [part.to_dict() for part in self.parts],
             "name": self.name,
         }
+        return described | {"where": self.where.text} if self.where else described
 
     @staticmethod
     def from_dict(described: dict[str, Any]) -> Aggregate:
@@ -104,7 +121,9 @@ class Aggregate:
             raise ValueError(f"there is no aggregate called {name!r} here: import the module that defines it")
         inputs = tuple(parse(text) for text in described["inputs"])
         parts = tuple(Aggregate.from_dict(part) for part in described["parts"])
-        return Aggregate(described["function"], inputs, tuple(described["params"].items()), parts, described["name"])
+        where = parse(described["where"]) if "where" in described else None
+        params = tuple(described["params"].items())
+        return Aggregate(described["function"], inputs, params, parts, described["name"], where)
 
 
 @dataclass

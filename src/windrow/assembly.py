@@ -13,7 +13,7 @@ pauses, short windows). Both cost at most a step per row and lattice, and neithe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import or_
 
@@ -254,6 +254,10 @@ class Answers:
     query: Ints
     columns: pl.DataFrame
     row: Ints  # place in the columns
+    having: pl.DataFrame | None = None  # one column: whether each row of the columns satisfies HAVING
+
+    def take(self, chosen: Ints) -> Answers:
+        return replace(self, window=self.window[chosen], query=self.query[chosen], row=self.row[chosen])
 
 
 class Assembler:
@@ -281,6 +285,10 @@ class Assembler:
             self._first[signature], self._count[signature] = first, count
             self._queries[signature] = np.array([one for queries in members[signature] for one in queries], np.int64)
         self._batches = [_alike(signature.aggregates) for signature in self._signatures]
+        self._reads = [
+            [signature.held_by(several[0]) for several in batches]
+            for signature, batches in zip(self._signatures, self._batches, strict=True)
+        ]
         self._users: dict[Held, list[int]] = {}
         for place, asked in enumerate(self._signatures):
             for one in asked.held:
@@ -350,12 +358,14 @@ class Assembler:
             if not len(index):
                 continue
             columns: list[pl.DataFrame] = []
-            for several in self._batches[place]:
-                states = [
-                    self._state(rows, windows, Held(operator, signature.where), index, full, combined)
-                    for operator in several[0].operators
-                ]
+            for several, reads in zip(self._batches[place], self._reads[place], strict=True):
+                states = [self._state(rows, windows, one, index, full, combined) for one in reads]
                 columns.append(lower(several, states))
+            having = None
+            if signature.having:
+                reads = signature.held_by(signature.having)
+                states = [self._state(rows, windows, one, index, full, combined) for one in reads]
+                having = lower([signature.having], states)
             timeline = windows.timeline[index]
             count = self._count[place][timeline]
             queries = self._queries[place][np.repeat(self._first[place][timeline], count) + ramp(count)]
@@ -365,6 +375,7 @@ class Assembler:
                 queries,
                 pl.concat(columns, how="horizontal"),
                 np.repeat(np.arange(len(index)), count),
+                having,
             )
 
     def _state(
@@ -378,21 +389,24 @@ class Assembler:
     ) -> Combined:
         """An operator's states for some windows, combined once for all windows whose queries need it."""
         if one not in combined:
-            wanted = full[one.where]
-            timelines = np.logical_or.reduce([self._wanted[place] for place in self._users[one]])
-            if not timelines.all():
-                wanted = wanted & timelines[windows.timeline]
-            place = None
+            users: dict[Expression | None, list[int]] = {}
+            for place in self._users[one]:
+                users.setdefault(self._signatures[place].where, []).append(place)
+            wanted = np.zeros(len(windows.lo), np.bool_)
+            for where, places in users.items():
+                timelines = np.logical_or.reduce([self._wanted[place] for place in places])
+                wanted |= full[where] if timelines.all() else full[where] & timelines[windows.timeline]
+            at = None
             part = windows
             if not wanted.all():
-                place = np.cumsum(wanted) - 1
+                at = np.cumsum(wanted) - 1
                 part = windows.take(wanted)
             state = one.operator.combine(rows.schema.state(rows.table, one), part.lo, part.hi)
-            combined[one] = state, place
-        state, place = combined[one]
-        if place is not None:
-            index = place[index]
-            size = int(place[-1]) + 1
+            combined[one] = state, at
+        state, at = combined[one]
+        if at is not None:
+            index = at[index]
+            size = int(at[-1]) + 1
         else:
             size = len(windows.lo)
         return state if len(index) == size else state.take(index)
@@ -403,7 +417,7 @@ def _alike(aggregates: Sequence[Aggregate]) -> list[list[Aggregate]]:
     alike: dict[object, list[Aggregate]] = {}
     for place, asked in enumerate(aggregates):
         together = FUNCTIONS[asked.function].lower_many
-        alike.setdefault((together, asked.operators) if together else place, []).append(asked)
+        alike.setdefault((together, asked.operators, asked.filters) if together else place, []).append(asked)
     return list(alike.values())
 
 

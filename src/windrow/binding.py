@@ -92,12 +92,14 @@ class Binding:
             named = plan.entries[asked_by[place]].query
             if signature.where:
                 self._filter(signature.where, named)
-            for operator in signature.operators:
-                text = next(one.text for one in signature.aggregates if operator in one.operators)
-                types = [self._input(expression, named, text) for expression in operator.inputs]
-                if reason := operator.refusal(types):
+            for one in signature.held:
+                text = next(asked.text for asked in signature.asked if one.operator in asked.operators)
+                types = [self._input(expression, named, text) for expression in one.operator.inputs]
+                if reason := one.operator.refusal(types):
                     raise QueryError(f"query {named.name!r}: {text}: {reason}")
-            for asked in signature.aggregates:
+                if one.where and filter_column(one.where.text) not in self._prepared:
+                    self._filter(one.where, named, text)
+            for asked in signature.asked:
                 self._needs(asked, named)
 
     def _line(self, window: Window, query: Query) -> None:

@@ -28,7 +28,7 @@ from windrow.frames import flag_sorted, to_polars
 from windrow.intake import Kept, measured, repeats_of, span, take
 from windrow.measures import Lengths, Measure, measures_of
 from windrow.plan import Entry, Plan, Rates, plan
-from windrow.query import Query, QueryError
+from windrow.query import Query, QueryError, time_of
 from windrow.revisions import Emitted
 from windrow.state import Change, GroupState
 from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN
@@ -75,7 +75,8 @@ def _whole_or_not_at_all(method: Callable[Concatenate[Engine, P], R]) -> Callabl
 class Engine:
     """Answers queries over events that come in batches.
 
-    time:        the column that windows are measured on, a timestamp or an integer; "arrival" for processing time
+    time:        the column that windows are measured on, a timestamp or an integer; "arrival" for processing time;
+                 can be left out where the queries name it
     lateness:    how far events may be out of order; None if only `advance` moves the watermark
     updates:     how long emitted windows are kept to be emitted again when late events change them
                  (both: one length for the engine's own measure, or a mapping from measures to lengths)
@@ -89,7 +90,7 @@ class Engine:
     def __init__(
         self,
         queries: Query | Iterable[Query],
-        time: str,
+        time: str | None = None,
         *,
         lateness: Lengths = 0,
         updates: Lengths = None,
@@ -101,10 +102,12 @@ class Engine:
     ) -> None:
         if bad_events not in ("raise", "drop"):
             raise ValueError(f"bad_events must be 'raise' or 'drop', not {bad_events!r}")
-        self._time, self._order_by = time, (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        asked = [queries] if isinstance(queries, Query) else list(queries)
+        self._time = time = time_of(asked, time)
+        self._order_by = (order_by,) if isinstance(order_by, str) else tuple(order_by)
         self._bad_events, self._rates, self._keep_late, self._clock = bad_events, rates, keep_late, clock
         self._lateness, self._updates = lateness, updates
-        self._entries = [Entry(query) for query in ([queries] if isinstance(queries, Query) else queries)]
+        self._entries = [Entry(query) for query in asked]
         self._plan = plan(self._entries, time, rates)
         self._measures: dict[str, Measure] = measures_of(self._plan.measures, time, lateness, updates)
         self._closing: list[Entry] = []  # those that are being removed

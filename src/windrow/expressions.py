@@ -120,6 +120,13 @@ def parse(text: str) -> Expression:
         return Expression(node.sql(dialect="spark", comments=False), tuple(columns), node)
 
 
+def both(a: Expression | None, b: Expression | None) -> Expression | None:
+    """The predicate that holds where both do; None always does."""
+    if a is None or b is None or a == b:
+        return a or b
+    return parse(f"({a.text}) AND ({b.text})")
+
+
 def _read(text: str) -> exp.Expr:
     dialect = Spark()
     try:

@@ -70,12 +70,11 @@ def formula(text: str) -> Aggregate:
         if name not in FUNCTIONS:
             rest, without, at = rest + text[at:end], without + text[at:end], end
             continue
-        end = closing(text, end)
-        part = _call(name, text[found.end() : end])
+        part, end = _filtered_call(name, text, found.end())
         if part not in parts:
             parts.append(part)
         before = text[at : found.start()]
-        rest, without, at = rest + before + f"p{parts.index(part)}", without + before + "0", end + 1
+        rest, without, at = rest + before + f"p{parts.index(part)}", without + before + "0", end
     expression, stray = parse(rest + text[at:]), parse(without + text[at:]).columns
     if not parts or stray:
         reason = f"{stray[0]} is outside of every aggregate" if stray else "it names no aggregate"
@@ -91,9 +90,10 @@ def aggregate(text: str) -> Aggregate:
     text = text.strip()
     found = _CALL.match(text)
     name = SYNONYMS.get((found[2] or "").lower(), (found[2] or "").lower()) if found else ""
+    if found and name in FUNCTIONS:
+        made, end = _filtered_call(name, text, found.end())
+        return made if end == len(text) else formula(text)
     whole = bool(found and name and closing(text, found.end()) == len(text) - 1)
-    if found and whole and name in FUNCTIONS:
-        return _call(name, text[found.end() : -1])
     near = difflib.get_close_matches(name, FUNCTIONS, 1)
     if whole and near and not any(f"{known}(" in text for known in FUNCTIONS):
         raise ValueError(f"{text!r}: there is no aggregate {name!r}; did you mean {near[0]!r}?")
@@ -134,22 +134,36 @@ def arguments_of(text: str) -> list[str]:
     return [] if parts == [""] else parts
 
 
-def _call(name: str, arguments: str) -> Aggregate:
-    """Make an aggregate from the text between its brackets; arguments after the first may be named."""
+_FILTER = re.compile(r"\s*\bFILTER\s*\(\s*WHERE\b", re.IGNORECASE)
+
+
+def _filtered_call(name: str, text: str, at: int) -> tuple[Aggregate, int]:
+    """The aggregate whose arguments begin at `at`, with its FILTER (WHERE …) if it has one, and the place behind it."""
+    end = closing(text, at)
+    made, filtered = call(name, *arguments_of(text[at:end])), _FILTER.match(text, end + 1)
+    if filtered is None:
+        return made, end + 1
+    end = closing(text, filtered.end())
+    return made.filter(text[filtered.end() : end].strip()), end + 1
+
+
+def call(name: str, *arguments: str) -> Aggregate:
+    """Make an aggregate from its arguments as text; those after the first may be named."""
+    whole = f"{name}({', '.join(arguments)})"
     make = FUNCTIONS[name].make
     kinds = {key: str(parameter.annotation) for key, parameter in inspect.signature(make).parameters.items()}
     positional: list[Any] = []
     named: dict[str, Any] = {}
-    for number, text in enumerate(arguments_of(arguments)):
+    for number, text in enumerate(arguments):
         keyword = re.match(r"(\w+)\s*=\s*(?!=)(.*)", text) if number else None
         key, value = (keyword[1], keyword[2]) if keyword and keyword[1] in kinds else (None, text)
         if key is None and number >= len(kinds):
-            raise ValueError(f"{name}({arguments}) has too many arguments")
+            raise ValueError(f"{whole} has too many arguments")
         wanted = key or list(kinds)[number]
         try:
             read = _READERS.get(kinds[wanted], str)(value)
         except ValueError:
-            raise ValueError(f"{name}({arguments}): {wanted} must be a number, not {value!r}") from None
+            raise ValueError(f"{whole}: {wanted} must be a number, not {value!r}") from None
         if key:
             named[key] = read
         else:
@@ -157,7 +171,7 @@ def _call(name: str, arguments: str) -> Aggregate:
     try:
         return make(*positional, **named)
     except TypeError as error:
-        raise ValueError(f"{name}({arguments}): {error}") from None
+        raise ValueError(f"{whole}: {error}") from None
 
 
 def _unquoted(text: str) -> str:

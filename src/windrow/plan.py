@@ -18,17 +18,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import gcd
 from typing import Any, NamedTuple
 
 from windrow.aggregates import Aggregate
-from windrow.expressions import Expression
+from windrow.expressions import Expression, both
 from windrow.operators import Count, Operator
 from windrow.ordered import Counting, DataDrivenWindow, Latest, OrderedWindow
-from windrow.query import Query, QueryError
+from windrow.query import Query, QueryError, time_of
 from windrow.windows import (
     INT64_MAX,
     INT64_MIN,
@@ -77,23 +77,37 @@ class Timeline(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What is asked about a window: aggregates over the events that satisfy a filter."""
+    """What is asked about a window: aggregates over the events that satisfy a filter, and what they must satisfy."""
 
     aggregates: tuple[Aggregate, ...]
     where: Expression | None
+    having: Aggregate | None = None
 
     @property
-    def operators(self) -> Collection[Operator]:
-        """The operators that its aggregates read, each once; equal ones are the same object."""
-        return {id(operator): operator for asked in self.aggregates for operator in asked.operators}.values()
+    def asked(self) -> tuple[Aggregate, ...]:
+        return (*self.aggregates, self.having) if self.having else self.aggregates
 
     @property
     def needs_order(self) -> bool:
-        return any(operator.needs_order for operator in self.operators)
+        return any(asked.needs_order for asked in self.asked)
 
     @property
     def held(self) -> list[Held]:
-        return [Held(operator, self.where) for operator in self.operators]
+        """What its aggregates read, each once; equal operators are the same object."""
+        found = {}
+        for asked in self.asked:
+            for operator, where in zip(asked.operators, asked.filters, strict=True):
+                found[id(operator), where] = operator
+        return [Held(operator, both(self.where, where)) for (_, where), operator in found.items()]
+
+    def held_by(self, asked: Aggregate) -> list[Held]:
+        """What one of its aggregates reads, in the order of its operators."""
+        return held_by(asked, self.where)
+
+
+def held_by(asked: Aggregate, where: Expression | None) -> list[Held]:
+    """What an aggregate reads, over events that satisfy a filter: that filter and its own."""
+    return [Held(one, both(where, own)) for one, own in zip(asked.operators, asked.filters, strict=True)]
 
 
 class Held(NamedTuple):
@@ -191,7 +205,7 @@ class Group:
     def add(self, entry: Entry, number: int) -> None:
         query = entry.query
         timeline = Timeline(query.window, entry.since, entry.until, entry.closing)
-        signature = Signature(query.aggregates, query.filter_inside)
+        signature = Signature(query.aggregates, query.filter_inside, query.having)
         place = self.timelines.setdefault(timeline, len(self.timelines))
         self.ordered |= isinstance(query.window, OrderedWindow)
         if signature not in self.signatures:
@@ -286,7 +300,7 @@ class Plan:
 
 def plan(
     queries: Iterable[Query | Entry],
-    time: str,
+    time: str | None = None,
     rates: Rates | None = None,
     apart: frozenset[str] | None = None,
     order_apart: bool = False,
@@ -298,6 +312,7 @@ def plan(
     travel and not events.
     """
     entries = [one if isinstance(one, Entry) else Entry(one) for one in queries]
+    time = time_of((entry.query for entry in entries), time)
     groups: dict[Any, Group] = {}
     names: set[str] = set()
     for number, entry in enumerate(entries):

@@ -10,7 +10,7 @@ from typing import Any
 
 from windrow.aggregates import Aggregate
 from windrow.expressions import Expression, parse
-from windrow.formulas import aggregate
+from windrow.formulas import aggregate, formula
 from windrow.ordered import OrderedWindow
 from windrow.texts import window as window_of
 from windrow.windows import Session, Window, window_from_dict
@@ -33,6 +33,7 @@ class Query:
     where:       a predicate in SQL; a window without an event that satisfies it is not emitted
     time:        the measure of its window, where it is not the engine's own
     distinct_on: drop repeats of these columns within the lateness
+    having:      a predicate over aggregates, such as "count() > 10"; windows that do not satisfy it are not emitted
     """
 
     name: str
@@ -42,6 +43,7 @@ class Query:
     where: Expression | None = None
     time: str | None = None
     distinct_on: tuple[str, ...] = ()
+    having: Aggregate | None = None
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class Query:
         where: str | Expression | None = None,
         time: str | None = None,
         distinct_on: str | Sequence[str] = (),
+        having: str | Aggregate | None = None,
     ) -> None:
         put = object.__setattr__
         put(self, "name", name)
@@ -82,6 +85,12 @@ class Query:
             raise QueryError(f"query {name!r}: where: {error}") from error
         put(self, "time", time)
         put(self, "distinct_on", _columns(name, "distinct_on", distinct_on))
+        if not isinstance(having, str | Aggregate | None):
+            raise QueryError(f"query {name!r}: having must be a predicate such as 'count() > 10', not {having!r}")
+        try:
+            put(self, "having", formula(having) if isinstance(having, str) else having)
+        except ValueError as error:
+            raise QueryError(f"query {name!r}: having: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
         """A description in plain data, from which `from_dict` makes the same query."""
@@ -95,6 +104,8 @@ class Query:
             described["time"] = self.time
         if self.distinct_on:
             described["distinct_on"] = list(self.distinct_on)
+        if self.having:
+            described["having"] = self.having.to_dict()
         return described
 
     @staticmethod
@@ -102,12 +113,18 @@ class Query:
         rest = dict(described)
         window = window_from_dict(rest.pop("window"))
         asked = [Aggregate.from_dict(part) for part in rest.pop("aggregates")]
-        return Query(rest.pop("name"), window, asked, **rest)
+        having = Aggregate.from_dict(rest.pop("having")) if "having" in rest else None
+        return Query(rest.pop("name"), window, asked, having=having, **rest)
+
+    @property
+    def asked(self) -> tuple[Aggregate, ...]:
+        """All aggregates that are computed: those of its columns, and what HAVING says."""
+        return (*self.aggregates, self.having) if self.having else self.aggregates
 
     @property
     def needs_order(self) -> bool:
         """Whether its windows or aggregates depend on the final order of events."""
-        return isinstance(self.window, OrderedWindow) or any(asked.needs_order for asked in self.aggregates)
+        return isinstance(self.window, OrderedWindow) or any(asked.needs_order for asked in self.asked)
 
     @property
     def filter_first(self) -> Expression | None:
@@ -118,6 +135,20 @@ class Query:
     def filter_inside(self) -> Expression | None:
         """The predicate, where it can be applied inside the operators so that the slices are shared."""
         return None if isinstance(self.window, Session | OrderedWindow) else self.where
+
+
+def time_of(queries: Iterable[Query], given: str | None) -> str:
+    """The time column: the one that is given, or else the one that all queries name that name one."""
+    if given is not None:
+        return given
+    named = list(dict.fromkeys(query.time for query in queries if query.time))
+    if len(named) == 1:
+        return named[0]
+    if named:
+        raise QueryError(
+            f"queries name several times, {', '.join(map(repr, named))}; say which is the stream's: time=…"
+        )
+    raise QueryError("name the time column, time=…: neither the queries nor the events say which it is")
 
 
 def _not_plain(window: Window) -> str | None:

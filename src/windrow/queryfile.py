@@ -7,7 +7,7 @@
       window: tumbling(1 minute)         # as in a program, with or without quotes
       aggregates: [mean(speed), max(speed)]        # one, a list, or {name: aggregate}
       by: car
-      where: moving
+      where: moving                      # also having, time, distinct_on, as of a Query
 
 A path in, a `QueryFile` out. Whatever is wrong is said with file, line and query, and an unknown word is refused, so
 that no option is silently left out. Nothing in a file is evaluated as Python.
@@ -27,7 +27,7 @@ from windrow.query import Query, QueryError
 from windrow.windows import duration
 
 OPTIONS = ("time", "lateness", "updates", "order_by", "bad_events")
-_QUERY = ("name", "window", "aggregates", "by", "where", "time", "distinct_on")
+_QUERY = ("name", "window", "aggregates", "by", "where", "time", "distinct_on", "having")
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,14 @@ def _query(given: Any, number: int) -> Query:
         for wanted in ("window", "aggregates"):
             if wanted not in given:
                 raise _Wrong(f"it has no {wanted}", given.line)
-        for text in ("name", "window", "where", "time"):
+        for text in ("name", "window", "where", "time", "having"):
             if text in given and not isinstance(given[text], str):
                 raise _Wrong(f"{text} must be text, not {given[text]!r}", given.lines.get(text, given.line))
         return Query(**{str(name): value for name, value in given.items()})
     except _Wrong as error:
         raise _Wrong(f"query {named!r}: {error}", error.line) from error
     except (ValueError, TypeError) as error:
-        blamed = next((word for word in ("where", "by", "distinct_on") if f": {word}" in str(error)), None)
+        blamed = next((word for word in ("where", "by", "distinct_on", "having") if f": {word}" in str(error)), None)
         if "is not a window" in str(error):
             blamed = "window"
         raise _Wrong(str(error), given.lines.get(blamed or "aggregates", given.line)) from error

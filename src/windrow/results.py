@@ -3,24 +3,26 @@
     query │ keys … │ window_start │ window_end │ [position] │ revision │ [retracted] │ a column for every aggregate
 
 A query's row is null in the columns of aggregates that it does not have, and in keys that are not its own;
-`results_of` gives one query's own columns.
+`results_of` gives one query's own columns. Here HAVING is carried out: a row that does not satisfy it is not written,
+and one with a revision, which replaces a row that may have been, is taken back.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from windrow.aggregates import Aggregate
 from windrow.assembly import lost_column
 from windrow.frames import empty_frame, join_keys
 from windrow.ordered import Counting
-from windrow.plan import Held
+from windrow.plan import Signature
 from windrow.query import Query, QueryError
 from windrow.revisions import Emitted
 from windrow.slicing import key_column
@@ -71,7 +73,7 @@ class ResultSchema:
                 for asked in signature.aggregates:
                     alike = (asked.function, asked.inputs, asked.parts, tuple(map(id, asked.operators)))
                     if alike not in known:
-                        dtype = asked.lower([combined[Held(one, signature.where)] for one in asked.operators]).dtype
+                        dtype = asked.lower([combined[one] for one in signature.held_by(asked)]).dtype
                         known[alike] = pl.Int64() if dtype == pl.Int128() else dtype
                     dtype = known[alike]
                     if self.columns.setdefault(asked.name, dtype) != dtype:
@@ -82,15 +84,19 @@ class ResultSchema:
                         )
                     if asked.name in self.keys:
                         raise QueryError(f"column {asked.name!r} is both a key and an aggregate; give one an alias")
+                if signature.having:
+                    _check_having(signature, signature.having, combined, self.queries[state.group.asked_by[place]])
         lists = dict.fromkeys(query.aggregates for query in self.queries)  # columns stand in the order of the queries
         names = dict.fromkeys(asked.name for several in lists for asked in several)
         self.columns = {name: self.columns[name] for name in names}
 
     def build(self, emitted: Iterable[Emitted]) -> tuple[pl.DataFrame, Counter[str]]:
         """The result table, and for each column how many integers did not fit into int64."""
-        chunks = [one for one in emitted if len(one.answers.window)]
+        overflows: Counter[str] = Counter()
+        chunks = [one for one in _having(emitted, overflows) if len(one.answers.window)]
         if not chunks:
-            return self.empty, Counter()
+            return self.empty, overflows
+        chunks.sort(key=lambda one: not one.retracted)  # of rows in the same place, what is taken back comes first
         window = [one.answers.window for one in chunks]
         start = np.concatenate([one.windows.start[at] for one, at in zip(chunks, window, strict=True)])
         end = np.concatenate([one.windows.end[at] for one, at in zip(chunks, window, strict=True)])
@@ -113,9 +119,9 @@ class ResultSchema:
         if self.retractions:
             taken_back = np.concatenate([np.full(len(one.answers.window), one.retracted) for one in chunks])
             columns["retracted"] = pl.Series(taken_back[order])
-        values, overflows = self._values(chunks, order)
+        values, lost = self._values(chunks, order)
         results = pl.concat([pl.DataFrame(columns), *values], how="horizontal")
-        return results if len(values) < 2 else results.select(self.empty.columns), overflows
+        return results if len(values) < 2 else results.select(self.empty.columns), overflows + lost
 
     def _keys(self, chunks: list[Emitted], order: Any) -> dict[str, pl.Series]:
         if not self.keys:
@@ -164,6 +170,31 @@ class ResultSchema:
                 at = pl.Series(index)
                 frames.append(whole.select(pl.all().gather(at.set(at < 0, None))))
         return frames, overflows
+
+
+def _check_having(signature: Signature, having: Aggregate, combined: Mapping[Any, Any], query: Query) -> None:
+    try:
+        dtype = having.lower([combined[one] for one in signature.held_by(having)]).dtype
+    except ValueError as error:
+        raise QueryError(f"query {query.name!r}: having: {error}") from error
+    if dtype != pl.Boolean():
+        raise QueryError(f"query {query.name!r}: having: {having.text!r} is {dtype}, not true or false")
+
+
+def _having(emitted: Iterable[Emitted], overflows: Counter[str]) -> Iterator[Emitted]:
+    """The answers that satisfy their HAVING, and those that do not but may have been told before: as taken back."""
+    for one in emitted:
+        answers = one.answers
+        if answers.having is None:
+            yield one
+            continue
+        holds, *lost = answers.having.get_columns()
+        for column in lost:
+            overflows += Counter({holds.name: int(column.gather(answers.row).sum())})
+        kept = holds.fill_null(False).to_numpy()[answers.row]
+        yield replace(one, answers=answers.take(np.flatnonzero(kept)))
+        gone = answers.take(np.flatnonzero(~kept & (one.revision[answers.window] > 0)))
+        yield replace(one, answers=replace(gone, columns=pl.DataFrame()), retracted=True)
 
 
 def _narrowed(columns: pl.DataFrame, names: list[str], row: Any) -> tuple[pl.DataFrame, Counter[str]]:

@@ -12,7 +12,7 @@ from windrow.bound import bind
 from windrow.engine import Engine
 from windrow.frames import as_given, to_polars
 from windrow.measures import Lengths
-from windrow.query import Query, QueryError
+from windrow.query import Query, QueryError, time_of
 from windrow.results import RESULT_COLUMNS, own_columns, too_large
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def windows(
 ) -> Any:
     """Answer queries; takes and returns a Polars frame, an Arrow table, a pandas frame or a Spark DataFrame.
 
+    `time` can be left out where the queries name it, as those of `sql` do.
     A whole table has no late events; `lateness` only says how far apart repeats may be for `distinct_on`. With
     `partial`, counting and punctuated windows that the table's end leaves open are answered too. A streaming DataFrame
     takes `updates`, `buckets` and `metrics` besides, and a `QueryBook` for queries (see `spark.frames.windows`).
@@ -44,11 +45,10 @@ def windows(
         )
     if options:
         raise TypeError(f"{next(iter(options))!r} is for a Spark DataFrame, and this is {type(data).__name__}")
-    if time is None:
-        raise TypeError("windows() needs the name of the time column; only slices on Spark know theirs")
     if not isinstance(queries, Query | Iterable):
         raise TypeError(f"expected queries, not {queries!r}")
     asked = [queries] if isinstance(queries, Query) else list(queries)
+    time = time_of(asked, time)
     table = Table(asked, time, lateness=lateness, order_by=order_by, bad_events=bad_events)
     frame = to_polars(data)
     table.push(frame)

@@ -26,7 +26,7 @@ from windrow.measures import Span
 from windrow.operators import Bag
 from windrow.ordered import Counting
 from windrow.ordered_state import OrderedState
-from windrow.plan import Entry, Group, Held
+from windrow.plan import Entry, Group, held_by
 from windrow.results import too_large
 from windrow.revisions import Emitted
 from windrow.slices import unpack
@@ -105,14 +105,14 @@ def _way(entry: Entry, job: Job, group: Group) -> Way:
     if query.distinct_on:
         return Way(by_kernel, "repeats are dropped first, by the Polars kernel", query.distinct_on)
     schema = job.bound.states[group.identity].schema
-    operators = dict.fromkeys(operator for asked in query.aggregates for operator in asked.operators)
-    for operator in operators:
-        if isinstance(operator, Bag):
+    held = dict.fromkeys(one for asked in query.asked for one in held_by(asked, query.filter_inside))
+    for one in held:
+        if isinstance(one.operator, Bag):
             continue
-        made = lift(Held(operator, query.filter_inside), schema, time_column(query.time or job.time))
+        made = lift(one, schema, time_column(query.time or job.time))
         if isinstance(made, str):
             return Way(by_kernel, f"sliced by the Polars kernel: {made}")
-    if any(isinstance(operator, Bag) for operator in operators):
+    if any(isinstance(one.operator, Bag) for one in held):
         why = "sliced by Spark's own aggregates, values counted by (key, slice, value)"
         return Way(by_catalyst, why, (query.by, query.time, query.filter_first))
     return Way(by_catalyst, "sliced by Spark's own aggregates")

@@ -54,7 +54,7 @@ def in_positions(job: Job) -> Job:
         asked = (*entry.query.aggregates, count().alias(SIZE), min(quoted(TIME)).alias(FIRST))
         asked = (*asked, max(quoted(TIME)).alias(LAST))
         slides = Sliding(window.n, window.step, 0, False)
-        entries.append(Entry(Query(entry.query.name, slides, asked)))
+        entries.append(Entry(Query(entry.query.name, slides, asked, having=entry.query.having)))
     columns = (*job.columns, (POSITION, pl.Int64()), (TIME, pl.Int64()))
     lengths = ((POSITION, 0, 0, None),)
     return replace(job, entries=tuple(entries), time=POSITION, columns=columns, lengths=lengths, own=())

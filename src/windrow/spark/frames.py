@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from windrow.binding import ARRIVAL, quoted
 from windrow.measures import Lengths
 from windrow.plan import Rates
-from windrow.query import Query, QueryError
+from windrow.query import Query, QueryError, time_of
 from windrow.results import own_columns
 from windrow.spark import batch, streaming
 from windrow.spark.book import QueryBook
@@ -57,8 +57,7 @@ def windows(
             raise ValueError("updates is for a streaming DataFrame: a whole one has no late events")
         found = batch.assembled(df.select("bucket", "payload"), sliced, partial, fingerprint(sliced))
         return _noted(found, asked)
-    if time is None:
-        raise QueryError("name a time column; only slices know theirs")
+    time = time_of(queries.queries if isinstance(queries, QueryBook) else asked, time)
     if df.isStreaming:
         df = streaming.with_ties(df)
     if not df.isStreaming and any((query.time or time) == ARRIVAL for query in asked):
@@ -95,11 +94,11 @@ def windows(
     return _noted(batch.windows(df, job, partial), asked)
 
 
-def explain(df: DataFrame, queries: Query | Iterable[Query], time: str, **options: Any) -> str:
+def explain(df: DataFrame, queries: Query | Iterable[Query], time: str | None = None, **options: Any) -> str:
     """How `windows` would answer these queries: what the JVM slices, what Python does, and why; nothing is run."""
     asked = [queries] if isinstance(queries, Query) else list(queries)
     try:
-        job = job_of(asked, time, polars_columns(df.schema), **options)
+        job = job_of(asked, time_of(asked, time), polars_columns(df.schema), **options)
     except QueryError as error:
         raise in_spark_words(error, df.schema) from error
     return job.bound.plan.explain() if df.isStreaming else batch.describe(job)

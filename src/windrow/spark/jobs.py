@@ -125,7 +125,7 @@ def own_classes(queries: Iterable[Query]) -> tuple[type, ...]:
     found: dict[type, None] = {}
     for query in queries:
         found[type(query.window)] = None
-        for asked in query.aggregates:
+        for asked in query.asked:
             for one in _parts(asked):
                 monoid: Any = FUNCTIONS[one.function].monoid
                 if monoid is not None:

@@ -68,15 +68,12 @@ def ranks_of(group: Group, schema: SliceSchema, one: Held) -> list[float] | None
     """The quantiles that a group asks of a bag; None if it asks for more."""
     nothing, empty, asked = np.empty(0, np.int64), schema.empty(), Asked()
     for signature in group.signatures:
-        if signature.where != one.where:
-            continue
-        for aggregate in signature.aggregates:
-            if one.operator in aggregate.operators:
+        for aggregate in signature.asked:
+            reads = signature.held_by(aggregate)
+            if one in reads:
                 states: list[Any] = [
-                    asked
-                    if operator == one.operator
-                    else operator.combine(schema.state(empty, Held(operator, one.where)), nothing, nothing)
-                    for operator in aggregate.operators
+                    asked if held == one else held.operator.combine(schema.state(empty, held), nothing, nothing)
+                    for held in reads
                 ]
                 aggregate.lower(states)
     return None if asked.everything else sorted(asked.qs)

@@ -39,7 +39,7 @@ from pyspark.sql.streaming.datasource import (
 from windrow.binding import InputError
 from windrow.intake import span
 from windrow.measures import Lengths, plain
-from windrow.query import Query, QueryError
+from windrow.query import Query, QueryError, time_of
 from windrow.slices import pack
 from windrow.spark.files import Files
 from windrow.spark.generator import Generator
@@ -247,7 +247,7 @@ def nodes(
     spark: SparkSession,
     source: str | os.PathLike[str] | Generator,
     queries: Query | Iterable[Query],
-    time: str,
+    time: str | None = None,
     *,
     lateness: Lengths = 0,
     order_by: str | Sequence[str] = (),
@@ -269,7 +269,7 @@ def nodes(
     options = options_of(
         source,
         asked,
-        time,
+        time_of(asked, time),
         lateness=json.dumps(plain(lateness)),
         order_by=json.dumps([order_by] if isinstance(order_by, str) else list(order_by)),
         bad_events=bad_events,

@@ -49,6 +49,7 @@ def answer(asked: Aggregate, rows: Sequence[Row]) -> Any:
     if asked.parts:
         parts = {f"p{number}": _in_int64(answer(part, rows)) for number, part in enumerate(asked.parts)}
         return evaluate(asked.inputs[0], parts)
+    rows = filtered(asked, rows)
     if monoid_of(asked) is not None:
         return _lowered(asked, rows)
     return _ANSWERS[asked.function](asked, rows)
@@ -61,8 +62,13 @@ def monoid_of(asked: Aggregate) -> Any:
 
 def values_of(asked: Aggregate, rows: Sequence[Row]) -> Values:
     """The values of an aggregate's first input that are not null, in the order of the rows."""
-    found = [evaluate(asked.inputs[0], row) for row in rows]
+    found = [evaluate(asked.inputs[0], row) for row in filtered(asked, rows)]
     return [value for value in found if value is not None]
+
+
+def filtered(asked: Aggregate, rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows that count for an aggregate."""
+    return rows if asked.where is None else [row for row in rows if evaluate(asked.where, row) is True]
 
 
 def _in_int64(value: Any) -> Any:

@@ -185,7 +185,10 @@ class Oracle:
         """The rows of this step, by (end, query, key with nulls first, start, position), retractions first."""
         said: list[tuple[tuple[Any, ...], Result]] = []
         for name, standing in self._standing.items():
-            for emission in standing.changes(self._watermarks.get(standing.measure, -math.inf), partial):
+            for change in standing.changes(self._watermarks.get(standing.measure, -math.inf), partial):
+                emission = self._having(standing.query, change)
+                if emission is None:
+                    continue
                 one = emission.content
                 key = tuple(rank(value) for value in one.key)
                 order = (one.end, name, key, one.start, one.position or 0, not emission.retracted, one.nth)
@@ -207,6 +210,14 @@ class Oracle:
         for asked in query.aggregates:
             result[asked.name] = None if emission.retracted else self._value(asked, result.events)
         return result
+
+    def _having(self, query: Query, emission: Emission) -> Emission | None:
+        """A window that does not satisfy HAVING is not told of, or, where it replaces another, taken back."""
+        if query.having is None or emission.retracted:
+            return emission
+        if self._value(query.having, [event.row for event in emission.content.events]) is True:
+            return emission
+        return emission._replace(retracted=True) if emission.revision else None
 
     def _value(self, asked: Aggregate, rows: Sequence[Row]) -> Any:
         """An aggregate's value; a formula over an integer that does not fit is such an integer itself."""

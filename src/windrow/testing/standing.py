@@ -188,6 +188,6 @@ def _runs(events: Iterable[Event], gap: int) -> list[list[Event]]:
 
 def needs_order(query: Query) -> bool:
     """Whether a query is answered from events in their final order only, so that it can take none in after that."""
-    asked = [one for whole in query.aggregates for one in (whole, *whole.parts)]
+    asked = [one for whole in query.asked for one in (whole, *whole.parts)]
     monoids = [monoid for monoid in map(monoid_of, asked) if monoid is not None]
     return isinstance(query.window, OrderedWindow) or not all(monoid.commutative for monoid in monoids)

@@ -81,6 +81,17 @@ AGGREGATES: tuple[Aggregate, ...] = tuple(
     )
 )
 FILTERS = ("x > 1", "y < 1", "s = 'a'", "b", "k = 'a' OR j IS NULL", "x IS NOT NULL AND NOT b", "x > 1000")
+HAVINGS = (
+    "count() > 1",
+    "max(x) > 1",
+    "count(s) = 1 OR mean(y) < 0.123",
+    "sum(z) > 0",
+    "max(b)",
+    "sum(x) FILTER (WHERE b) > 1",
+    "first(x) = 1",
+    "median(x) > 1.5",
+    "chained(x) <> '1;'",
+)
 PREDICATES = (
     "x > 1",
     "b",
@@ -178,6 +189,15 @@ def windows(kinds: Sequence[str] = KINDS) -> st.SearchStrategy[Window]:
 
 
 @st.composite
+def _aggregates(draw: st.DrawFn) -> list[Aggregate]:
+    """Some, of which now and then one sees fewer events."""
+    found = draw(st.lists(st.sampled_from(AGGREGATES), min_size=1, max_size=3, unique=True))
+    if draw(st.integers(0, 3)) == 3:
+        found[-1] = found[-1].filter(draw(st.sampled_from(FILTERS)))
+    return found
+
+
+@st.composite
 def queries(
     draw: st.DrawFn, name: str, measures: Sequence[str | None] = (None,), kinds: Sequence[str] = KINDS
 ) -> Query:
@@ -186,11 +206,12 @@ def queries(
     return Query(
         name,
         draw(windows(kinds)),
-        draw(st.lists(st.sampled_from(AGGREGATES), min_size=1, max_size=3, unique=True)),
+        draw(_aggregates()),
         by=draw(st.sampled_from(KEYS)),
         where=draw(st.sampled_from(FILTERS)) if draw(st.integers(0, 2)) == 2 else None,
         time=draw(st.sampled_from(measures)),
         distinct_on=draw(st.sampled_from(DISTINCT_ON)) if draw(rare) == 7 else (),
+        having=draw(st.sampled_from(HAVINGS)) if draw(st.integers(0, 4)) == 4 else None,
     )
 
 

@@ -47,7 +47,7 @@ _POLARS: dict[str, pl.DataType] = {
 _OPTIONS = ("time", "lateness", "updates", "order_by", "bad_events")
 _ACTIONS = ("input", "watermark", "add", "remove", "finish")
 _DETAILS = ("expect", "error", "counted", "measure", "since", "becomes", "when")
-_QUERY = {"name", "window", "aggregates", "by", "where", "time", "distinct_on"}
+_QUERY = {"name", "window", "aggregates", "by", "where", "time", "distinct_on", "having"}
 
 
 class Runtime(Protocol):

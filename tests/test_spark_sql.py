@@ -1,0 +1,267 @@
+"""The same SQL text by Spark itself and by windrow on Spark: the same rows, but for Spark's `window` struct, which is
+flattened here.
+
+Both are compared with the oracle, as the semantics say results are compared. The events lie in one partition in their
+order and no two have the same time, so that first, last and collect_list have one answer in Spark too.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import reduce
+from typing import Any
+
+import polars as pl
+import pytest
+
+import windrow as wr
+from spark_cases import results, table, told
+from windrow.testing import differences
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = {
+    "ts": pl.Datetime("us", "UTC"),
+    "k": pl.String(),
+    "j": pl.Int64(),
+    "i": pl.Int64(),
+    "n": pl.Int32(),
+    "x": pl.Float64(),
+    "u": pl.Float64(),
+    "b": pl.Boolean(),
+    "s": pl.String(),
+    "d": pl.Decimal(10, 2),
+}
+
+
+def events(seed: int, count: int = 500) -> pl.DataFrame:
+    """About ten minutes with pauses: nulls, NaN, negative numbers and duplicates; `u` is another in every event."""
+    draw = random.Random(seed)
+    at = datetime(2024, 2, 29, 23, 55, tzinfo=UTC)
+    rows: list[dict[str, Any]] = []
+    for nth in range(count):
+        at += timedelta(milliseconds=draw.choice((1, 100, 500, 999, 1000, 2000, 2001, 4500)))
+        rows.append(
+            {
+                "ts": at,
+                "k": draw.choice(("a", "a", "a", "b", "b", None)),
+                "j": draw.choice((1, 1, 2, None)),
+                "i": draw.choice((None, 1, 1, -5, 7, 10**12)),
+                "n": draw.choice((None, 3, -4, 2**31 - 1)),
+                "x": draw.choice((None, draw.gauss(0, 1), draw.gauss(0, 1), 1e6, 0.5, -0.5, -0.0, float("nan"))),
+                "u": draw.random() + nth % 7,
+                "b": draw.choice((True, True, False, None)),
+                "s": draw.choice(("u", "v", "v", "", "ä", None)),
+                "d": draw.choice((None, "1.20", "-7.05", "99999999.99")),
+            }
+        )
+    return pl.DataFrame(rows, schema={**SCHEMA, "d": pl.String()}).with_columns(pl.col("d").cast(SCHEMA["d"]))
+
+
+# keys come first, then the window, so that what is left are the aggregates in their order
+STATEMENTS = """
+-- name: everyday
+SELECT k, window, count(*), count(1), COUNT(x), count(distinct i), count(DISTINCT s), count(i, s), sum(i), sum(x),
+       sum(d), sum(n), avg(x), mean(i), min(x), max(x), min(s), max(d), min(b)
+FROM events GROUP BY k, window(ts, '10 seconds');
+
+-- name: spreads
+SELECT k, window, stddev(u), std(u), stddev_samp(i), stddev_pop(u), variance(u), var_samp(n), var_pop(i), stddev(x)
+FROM events GROUP BY window(ts, '30 seconds', '7 seconds'), k;
+
+-- name: ranks
+SELECT k, window, percentile(u, 0.9), percentile(x, 0.25), percentile(i, 0), median(u), median(n), mode(i, true),
+       percentile_cont(0.3) WITHIN GROUP (ORDER BY u) AS third
+FROM events GROUP BY k, window(ts, '1 minute');
+
+-- name: ranks of sessions
+SELECT k, session_window, percentile(u, 0.9) AS p, median(x), mode(s, true)
+FROM events WHERE b GROUP BY k, session_window(ts, '3 seconds');
+
+-- name: in order
+SELECT k, window, first(x), first(x) IGNORE NULLS, first(x, true), first(x) RESPECT NULLS, last(i), last(i, true),
+       first_value(s), last_value(s) IGNORE NULLS, any_value(j), collect_list(i), array_agg(s)
+FROM events GROUP BY k, window(ts, '20 seconds');
+
+-- name: in order, filtered
+SELECT k, window, first(x) FILTER (WHERE x < 0), last(s) FILTER (WHERE s > 'a'), collect_list(i) FILTER (WHERE NOT b),
+       max_by(s, u) FILTER (WHERE i = 1), last(i) FILTER (WHERE j = 2) IGNORE NULLS
+FROM events GROUP BY k, window(ts, '20 seconds');
+
+-- name: chosen
+SELECT j, window, max_by(s, u), min_by(i, u), max_by(u, ts), min_by(x, ts)
+FROM events GROUP BY j, window(ts, '25 seconds', '10 seconds', '3 seconds');
+
+-- name: truth
+SELECT k, window, bool_and(b), every(b), bool_or(b), some(b), any(i > 1), count_if(b), count_if(x > 0), bool_and(i = 1)
+FROM events GROUP BY k, window(ts, '15 seconds');
+
+-- name: arithmetic
+SELECT e.k, window, sum(e.i) / count(*) AS share, max(u) - min(u), coalesce(sum(i), 0) + 1 AS more, -max(i),
+       CASE WHEN count(x) > 3 THEN 'many' ELSE 'few' END AS size, CAST(avg(u) AS BIGINT), sum(e.i * 2) + sum(n),
+       abs(min(u)) * 2, avg(u) > 3.5 AND count(*) > 1, coalesce(max(s), 'none') || '!', count(*) % 3, if(max(b), 1, 2)
+FROM events e WHERE e.i IS NOT NULL GROUP BY e.k, window(e.ts, '15 seconds');
+
+-- name: filtered
+SELECT k, j, window.start, window.end, count(*) FILTER (WHERE x > 0), sum(i) FILTER (WHERE b),
+       avg(u) FILTER (WHERE s = 'v'), count(DISTINCT i) FILTER (WHERE b),
+       percentile(u, 0.5) FILTER (WHERE NOT b) AS p, stddev(u) FILTER (WHERE j = 1),
+       sum(i) FILTER (WHERE b) / count(*) AS ratio, collect_list(s) FILTER (WHERE n IS NULL)
+FROM events WHERE u > 1 GROUP BY k, j, window(ts, '40 seconds');
+
+-- name: having
+SELECT k, window, count(*) AS c, avg(u) AS v FROM events GROUP BY k, window(ts, '10 seconds')
+HAVING count(*) > 2 AND v > 3 OR max(i) IS NULL;
+
+-- name: having in sessions
+SELECT k, session_window.start, session_window.end, sum(u) FROM events GROUP BY k, session_window(ts, '2 seconds')
+HAVING sum(u) FILTER (WHERE b) > 3 AND count(DISTINCT s) >= 2;
+
+-- name: having in order
+SELECT k, window, count(*) FROM events GROUP BY k, window(ts, '10 seconds') HAVING first(b) AND last(s) = 'v';
+
+-- name: having of ranks
+SELECT k, window, max(u) FROM events GROUP BY k, window(ts, '10 seconds') HAVING median(u) > 3;
+
+-- name: nothing but a window
+SELECT session_window, count(*) AS c, sum(x) FROM events GROUP BY session_window(ts, '4 seconds 499 milliseconds');
+
+-- name: where
+SELECT k, window, count(*), min(u) FROM events WHERE s LIKE '_%' AND i BETWEEN -5 AND 7 OR b <=> NULL
+GROUP BY window(ts, 'interval 12 seconds', '5 seconds'), k
+"""
+
+
+SETTINGS = {
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",  # sorting groups would mix up their events
+    "spark.sql.codegen.wholeStage": "false",  # compiling takes longer than these few rows
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
+@pytest.fixture(scope="module")
+def view(spark: Any, seed: int) -> Iterator[pl.DataFrame]:
+    found = events(seed)
+    table(spark, found).coalesce(1).createOrReplaceTempView("events")
+    for name, value in SETTINGS.items():
+        spark.conf.set(name, value)
+    yield found
+    for name in SETTINGS:
+        spark.conf.unset(name)
+
+
+def spark_s_own(spark: Any, text: str, queries: list[wr.Query]) -> list[dict[str, Any]]:
+    """What Spark answers to the same text: all statements in one job, a row's values as JSON."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
+
+    parts, types = [], {}
+    for statement, query in zip(text.split(";"), queries, strict=True):
+        answer = spark.sql(statement)
+        numbered = answer.toDF(*(f"c{place}" for place in range(len(answer.columns))))
+        columns = [F.col(name) for name in numbered.columns]
+        at = len(query.by)
+        bounds = (
+            columns[at : at + 2] if answer.columns[at] == "start" else [columns[at][name] for name in ("start", "end")]
+        )
+        chosen = [*columns[:at], *columns[at + (2 if answer.columns[at] == "start" else 1) :]]
+        types[query.name] = [field.dataType.typeName() for field in numbered.select(*chosen).schema]
+        parts.append(
+            numbered.select(
+                F.lit(query.name).alias("query"),
+                F.unix_micros(bounds[0]).alias("window_start"),
+                F.unix_micros(bounds[1]).alias("window_end"),
+                F.to_json(F.struct(*chosen), {"ignoreNullFields": "false"}).alias("row"),
+            )
+        )
+    names = {query.name: [*query.by, *(asked.name for asked in query.aggregates)] for query in queries}
+    found = []
+    for row in results(reduce(DataFrame.unionAll, parts)):
+        values = json.loads(row.pop("row"), parse_float=Decimal).values()
+        read = [_read(value, kind) for value, kind in zip(values, types[row["query"]], strict=True)]
+        found.append({**row, "revision": 0, **dict(zip(names[row["query"]], read, strict=True))})
+    return found
+
+
+def _read(value: Any, kind: str) -> Any:
+    """A value of JSON, in which a double may be a string, NaN, or written as a decimal."""
+    if value is None or kind == "array":
+        return value
+    return float(value) if kind == "double" else Decimal(value) if kind.startswith("decimal") else value
+
+
+def compare(spark: Any, view: pl.DataFrame, text: str) -> list[dict[str, Any]]:
+    """Both answers are what the oracle says; returns Spark's."""
+    queries = wr.sql(text)
+    expected = told(view.to_dicts(), queries, "ts")
+    own = spark_s_own(spark, text, queries)
+    assert differences(own, expected, queries) == []
+    assert differences(results(wr.windows(spark.table("events"), queries)), expected, queries) == []
+    return own
+
+
+def test_statements(spark: Any, view: pl.DataFrame) -> None:
+    rows = compare(spark, view, STATEMENTS)
+    counts = {query.name: sum(row["query"] == query.name for row in rows) for query in wr.sql(STATEMENTS)}
+    assert min(counts.values()) >= 3, counts
+
+
+# --- random statements ----------------------------------------------------------------------------------------------
+
+ITEMS = (
+    *("count(*)", "count(x)", "sum(i)", "sum(x)", "sum(d)", "avg(u)", "avg(x)", "min(x)", "max(i)", "stddev(u)"),
+    *("var_pop(u)", "percentile(u, 0.75)", "median(i)", "bool_or(b)", "count_if(x < 0)", "min_by(u, ts)"),
+)
+UNORDERED = ("count(distinct i)", "max(s)", "mode(s, true)", "max_by(s, u)")  # beside which Spark forgets the order
+ORDERED = ("first(x)", "last(i, true)", "first(b)", "collect_list(i)", "last(u)")
+PREDICATES = (
+    "b",
+    "NOT b",
+    "x > 0",
+    "i = 1 OR s = 'v'",
+    "j IS NOT NULL",
+    "u < 3.5 AND k = 'a'",
+    "s IN ('u', 'v', NULL)",
+)
+FORMULAS = ("sum(i){0} / count(*)", "max(u) - avg(u){0}", "coalesce(sum(i){0}, -1)", "count(*){0} + count(x) * 2")
+HAVINGS = (
+    *("count(*) > 3", "max(u) > 5 AND count(*) > 1", "max(i) = 1", "count(*) FILTER (WHERE b) >= 2 OR min(x) IS NULL"),
+    *("median(u) < 4", "NOT bool_or(b)"),
+)
+KEYS = ((), ("k",), ("j",), ("k", "j"), ("b", "k"), ("s",))
+WINDOWS = (
+    *(
+        "window(ts, '10 seconds')",
+        "window(ts, '30 seconds', '11 seconds')",
+        "window(ts, '1 minute', '7 seconds', '2 seconds')",
+    ),
+    *("session_window(ts, '1 second')", "session_window(ts, '2 seconds')"),
+)
+
+
+def statement(draw: random.Random, name: str) -> str:
+    """One statement; its columns begin with a name, because one name has one type in all results."""
+    ordered = draw.random() < 0.4
+    items = (*ITEMS, *(ORDERED if ordered else UNORDERED) * 3)
+
+    def filtered(item: str) -> str:
+        return f"{item} FILTER (WHERE {draw.choice(PREDICATES)})" if draw.random() < 0.3 else item
+
+    def item() -> str:
+        return draw.choice(FORMULAS).format(filtered("")) if draw.random() < 0.25 else filtered(draw.choice(items))
+
+    keys, window = draw.choice(KEYS), draw.choice(WINDOWS)
+    shown = [*keys, window.partition("(")[0], *(f"{item()} AS {name}{at}" for at in range(draw.randint(1, 4)))]
+    where = f" WHERE {draw.choice(PREDICATES)}" if draw.random() < 0.4 else ""
+    having = f" HAVING {draw.choice((*HAVINGS, 'first(b)') if ordered else HAVINGS)}" if draw.random() < 0.4 else ""
+    return f"SELECT {', '.join(shown)} FROM events{where} GROUP BY {', '.join((*keys, window))}{having}"
+
+
+def test_random_statements(spark: Any, view: pl.DataFrame, seed: int) -> None:
+    draw = random.Random(seed)
+    text = ";\n".join(statement(draw, f"c{number}_") for number in range(36))
+    assert len(compare(spark, view, text)) > 1000
