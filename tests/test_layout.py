@@ -44,7 +44,7 @@ LAYERS = {
     },
     "runtimes": {"engine", "snapshots", "tables", "eventfiles", "spark", "nodes"},
     "interface": {"__init__"},
-    "applications": {"cli", "demo", "__main__"},
+    "applications": {"cli", "demo", "report", "__main__"},
     "testing": {"testing"},
 }
 # The oracle must not share what it judges, and nothing that ships may lean on it.

@@ -1,0 +1,333 @@
+"""Charts in SVG that fit any width: text keeps its size, and only what is drawn stretches.
+
+<svg width="100%" height="200">              no viewBox: a unit is a pixel
+  <text x="25%" y="218">Feb</text>           text and grid stand at shares of the width
+  <svg viewBox="0 0 1000 200"                the marks: 1000 units wide, whatever that is in pixels;
+       preserveAspectRatio="none">           strokes do not scale, and a stroke of no length is a dot
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from windrow.report import scales
+from windrow.report.answers import Answer
+from windrow.report.markup import Markup, joined, tag
+from windrow.report.scales import Scale
+from windrow.report.series import FEW_WINDOWS, Block, Drawing, Floats, Panel, Trace, runs
+from windrow.report.words import count, short, stretch
+from windrow.windows import duration_text
+
+UNITS = 1000  # of the marks' width
+_TALL, _SMALL, _LANE = 200, 96, 22  # heights in pixels
+_WIDE, _NARROW = 720, 220  # widths in pixels for which ticks are chosen
+_STEPS = 200  # windows beyond which levels are too short to be seen: a line through their middles is drawn
+_LABELS = 18  # letters of a label beside its line; longer ones stand in the legend
+
+
+def chart(answer: Answer, drawing: Drawing) -> Markup | None:
+    """The chart of an answer, or None where there is nothing to draw."""
+    if drawing.blocks:
+        return joined(_block(answer, block) for block in drawing.blocks)
+    if len(drawing.lanes) == 1 and drawing.shade:
+        return _heights(answer, drawing.lanes[0], drawing.shade)
+    return _lanes(answer, drawing.lanes, drawing.shade) if drawing.lanes else None
+
+
+def bars(figures: Sequence[tuple[str, float, str]], label: str) -> Markup:
+    """Amounts one below the other, the least in colour: (what, how much, how it is said)."""
+    least, most = min(value for _, value, _ in figures), max(value for _, value, _ in figures) or 1
+    rows = [
+        tag(
+            "div",
+            tag("dt", what),
+            tag("dd", tag("i", style=f"width:{max(100 * value / most, 0.2):.4g}%"), tag("span", said)),
+            class_="bar c0" if value == least else "bar c5",
+        )
+        for what, value, said in figures
+    ]
+    return tag("dl", *rows, class_="bars", aria_label=label)
+
+
+# --- lines --------------------------------------------------------------------------------------------------
+
+
+def _block(answer: Answer, block: Block) -> Markup:
+    wide = len(block.panels) == 1
+    low, high = answer.span
+    height = _TALL if wide else _SMALL
+    y = scales.values(block.low, block.high, 5 if wide else 3)
+    x = scales.times(low, high, answer.temporal, _WIDE if wide else _NARROW)
+    panels = [_panel(answer, block, panel, x, y, height) for panel in block.panels]
+    title = tag("h4", block.title)
+    overlaid = len(block.panels[0].traces) > 1
+    names = [one.label for one in block.panels[0].traces] if overlaid else block.lines
+    areas = list(block.bands.values())
+    legend = _legend(names, areas) if len(names) > 1 or areas else None
+    grid = tag("div", *panels, class_="panels wide" if wide else "panels")
+    direct = " labelled" if wide and not areas and _beside(names) else ""
+    return tag("div", title, legend, grid, class_="block" + direct)
+
+
+def _legend(names: Sequence[str], areas: Sequence[str]) -> Markup:
+    items = [tag("li", tag("i", class_=f"c{place}"), name) for place, name in enumerate(names)]
+    items += [tag("li", tag("i", class_=f"area c0 n{place}"), said) for place, said in enumerate(areas)]
+    return tag("ul", *items, class_="legend")
+
+
+def _beside(names: Sequence[str]) -> bool:
+    """Whether the lines' names can stand at their ends."""
+    return len(names) > 1 and all(len(one) <= _LABELS for one in names)
+
+
+def _panel(answer: Answer, block: Block, panel: Panel, x: Scale, y: Scale, height: int) -> Markup:
+    def across(at: Any) -> Any:
+        return np.round((at - x.low) / (x.high - x.low) * UNITS, 1)
+
+    def up(value: Any) -> Any:
+        return np.round(height * (1 - (value - y.low) / (y.high - y.low)), 1)
+
+    marks, ends = [], []
+    overlaid = len(panel.traces) > 1
+    for place, trace in enumerate(panel.traces):
+        steps = answer.form == "steps" and len(trace) <= _STEPS
+        for depth, (low, high) in enumerate(block.bands):
+            marks.append(_area(answer, trace, trace.values[low], trace.values[high], across, up, steps, depth))
+        for line, name in enumerate(block.lines):
+            values = trace.values[name]
+            colour = place if overlaid else line
+            marks += _line(answer, trace, values, across, up, steps, colour)
+            there = np.flatnonzero(np.isfinite(values))
+            if len(there):
+                ends.append((float(up(values[there[-1]])), colour, trace.label if overlaid else name))
+    labels = ends if height == _TALL and not block.bands and _beside([one for *_, one in ends]) else []
+    what = f"{panel.title}: {block.title}" if panel.title else block.title
+    title = f"{what}, {stretch(*answer.span, answer.temporal)}"
+    hover = _hover(answer, x, panel.traces, block.columns)
+    ruler = _ruler(answer, panel.traces, x) if height == _TALL else []
+    drawn = joined([*_frame(x, y, height), _marks(height, marks), *_labels(labels, height), *ruler])
+    labelled = max((len(one) for *_, one in labels), default=0)
+    return _plot(drawn, title, height, hover, panel.title, labelled, max(len(tick.label) for tick in y.ticks))
+
+
+def _ruler(answer: Answer, traces: Sequence[Trace], x: Scale) -> list[Markup]:
+    """How long a window is, where all are as long and a value stands at its end."""
+    lengths = {int(one) for trace in traces for one in trace.end - trace.start}
+    share = min(lengths) / (x.high - x.low)
+    if answer.form != "points" or len(lengths) > 1 or not 0.004 < share < 0.7:
+        return []
+    end = f"{100 * share:.3f}%"
+    line = tag("line", x1="0", x2=end, y1="-10", y2="-10", class_="ruler")
+    ends = [tag("line", x1=at, x2=at, y1="-14", y2="-6", class_="ruler") for at in ("0", end)]
+    said = f"one window: {duration_text(min(lengths), answer.temporal)}, its value at its end"
+    return [line, *ends, tag("text", said, x="0", y="-24", class_="said")]
+
+
+def _line(answer: Answer, trace: Trace, values: Floats, across: Any, up: Any, steps: bool, colour: int) -> list[Markup]:
+    left, right, level = across(trace.start), across(trace.end), up(values)
+    at = right if answer.form == "points" else (left + right) / 2
+    path = []
+    for run in runs(answer, trace, np.isfinite(values)):
+        if steps:
+            path += [f"{'L' if n else 'M'}{left[i]:g},{level[i]:g}H{right[i]:g}" for n, i in enumerate(run)]
+        else:
+            path.append("M" + "L".join(f"{at[i]:g},{level[i]:g}" for i in run) + ("h0" if len(run) == 1 else ""))
+    dense = " dense" if len(trace) > FEW_WINDOWS else ""
+    found = [tag("path", d="".join(path), class_=f"line c{colour}{dense}")]
+    if answer.form == "points" and len(trace) <= 40:  # few enough to show each: a dot, and how far its window reaches
+        there = np.flatnonzero(np.isfinite(values))
+        reach = "".join(f"M{left[i]:g},{level[i]:g}H{right[i]:g}" for i in there)
+        dots = "".join(f"M{right[i]:g},{level[i]:g}h0" for i in there)
+        found = [tag("path", d=reach, class_=f"reach c{colour}"), *found]
+        found.append(tag("path", d=dots, class_=f"dots c{colour}"))
+    return found
+
+
+def _area(
+    answer: Answer,
+    trace: Trace,
+    low: Floats,
+    high: Floats,
+    across: Any,
+    up: Any,
+    steps: bool,
+    depth: int,
+) -> Markup:
+    left, right = across(trace.start), across(trace.end)
+    at = right if answer.form == "points" else (left + right) / 2
+    path = []
+    for run in runs(answer, trace, np.isfinite(low) & np.isfinite(high)):
+        sides = []
+        for values, way in ((high, run), (low, run[::-1])):
+            level = up(values)
+            for i in way:
+                first, last = (left[i], right[i]) if values is high else (right[i], left[i])
+                sides.append(f"{first:g},{level[i]:g}H{last:g}" if steps else f"{at[i]:g},{level[i]:g}")
+        path.append("M" + "L".join(sides) + "Z")
+    return tag("path", d="".join(path), class_=f"area c0 n{depth}")
+
+
+# --- bars over time -----------------------------------------------------------------------------------------
+
+
+def _heights(answer: Answer, trace: Trace, name: str) -> Markup:
+    """One lane alone: the height of a bar is its number."""
+    values = np.nan_to_num(trace.values[name])
+    y = scales.values(float(values.min()), float(values.max()), zero=True)
+    x = scales.times(*answer.span, answer.temporal, _WIDE)
+    base = _TALL * (1 - y.part(0))
+    marks = []
+    for start, end, value in zip(trace.start, trace.end, values, strict=True):
+        left, right = x.part(start) * UNITS, x.part(end) * UNITS
+        top = _TALL * (1 - y.part(value))
+        marks.append(f"M{left:.1f},{base:.1f}V{top:.1f}H{right:.1f}V{base:.1f}")
+    path = tag("path", d="".join(marks), class_="bars heights c0")
+    title = f"{name}, {stretch(*answer.span, answer.temporal)}"
+    hover = _hover(answer, x, [trace], [name])
+    letters = max(len(tick.label) for tick in y.ticks)
+    plot = _plot(joined([*_frame(x, y, _TALL), _marks(_TALL, [path])]), title, _TALL, hover, "", letters=letters)
+    return tag("div", tag("h4", name), tag("div", plot, class_="panels wide"), class_="block")
+
+
+def _lanes(answer: Answer, traces: Sequence[Trace], name: str | None) -> Markup:
+    """A lane for each key: the shade of a bar is its number."""
+    height = _LANE * len(traces)
+    x = scales.times(*answer.span, answer.temporal, _WIDE)
+    low, high = _bounds([one.values[name] for one in traces] if name else [])
+    marks, names = [], []
+    for place, trace in enumerate(traces):
+        top, shades = place * _LANE, np.full(len(trace), 4)
+        names.append(tag("text", _cut(trace.label), x="0", y=top + _LANE / 2, dx="-8", class_="lane"))
+        if name and high > low:
+            parts = np.nan_to_num((trace.values[name] - low) / (high - low))
+            shades = np.minimum(4, 5 * parts).astype(int)
+        for shade in np.unique(shades):
+            bounds = zip(trace.start[shades == shade], trace.end[shades == shade], strict=True)
+            several = [(x.part(start) * UNITS, x.part(end) * UNITS) for start, end in bounds]
+            path = "".join(f"M{left:.1f},{top + 4}v{_LANE - 8}H{right:.1f}v{8 - _LANE}Z" for left, right in several)
+            marks.append(tag("path", d=path, class_=f"bars c0 s{shade}"))
+    levels = [place * _LANE for place in range(len(traces) + 1)]
+    lines = [tag("line", x1="0", x2="100%", y1=level, y2=level, class_="grid") for level in levels]
+    title = f"{answer.name}: a lane for each of {count(len(traces), 'key')}, {stretch(*answer.span, answer.temporal)}"
+    hover = _hover(answer, x, traces, [name] if name else [], lanes=True)
+    drawn = joined([*_across(x, height), *lines, _marks(height, marks), *names])
+    plot = _plot(drawn, title, height, hover, "", letters=max(len(_cut(one.label)) for one in traces))
+    legend = None
+    if name and high > low:
+        scale = [tag("i", class_=f"c0 s{shade}") for shade in range(5)]
+        legend = tag("p", f"{name}: ", short(low), " ", *scale, " ", short(high), class_="shades")
+    return tag("div", legend, tag("div", plot, class_="panels wide"), class_="block")
+
+
+def _bounds(several: Sequence[Floats]) -> tuple[float, float]:
+    """The least and the greatest number."""
+    found = np.concatenate([np.empty(0), *several])
+    found = found[np.isfinite(found)]
+    return (float(found.min()), float(found.max())) if len(found) else (0.0, 0.0)
+
+
+def _cut(label: str, most: int = 16) -> str:
+    return label if len(label) <= most else label[: most - 1] + "…"
+
+
+# --- what every chart has -----------------------------------------------------------------------------------
+
+
+def _marks(height: int, marks: Iterable[Markup]) -> Markup:
+    box = f"0 0 {UNITS} {height}"
+    return tag("svg", *marks, viewBox=box, preserveAspectRatio="none", width="100%", height=height, class_="marks")
+
+
+def _frame(x: Scale, y: Scale, height: int) -> list[Markup]:
+    found = _across(x, height)
+    for tick in y.ticks:
+        at = round(height * (1 - y.part(tick.at)), 1)
+        found.append(tag("line", x1="0", x2="100%", y1=at, y2=at, class_="grid" if tick.at else "grid zero"))
+        found.append(tag("text", tick.label, x="0", y=at, dx="-8", class_="y"))
+    return found
+
+
+def _across(x: Scale, height: int) -> list[Markup]:
+    found = []
+    found.append(tag("line", x1="0", x2="100%", y1=height, y2=height, class_="tick"))
+    for place, tick in enumerate(x.ticks):
+        at = f"{100 * x.part(tick.at):.3f}%"
+        minor = " minor" if place % 2 else ""  # is left out where a chart alone is narrow
+        found.append(tag("line", x1=at, x2=at, y1=height, y2=height + 5, class_="tick"))
+        found.append(tag("text", tick.label, x=at, y=height + 18, class_="x" + minor))
+        if tick.context:
+            found.append(tag("text", tick.context, x=at, y=height + 33, class_="x context" + minor))
+    return found
+
+
+def _labels(ends: list[tuple[float, int, str]], height: int) -> list[Markup]:
+    """Names at the ends of lines, pushed apart where they would lie on each other."""
+    room, at, places = 14.0, -1e9, []
+    for level, colour, label in sorted(ends):
+        at = max(level, at + room)
+        places.append((at, colour, label))
+    over = max(0.0, places[-1][0] - height) if places else 0.0
+    return [
+        tag("text", label, x="100%", y=round(level - over, 1), dx="8", class_=f"end c{colour}")
+        for level, colour, label in places
+    ]
+
+
+def _plot(
+    drawn: Markup, title: str, height: int, hover: str, heading: str, labelled: int = 0, letters: int = 0
+) -> Markup:
+    svg = tag(
+        "svg",
+        tag("title", title),
+        drawn,
+        tag("rect", x="0", y="0", width="0", height=height, class_="under"),
+        tag("rect", x="0", y="0", width="100%", height=height, class_="catch"),
+        role="img",
+        aria_label=title,
+        width="100%",
+        height=height,
+        tabindex="0",
+        data_hover=hover,
+        class_="chart",
+    )
+    foot = 40 if 'class="x context' in drawn else 26
+    room = f"--labels:{7 * labelled}px;--names:{max(36, 7 * letters + 12)}px;--foot:{foot}px"
+    return tag(
+        "div", tag("h5", heading) if heading else None, tag("div", svg, class_="plot"), class_="panel", style=room
+    )
+
+
+def _hover(answer: Answer, x: Scale, traces: Sequence[Trace], columns: Sequence[str], lanes: bool = False) -> str:
+    """What the pointer shows: windows as multiples of a unit, and their numbers."""
+    low = int(x.low)
+    unit = gcd(*(int(one) for trace in traces for bounds in (trace.start, trace.end) for one in bounds - low)) or 1
+    shown: list[dict[str, Any]] = []
+    for place, trace in enumerate(traces):
+        one: dict[str, Any] = {"name": trace.label}
+        one["s"] = ((trace.start - low) // unit).tolist()
+        one["e"] = ((trace.end - low) // unit).tolist()
+        one["v"] = {
+            name: [None if math.isnan(value) else float(f"{value:.6g}") for value in trace.values[name]]
+            for name in columns
+        }
+        if trace.merged:
+            one["n"] = trace.merged
+        if lanes:
+            one["y"] = [place * _LANE, (place + 1) * _LANE]
+        shown.append(one)
+    described = {
+        "low": str(low),
+        "unit": str(unit),
+        "high": (int(x.high) - low) / unit,
+        "temporal": answer.temporal,
+        "at": 1 if answer.form == "points" else 0.5,
+        "lanes": lanes,
+        "traces": shown,
+    }
+    return json.dumps(described, separators=(",", ":"), ensure_ascii=False)

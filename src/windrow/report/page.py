@@ -1,0 +1,230 @@
+"""The page: facts of the run, what crossed the network, the plan, and for each query its words, chart and first rows.
+
+Everything is in one file: the style, the marks, and a script that shows the window under the pointer. A content
+security policy allows that script, by its digest, and nothing else: no request leaves the page.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from datetime import datetime
+from importlib.resources import files
+from typing import Any
+
+import polars as pl
+
+from windrow.plan import plan
+from windrow.report import charts, words
+from windrow.report.answers import Answer, answer
+from windrow.report.markup import Markup, joined, tag
+from windrow.report.plans import picture
+from windrow.report.runs import Figure, Run, names_of
+from windrow.report.series import drawing
+
+MOST_QUERIES = 40  # that are drawn; the others are listed
+FIRST_ROWS, ONLY_ROWS = 5, 12  # in the table below a chart, and of one that stands alone
+
+
+def html(results: pl.DataFrame, run: Run, title: str) -> str:
+    """The page of a run's results."""
+    asked = {query.name: query for query in run.queries}
+    names = names_of(results, run.queries)
+    sections = []
+    for place, name in enumerate(names[:MOST_QUERIES]):
+        sections.append(_query(answer(results, name, asked.get(name)), f"q{place}", run.unread.get(name)))
+    body = [
+        _header(results, run, title, len(names)),
+        _cost(run),
+        _plan(run),
+        _results(results, names, sections),
+        tag("footer", tag("p", "Made by windrow. Times are UTC unless the events had no zone.")),
+    ]
+    return _document(f"windrow: {title}", joined(one for one in body if one is not None))
+
+
+def _document(title: str, body: Markup) -> str:
+    script, style = _file("page.js"), _file("page.css")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("link", rel="icon", href="data:,"),
+        tag("title", title),
+        tag("style", Markup(style)),
+    )
+    whole = tag("html", head, tag("body", tag("main", body), tag("script", Markup(script))), lang="en")
+    return f"<!doctype html>\n{whole}\n"
+
+
+def _file(name: str) -> str:
+    return files("windrow.report").joinpath(name).read_text(encoding="utf-8")
+
+
+# --- the run ------------------------------------------------------------------------------------------------
+
+
+def _header(results: pl.DataFrame, run: Run, title: str, queries: int) -> Markup:
+    facts: list[tuple[str, str]] = [("queries", f"{queries:,}"), ("results", f"{results.height:,}")]
+    if run.events is not None:
+        facts.insert(0, ("events", f"{run.events:,}"))
+    if run.seconds:
+        facts.append(("took", f"{run.seconds:,.3g} s" if run.seconds < 120 else f"{run.seconds / 60:,.3g} min"))
+        if run.events:
+            facts.append(("events per second", words.short(float(f"{run.events / run.seconds:.3g}"))))
+    if run.late is not None:
+        facts.append(("late events", f"{run.late:,}"))
+    if run.dropped is not None:
+        facts.append(("left out", f"{run.dropped:,}"))
+    said = [f"on {run.engine}" if run.engine else None, f"time {run.time}" if run.time else None]
+    said += [f"lateness {run.lateness}" if run.lateness else None, f"windrow {run.windrow}" if run.windrow else None]
+    about = " · ".join(one for one in said if one)
+    tiles = [tag("div", tag("dt", what), tag("dd", value)) for what, value in facts]
+    return tag(
+        "header",
+        tag("p", "windrow report", class_="eyebrow"),
+        tag("h1", title),
+        tag("p", about, class_="dim") if about else None,
+        tag("dl", *tiles, class_="facts"),
+    )
+
+
+def _cost(run: Run) -> Markup | None:
+    """What crossed the network and how often events were touched, as bars with the ratio in words."""
+    parts = []
+    if run.network:
+        shown = [(one.what, one.value, words.size(one.value)) for one in run.network]
+        said = _ratio(run.network, "{times} times fewer bytes for {what} than for {other}.")
+        parts.append(tag("figure", tag("h3", "Bytes on the network"), charts.bars(shown, "Bytes on the network"), said))
+    if run.touched:
+        shown = [(one.what, one.value, f"{words.times(one.value)} ×") for one in run.touched]
+        said = _ratio(run.touched, "{times} times fewer touches by {what} than by {other}.")
+        parts.append(tag("figure", tag("h3", "Touches per event"), charts.bars(shown, "Touches per event"), said))
+    return (
+        tag("section", tag("h2", "What it cost"), tag("div", *parts, class_="cost"), class_="card") if parts else None
+    )
+
+
+def _ratio(figures: tuple[Figure, ...], sentence: str) -> Markup | None:
+    least, most = min(figures, key=lambda one: one.value), max(figures, key=lambda one: one.value)
+    if not 0 < least.value < most.value:
+        return None
+    times = words.times(most.value / least.value)
+    return tag("figcaption", sentence.format(what=least.what, times=times, other=most.what))
+
+
+def _plan(run: Run) -> Markup | None:
+    if not run.queries:
+        return None
+    made = plan(run.queries, run.time or "time")
+    text = tag("details", tag("summary", "The plan in words"), tag("pre", made.explain()))
+    said = "Queries over the same keys share slices; each state in a slice is kept once, however many queries read it."
+    return tag("section", tag("h2", "Plan"), tag("p", said, class_="dim"), picture(made), text, class_="card")
+
+
+# --- the queries --------------------------------------------------------------------------------------------
+
+
+def _results(results: pl.DataFrame, names: list[str], sections: list[Markup]) -> Markup:
+    if not names:
+        return tag("section", tag("h2", "Queries"), tag("p", "There are no results.", class_="empty"), class_="card")
+    nothing = None if results.height else tag("p", "There are no results.", class_="empty")
+    links = [tag("li", tag("a", name, href=f"#q{place}")) for place, name in enumerate(names[:MOST_QUERIES])]
+    left = names[MOST_QUERIES:]
+    more = None
+    if left:
+        sizes = dict(results.group_by("query").len().iter_rows())
+        shown = [[name, f"{sizes.get(name, 0):,}"] for name in left]
+        said = f"{words.count(len(left), 'more query')} not drawn"
+        more = tag(
+            "section", tag("details", tag("summary", said), _table(["query", "rows"], shown, [1])), class_="card"
+        )
+    listed = tag("nav", tag("ul", *links), aria_label="Queries") if len(links) > 3 else None
+    return joined(one for one in (tag("h2", "Queries"), nothing, listed, *sections, more) if one is not None)
+
+
+def _query(shown: Answer, anchor: str, unread: str | None) -> Markup:
+    picked = drawing(shown)
+    drawn, rows, notes = charts.chart(shown, picked), shown.rows, list(picked.notes)
+    if shown.superseded:
+        notes.append(f"{words.count(shown.superseded, 'row')} superseded by a later revision and not shown.")
+    if shown.retracted:
+        notes.append(f"{words.count(shown.retracted, 'window')} taken back and not shown.")
+    if unread:
+        notes.append(f"Its definition cannot be read here ({unread}), so it is drawn by its results alone.")
+    if not rows.height:
+        notes.append("No window had a result.")
+    elif drawn is None:
+        notes.append("It has no numbers to draw against time: the table shows what it found.")
+    most = FIRST_ROWS if drawn is not None else ONLY_ROWS
+    return tag(
+        "section",
+        tag("h3", shown.name, id=anchor),
+        _definition(shown),
+        tag("figure", drawn) if drawn is not None else None,
+        tag("ul", *(tag("li", note) for note in notes), class_="notes") if notes else None,
+        _first_rows(shown, most, drawn is None) if rows.height else None,
+        class_="card query",
+    )
+
+
+def _definition(shown: Answer) -> Markup:
+    query, said = shown.query, []
+    if query:
+        said.append(("window", words.window(query.window)))
+        asked = [one.name if one.name == one.text else f"{one.name} = {one.text}" for one in query.aggregates]
+        said.append(("aggregates", words.listed(asked)))
+        if query.by:
+            said.append(("by", words.listed(list(query.by))))
+        if query.where:
+            said.append(("where", query.where.text))
+        if query.time:
+            said.append(("time", query.time))
+        if query.distinct_on:
+            said.append(("distinct on", words.listed(list(query.distinct_on))))
+    elif shown.keys:
+        said.append(("by", words.listed(shown.keys)))
+    rows = words.count(shown.rows.height, "row")
+    if shown.keys and shown.rows.height:
+        rows += f" of {words.count(len(shown.by_size), 'key')}"
+    if shown.rows.height:
+        rows += f", {words.stretch(*shown.span, shown.temporal)}"
+    said.append(("results", rows))
+    return tag("dl", *(tag("div", tag("dt", what), tag("dd", text)) for what, text in said), class_="words")
+
+
+def _first_rows(shown: Answer, most: int, alone: bool) -> Markup:
+    first = shown.table.head(most)
+    numeric = [place for place, dtype in enumerate(first.dtypes) if dtype.is_numeric()]
+    rows = [[_cell(value) for value in row] for row in first.iter_rows()]
+    size = shown.rows.height
+    said = f"First {len(rows)} of {size:,} rows" if len(rows) < size else words.count(size, "row")
+    return tag("details", tag("summary", said), _table(first.columns, rows, numeric), open="" if alone else None)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}" + (f".{value.microsecond:06}".rstrip("0") if value.microsecond else "")
+    if isinstance(value, list):
+        shown = ", ".join(_cell(one) for one in value[:8])
+        return f"[{shown}{', …' if len(value) > 8 else ''}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_cell(one)}" for name, one in value.items()) + "}"
+    text = words.number(value)
+    return text if len(text) <= 120 else text[:119] + "…"
+
+
+def _table(columns: list[str], rows: list[list[str]], numeric: list[int]) -> Markup:
+    def row(kind: str, cells: list[str]) -> Markup:
+        scope = {"scope": "col"} if kind == "th" else {}
+        places = enumerate(cells)
+        return tag("tr", *(tag(kind, one, class_="n" if at in numeric else None, **scope) for at, one in places))
+
+    table = tag("table", tag("thead", row("th", columns)), tag("tbody", *(row("td", one) for one in rows)))
+    return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Rows")

@@ -1,0 +1,177 @@
+"""The plan as a picture: queries on the left, the slice groups that they share, and what a slice of each holds.
+
+    speed ──╮   ┌ by (car) on ts ──────┐     ┌──────────────────────┐
+    slow  ──┼───│ only slices travel   │─────│ count() 3   sum(v) 2 │
+    trip  ──╯   └──────────┬───────────┘     └──────────────────────┘
+                           ▼ rolled up
+    all   ──────┌ by () on ts ─────────┐─────
+
+The number in a state is how many queries read it: what is greater than one is shared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from textwrap import wrap
+from typing import Any
+
+from windrow.plan import ROWS, Group, Held, Plan
+from windrow.report.markup import Markup, joined, tag
+from windrow.report.words import count
+
+_MOST_QUERIES, _MOST_STATES = 8, 14
+_WIDTH, _ROW, _LINE, _PAD = 1040, 48, 17, 12
+_QUERY, _GROUP, _STATE = (0, 270), (330, 310), (700, 340)  # where a column stands and how wide it is
+_LETTER = 6.5  # about how wide a letter is, in pixels
+_UNITS = (("minute", 60), ("hour", 3600), ("day", 86400))
+
+
+def picture(plan: Plan) -> Markup:
+    """The plan in SVG."""
+    described = plan.to_dict()["groups"]
+    drawn: list[Markup] = []
+    bounds: dict[int, tuple[float, float]] = {}
+    top = 30.0
+    for place, group in enumerate(plan.groups):
+        queries, facts = _queries(plan, group), _facts(group, described[place])
+        room = len(queries) * _ROW
+        chips, taken = _chips(_states(group))
+        height = max(room - 6, 2 * _PAD + _LINE * (len(facts) + 1) - 4, taken + 2 * _PAD)
+        middle, colour = top + height / 2, f"c{place % 6}"
+        for row, (name, window) in enumerate(queries):
+            y = top + (height - room + 6) / 2 + row * _ROW
+            drawn.append(_link(_QUERY, y + (_ROW - 6) / 2, _GROUP, middle, colour))
+            drawn.append(_box(_QUERY, y, _ROW - 6, [name, window], colour))
+        drawn.append(_link(_GROUP, middle, _STATE, middle, colour))
+        drawn.append(_box(_GROUP, top, height, [group.name, *facts], colour))
+        drawn.append(_box(_STATE, top, height, [], colour))
+        drawn.append(tag("g", *chips, transform=f"translate({_STATE[0] + _PAD},{top + (height - taken) / 2:.0f})"))
+        bounds[id(group)] = top, top + height
+        top += height + 30
+    drawn += [_rolled(bounds[id(group.parent)][1], bounds[id(group)][0]) for group in plan.groups if group.parent]
+    said = (
+        (count(len(plan.entries), "query"), _QUERY),
+        (count(len(plan.groups), "slice group"), _GROUP),
+        ("what a slice holds, and for how many queries", _STATE),
+    )
+    heads = [tag("text", one, x=x, y="12", class_="head") for one, (x, _) in said]
+    title = f"The plan: {said[0][0]} in {said[1][0]}"
+    svg = tag(
+        "svg",
+        *(tag("title", title), *heads, *drawn),
+        role="img",
+        aria_label=title,
+        viewBox=f"-1 0 {_WIDTH + 2} {top - 20:.0f}",
+        class_="plan",
+    )
+    return tag("div", svg, class_="scroll", tabindex="0", role="region", aria_label="The plan as a picture")
+
+
+def _queries(plan: Plan, group: Group) -> list[tuple[str, str]]:
+    numbers = sorted(number for several in group.members.values() for number in several)
+    shown = [(plan.entries[one].query.name, str(plan.entries[one].query.window)) for one in numbers]
+    if len(shown) > _MOST_QUERIES:
+        shown[_MOST_QUERIES - 1 :] = [(f"and {count(len(shown) - _MOST_QUERIES + 1, 'more query')}", "")]
+    return shown
+
+
+def _states(group: Group) -> list[tuple[str, int]]:
+    """What a slice keeps, and for how many queries."""
+    used: Counter[Held] = Counter()
+    signatures = list(group.signatures)
+    for (_, place), numbers in group.members.items():
+        for one in dict.fromkeys([Held(ROWS, signatures[place].where), *signatures[place].held]):
+            used[one] += len(numbers)
+    return [(one.text, used[one]) for one in group.held]
+
+
+def _facts(group: Group, described: dict[str, Any]) -> list[str]:
+    """Where its slices are cut, what of, and what travels."""
+    rate, edges = described["edges_per_second"], described["edges"].split(", ")
+    if rate:
+        unit = edges[0].rpartition(" per ")[2]
+        if unit == "second" and rate < 0.2:
+            unit, seconds = next(one for one in _UNITS if rate * one[1] >= 1 or one is _UNITS[-1])
+            rate *= seconds
+        shown = f"{rate:,.3g}" if rate < 1000 else f"{rate:,.0f}"
+        edges[0] = f"{shown} {'edge' if shown == '1' else 'edges'} per {unit}"
+    if group.parent:
+        last = f"rolled up from the slices {group.parent.name}"
+    else:
+        last = "sliced in order: events travel" if group.ordered else "sliced anywhere: only slices travel"
+    room = int((_GROUP[1] - 2 * _PAD) / _LETTER)
+    return [line for fact in (*edges, last) for line in wrap(fact, room)]
+
+
+def _chips(states: list[tuple[str, int]]) -> tuple[list[Markup], float]:
+    """States in rows, and how high they are."""
+    found: list[Markup] = []
+    x, y, room = 0.0, 0.0, _STATE[1] - 2 * _PAD
+    for place, (text, queries) in enumerate(states):
+        last = place == _MOST_STATES - 1 and len(states) > _MOST_STATES
+        label = f"and {len(states) - place:,} more" if last else text
+        badge = "" if last else f"{queries:,}"
+        shown = _cut(label, room - 40)
+        chip = "chip shared" if queries > 1 else "chip"
+        width = _LETTER * (len(shown) + len(badge)) + (30 if badge else 20)
+        if x and x + width > room:
+            x, y = 0.0, y + 28
+        found.append(
+            tag(
+                "g",
+                tag("title", f"{label}: read by {count(queries, 'query')}") if badge else None,
+                tag("rect", width=f"{width:.0f}", height="22", rx="11", class_=chip),
+                tag("text", shown, tag("tspan", badge, dx="7", class_="badge"), x=f"{width / 2:.1f}", y="15"),
+                transform=f"translate({x:.0f},{y:.0f})",
+            )
+        )
+        x += width + 6
+        if last:
+            break
+    return found, y + 22
+
+
+def _box(column: tuple[int, int], y: float, height: float, lines: list[str], colour: str) -> Markup:
+    """A box with a name and dimmer lines below it."""
+    x, width = column
+    lines = [one for one in lines if one]
+    first = y + height / 2 - _LINE * (len(lines) - 1) / 2 + 4.5
+    texts = [
+        tag(
+            "text",
+            _cut(line, width - 2 * _PAD),
+            x=x + _PAD,
+            y=f"{first + _LINE * place:.1f}",
+            class_="dim" if place else "name",
+        )
+        for place, line in enumerate(lines)
+    ]
+    box = tag("rect", x=x, y=f"{y:.1f}", width=width, height=f"{height:.1f}", rx="6", class_=f"box {colour}")
+    return joined([tag("g", tag("title", "\n".join(lines)) if lines else None, box, *texts)])
+
+
+def _link(left: tuple[int, int], y: float, right: tuple[int, int], to: float, colour: str) -> Markup:
+    x, end = left[0] + left[1], right[0]
+    bend = (x + end) / 2
+    return tag("path", d=f"M{x},{y:.1f}C{bend},{y:.1f} {bend},{to:.1f} {end},{to:.1f}", class_=f"link {colour}")
+
+
+def _rolled(bottom: float, top: float) -> Markup:
+    """An arrow down from the group whose slices are used; past others, along the side."""
+    x = _GROUP[0] + 24
+    if top - bottom < 40:
+        path = f"M{x},{bottom:.1f}V{top - 2:.1f}"
+    else:
+        side = _GROUP[0] - 14
+        path = f"M{_GROUP[0]},{bottom - 10:.1f}H{side}V{top + 10:.1f}H{_GROUP[0] - 2}"
+        return joined([tag("path", d=path, class_="rolled"), _head(_GROUP[0], top + 10, "l-7,-4v8z")])
+    return joined([tag("path", d=path, class_="rolled"), _head(x, top, "l-4,-7h8z")])
+
+
+def _head(x: float, y: float, shape: str) -> Markup:
+    return tag("path", d=f"M{x:.1f},{y:.1f}{shape}", class_="arrow")
+
+
+def _cut(text: str, room: float) -> str:
+    most = int(room / _LETTER)
+    return text if len(text) <= most else text[: most - 1] + "…"
