@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from windrow import __version__
-from windrow.cli.failures import Refused, guarded
+from windrow.cli.failures import INTERRUPTED, Refused, guarded
 
 app = typer.Typer(
     name="windrow",
@@ -218,6 +218,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     def command() -> None:
         done = app(given, prog_name="windrow", standalone_mode=False)
+        if done == INTERRUPTED:
+            raise KeyboardInterrupt
         if isinstance(done, int) and done:
             raise SystemExit(done)
 

@@ -31,6 +31,10 @@ class Refused(Exception):
     """Wrong usage: what, and what to do about it."""
 
 
+class Interrupted(Exception):
+    """Ctrl-C, and what it means for the work that was done."""
+
+
 def guarded(action: Callable[[], object], debug: bool) -> int:
     """Run it, and return the exit code; what goes wrong is said on stderr."""
     try:
@@ -53,9 +57,7 @@ def guarded(action: Callable[[], object], debug: bool) -> int:
 
 
 def _was_interrupted(error: BaseException) -> bool:
-    """Whether it is Ctrl-C, or what came of it; typer makes an exit of it."""
-    if getattr(error, "exit_code", None) == INTERRUPTED:
-        return True
+    """Whether it is Ctrl-C, or what came of it."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, KeyboardInterrupt):
         found = found.__cause__ or found.__context__
@@ -64,6 +66,8 @@ def _was_interrupted(error: BaseException) -> bool:
 
 def told(error: BaseException) -> tuple[int, str]:
     """The exit code and the sentence."""
+    if isinstance(error, Interrupted):
+        return INTERRUPTED, f"interrupted; {error}"
     if _was_interrupted(error):
         return INTERRUPTED, "interrupted"
     if type(error).__name__ == "Exit":  # typer's own
@@ -107,6 +111,8 @@ def _from_windrow(error: BaseException) -> bool:
 
 def spark(text: str) -> tuple[int, str]:
     """What Spark says, without its trace: the sentence of ours that is in it, or its own."""
+    if "BrokenPipeError" in text:  # whoever reads the results of a stream has seen enough
+        return 0, ""
     if found := _NO_MODULE.search(text):
         return FAILED, found[0].strip().split(": ", 1)[-1]
     if ours := [one[1] or one[2] for one in _OURS.finditer(text)]:

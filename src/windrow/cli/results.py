@@ -24,9 +24,9 @@ from rich.text import Text
 
 from windrow.cli.failures import Refused
 from windrow.query import Query
+from windrow.report.runs import FILE
 from windrow.tables import results_of
 
-FACTS = "_windrow.json"
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%S%.6f"
 PART = 1_000_000  # rows in a file
 
@@ -45,7 +45,7 @@ def check_out(out: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise Refused(f"--out {out} is not empty: choose another, or say --overwrite")
-    if FACTS not in inside and "_spark_metadata" not in inside:
+    if FILE not in inside and "_spark_metadata" not in inside:
         raise Refused(f"--out {out} does not hold results of windrow, so that --overwrite leaves it alone")
 
 

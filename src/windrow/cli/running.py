@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from windrow import __version__
 from windrow.cli import local
 from windrow.cli.asked import Asked, Engine
-from windrow.cli.failures import Refused
+from windrow.cli.failures import Interrupted, Refused
 from windrow.cli.progress import Shown, several
-from windrow.cli.results import FACTS, Parts, check_out, complete, show
+from windrow.cli.results import Parts, check_out, complete, show
 from windrow.eventfiles import EventFiles
 from windrow.measures import plain
+from windrow.report.runs import Figure, Run
 from windrow.tables import Table
 
 
@@ -84,9 +83,8 @@ def run_local(asked: Asked, where: Where, shown: Shown) -> None:
         if folder is not None:
             parts.close()
             counts = shown.counts
-            facts = facts_of("local", asked, time, shown.seconds, counts.events, counts.results)
-            facts |= {"late": counts.late, "dropped": counts.dropped}
-            write_facts(folder, facts)
+            run = run_of("local", asked, time, shown)
+            replace(run, late=counts.late, dropped=counts.dropped).write(folder)
     _tell("local", asked, shown, where.out)
     if where.out is None:
         show(pl.concat(kept), asked.queries, where.form, where.rows)
@@ -117,9 +115,8 @@ def run_spark(asked: Asked, where: Where, master: str, shown: Shown, debug: bool
         found.events = files.count() if files is not None else events.count()
         shown.at(events=found.events, results=found.results)
         if folder is not None:
-            facts = facts_of("spark", asked, time, shown.seconds, found.events, found.results)
-            facts |= {"late": 0, "dropped": 0, "network": _network(files, found.shuffled)}
-            write_facts(folder, facts)
+            run = run_of("spark", asked, time, shown)
+            replace(run, late=0, dropped=0, network=_network(files, found.shuffled)).write(folder)
     _tell("spark", asked, shown, where.out)
     if found.rows is not None:
         show(found.rows, asked.queries, where.form, where.rows)
@@ -162,12 +159,14 @@ def run_stream(
         )
         try:
             found = on_spark.stream(session, events, asked, time, sink, shown)
+        except KeyboardInterrupt as error:
+            if where.out is None and where.checkpoint is None:
+                raise
+            raise Interrupted("the same command goes on from the checkpoint") from error
         finally:
             if where.out is not None and where.out.is_dir():
-                counts = shown.counts
-                facts = facts_of("spark", asked, time, shown.seconds, counts.events, counts.results)
-                facts |= {"dropped": counts.dropped}
-                write_facts(where.out, _added(where.out, facts))
+                run = replace(run_of("spark", asked, time, shown), dropped=shown.counts.dropped)
+                _with_before(where.out, run).write(where.out)
         shown.at(events=found.events, results=found.results, dropped=found.dropped)
     _tell("spark", asked, shown, where.out)
 
@@ -184,43 +183,34 @@ def _check_stream(out: Path, checkpoint: Path | None, overwrite: bool) -> None:
         check_out(out, overwrite)
 
 
-# --- facts ----------------------------------------------------------------------------------------------------------
+# --- what is left behind --------------------------------------------------------------------------------------------
 
 
-def facts_of(
-    engine: Engine, asked: Asked, time: str, seconds: float, events: int | None, results: int | None
-) -> dict[str, Any]:
+def run_of(engine: Engine, asked: Asked, time: str, shown: Shown) -> Run:
     """How results came about, for whoever reads them."""
-    return {
-        "windrow": __version__,
-        "engine": engine,
-        "queries": [query.to_dict() for query in asked.queries],
-        "time": time,
-        "lateness": plain(asked.lateness),
-        "seconds": round(seconds, 3),
-        "events": events,
-        "results": results,
-    }
+    counts = shown.counts
+    return Run(
+        asked.queries,
+        engine=engine,
+        time=time,
+        lateness=plain(asked.lateness),
+        seconds=round(shown.seconds, 3),
+        events=counts.events,
+        results=counts.results,
+    )
 
 
-def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
-    text = json.dumps({name: value for name, value in facts.items() if value is not None}, indent=1, ensure_ascii=False)
-    (folder / FACTS).write_text(text + "\n", encoding="utf-8")
-
-
-def _added(out: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a stream that went on, with those of before."""
-    path = out / FACTS
-    if not path.is_file():
-        return facts
-    before = json.loads(path.read_text(encoding="utf-8"))
+def _with_before(out: Path, run: Run) -> Run:
+    """The run of a stream that went on, with what it had counted before."""
+    before = Run.read(out)
     counted = ("events", "results", "dropped", "seconds")
-    return facts | {name: (before.get(name) or 0) + (facts.get(name) or 0) for name in counted}
+    sums: dict[str, Any] = {name: (getattr(before, name) or 0) + (getattr(run, name) or 0) for name in counted}
+    return replace(run, **sums)
 
 
-def _network(files: EventFiles | None, shuffled: int) -> list[dict[str, Any]]:
-    size = [{"what": "events as they are", "bytes": files.size}] if files is not None else []
-    return [*size, {"what": "slices that were shuffled", "bytes": shuffled}]
+def _network(files: EventFiles | None, shuffled: int) -> tuple[Figure, ...]:
+    events = (Figure("events as they are", files.size),) if files is not None else ()
+    return (*events, Figure("slices that were shuffled", shuffled))
 
 
 def _tell(engine: Engine, asked: Asked, shown: Shown, out: Path | None) -> None:

@@ -8,10 +8,12 @@ away with it when all went well.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,26 +47,32 @@ METRICS, RESULTS = "windrow", "windrow_results"  # the names of observed metrics
 @contextmanager
 def started(master: str, debug: bool) -> Iterator[SparkSession]:
     """A session whose noise is kept out of the way."""
-    log = tempfile.NamedTemporaryFile("w", prefix="windrow-spark-", suffix=".log", delete=False)  # noqa: SIM115
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        if not debug:
-            os.dup2(log.fileno(), 2)  # the JVM inherits it
-        spark = session(master)
-    except PySparkException as error:
-        if "JAVA_GATEWAY" in str(error) or "JAVA" in str(error.getErrorClass() or ""):
+    found = SparkSession.getActiveSession()
+    if found is not None:  # somebody else's, who has made and will stop it
+        yield _made(master)
+        return
+    with tempfile.TemporaryFile(prefix="windrow-spark-") as log:
+        kept = os.dup(2)
+        sys.stderr.flush()
+        try:
+            if not debug:
+                os.dup2(log.fileno(), 2)  # the JVM inherits it
+            spark = _made(master)
+        except PySparkException as error:
+            if "JAVA" not in str(error.getCondition()):
+                raise
             raise Refused("Spark needs Java 17 or newer: install it, set JAVA_HOME, or say --engine local") from error
-        raise
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-    try:
-        yield spark
-    finally:
-        spark.stop()
-        log.close()
-        os.unlink(log.name)
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def _made(master: str) -> SparkSession:
+    return session(master, spark__sql__parquet__outputTimestampType="TIMESTAMP_MICROS")  # as everybody reads them
 
 
 # --- events ---------------------------------------------------------------------------------------------------------
@@ -155,17 +163,19 @@ def run(
     spark: SparkSession, events: DataFrame, asked: Asked, time: str, out: Path | None, form: str, shown: Shown
 ) -> Outcome:
     """Answer queries over a whole DataFrame, into a directory or into memory."""
-    counted, found = Observation(RESULTS), Outcome()
-    with _watched(spark, shown):
+
+    def answer() -> Outcome:
         results = windows(events, asked.queries, time, partial=asked.partial, **asked.options)
         if out is None:
             table = pl.from_arrow(results.toArrow())
             assert isinstance(table, pl.DataFrame)
-            found.rows, found.results = table, table.height
-        else:
-            results = results.observe(counted, F.count(F.lit(1)).alias("results"))
-            _written(results, form).write.format(form).options(**_writing(form)).save(str(out.absolute()))
-            found.results = int(counted.get["results"])
+            return Outcome(results=table.height, rows=table)
+        counted = Observation(RESULTS)
+        results = results.observe(counted, F.count(F.lit(1)).alias("results"))
+        _written(results, form).write.format(form).options(**_writing(form)).save(str(out.absolute()))
+        return Outcome(results=int(counted.get["results"]))
+
+    found = _watched(spark, answer, shown)
     found.shuffled = _shuffled(spark)
     return found
 
@@ -196,29 +206,36 @@ def _shuffled(spark: SparkSession) -> int:
     return sum(int(stages.apply(at).shuffleWriteBytes()) for at in range(stages.size()))
 
 
-@contextmanager
-def _watched(spark: SparkSession, shown: Shown) -> Iterator[None]:
-    """Tell of stages and tasks while they run."""
-    over = threading.Event()
-    tracker = spark.sparkContext.statusTracker()
-
-    def watch() -> None:
-        while not over.wait(0.4):
+def _watched(spark: SparkSession, action: Callable[[], Outcome], shown: Shown) -> Outcome:
+    """Tell of stages and tasks while something runs, and end it by Ctrl-C."""
+    context = spark.sparkContext
+    tracker = context.statusTracker()
+    with ThreadPoolExecutor(1) as pool, _ctrl_c() as stop:
+        running = pool.submit(action)
+        while not wait([running], 0.4).done:
+            if stop.is_set():
+                context.cancelAllJobs()
+                continue
             infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            there = [info for info in infos if info is not None]
-            if there and not over.is_set():
+            if there := [info for info in infos if info is not None]:
                 tasks, done = sum(info.numTasks for info in there), sum(info.numCompletedTasks for info in there)
                 names = ", ".join(str(info.stageId) for info in there)
                 shown.at(doing=f"Spark's stage {names}: {done:,} of {tasks:,} tasks", done=done / max(tasks, 1))
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join(5)
+        if stop.is_set():
+            raise KeyboardInterrupt
         shown.at(doing=None)
+        return running.result()
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[threading.Event]:
+    """Ctrl-C as something to look at: in the midst of a call to the JVM it would tear the call apart."""
+    pressed = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: pressed.set())
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # --- a stream -------------------------------------------------------------------------------------------------------
@@ -249,12 +266,14 @@ def stream(spark: SparkSession, events: DataFrame, asked: Asked, time: str, sink
     query = writer.start() if sink.follow else writer.trigger(availableNow=True).start()
     found, known = Outcome(0, 0), set[int]()
     try:
-        while not query.awaitTermination(0.5):
-            _count(query.recentProgress, known, found, shown)
-    except KeyboardInterrupt:
-        shown.say("stopping the stream…")
-        query.stop()
-        raise
+        with _ctrl_c() as stop:
+            while query.isActive and not stop.wait(0.5):
+                _count(query.recentProgress, known, found, shown)
+            if stop.is_set():
+                shown.say("stopping the stream")
+                query.stop()
+                raise KeyboardInterrupt
+        query.awaitTermination()  # which raises what has ended it
     finally:
         _count(query.recentProgress, known, found, shown)
         found.shuffled = _shuffled(spark)
