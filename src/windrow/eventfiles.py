@@ -164,9 +164,9 @@ def columns_of(paths: Sequence[str], form: str) -> dict[str, pl.DataType]:
 def _head(path: str, form: str) -> pl.DataFrame:
     """The first rows, with types that hold them all."""
     if form == "csv":
-        return pl.read_csv(
-            path, try_parse_dates=True, n_rows=TELLING, infer_schema_length=TELLING, raise_if_empty=False
-        )
+        few = {"n_rows": TELLING, "infer_schema_length": TELLING, "raise_if_empty": False}
+        # rows behind the first are parsed too, by the way; those that do not fit are none of theirs
+        return pl.read_csv(path, try_parse_dates=True, ignore_errors=True, **few)  # type: ignore[arg-type]
     if not os.path.getsize(path):
         return pl.DataFrame()
     head = pl.scan_ndjson(path, infer_schema_length=TELLING).head(TELLING).collect()

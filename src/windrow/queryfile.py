@@ -24,6 +24,7 @@ from typing import Any
 import yaml
 
 from windrow.query import Query, QueryError
+from windrow.sql import sql
 from windrow.windows import duration
 
 OPTIONS = ("time", "lateness", "updates", "order_by", "bad_events")
@@ -54,15 +55,10 @@ def read(path: Path) -> QueryFile:
 
 def of_sql(text: str, name: str) -> QueryFile:
     """The queries of an SQL text; `name` is what errors call it."""
-    from windrow.sql import sql
-
     try:
-        queries = tuple(sql(text))
+        return QueryFile(tuple(sql(text)))
     except ValueError as error:
         raise QueryError(f"{name}: {error}") from error
-    if not queries:
-        raise QueryError(f"{name} has no queries; write SELECT … FROM events GROUP BY window(ts, '1 minute')")
-    return QueryFile(queries)
 
 
 def of_yaml(text: str, name: str) -> QueryFile:

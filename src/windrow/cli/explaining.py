@@ -65,7 +65,7 @@ _LABEL = re.compile(r"^  \w+ {2,}")
 
 
 def _print(text: str) -> None:
-    console = Output(highlight=False, soft_wrap=True)
+    console = Output(soft_wrap=True)
     for line in text.splitlines():
         shown = Text(line)
         if label := _LABEL.match(line):
@@ -78,7 +78,7 @@ def _print(text: str) -> None:
 def functions() -> None:
     """Print windows and aggregates."""
     known = {name: one.make for name, one in FUNCTIONS.items() if one.monoid is None}
-    console = Output(highlight=False)
+    console = Output()
     for title, makers in (("windows", MAKERS), ("aggregates", known)):
         table = Table(title=Text(title), title_justify="left", box=box.SIMPLE, show_header=False)
         for name, make in makers.items():

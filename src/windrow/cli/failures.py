@@ -31,6 +31,10 @@ class Refused(Exception):
     """Wrong usage: what, and what to do about it."""
 
 
+class Failed(Exception):
+    """Nothing is wrong with what was asked, and yet it cannot be done here."""
+
+
 class Interrupted(Exception):
     """Ctrl-C, and what it means for the work that was done."""
 
@@ -76,6 +80,8 @@ def told(error: BaseException) -> tuple[int, str]:
         return REFUSED, _usage(error)
     if isinstance(error, Refused | QueryError | InputError | OverflowError):
         return REFUSED, str(error)
+    if isinstance(error, Failed):
+        return FAILED, str(error)
     module = type(error).__module__
     if module.startswith(("pyspark.", "py4j.")):
         return spark(str(error))

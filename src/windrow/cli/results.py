@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from rich import box
@@ -136,7 +137,19 @@ def in_order(frame: pl.DataFrame, queries: Sequence[Query]) -> pl.DataFrame:
 
 
 class Output(Console):
-    """Standard output as rich prints to it."""
+    """Standard output as rich prints to it, wide and without blanks at the ends of lines where it is no terminal."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, **options)
+        if not self.is_terminal and "COLUMNS" not in os.environ:
+            self.width = 200
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        if self.is_terminal:
+            return super().print(*objects, **options)
+        with self.capture() as printed:
+            super().print(*objects, **options)
+        self.file.writelines(f"{line.rstrip()}\n" for line in printed.get().splitlines())
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError  # the same as everywhere: it is the end, and no error
@@ -161,9 +174,7 @@ def _head(frame: pl.DataFrame, rows: int | None) -> pl.DataFrame:
 
 def tables(frame: pl.DataFrame, queries: Iterable[Query], rows: int) -> None:
     """A table for each query, with its first rows."""
-    console = Output(highlight=False)
-    if not console.is_terminal:
-        console.width = 200
+    console = Output()
     for query in queries:
         own = results_of(frame, query)
         marks = [

@@ -28,7 +28,7 @@ from pyspark.sql import types as t
 
 from windrow.binding import quoted
 from windrow.cli.asked import Asked
-from windrow.cli.failures import Refused
+from windrow.cli.failures import Failed, Refused
 from windrow.cli.progress import Shown
 from windrow.eventfiles import EventFiles, form_of, read
 from windrow.query import QueryError
@@ -61,7 +61,7 @@ def started(master: str, debug: bool) -> Iterator[SparkSession]:
         except PySparkException as error:
             if "JAVA" not in str(error.getCondition()):
                 raise
-            raise Refused("Spark needs Java 17 or newer: install it, set JAVA_HOME, or say --engine local") from error
+            raise Failed("Spark needs Java 17 or newer: install it, set JAVA_HOME, or say --engine local") from error
         finally:
             os.dup2(kept, 2)
             os.close(kept)
