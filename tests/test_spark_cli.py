@@ -138,8 +138,16 @@ def test_a_row_that_does_not_fit_is_one_sentence(windrow: Windrow) -> None:
     text = frame.write_csv() + "2024-05-02T23:00:00Z,a,many\n"
     Path("e.csv").write_text(text)
     done = windrow("--events", "e.csv")
-    assert (done.code, done.out) == (1, ""), done.err
+    assert (done.code, done.out) == (2, "")
+    path = Path("e.csv").absolute()
+    assert done.err.splitlines()[-1].startswith(f"windrow: file '{path}' cannot be read: could not parse `many` as")
+    assert "Traceback" not in done.err
+    Path("in").mkdir()
+    Path("e.csv").rename("in/e.csv")
+    done = windrow("--events", "in", "--stream")  # which Spark reads itself
+    assert done.code == 1
     assert done.err.splitlines()[-1].startswith("windrow: Spark: ")
+    assert "many" in done.err.splitlines()[-1]
     assert "Traceback" not in done.err
 
 

@@ -42,7 +42,7 @@ def explained(
     files = Where(events, events_format, types_of(types) if types else {}).files
     if files is None:
         raise Refused(f"explain looks at files of this machine, not at {events!r}; leave --events out")
-    measure = checked(asked, files.columns)
+    measure, _ = checked(asked, files.columns)
     _print(_planned(asked, measure, files))
     if chosen == "spark":
         from windrow.spark.batch import describe

@@ -24,6 +24,7 @@ _OURS = re.compile(
     re.MULTILINE,
 )
 _NO_MODULE = re.compile(r"^.*which cannot import windrow: install windrow there.*$", re.MULTILINE)
+_CAUSE = re.compile(r"^(?:Caused by: |: )(?:[\w$]+\.)*([\w$]+(?:Exception|Error)): (.+)", re.MULTILINE)
 _CLASS = re.compile(r"\[[A-Z][A-Z0-9_.]+\] ")
 
 
@@ -84,7 +85,7 @@ def told(error: BaseException) -> tuple[int, str]:
         return FAILED, str(error)
     module = type(error).__module__
     if module.startswith(("pyspark.", "py4j.")):
-        return spark(str(error))
+        return spark(f"{error}\n{getattr(error, '_stackTrace', None) or ''}")
     if isinstance(error, ValueError | TypeError) and _from_windrow(error):
         return REFUSED, str(error)
     if isinstance(error, OSError) and error.strerror:
@@ -123,7 +124,12 @@ def spark(text: str) -> tuple[int, str]:
         return FAILED, found[0].strip().split(": ", 1)[-1]
     if ours := [one[1] or one[2] for one in _OURS.finditer(text)]:
         return REFUSED, ours[-1].strip()
-    causes = re.findall(r"Caused by: [\w.$]+(?:Exception|Error): (.+)", text)
-    candidates = [*(cause for cause in causes if _CLASS.search(cause)), *text.splitlines()]
-    line = next((one for one in candidates if one.strip() and not one.startswith("\t")), text)
-    return FAILED, f"Spark: {_CLASS.sub('', line).split(' SQLSTATE')[0].strip().rstrip('.')}; --debug shows all of it"
+    causes = _CAUSE.findall(text)
+    if causes:  # the last one is the first that happened
+        kind, line = causes[-1]
+        line = line if _CLASS.match(line) else f"{kind}: {line}"
+    else:
+        line = next((one for one in text.splitlines() if one.strip()), "it failed")
+    line = _CLASS.sub("", line).split(" SQLSTATE")[0].strip().rstrip(".")
+    where = re.search(r"while reading file (?:file://)?(\S+?)\.?\s", text)
+    return FAILED, f"Spark: {f'file {where[1]!r}: ' if where and where[1] not in line else ''}{line}; --debug shows all"

@@ -56,11 +56,10 @@ class Where:
         return EventFiles.of(self.events.removeprefix("file://"), self.events_format, self.types)
 
 
-def checked(asked: Asked, columns: Mapping[str, pl.DataType]) -> str:
-    """The time column, if the queries fit the columns; whatever does not is refused before any work is done."""
+def checked(asked: Asked, columns: Mapping[str, pl.DataType]) -> tuple[str, list[str]]:
+    """The time column, and all that are needed; queries that do not fit them are refused before any work is done."""
     time = asked.measure(columns)
-    Table(asked.queries, time, **asked.options).binding(columns)
-    return time
+    return time, list(Table(asked.queries, time, **asked.options).binding(columns).needed)
 
 
 def run_local(asked: Asked, where: Where, shown: Shown) -> None:
@@ -71,7 +70,7 @@ def run_local(asked: Asked, where: Where, shown: Shown) -> None:
     files = where.files
     if files is None:
         raise Refused(f"--engine local reads files of this machine, not {where.events!r}; take --engine spark")
-    time = checked(asked, files.columns)
+    time, _ = checked(asked, files.columns)
     kept: list[pl.DataFrame] = []
     with ExitStack() as stack:
         folder = None
@@ -96,7 +95,7 @@ def run_spark(asked: Asked, where: Where, master: str, shown: Shown, debug: bool
     if where.out is not None:
         check_out(where.out, where.overwrite)
     files = where.files
-    time = checked(asked, files.columns) if files is not None else None
+    time, needed = checked(asked, files.columns) if files is not None else (None, None)
 
     from windrow.cli import spark as on_spark
 
@@ -106,11 +105,11 @@ def run_spark(asked: Asked, where: Where, master: str, shown: Shown, debug: bool
         shown.say(f"starting Spark on {master}")
         session = stack.enter_context(on_spark.started(master, debug))
         stack.enter_context(shown)
-        events = source.batch(session)
+        events = source.batch(session, needed)
         if time is None:
             from windrow.spark.types import polars_columns
 
-            time = checked(asked, polars_columns(events.schema))
+            time, _ = checked(asked, polars_columns(events.schema))
         found = on_spark.run(session, events, asked, time, folder, where.written, shown)
         found.events = files.count() if files is not None else events.count()
         shown.at(events=found.events, results=found.results)
@@ -128,7 +127,7 @@ def run_stream(
     """A stream of files on Spark."""
     where.check()
     files = where.files
-    time = checked(asked, files.columns) if files is not None else None
+    time = checked(asked, files.columns)[0] if files is not None else None
     checkpoint = where.checkpoint or (where.out / "_checkpoint" if where.out else None)
     if where.out is not None:
         _check_stream(where.out, checkpoint, where.overwrite)
@@ -149,7 +148,7 @@ def run_stream(
         if time is None:
             from windrow.spark.types import polars_columns
 
-            time = checked(asked, polars_columns(events.schema))
+            time, _ = checked(asked, polars_columns(events.schema))
         sink = on_spark.Sink(
             where.written,
             where.out,

@@ -1,7 +1,7 @@
 """A run on Spark: a batch of files, or files that come as a stream.
 
-Spark's own reader reads Parquet, CSV and JSON, with the types that `eventfiles` finds where files do not say them, so
-that both engines see the same events; Arrow files are read by workers. What Spark logs goes to a file, and is thrown
+Spark's own reader reads Parquet, and all files of a stream. The other files of a batch are read by workers, as they are
+read in this process, so that both engines see the same events. What Spark logs goes to a file, and is thrown
 away with it when all went well.
 """
 
@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,11 +26,11 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from windrow.binding import quoted
+from windrow.binding import InputError, quoted
 from windrow.cli.asked import Asked
 from windrow.cli.failures import Failed, Refused
 from windrow.cli.progress import Shown
-from windrow.eventfiles import EventFiles, form_of, read
+from windrow.eventfiles import EventFiles, form_of
 from windrow.query import QueryError
 from windrow.spark import session
 from windrow.spark.shipping import mapped
@@ -85,63 +85,93 @@ class Source:
     path: str
     files: EventFiles | None
     form: str
-    schema: t.StructType | None = None
 
     @staticmethod
     def of(path: str, files: EventFiles | None, form: str | None) -> Source:
         if files is None:
-            known = form or form_of(path.rstrip("/*")) or "parquet"
-            return Source(path, None, known)
-        schema = struct(files.columns) if files.form != "parquet" else None
-        return Source(path, files, files.form, schema)
+            return Source(path, None, form or form_of(path.rstrip("/*")) or "parquet")
+        return Source(path, files, files.form)
 
-    def batch(self, spark: SparkSession) -> DataFrame:
-        if self.form == "arrow":
-            return self._arrow(spark)
+    @property
+    def _by_spark(self) -> bool:
+        """Whether Spark's own reader reads a batch; nanoseconds it does not know."""
+        if self.files is None:
+            return True
+        nanoseconds = any(
+            isinstance(dtype, pl.Datetime) and dtype.time_unit == "ns" for dtype in self._columns.values()
+        )
+        return self.form == "parquet" and not nanoseconds
+
+    @property
+    def _columns(self) -> Mapping[str, pl.DataType]:
+        assert self.files is not None
+        return self.files.columns
+
+    def batch(self, spark: SparkSession, needed: Sequence[str] | None = None) -> DataFrame:
+        if not self._by_spark:
+            return self._by_workers(spark, needed)
         reader = _reading(spark.read, self.form)
-        if self.schema is not None:
-            reader = reader.schema(self.schema)
-        elif self.form == "csv":
+        if self.form == "csv":
             reader = reader.option("inferSchema", True)
-        paths = [os.path.abspath(path) for path in self.files.paths] if self.files else [self.path]
-        return reader.load(paths)  # type: ignore[no-any-return]
+        return reader.load([os.path.abspath(path) for path in self.files.paths] if self.files else [self.path])  # type: ignore[no-any-return]
 
     def stream(self, spark: SparkSession, most: int | None) -> DataFrame:
         """The files that are there, and those that come."""
         if self.form == "arrow":
             raise Refused("Spark does not read Arrow files as a stream; write Parquet, or leave --stream out")
         if self.files is not None and self.files.paths == [self.path]:
-            raise Refused(f"--stream reads a directory or a pattern, to which files come, and {self.path!r} is a file")
-        reader = _reading(spark.readStream, self.form).schema(self.batch(spark).schema)
+            raise Refused(f"a stream reads a directory or a pattern, to which files come, and {self.path!r} is a file")
+        schema = struct(_known(self._columns)) if self.form != "parquet" and self.files else self.batch(spark).schema
+        reader = _reading(spark.readStream, self.form).schema(schema)
         if most is not None:
             reader = reader.option("maxFilesPerTrigger", most)
         if os.path.isdir(self.path):
             reader = reader.option("recursiveFileLookup", True)
         return reader.load(self.path if self.files is None else os.path.abspath(self.path))  # type: ignore[no-any-return]
 
-    def _arrow(self, spark: SparkSession) -> DataFrame:
+    def _by_workers(self, spark: SparkSession, needed: Sequence[str] | None) -> DataFrame:
+        """Files that Python reads where Spark's tasks run, each of them one task."""
         assert self.files is not None
-        assert self.schema is not None
-        columns, schema = dict(self.files.columns), self.schema
-        paths = [(os.path.abspath(path),) for path in self.files.paths]
+        files = self.files
+        wanted = {name: dtype for name, dtype in files.columns.items() if needed is None or name in needed}
+        types = _known(wanted)
+        schema = struct(types)
 
         def events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for path in batch.column(0).to_pylist():
-                    for frame in read(path, "arrow", columns):
-                        yield from to_arrow(frame, arrow_schema(schema))
+                    for frame in files.frames(path, wanted):
+                        yield from to_arrow(_complete(frame, path, types), arrow_schema(schema))
 
+        paths = [(os.path.abspath(path),) for path in files.paths]
         listed = spark.createDataFrame(paths, "path STRING").repartition(min(len(paths), 1000))
         return mapped(listed, events, schema)
 
 
+def _known(columns: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+    """Types that Spark has: times in microseconds, categories as text."""
+    found = dict(columns)
+    for name, dtype in columns.items():
+        if isinstance(dtype, pl.Datetime):
+            found[name] = pl.Datetime("us", dtype.time_zone)
+        elif isinstance(dtype, pl.Categorical | pl.Enum):
+            found[name] = pl.String()
+    return found
+
+
+def _complete(frame: pl.DataFrame, path: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    if lacking := [name for name in types if name not in frame.columns]:
+        raise InputError(f"file {path!r}: column {lacking[0]!r} is missing")
+    return frame.cast(pl.Schema(types))
+
+
 def _reading(reader: Any, form: str) -> Any:
-    """What does not fit the types is an error, as it is in this process."""
+    """Spark's reader, told to read CSV as everybody else does, and that what does not fit the types is an error."""
     found = reader.format(form)
     if form in ("csv", "json"):
         found = found.option("mode", "FAILFAST")
     if form == "csv":
-        found = found.option("header", True).option("enforceSchema", False)
+        found = found.option("header", True).option("enforceSchema", False).option("escape", '"')
     return found
 
 
