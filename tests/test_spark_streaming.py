@@ -35,7 +35,7 @@ def many_queries(draw: st.DrawFn) -> tuple[wr.Query, ...]:
     """One query with each kind of window, in one list."""
     asked = [draw(queries(f"{NAMES[n % 3]}{n}", kinds=[kind])) for n, kind in enumerate(KINDS)]
     return tuple(
-        wr.Query(one.name, one.window, one.aggregates, by=one.by, where=one.where) for one in asked
+        wr.Query(one.name, one.window, one.aggregates, by=one.by, where=one.where, having=one.having) for one in asked
     )  # without distinct_on, which a stream on Spark refuses
 
 

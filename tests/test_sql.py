@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import pickle
+import random
+import re
 from datetime import UTC, datetime, timedelta
 
 import duckdb
@@ -207,6 +209,9 @@ def test_having_knows_aliases_and_aggregates_that_are_not_selected() -> None:
     text = f"SELECT sum(a) / sum(b) AS share, avg(x) AS v {rest} share > 0.5 AND v < 3 AND max(v) > 1 OR min(y) IS NULL"
     expected = "(sum(a) / sum(b)) > 0.5 AND mean(x) < 3 AND max(v) > 1 OR min(y) IS NULL"
     assert one(text).having == wr.formula(expected)
+    assert one(f"SELECT avg(x) AS v {rest} coalesce(v, 0) > 1").having == wr.formula("coalesce(mean(x), 0) > 1")
+    same_name = f"SELECT max(v) AS v {rest} max(v) FILTER (WHERE v > 1) < v"
+    assert one(same_name).having == wr.formula("max(v) FILTER (WHERE v > 1) < max(v)")
     assert one(f"SELECT count(*) {rest} bool_or(b)").having == wr.formula("max(b AND TRUE)")
 
 
@@ -246,6 +251,8 @@ REFUSED = {  # ^ marks the place
     "SELECT ^DISTINCT count(*) FROM events GROUP BY window(ts, '1 m')": "leave it out",
     "SELECT ^* FROM events GROUP BY window(ts, '1 m')": "name keys and aggregates",
     "SELECT count(*), ^e.* FROM events e GROUP BY window(ts, '1 m')": "name keys and aggregates",
+    "SELECT count(^e.*) FROM events e GROUP BY window(ts, '1 m')": "e.* is not read",
+    "SELECT max('äöü') || max(^nope(x)) FROM a GROUP BY window(ts, '1 m')": "no function nope",
     "SELECT count(*) FROM a ^JOIN b ON a.x = b.x GROUP BY window(ts, '1 m')": "view first",
     "SELECT count(*) FROM a\n  ^LEFT JOIN b USING (x) GROUP BY window(ts, '1 m')": "LEFT is not read",
     "SELECT count(*) FROM a^, b GROUP BY window(ts, '1 m')": "several tables",
@@ -435,3 +442,34 @@ def test_extensions_answer_as_their_windows(events: pl.DataFrame) -> None:
         assert isinstance(query.window, Window)
         expected = wr.Query("q1", window, wr.count().alias("n"), by="car")
         assert wr.windows(events, query, "ts").equals(wr.windows(events, expected, "ts"))
+
+
+def test_whatever_is_written_is_read_or_refused_with_a_place_in_the_text(seed: int) -> None:
+    draw = random.Random(seed)
+    whole = [*TEXT.split(";"), *(f"SELECT {item} {ANY}" for item in COLUMNS)]
+    whole += [f"SELECT car, count(*) n FROM events e GROUP BY {window}, car HAVING n > 1" for window in WINDOWS]
+    parted = [re.findall(r"--[^\n]*\n|'[^']*'|\w+|\S", text) for text in whole]
+    every = [word for words in parted for word in words]
+    read = 0
+    for number in range(1500):
+        words = list(parted[number % len(parted)])
+        for _ in range(draw.randint(1, 2)):
+            at = draw.randrange(len(words))
+            words[at : at + draw.randint(0, 2)] = draw.choices(every, k=draw.randint(0, 1))
+        text = " ".join(words)
+        found = refusal_of(text)
+        read += found is None
+        if found:
+            lines = text.split("\n")
+            assert 1 <= found.line <= len(lines), text
+            assert 1 <= found.column <= len(lines[found.line - 1]) + 1, text
+    assert 100 < read < 1000
+
+
+def refusal_of(text: str) -> wr.SqlError | None:
+    """How a text is refused, None if it is read; whatever else it raises is raised."""
+    try:
+        wr.sql(text)
+    except wr.SqlError as error:
+        return error
+    return None

@@ -289,10 +289,10 @@ class Assembler:
             [signature.held_by(several[0]) for several in batches]
             for signature, batches in zip(self._signatures, self._batches, strict=True)
         ]
-        self._users: dict[Held, list[int]] = {}
+        self._users: dict[Held, dict[Expression | None, list[int]]] = {}
         for place, asked in enumerate(self._signatures):
             for one in asked.held:
-                self._users.setdefault(one, []).append(place)
+                self._users.setdefault(one, {}).setdefault(asked.where, []).append(place)
 
     def due(self, rows: Rows, after: int, upto: int) -> Windows:
         """The windows with a row in them that end after one time and at or before another."""
@@ -389,11 +389,8 @@ class Assembler:
     ) -> Combined:
         """An operator's states for some windows, combined once for all windows whose queries need it."""
         if one not in combined:
-            users: dict[Expression | None, list[int]] = {}
-            for place in self._users[one]:
-                users.setdefault(self._signatures[place].where, []).append(place)
             wanted = np.zeros(len(windows.lo), np.bool_)
-            for where, places in users.items():
+            for where, places in self._users[one].items():
                 timelines = np.logical_or.reduce([self._wanted[place] for place in places])
                 wanted |= full[where] if timelines.all() else full[where] & timelines[windows.timeline]
             at = None

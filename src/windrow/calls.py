@@ -39,12 +39,20 @@ class Call:
     def refuse(self, reason: str) -> NoReturn:
         self.piece.refuse(f"{self.name}: {reason}")
 
-    def values(self, least: int, most: int) -> list[str]:
-        """The arguments as expressions, if they are so many."""
+    def expects(self, least: int, most: int) -> None:
+        """Refuse more arguments, or fewer."""
         if not least <= len(self.arguments) <= most:
             wanted = f"{least}" if least == most else f"{least} to {most}"
             self.refuse(f"takes {wanted} argument{'' if most == 1 else 's'}, not {len(self.arguments)}")
-        return [one.expression().text for one in self.arguments]
+
+    def value(self, place: int) -> str:
+        """An argument as an expression."""
+        return self.arguments[place].expression().text
+
+    def values(self, least: int, most: int) -> list[str]:
+        """The arguments as expressions, if they are so many."""
+        self.expects(least, most)
+        return [self.value(place) for place in range(len(self.arguments))]
 
     def number(self, place: int) -> float:
         """An argument that is a number."""
@@ -111,9 +119,9 @@ spark("collect_list", "array_agg")(_of_one("collect"))
 def _of_order(given: Call) -> Aggregate:
     """Spark respects nulls unless it is told not to."""
     given.used.add("nulls")
-    ignores = given.nulls == "IGNORE" or given.flag(1)
-    value, *_ = given.values(1, 2)
-    return call("last" if given.name.startswith("last") else "first", value, *([] if ignores else ["nulls=true"]))
+    given.expects(1, 2)
+    skips = [] if given.nulls == "IGNORE" or given.flag(1) else ["nulls=true"]
+    return call("last" if given.name.startswith("last") else "first", given.value(0), *skips)
 
 
 spark("first", "first_value", "any_value", "last", "last_value")(_of_order)
@@ -146,15 +154,15 @@ def _mode(given: Call) -> Aggregate:
     """Of several modes Spark takes any, or with TRUE the smallest, which ours is in any case."""
     if given.ordered:
         return call("mode", _within_group(given, 0))
+    given.expects(1, 2)
     given.flag(1)
-    value, *_ = given.values(1, 2)
-    return call("mode", value)
+    return call("mode", given.value(0))
 
 
 @spark("percentile")
 def _percentile(given: Call) -> Aggregate:
-    value, _ = given.values(2, 2) if len(given.arguments) != 2 else (given.arguments[0].expression().text, "")
-    return call("quantile", value, f"{given.number(1)}")
+    given.expects(2, 2)
+    return call("quantile", given.value(0), f"{given.number(1)}")
 
 
 @spark("percentile_cont")
@@ -178,25 +186,24 @@ def _within_group(given: Call, arguments: int) -> str:
 @spark("approx_percentile", "percentile_approx")
 def _approx_percentile(given: Call) -> Aggregate:
     """Spark's accuracy n allows a rank to be wrong by 1/n: that is a KLL sketch with this k, in 99 of 100 cases."""
-    if not 2 <= len(given.arguments) <= 3:
-        given.values(2, 3)
+    given.expects(2, 3)
     accuracy = given.number(2) if len(given.arguments) == 3 else 10_000
     k = math.ceil((2.296 * accuracy) ** (1 / 0.9723)) if accuracy > 0 else 0
     if not 8 <= k <= 65_535:
         given.arguments[-1].refuse(f"{given.name}: the accuracy must be between 4 and 20,000, not {accuracy:g}")
-    return call("approx_quantile", given.arguments[0].expression().text, f"{given.number(1)}", f"k={k}")
+    return call("approx_quantile", given.value(0), f"{given.number(1)}", f"k={k}")
 
 
 @spark("approx_count_distinct")
 def _approx_count_distinct(given: Call) -> Aggregate:
     """The second argument is the greatest relative standard deviation; that of HLL is 1.04 / 2^(lg_k / 2)."""
-    value = given.arguments[0].expression().text if given.arguments else given.values(1, 2)[0]
+    given.expects(1, 2)
     if len(given.arguments) < 2:
-        return call("approx_distinct", value)
+        return call("approx_distinct", given.value(0))
     deviation = given.number(1)
     if not 0.0008 <= deviation <= 1:
         given.arguments[1].refuse(f"{given.name}: the deviation must be between 0.0008 and 1, not {deviation:g}")
-    return call("approx_distinct", value, f"lg_k={max(4, math.ceil(2 * math.log2(1.04 / deviation)))}")
+    return call("approx_distinct", given.value(0), f"lg_k={max(4, math.ceil(2 * math.log2(1.04 / deviation)))}")
 
 
 _MONOID = "write a Monoid for it (docs/own.md)"
@@ -221,15 +228,9 @@ def formula(piece: Piece, what: str) -> Aggregate:
     place = 0
     while place < len(piece):
         token = piece[place]
-        name = token.name.lower()
-        if not piece.is_call(place):
-            rest.append(token)
-            without.append(token)
-            place += 1
-            continue
-        if name in REFUSED:
-            piece.refuse(f"{name} is not known here; {REFUSED[name]}", place)
-        if name not in SPARK and name not in FUNCTIONS and name not in SYNONYMS:
+        if piece.is_call(place) and (reason := REFUSED.get(token.name.lower())):
+            piece.refuse(f"{token.name} is not known here; {reason}", place)
+        if not is_aggregate(piece, place):
             rest.append(token)
             without.append(token)
             place += 1
@@ -249,6 +250,12 @@ def formula(piece: Piece, what: str) -> Aggregate:
     if len(rest) == 1:
         return parts[0]
     return Aggregate("formula", (piece.put(tuple(rest)).expression(what, piece.text),), (), tuple(parts))
+
+
+def is_aggregate(piece: Piece, place: int) -> bool:
+    """Whether a call of an aggregate stands at a place."""
+    name = piece[place].name.lower()
+    return piece.is_call(place) and (name in SPARK or name in FUNCTIONS or name in SYNONYMS)
 
 
 def _instead(column: str, what: str) -> str:

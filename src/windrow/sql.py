@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from sqlglot import TokenType
 
 from windrow.aggregates import Aggregate
-from windrow.calls import formula
+from windrow.calls import formula, is_aggregate
 from windrow.expressions import Expression
 from windrow.ordered import counting, frames, latest, punctuated
 from windrow.query import Query, QueryError
@@ -178,6 +178,8 @@ def _unqualified(clause: Piece, tables: set[str]) -> Piece:
     while place < len(clause):
         token = clause[place]
         if clause.word(place + 1) == "." and token.name.lower() in tables and place + 2 < len(clause):
+            if not clause[place + 2].is_name:
+                clause.refuse(f"{token.text}.{clause[place + 2].text} is not read: name keys and aggregates", place)
             token, place = replace(clause[place + 2], spaced=token.spaced, start=token.start), place + 2
         tokens.append(token)
         place += 1
@@ -232,7 +234,7 @@ def _check_dots(clause: Piece) -> None:
 def _having(clause: Piece, columns: Mapping[str, tuple[Aggregate, Piece]]) -> Aggregate:
     """The predicate, with what aliases stand for."""
     tokens: list[Token] = []
-    depth, inside = 0, 0  # a name within an aggregate is a column of the events
+    depth, inside = 0, 0  # a name within an aggregate, or in its FILTER, is a column of the events
     for place, token in enumerate(clause.tokens):
         if token.name in columns and token.is_name and not clause.is_call(place) and not inside:
             made, shown = columns[token.name]
@@ -245,7 +247,8 @@ def _having(clause: Piece, columns: Mapping[str, tuple[Aggregate, Piece]]) -> Ag
         tokens.append(token)
         if token.kind == TokenType.L_PAREN:
             depth += 1
-            if place and clause.is_call(place - 1) and not inside:
+            over_events = place and (is_aggregate(clause, place - 1) or clause.word(place - 1) in _BEHIND_CALLS)
+            if over_events and not inside:
                 inside = depth
         elif token.kind == TokenType.R_PAREN:
             inside = 0 if inside == depth else inside
@@ -257,6 +260,7 @@ def _having(clause: Piece, columns: Mapping[str, tuple[Aggregate, Piece]]) -> Ag
 
 
 _ONE = tokenize("p0").expression()
+_BEHIND_CALLS = ("FILTER", "GROUP", "WITHIN GROUP")
 
 
 def _alias(item: Piece) -> tuple[Piece, Token | None]:
@@ -281,7 +285,7 @@ _BOUNDS = {"START": "window_start", "END": "window_end"}
 
 def _is_there(shown: Piece, alias: Token | None, grouping: Grouping) -> bool:
     """Whether an item is a key or the window, which every result has under its own name."""
-    if shown.word(0) == "*" or (len(shown) > 1 and shown.word(len(shown) - 2) + shown.word(len(shown) - 1) == ".*"):
+    if shown.word(0) == "*":
         shown.refuse("* is not read: name keys and aggregates")
     own = ""
     if len(shown) == 1 and shown[0].is_name:
