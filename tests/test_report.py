@@ -7,6 +7,7 @@ import fcntl
 import itertools
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import browser
 import windrow as wr
@@ -358,6 +361,13 @@ def test_no_results_are_said(tmp_path: Path) -> None:
     assert "No window had a result." in page.texts("li")
 
 
+@pytest.mark.parametrize("name", ["part-0.csv", "part-0.json", "_SUCCESS"])
+def test_a_run_that_found_nothing_may_have_written_nothing(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    Run((wr.Query("q", wr.tumbling(5), "count()"),), time="t").write(tmp_path)
+    assert Page(write(tmp_path)).texts("p", "empty") == ["There are no results."]
+
+
 def test_one_window_and_one_number_are_enough(tmp_path: Path) -> None:
     for number in (0.0, -3.0, 1e300, 1e-300, 5.0):
         rows = [{"window_start": 5, "window_end": 5, "revision": 0, "x": number}]
@@ -375,6 +385,32 @@ def test_extremes_of_time_are_drawn_as_numbers(tmp_path: Path) -> None:
     assert bounds == [-(2**61), 2**60]
 
 
+def test_counting_windows_at_one_time_are_drawn_over_their_positions(tmp_path: Path) -> None:
+    query = wr.Query("q", wr.counting(2), ["sum(v)"])
+    results = wr.windows(pl.DataFrame({"t": [5] * 6, "v": [1, 2, 3, 4, 5, 6]}), [query], time="t")
+    (chart,) = report(tmp_path, [query], results).charts
+    assert (chart["traces"][0]["s"], chart["traces"][0]["e"]) == ([0, 1, 2], [1, 2, 3])
+    assert (chart["low"], chart["unit"], chart["temporal"]) == ("0", "2", False)
+
+
+def test_columns_may_be_called_anything(tmp_path: Path) -> None:
+    start = np.arange(0, 10_000, 10)
+    for name in ("start", "end", "first", "merged", "_key", "label", "value", "len"):
+        rows = pl.DataFrame({"_start": start % 2, "window_start": start, "window_end": start + 5, name: start})
+        results = rows.select(pl.lit("q").alias("query"), pl.all())
+        for window in (wr.session(3), wr.tumbling(5)):
+            page = report(tmp_path, [wr.Query("q", window, [wr.max("v").alias(name)], by="_start")], results)
+            assert {one for chart in page.charts for one in chart["traces"][0]["v"]} == {name}
+
+
+def test_times_of_any_zone_are_shown_in_utc(tmp_path: Path) -> None:
+    start = pl.Series([datetime(2026, 6, 1, 8)], dtype=pl.Datetime("ns")).dt.replace_time_zone("America/New_York")
+    rows = pl.DataFrame({"query": ["q"], "window_start": start, "window_end": start, "revision": [0], "count()": [1]})
+    page = report(tmp_path, [wr.Query("q", wr.tumbling("1 day"), "count()")], rows)
+    assert "2026-06-01 12:00:00" in page.texts("td")
+    assert int(page.charts[0]["low"]) == 1_780_315_200_000_000
+
+
 # --- ticks --------------------------------------------------------------------------------------------------
 
 
@@ -388,6 +424,14 @@ def test_ticks_are_round_and_lie_on_the_axis() -> None:
         assert 2 <= len(scale.ticks) <= 8
         assert len({tick.label for tick in scale.ticks}) == len(scale.ticks)
         assert all(scale.low - 1e-9 <= tick.at <= scale.high for tick in scale.ticks)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.floats(allow_nan=False, allow_infinity=False))
+def test_any_two_numbers_have_a_scale(one: float, other: float) -> None:
+    scale = scales.values(min(one, other), max(one, other))
+    assert scale.low < scale.high < float("inf")
+    assert 1 <= len(scale.ticks) <= 9
+    assert all(np.isfinite(tick.at) and tick.label for tick in scale.ticks)
 
 
 def test_times_never_lie_on_each_other() -> None:
@@ -478,6 +522,17 @@ def test_a_file_alone_is_enough(tmp_path: Path, results: pl.DataFrame, kind: str
     assert forms["trip"] == forms["stops"] == "bars"
 
 
+@pytest.mark.parametrize(
+    "text", ["2026-06-01T08:00:00.000Z", "2026-06-01 08:00:00", "2026-06-01T10:00:00.000+02:00", "2026-06-01T08:00:00"]
+)
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_times_as_text_are_read(tmp_path: Path, kind: str, text: str) -> None:
+    row = {"query": "q", "k": "01", "window_start": text, "window_end": text, "revision": 0, "count()": 1}
+    path = tmp_path / f"part-0.{kind}"
+    path.write_text(f"{','.join(row)}\n{','.join(map(str, row.values()))}\n" if kind == "csv" else json.dumps(row))
+    assert int(Page(write(tmp_path)).charts[0]["low"]) == int(START.timestamp() * 1e6)
+
+
 def test_only_what_a_stream_committed_is_read(tmp_path: Path) -> None:
     row = {"window_start": 0, "window_end": 1, "revision": 0, "count()": 1}
     for name in ("part-a.parquet", "part-b.parquet", "_temporary.parquet"):
@@ -518,6 +573,34 @@ def test_what_is_wrong_is_said(tmp_path: Path, name: str, content: str, complain
 def test_charts_of_nothing_are_none(results: pl.DataFrame) -> None:
     answer = answers.answer(results, EVIL, QUERIES[-1])
     assert charts.chart(answer, drawing(answer)) is None
+
+
+# --- colours ------------------------------------------------------------------------------------------------
+
+# Machado, Oliveira and Fernandes (2009): what linear RGB becomes for those who lack one kind of cone.
+CONES = {
+    "all": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "no long": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "no medium": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "no short": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+
+
+def lab(rgb: np.ndarray) -> np.ndarray:
+    """CIELAB, in which distances are what the eye sees."""
+    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ rgb.clip(0, 1)
+    x, y, z = np.cbrt(xyz / np.array([0.9505, 1, 1.089]))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("cones", CONES)
+def test_colours_are_told_apart_by_everybody(scheme: int, cones: str) -> None:
+    style = (Path(charts.__file__).parent / "page.css").read_text(encoding="utf-8")
+    found = [re.findall(rf"--c{n}: #(\w{{6}})", style)[scheme] for n in range(5)]
+    colours = [np.array([int(one[at : at + 2], 16) / 255 for at in (0, 2, 4)]) for one in found]
+    seen = [lab(np.array(CONES[cones]) @ ((one + 0.055) / 1.055) ** 2.4) for one in colours]
+    assert min(float(np.linalg.norm(a - b)) for a, b in itertools.combinations(seen, 2)) > 20
 
 
 # --- in a browser -------------------------------------------------------------------------------------------

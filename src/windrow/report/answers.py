@@ -9,7 +9,7 @@ Its **form** follows from the query's window, or, where there is no query, from 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -23,12 +23,9 @@ from windrow.query import RESERVED, Query
 from windrow.windows import Cumulating, Session, Sliding, Tumbling
 
 Form = Literal["steps", "points", "bars"]
-_OWN = (
-    "_start",
-    "_end",
-    "_key",
-    "_label",
-)  # what is added to the rows: bounds as integers, keys as numbers and as text
+
+# What is added to the rows, under names that no user's column has: bounds as integers, keys as numbers and as text.
+FROM, TO, KEY, LABEL = OWN = ("windrow from", "windrow to", "windrow key", "windrow label")
 
 
 @dataclass(frozen=True)
@@ -41,29 +38,30 @@ class Answer:
     rows: pl.DataFrame  # key by key, each in the order of its windows
     superseded: int  # rows that a later revision replaced
     retracted: int  # windows that were taken back
+    counted: bool = False  # bounds are positions, not times
 
     @property
     def table(self) -> pl.DataFrame:
         """The rows as they are, in the order of emission, without marks that say nothing here."""
         marks = [one for one in ("position", "revision", "retracted") if one in self.rows.columns]
         idle = [one for one in marks if not self.rows[one].cast(pl.Boolean, strict=False).any()]
-        return self.rows.sort(["window_end", "_key", "window_start"], maintain_order=True).drop(*_OWN, *idle)
+        return self.rows.sort(["window_end", KEY, "window_start"], maintain_order=True).drop(*OWN, *idle)
 
     @property
     def temporal(self) -> bool:
-        return self.rows.schema["window_start"].is_temporal()
+        return self.rows.schema["window_start"].is_temporal() and not self.counted
 
     @cached_property
     def span(self) -> tuple[int, int]:
         """From the first start to the last end."""
-        low, high = self.rows.select(pl.col("_start").min(), pl.col("_end").max()).row(0)
+        low, high = self.rows.select(pl.col(FROM).min(), pl.col(TO).max()).row(0)
         return int(low or 0), int(high or 0)
 
     @cached_property
     def by_size(self) -> list[int]:
         """The keys, those with most windows first."""
-        sizes = self.rows.group_by("_key").len().sort(["len", "_key"], descending=[True, False])
-        return sizes["_key"].to_list()
+        sizes = self.rows.group_by(KEY).len().sort(["len", KEY], descending=[True, False])
+        return sizes[KEY].to_list()
 
     @cached_property
     def form(self) -> Form:
@@ -79,10 +77,10 @@ class Answer:
                 return "points" if step < n else "steps"
             case Tumbling():
                 return "steps"
-        follows = pl.col("_key") == pl.col("_key").shift(1)
+        follows = pl.col(KEY) == pl.col(KEY).shift(1)
         overlap, lengths = self.rows.select(
-            (follows & (pl.col("_start") < pl.col("_end").shift(1))).any().alias("overlap"),
-            (pl.col("_end") - pl.col("_start")).n_unique().alias("lengths"),
+            (follows & (pl.col(FROM) < pl.col(TO).shift(1))).any().alias("overlap"),
+            (pl.col(TO) - pl.col(FROM)).n_unique().alias("lengths"),
         ).row(0)
         counted = "position" in self.rows.columns and self.rows["position"].null_count() < self.rows.height
         return "points" if overlap else "steps" if lengths <= 1 or counted or window else "bars"
@@ -96,7 +94,7 @@ class Answer:
                 return np.inf
             case Sliding(_, step) | Cumulating(_, step) | Latest(_, step):
                 return float(step)
-        apart = self.rows.select(apart=pl.col("_end").diff().over("_key")).filter(pl.col("apart") > 0)
+        apart = self.rows.select(apart=pl.col(TO).diff().over(KEY)).filter(pl.col("apart") > 0)
         return float(apart.select(pl.col("apart").mode().min()).item()) if apart.height else np.inf
 
     @cached_property
@@ -104,7 +102,7 @@ class Answer:
         """The aggregates by their columns, read from the names where there is no query."""
         if self.query:
             return {one.name: one for one in self.query.aggregates if one.name in self.rows.columns}
-        own = [one for one in self.rows.columns if one not in (*RESERVED, *_OWN, *self.keys)]
+        own = [one for one in self.rows.columns if one not in (*RESERVED, *OWN, *self.keys)]
         return {name: _read(name) for name in own}
 
     @cached_property
@@ -167,13 +165,20 @@ def answer(results: pl.DataFrame, name: str, query: Query | None) -> Answer:
         gone = rows["retracted"].cast(pl.Boolean).fill_null(False)
         rows, retracted = rows.filter(~gone), int(gone.sum())
     texts = [pl.col(one).cast(pl.String).fill_null("null") for one in keys]
-    rows = rows.sort([*keys, "window_start", "window_end"], maintain_order=True).with_columns(
-        _start=pl.col("window_start").cast(pl.Int64),
-        _end=pl.col("window_end").cast(pl.Int64),
-        _key=pl.struct(keys).rle_id().cast(pl.Int64) if keys else pl.lit(0, pl.Int64),
-        _label=pl.concat_str(texts, separator=" · ") if keys else pl.lit(""),
+    order = [*keys, "window_start", "window_end", *(one for one in marks if one == "position")]
+    rows = rows.sort(order, maintain_order=True).with_columns(
+        pl.col("window_start").cast(pl.Int64).alias(FROM),
+        pl.col("window_end").cast(pl.Int64).alias(TO),
+        (pl.struct(keys).rle_id().cast(pl.Int64) if keys else pl.lit(0, pl.Int64)).alias(KEY),
+        (pl.concat_str(texts, separator=" · ") if keys else pl.lit("")).alias(LABEL),
     )
-    return Answer(name, query, keys, rows, superseded, retracted)
+    found = Answer(name, query, keys, rows, superseded, retracted)
+    if query and isinstance(query.window, Counting) and rows.height > 1 and found.span[0] == found.span[1]:
+        place = pl.col("position")  # all at the same time: they are drawn over their positions
+        found = replace(
+            found, rows=rows.with_columns(place.alias(FROM), (place + query.window.n).alias(TO)), counted=True
+        )
+    return found
 
 
 def _identity(query: Query | None, keys: list[str], rows: pl.DataFrame) -> list[str]:

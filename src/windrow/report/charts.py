@@ -62,7 +62,7 @@ def _block(answer: Answer, block: Block) -> Markup:
     wide = len(block.panels) == 1
     low, high = answer.span
     height = _TALL if wide else _SMALL
-    y = scales.values(block.low, block.high, 5 if wide else 3)
+    y = scales.values(block.low, block.high, 5 if wide else 4)
     x = scales.times(low, high, answer.temporal, _WIDE if wide else _NARROW)
     panels = [_panel(answer, block, panel, x, y, height) for panel in block.panels]
     title = tag("h4", block.title)

@@ -44,6 +44,10 @@ const show = (chart, data, trace, i, x, y) => {
   const under = chart.querySelector(".under");
   under.setAttribute("x", `${100 * s / data.high}%`);
   under.setAttribute("width", `${Math.max(100 * (e - s) / data.high, 0.15)}%`);
+  if (data.lanes) {
+    under.setAttribute("y", trace.y[0]);
+    under.setAttribute("height", trace.y[1] - trace.y[0]);
+  }
   tip.replaceChildren();
   put(tip, "b", `${moment(data, s)} – ${moment(data, e)}`);
   if (trace.n && trace.n[i] > 1) put(tip, "div", `${trace.n[i].toLocaleString("en")} windows`);

@@ -32,7 +32,7 @@ def html(results: pl.DataFrame, run: Run, title: str) -> str:
     names = names_of(results, run.queries)
     sections = []
     for place, name in enumerate(names[:MOST_QUERIES]):
-        sections.append(_query(answer(results, name, asked.get(name)), f"q{place}", run.unread.get(name)))
+        sections.append(_query(answer(results, name, asked.get(name)), f"q{place}", run))
     body = [
         _header(results, run, title, len(names)),
         _cost(run),
@@ -147,14 +147,14 @@ def _results(results: pl.DataFrame, names: list[str], sections: list[Markup]) ->
     return joined(one for one in (tag("h2", "Queries"), nothing, listed, *sections, more) if one is not None)
 
 
-def _query(shown: Answer, anchor: str, unread: str | None) -> Markup:
+def _query(shown: Answer, anchor: str, run: Run) -> Markup:
     picked = drawing(shown)
     drawn, rows, notes = charts.chart(shown, picked), shown.rows, list(picked.notes)
     if shown.superseded:
         notes.append(f"{words.count(shown.superseded, 'row')} superseded by a later revision and not shown.")
     if shown.retracted:
         notes.append(f"{words.count(shown.retracted, 'window')} taken back and not shown.")
-    if unread:
+    if unread := run.unread.get(shown.name):
         notes.append(f"Its definition cannot be read here ({unread}), so it is drawn by its results alone.")
     if not rows.height:
         notes.append("No window had a result.")
@@ -164,7 +164,7 @@ def _query(shown: Answer, anchor: str, unread: str | None) -> Markup:
     return tag(
         "section",
         tag("h3", shown.name, id=anchor),
-        _definition(shown),
+        _definition(shown, run.time),
         tag("figure", drawn) if drawn is not None else None,
         tag("ul", *(tag("li", note) for note in notes), class_="notes") if notes else None,
         _first_rows(shown, most, drawn is None) if rows.height else None,
@@ -172,7 +172,7 @@ def _query(shown: Answer, anchor: str, unread: str | None) -> Markup:
     )
 
 
-def _definition(shown: Answer) -> Markup:
+def _definition(shown: Answer, time: str | None) -> Markup:
     query, said = shown.query, []
     if query:
         said.append(("window", words.window(query.window)))
@@ -192,7 +192,9 @@ def _definition(shown: Answer) -> Markup:
     if shown.keys and shown.rows.height:
         rows += f" of {words.count(len(shown.by_size), 'key')}"
     if shown.rows.height:
-        rows += f", {words.stretch(*shown.span, shown.temporal)}"
+        measure = "position" if shown.counted else (query and query.time) or time
+        unit = f"{measure} " if measure and not shown.temporal else ""
+        rows += f", {unit}{words.stretch(*shown.span, shown.temporal)}"
     said.append(("results", rows))
     return tag("dl", *(tag("div", tag("dt", what), tag("dd", text)) for what, text in said), class_="words")
 

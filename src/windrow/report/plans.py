@@ -36,19 +36,23 @@ def picture(plan: Plan) -> Markup:
         queries, facts = _queries(plan, group), _facts(group, described[place])
         room = len(queries) * _ROW
         chips, taken = _chips(_states(group))
-        height = max(room - 6, 2 * _PAD + _LINE * (len(facts) + 1) - 4, taken + 2 * _PAD)
+        inner = max(2 * _PAD + _LINE * (len(facts) + 1) - 4, taken + 2 * _PAD)
+        height = max(room - 6, inner)
         middle, colour = top + height / 2, f"c{place % 6}"
         for row, (name, window) in enumerate(queries):
             y = top + (height - room + 6) / 2 + row * _ROW
             drawn.append(_link(_QUERY, y + (_ROW - 6) / 2, _GROUP, middle, colour))
             drawn.append(_box(_QUERY, y, _ROW - 6, [name, window], colour))
         drawn.append(_link(_GROUP, middle, _STATE, middle, colour))
-        drawn.append(_box(_GROUP, top, height, [group.name, *facts], colour))
-        drawn.append(_box(_STATE, top, height, [], colour))
-        drawn.append(tag("g", *chips, transform=f"translate({_STATE[0] + _PAD},{top + (height - taken) / 2:.0f})"))
-        bounds[id(group)] = top, top + height
+        drawn.append(_box(_GROUP, middle - inner / 2, inner, [group.name, *facts], colour))
+        drawn.append(_box(_STATE, middle - inner / 2, inner, [], colour))
+        drawn.append(tag("g", *chips, transform=f"translate({_STATE[0] + _PAD},{middle - taken / 2:.0f})"))
+        bounds[id(group)] = middle - inner / 2, middle + inner / 2
         top += height + 30
-    drawn += [_rolled(bounds[id(group.parent)][1], bounds[id(group)][0]) for group in plan.groups if group.parent]
+    for place, group in enumerate(plan.groups):
+        if group.parent:
+            past = plan.groups[place - 1] is not group.parent
+            drawn.append(_rolled(bounds[id(group.parent)][1], bounds[id(group)][0], past))
     said = (
         (count(len(plan.entries), "query"), _QUERY),
         (count(len(plan.groups), "slice group"), _GROUP),
@@ -139,7 +143,7 @@ def _box(column: tuple[int, int], y: float, height: float, lines: list[str], col
     texts = [
         tag(
             "text",
-            _cut(line, width - 2 * _PAD),
+            _cut(line, (width - 2 * _PAD) * (1 if place else 0.87)),  # a name is bold, and wider
             x=x + _PAD,
             y=f"{first + _LINE * place:.1f}",
             class_="dim" if place else "name",
@@ -156,16 +160,14 @@ def _link(left: tuple[int, int], y: float, right: tuple[int, int], to: float, co
     return tag("path", d=f"M{x},{y:.1f}C{bend},{y:.1f} {bend},{to:.1f} {end},{to:.1f}", class_=f"link {colour}")
 
 
-def _rolled(bottom: float, top: float) -> Markup:
-    """An arrow down from the group whose slices are used; past others, along the side."""
-    x = _GROUP[0] + 24
-    if top - bottom < 40:
-        path = f"M{x},{bottom:.1f}V{top - 2:.1f}"
-    else:
-        side = _GROUP[0] - 14
-        path = f"M{_GROUP[0]},{bottom - 10:.1f}H{side}V{top + 10:.1f}H{_GROUP[0] - 2}"
-        return joined([tag("path", d=path, class_="rolled"), _head(_GROUP[0], top + 10, "l-7,-4v8z")])
-    return joined([tag("path", d=path, class_="rolled"), _head(x, top, "l-4,-7h8z")])
+def _rolled(bottom: float, top: float, past: bool) -> Markup:
+    """An arrow from the group whose slices are used down to the one that uses them, beside those between."""
+    if not past:
+        x = _GROUP[0] + _GROUP[1] / 2
+        return joined([tag("path", d=f"M{x},{bottom:.1f}V{top - 6:.1f}", class_="rolled"), _head(x, top, "l-4,-7h8z")])
+    x, side = _GROUP[0] + _GROUP[1], _GROUP[0] + _GROUP[1] + 24
+    path = tag("path", d=f"M{x},{bottom - 12:.1f}H{side}V{top + 12:.1f}H{x + 6}", class_="rolled")
+    return joined([path, _head(x, top + 12, "l7,-4v8z")])
 
 
 def _head(x: float, y: float, shape: str) -> Markup:

@@ -115,9 +115,11 @@ def read_results(path: Path) -> pl.DataFrame:
     if not path.exists():
         raise FileNotFoundError(f"there are no results at {path}; give the directory or file that a run wrote")
     files = _files(path) if path.is_dir() else [path]
-    if not files:
+    if not files and not (path / FILE).is_file():
         raise ValueError(f"{path} holds no results: there is no file ending in {', '.join(_KINDS)}")
-    frame = pl.concat([_read(one, path) for one in files], how="diagonal_relaxed")
+    frame = pl.concat([pl.DataFrame(), *(_read(one, path) for one in files)], how="diagonal_relaxed")
+    if not frame.width:  # a run that found nothing
+        return pl.DataFrame(schema={"query": pl.String, "window_start": pl.Int64, "window_end": pl.Int64})
     lacking = [one for one in ("query", "window_start", "window_end") if one not in frame.columns]
     if lacking:
         raise ValueError(f"{path} has no column {lacking[0]!r}: report on what a run of windrow wrote")
@@ -146,7 +148,7 @@ def _read(path: Path, root: Path) -> pl.DataFrame:
     if path.suffix == ".parquet":
         frame = pl.read_parquet(path, hive_partitioning=False)
     elif path.suffix == ".csv":
-        frame = pl.read_csv(path, try_parse_dates=True, infer_schema_length=None)
+        frame = pl.read_csv(path, try_parse_dates=True, infer_schema_length=None, raise_if_empty=False)
     elif path.suffix in _KINDS:
         frame = pl.read_ndjson(path, infer_schema_length=None) if path.stat().st_size else pl.DataFrame()
     else:
@@ -163,7 +165,8 @@ def _bound(bound: pl.Series) -> pl.Series:
         if bound.null_count() > text.null_count():
             bound = text.str.to_datetime(time_unit="us", strict=False)
     if isinstance(bound.dtype, pl.Datetime):
-        return bound.cast(pl.Datetime("us", bound.dtype.time_zone))
+        zoned = bound.dt.convert_time_zone("UTC") if bound.dtype.time_zone else bound
+        return zoned.dt.cast_time_unit("us")
     if bound.dtype == pl.Date:
         return bound.cast(pl.Datetime("us"))
     if bound.dtype.is_integer() or bound.dtype == pl.Null:

@@ -17,6 +17,7 @@ _STEPS = (
     *(_HOUR * n for n in (1, 2, 3, 6, 12)),
     *(DAY * n for n in (1, 2, 7, 14)),
 )
+_LARGEST = 1e300  # beyond it, or closer together than its inverse, numbers are not told apart
 _MONTHS = (1, 2, 3, 6, 12, 24, 60, 120, 240, 600, 1200, 6000, 12000)
 
 
@@ -40,10 +41,12 @@ class Scale(NamedTuple):
 
 def values(low: float, high: float, most: int = 5, zero: bool = False) -> Scale:
     """A scale for values: from zero where it is `zero`, or where they are not far from it."""
-    if zero or low == high or 0 <= low <= high / 2:
+    low, high = (max(-_LARGEST, min(_LARGEST, one)) for one in (low, high))
+    alike = high - low <= 1e-12 * max(abs(low), abs(high))
+    if zero or alike or 0 <= low <= high / 2:
         low, high = min(low, 0.0), max(high, 0.0)
-    if low == high:
-        high = 1.0
+    if high - low < 1 / _LARGEST:
+        high = low + 1.0
     step = _round(high / most - low / most)
     room = (high - low) / 24  # so that no line runs along the frame
     low, high = low - (room if low else 0), high + (room if high else 0)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from windrow.aggregates import Aggregate
-from windrow.report.answers import Answer, Number
+from windrow.report.answers import FROM, KEY, LABEL, TO, Answer, Number
 from windrow.report.words import count
 from windrow.windows import Cumulating
 
@@ -28,6 +28,8 @@ FEW_KEYS, FEW_WINDOWS = 4, 150  # up to which keys share a panel
 _QUANTILES = {"median", "quantile", "approx_quantile"}
 _VALUES = {*_QUANTILES, "mean", "min", "max", "first", "last", "mode", "m4", "stddev", "stddev_pop", "geometric_mean"}
 _COUNTS = {"count", "distinct", "approx_distinct"}
+
+_ROW, _AT, _MERGED = "windrow row", "windrow column", "windrow merged"  # columns of their own, beside the numbers
 
 Floats = npt.NDArray[np.float64]
 
@@ -151,28 +153,28 @@ def _chosen(answer: Answer, most: int, notes: dict[str, None]) -> list[int]:
 
 
 def _by_key(answer: Answer, keys: list[int], columns: Sequence[str]) -> list[pl.DataFrame]:
-    chosen = answer.rows.filter(pl.col("_key").is_in(keys))
+    chosen = answer.rows.filter(pl.col(KEY).is_in(keys))
     numbers = {name: answer.numbers[name].column for name in columns}
-    drawn = chosen.select("_key", "_label", "_start", "_end", **numbers)
-    return drawn.partition_by("_key", maintain_order=True)
+    drawn = chosen.select(KEY, LABEL, FROM, TO, **numbers)
+    return drawn.partition_by(KEY, maintain_order=True)
 
 
 def _thinned(answer: Answer, part: pl.DataFrame, columns: Sequence[str], width: int) -> Trace:
     low, high = answer.span
-    kept = part = part.with_row_index("_row")
+    kept = part = part.with_row_index(_ROW)
     if part.height > 4 * width:
         column = max(1, -(-(high - low) * max(1, len(columns) - 1) // width))
-        at = (pl.col("_end" if answer.form == "points" else "_start") - low) // column
-        places = [pl.col("_row").first().alias("first"), pl.col("_row").last().alias("last")]
+        at = (pl.col(TO if answer.form == "points" else FROM) - low) // column
+        places = [pl.col(_ROW).first().alias("first"), pl.col(_ROW).last().alias("last")]
         for name in columns:
             known = pl.col(name).fill_nan(None)
-            places.append(pl.col("_row").gather(known.arg_min()).first().alias(f"least {name}"))
-            places.append(pl.col("_row").gather(known.arg_max()).first().alias(f"greatest {name}"))
-        chosen = part.group_by(at.alias("_at")).agg(places).drop("_at").unpivot()["value"]
+            places.append(pl.col(_ROW).gather(known.arg_min()).first().alias(f"least {name}"))
+            places.append(pl.col(_ROW).gather(known.arg_max()).first().alias(f"greatest {name}"))
+        chosen = part.group_by(at.alias(_AT)).agg(places).drop(_AT).unpivot()["value"]
         kept = part[chosen.drop_nulls().unique().sort()]
     values = {name: _finite(kept[name]) for name in columns}
-    bounds = kept["_start"].to_numpy(), kept["_end"].to_numpy()
-    return Trace(kept["_label"][0], *bounds, kept["_row"].cast(pl.Int64).to_numpy(), values, part.height)
+    bounds = kept[FROM].to_numpy(), kept[TO].to_numpy()
+    return Trace(kept[LABEL][0], *bounds, kept[_ROW].cast(pl.Int64).to_numpy(), values, part.height)
 
 
 def _finite(column: pl.Series) -> Floats:
@@ -198,15 +200,14 @@ def _lanes(answer: Answer, notes: dict[str, None]) -> tuple[list[Trace], str | N
     for part in _by_key(answer, _chosen(answer, MOST_LANES, notes), [shade] if shade else []):
         kept, merged = part, None
         if part.height > BARS:
-            bounds = [pl.col("_start").min().alias("start"), pl.col("_end").max().alias("end")]
+            bounds = [pl.col(FROM).min().alias(_ROW), pl.col(TO).max(), pl.len().alias(_MERGED)]
             greatest = [pl.col(shade).fill_nan(None).max()] if shade else []
-            bar = ((pl.col("_start") - low) // column).alias("_bar")
-            kept = part.group_by(bar, maintain_order=True).agg(*bounds, *greatest, merged=pl.len())
-            kept = kept.rename({"start": "_start", "end": "_end"})
-            merged = kept["merged"].to_list()
+            column_of = ((pl.col(FROM) - low) // column).alias(_AT)
+            kept = part.group_by(column_of, maintain_order=True).agg(*bounds, *greatest).rename({_ROW: FROM})
+            merged = kept[_MERGED].to_list()
         values = {shade: _finite(kept[shade])} if shade else {}
-        bounds_of = kept["_start"].to_numpy(), kept["_end"].to_numpy()
-        traces.append(Trace(part["_label"][0], *bounds_of, np.arange(kept.height), values, part.height, merged))
+        bounds_of = kept[FROM].to_numpy(), kept[TO].to_numpy()
+        traces.append(Trace(part[LABEL][0], *bounds_of, np.arange(kept.height), values, part.height, merged))
     greatest_said = f", with the greatest {shade}" if shade else ""
     _say_thinned(traces, f"those that begin in the same column of pixels are one bar{greatest_said}", notes)
     return traces, shade
