@@ -51,7 +51,7 @@ def query(*aggregates: Any, name: str = "q", window: Any = None, **rest: Any) ->
         (lambda: query(by="window_start"), "query 'q': 'window_start' is a column of every result"),
         (lambda: query(by=("k", "k")), "query 'q': by names a column twice"),
         (lambda: wr.Query("q", wr.tumbling(1), []), "query 'q' has no aggregates"),
-        (lambda: wr.Query("q", "tumbling(10)", "count()"), "query 'q': window must be made by tumbling"),  # type: ignore[arg-type]
+        (lambda: wr.Query("q", 10, "count()"), "query 'q': window must be made by tumbling"),  # type: ignore[arg-type]
         (lambda: wr.Query("", wr.tumbling(1), "count()"), "a query needs a name, not ''"),
         (lambda: wr.Engine([query(), query()], "t"), "two queries are called 'q'"),
         (lambda: wr.Engine(query(), "t", bad_events="ignore"), "bad_events must be 'raise' or 'drop'"),  # type: ignore[arg-type]

@@ -22,7 +22,8 @@ LAYERS = {
     "arrays": {"ranges", "bags", "frames"},
     "model": {
         *("windows", "ordered", "terms", "rules", "expressions", "operators", "selections", "sketches", "sketching"),
-        *("collecting", "aggregates", "formulas", "folding", "monoids", "query", "tokens", "calls", "sql"),
+        *("collecting", "aggregates", "formulas", "folding", "monoids", "texts", "query", "tokens", "calls", "sql"),
+        "queryfile",
     },
     "plan": {"groups", "plan"},
     "kernels": {
@@ -41,7 +42,7 @@ LAYERS = {
             "sequences",
         ),
     },
-    "runtimes": {"engine", "snapshots", "tables", "spark", "nodes"},
+    "runtimes": {"engine", "snapshots", "tables", "eventfiles", "spark", "nodes"},
     "interface": {"__init__"},
     "applications": {"cli", "demo", "report", "__main__"},
     "testing": {"testing"},

@@ -28,7 +28,7 @@ from windrow.testing.own import Filled, Uneven
 from windrow.testing.sequences import latest as latest_of
 from windrow.testing.sequences import stretches, windows_at
 from windrow.testing.standing import needs_order
-from windrow.testing.transcripts import Step, read, run_step, window_of
+from windrow.testing.transcripts import Step, read, run_step
 from windrow.windows import INT64_MAX, INT64_MIN, cumulating, session, sliding, tumbling
 
 COUNT = Query("q", tumbling(10), "count()")
@@ -580,19 +580,6 @@ def test_frequent_values_beyond_what_the_sketch_keeps() -> None:
 
 
 # --- transcripts are read with care ---------------------------------------------------------------------------
-
-
-def test_windows_are_read_from_text() -> None:
-    assert window_of("sliding(10, 5)") == sliding(10, 5)
-    assert window_of("tumbling('1 hour', offset='5 minutes')") == tumbling("1 hour", "5 minutes")
-    assert window_of("counting(10)") == counting(10)
-    assert window_of("punctuated(start='x > 1', end='y')") == punctuated(start="x > 1", end="y")
-
-
-@pytest.mark.parametrize("text", ["tumbling(__import__('os'))", "eval('1')", "tumbling", "tumbling(10", "session()"])
-def test_nothing_else_is_read_as_a_window(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a window"):
-        window_of(text)
 
 
 TRANSCRIPT = """

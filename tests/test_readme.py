@@ -7,14 +7,27 @@
     2
     ```
 
-A block that opens with ```python spark needs a JVM: the document then has a second test, marked `spark`, that
-runs all of its blocks, and the first one leaves those out. Any other block is only prose. Blocks run in an
-empty folder.
+    ```console                each line after $ is a command, run by the shell; what follows must be what it prints
+    $ windrow version         on standard output, and of standard error the lines that begin with "windrow: "
+    windrow 0.1.0
+    ```
+    ```sql queries.sql        a block with the name of a file is written there
+    SELECT …
+    ```
+
+A block that opens with ```python spark or ```console spark needs a JVM: the document then has a second test,
+marked `spark`, that runs all of its blocks, and the first one leaves those out. Any other block is only prose.
+Blocks run in an empty folder.
 """
 
 import contextlib
 import io
+import os
 import re
+import shlex
+import subprocess
+import sys
+import tempfile
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +48,15 @@ class Block:
     @property
     def is_python(self) -> bool:
         return self.words[:1] == ("python",)
+
+    @property
+    def is_console(self) -> bool:
+        return self.words[:1] == ("console",)
+
+    @property
+    def file(self) -> str | None:
+        """The name of the file that it is."""
+        return self.words[1] if len(self.words) == 2 and "." in self.words[1] else None
 
     @property
     def needs_spark(self) -> bool:
@@ -69,6 +91,10 @@ def run_document(text: str, name: str, *, spark: bool = False) -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
     blocks = blocks_of(text)
     for block, following in zip(blocks, [*blocks[1:], None], strict=False):
+        if block.file:
+            Path(block.file).write_text(block.body, encoding="utf-8")
+        if block.is_console and (spark or not block.needs_spark):
+            run_session(block, name)
         if not block.is_python or (block.needs_spark and not spark):
             continue
         source = "\n" * block.line + block.body  # so that a traceback shows the document's line
@@ -81,6 +107,22 @@ def run_document(text: str, name: str, *, spark: bool = False) -> None:
             assert actual == expected, f"{name}:{block.line} prints\n{actual}\ninstead of\n{expected}"
 
 
+def run_session(block: Block, name: str) -> None:
+    """Run the commands of a console, each with what it must print."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = Path(folder) / "windrow"
+        command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m windrow "$@"\n')
+        command.chmod(0o755)
+        path = os.pathsep.join([folder, os.environ.get("PATH", "")])
+        environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100"}
+        for typed, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.body, re.MULTILINE):
+            done = subprocess.run(typed, shell=True, env=environment, capture_output=True, text=True, check=False)
+            told = [line for line in done.stderr.splitlines() if line.startswith("windrow: ")]
+            actual = "\n".join([*done.stdout.splitlines(), *told])
+            wanted = expected.removesuffix("\n")
+            assert actual == wanted, f"{name}:{block.line} {typed} prints\n{actual}\ninstead of\n{wanted}"
+
+
 def documents() -> list[object]:
     cases: list[object] = []
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
@@ -88,7 +130,7 @@ def documents() -> list[object]:
             continue
         name = str(path.relative_to(ROOT))
         cases.append(pytest.param(path, False, id=name))
-        if "python spark" in path.read_text(encoding="utf-8"):
+        if any(block.needs_spark for block in blocks_of(path.read_text(encoding="utf-8"))):
             cases.append(pytest.param(path, True, id=f"{name}-spark", marks=pytest.mark.spark))
     return cases
 
@@ -190,6 +232,16 @@ def test_spark_blocks_run_only_where_asked() -> None:
     run_document(text, "right.md")
     with pytest.raises(KeyError, match="ran"):
         run_document(text, "right.md", spark=True)
+
+
+def test_consoles_are_run_and_files_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "```csv a.csv\nx,y\n```\n```console\n$ cat a.csv; echo 'windrow: no' >&2\nx,y\nwindrow: no\n$ true\n```\n"
+    run_document(text, "right.md")
+    for old, new in [("$ true", "$ echo no"), ("windrow: no\n$", "$"), ("\nx,y\nwind", "\nx,z\nwind")]:
+        assert text.count(old) == 1
+        with pytest.raises(AssertionError, match=r"^wrong\.md:4 "):
+            run_document(text.replace(old, new), "wrong.md")
 
 
 def test_an_open_block_is_refused() -> None:

@@ -428,7 +428,7 @@ def test_an_endless_generator_gives_one_step_when_it_is_to_end() -> None:
         ({"time": "tss"}, "time: there is no column 'tss' in the events; did you mean 'ts'"),
         ({"time": "x"}, "column 'x' is Float64; a time must be a timestamp, a date or an integer"),
         ({"time": "arrival"}, "nodes have no arrival times"),
-        ({"format": "xml"}, "option format must be one of parquet, arrow, csv, not 'xml'"),
+        ({"format": "xml"}, "option format must be one of parquet, arrow, csv, json, not 'xml'"),
         ({"idle": "soon"}, "option idle: idle 'soon' is not a duration"),
         ({"buckets": "0"}, "option buckets must be a whole number from 1"),
         ({"generator": "{}"}, "give either a path, with a directory for each node, or a generator"),

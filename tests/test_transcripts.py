@@ -11,7 +11,8 @@ from windrow.aggregates import FUNCTIONS
 from windrow.engine import Engine
 from windrow.query import Query
 from windrow.testing.oracle import Oracle
-from windrow.testing.transcripts import WINDOWS, Runtime, Transcript, read
+from windrow.testing.transcripts import Runtime, Transcript, read
+from windrow.texts import MAKERS
 
 FOLDER = Path(__file__).parent / "transcripts"
 TRANSCRIPTS = sorted(FOLDER.glob("*.yaml"))
@@ -63,7 +64,7 @@ def test_transcript(path: Path, runtime: str) -> None:
 
 def test_every_window_and_every_aggregate_has_a_transcript() -> None:
     queries = [query for path in TRANSCRIPTS for query in read(path).all_queries]
-    assert {query.window.kind for query in queries} == set(WINDOWS)
+    assert {query.window.kind for query in queries} == set(MAKERS)
     asked = [one for query in queries for whole in query.aggregates for one in (whole, *whole.parts)]
     own = {name for name, known in FUNCTIONS.items() if known.monoid is None}
     assert own - {one.function for one in asked} == set()

@@ -43,6 +43,7 @@ from windrow.plan import Plan, plan
 from windrow.query import Query, QueryError
 from windrow.sql import sql
 from windrow.tables import results_of, windows
+from windrow.texts import window
 from windrow.tokens import SqlError
 from windrow.windows import ContextFreeWindow, cumulating, session, sliding, tumbling
 
@@ -107,6 +108,7 @@ __all__ = [
     "session",
     "sliding",
     "tumbling",
+    "window",
 ]
 
 

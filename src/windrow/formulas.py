@@ -99,7 +99,7 @@ def aggregate(text: str) -> Aggregate:
     if found and name in FUNCTIONS:
         made, end = _filtered_call(name, text, found.end())
         return made if end == len(text) else formula(text)
-    whole = bool(found and name and _closing(text, found.end()) == len(text) - 1)
+    whole = bool(found and name and closing(text, found.end()) == len(text) - 1)
     near = difflib.get_close_matches(name, FUNCTIONS, 1)
     if whole and near and not any(f"{known}(" in text for known in FUNCTIONS):
         raise ValueError(f"{text!r}: there is no aggregate {name!r}; did you mean {near[0]!r}?")
@@ -119,7 +119,7 @@ def _outside(text: str, at: int) -> Iterator[tuple[int, str]]:
         at += 1
 
 
-def _closing(text: str, at: int) -> int:
+def closing(text: str, at: int) -> int:
     """The place of the bracket that closes the one before `at`."""
     depth = 1
     for place, letter in _outside(text, at):
@@ -129,7 +129,7 @@ def _closing(text: str, at: int) -> int:
     raise ValueError(f"{text!r}: a bracket is not closed")
 
 
-def _arguments(text: str) -> list[str]:
+def arguments_of(text: str) -> list[str]:
     """The text between brackets, parted at the commas that are not within further brackets or quotes."""
     cuts, depth = [-1], 0
     for place, letter in _outside(text, 0):
@@ -145,11 +145,11 @@ _FILTER = re.compile(r"\s*\bFILTER\s*\(\s*WHERE\b", re.IGNORECASE)
 
 def _filtered_call(name: str, text: str, at: int) -> tuple[Aggregate, int]:
     """The aggregate whose arguments begin at `at`, with its FILTER (WHERE …) if it has one, and the place behind it."""
-    end = _closing(text, at)
-    made, filtered = call(name, *_arguments(text[at:end])), _FILTER.match(text, end + 1)
+    end = closing(text, at)
+    made, filtered = call(name, *arguments_of(text[at:end])), _FILTER.match(text, end + 1)
     if filtered is None:
         return made, end + 1
-    end = _closing(text, filtered.end())
+    end = closing(text, filtered.end())
     return made.filter(text[filtered.end() : end].strip()), end + 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +26,20 @@ def to_polars(data: Any) -> pl.DataFrame:
     raise TypeError(
         f"expected an Arrow table, a Polars frame or a pandas frame, not {type(data).__module__}.{type(data).__name__}"
     )
+
+
+def in_parts(batches: Iterable[Any], most: int) -> Iterator[list[Any]]:
+    """Arrow batches, about so many rows at a time."""
+    several: list[Any] = []
+    size = 0
+    for batch in batches:
+        several.append(batch)
+        size += batch.num_rows
+        if size >= most:
+            yield several
+            several, size = [], 0
+    if size:
+        yield several
 
 
 def flag_sorted(frame: pl.DataFrame, columns: Iterable[str]) -> pl.DataFrame:

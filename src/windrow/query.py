@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 from windrow.aggregates import Aggregate
 from windrow.expressions import Expression, parse
 from windrow.formulas import aggregate, formula
 from windrow.ordered import OrderedWindow
+from windrow.texts import window as window_of
 from windrow.windows import Session, Window, window_from_dict
 
 RESERVED = ("query", "window_start", "window_end", "revision", "retracted", "position")
@@ -25,8 +27,8 @@ class Query:
     """One window query.
 
     name:        what its rows are called in the results; unique in an engine
-    window:      made by `tumbling`, `session`, `counting` and so on, or one of your own
-    aggregates:  one or several of `wr.mean("speed")`, or SQL text such as "mean(speed)"
+    window:      made by `tumbling`, `session`, `counting` and so on, or one of your own; or text: "tumbling(1 hour)"
+    aggregates:  one or several of `wr.mean("speed")`, or SQL text such as "mean(speed)", or {"v": "mean(speed)"}
     by:          key columns; () for the whole stream, the default
     where:       a predicate in SQL; a window without an event that satisfies it is not emitted
     time:        the measure of its window, where it is not the engine's own; "arrival" for processing time
@@ -46,8 +48,8 @@ class Query:
     def __init__(
         self,
         name: str,
-        window: Window,
-        aggregates: Aggregate | str | Iterable[Aggregate | str],
+        window: Window | str,
+        aggregates: Aggregate | str | Iterable[Aggregate | str] | Mapping[str, Aggregate | str],
         by: str | Sequence[str] = (),
         where: str | Expression | None = None,
         time: str | None = None,
@@ -58,6 +60,11 @@ class Query:
         put(self, "name", name)
         if not isinstance(name, str) or not name:
             raise QueryError(f"a query needs a name, not {name!r}")
+        if isinstance(window, str):
+            try:
+                window = window_of(window)
+            except ValueError as error:
+                raise QueryError(f"query {name!r}: {error}") from error
         if not isinstance(window, Window):
             raise QueryError(
                 f"query {name!r}: window must be made by tumbling(…), session(…) and so on, not {window!r}"
@@ -156,20 +163,21 @@ def _not_plain(window: Window) -> str | None:
     return f"{type(window).__name__} keeps {min(kept - known)!r}, which is no field of it; make it a frozen dataclass"
 
 
-def _aggregates(name: str, given: Aggregate | str | Iterable[Aggregate | str]) -> tuple[Aggregate, ...]:
+def _aggregates(
+    name: str, given: Aggregate | str | Iterable[Aggregate | str] | Mapping[str, Aggregate | str]
+) -> tuple[Aggregate, ...]:
     if isinstance(given, tuple) and given and all(type(one) is Aggregate for one in given):
         asked: tuple[Aggregate, ...] = given
     else:
         if not isinstance(given, Aggregate | str | Iterable):
             raise QueryError(f"query {name!r}: {given!r} is not an aggregate; write wr.mean('x') or 'mean(x)'")
-        several = [given] if isinstance(given, Aggregate | str) else list(given)
+        aliases: Iterable[str | None] = given if isinstance(given, Mapping) else repeat(None)
+        listed = given.values() if isinstance(given, Mapping) else given
+        several = [listed] if isinstance(listed, Aggregate | str) else list(listed)
         try:
-            asked = tuple(aggregate(one) if isinstance(one, str) else one for one in several)
+            asked = tuple(_aggregate(one, alias) for one, alias in zip(several, aliases, strict=False))
         except ValueError as error:
             raise QueryError(f"query {name!r}: {error}") from error
-        for one in asked:
-            if not isinstance(one, Aggregate):
-                raise QueryError(f"query {name!r}: {one!r} is not an aggregate; write wr.mean('x') or 'mean(x)'")
     if not asked:
         raise QueryError(f"query {name!r} has no aggregates")
     names = [one.name for one in asked]
@@ -181,8 +189,15 @@ def _aggregates(name: str, given: Aggregate | str | Iterable[Aggregate | str]) -
     return asked
 
 
+def _aggregate(given: Aggregate | str, alias: str | None) -> Aggregate:
+    asked = aggregate(given) if isinstance(given, str) else given
+    if not isinstance(asked, Aggregate):
+        raise ValueError(f"{asked!r} is not an aggregate; write wr.mean('x') or 'mean(x)'")
+    return asked if alias is None else asked.alias(alias)
+
+
 def _columns(name: str, what: str, given: str | Sequence[str]) -> tuple[str, ...]:
-    columns = (given,) if isinstance(given, str) else tuple(given)
+    columns = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
     for column in columns:
         if not isinstance(column, str) or not column:
             raise QueryError(f"query {name!r}: {what} must be column names, not {given!r}")

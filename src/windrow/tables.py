@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from windrow.binding import ARRIVAL
+from windrow.binding import ARRIVAL, Binding
+from windrow.bound import bind
 from windrow.engine import Engine
 from windrow.frames import as_given, to_polars
 from windrow.measures import Lengths
@@ -59,19 +60,56 @@ def windows(
         raise TypeError(f"expected queries, not {queries!r}")
     asked = [queries] if isinstance(queries, Query) else list(queries)
     time = time_of(asked, time)
-    if any((query.time or time) == ARRIVAL for query in asked):
-        raise QueryError("a whole table has no arrival times; name a time column")
-    engine = Engine(asked, time, lateness=lateness, order_by=order_by, bad_events=bad_events)
-    for measure in engine._measures.values():
-        measure.still = True
+    table = Table(asked, time, lateness=lateness, order_by=order_by, bad_events=bad_events)
     frame = to_polars(data)
-    engine.push(frame)
-    if engine._bound is None:  # an empty table still has columns and types
-        engine._bound, _ = engine._bind(frame)
-    results = engine.finish(partial)
-    if engine._overflowed:
-        raise too_large(engine._overflowed)
-    return as_given(results, data)
+    table.push(frame)
+    return as_given(table.finish(partial), data)
+
+
+class Table:
+    """A whole table that comes in parts, so that it need not be in memory at once.
+
+    Parts may overlap in time and come in any order, and no event is late: `push` is told the least time of all that is
+    still to come, and answers what lies before it. So what is held is what parts have in common, whatever they hold.
+    """
+
+    def __init__(self, queries: Sequence[Query], time: str, **options: Any) -> None:
+        if any((query.time or time) == ARRIVAL for query in queries):
+            raise QueryError("a whole table has no arrival times; name a time column")
+        self._engine = Engine(queries, time, **options)
+        self._like = pl.DataFrame()
+        for measure in self._engine._measures.values():
+            measure.still = True
+
+    def push(self, part: pl.DataFrame, rest: Mapping[str, int] | None = None) -> pl.DataFrame:
+        """Take a part; `rest` says for each measure, in its units, the least time of the parts that follow."""
+        engine, self._like = self._engine, part.clear()
+        results = [engine.push(part)]
+        if engine._bound is not None:
+            results += [engine.advance(least, time=measure) for measure, least in (rest or {}).items()]
+        return self._checked(results)
+
+    def finish(self, partial: bool = False) -> pl.DataFrame:
+        """The end of the last part."""
+        engine = self._engine
+        if engine._bound is None:  # an empty table still has columns and types
+            engine._bound, _ = engine._bind(self._like)
+        return self._checked([engine.finish(partial)])
+
+    def binding(self, columns: Mapping[str, pl.DataType]) -> Binding:
+        """The queries over events with these columns, if they fit: what is needed of them, and their measures."""
+        engine = self._engine
+        return bind(engine.plan, columns, engine._order_by, engine._measures).binding
+
+    @property
+    def engine(self) -> Engine:
+        """What it is put through, for what that says of itself."""
+        return self._engine
+
+    def _checked(self, results: list[pl.DataFrame]) -> pl.DataFrame:
+        if self._engine._overflowed:
+            raise too_large(self._engine._overflowed)
+        return pl.concat(results) if len(results) > 1 else results[0]
 
 
 def results_of(results: Any, query: str | Query) -> Any:

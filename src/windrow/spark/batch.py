@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from windrow import repeats
 from windrow.binding import no_time, quoted
 from windrow.bound import state_of
+from windrow.frames import in_parts
 from windrow.groups import Entry, Group, held_by
 from windrow.measures import Span
 from windrow.operators import Bag
@@ -38,7 +39,7 @@ from windrow.spark.payloads import Gathered, Slicer
 from windrow.spark.session import shuffle_partitions
 from windrow.spark.shipping import mapped
 from windrow.spark.slicing import POSITION, Cut, cut_of, group_of, slices
-from windrow.spark.types import arrow_schema, from_arrow, in_parts, struct, to_arrow
+from windrow.spark.types import arrow_schema, from_arrow, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
 EVENTS = 1_000_000  # that are sliced at a time

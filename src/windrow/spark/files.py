@@ -16,30 +16,16 @@ import heapq
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.binding import InputError
+from windrow.eventfiles import FORMATS, columns_of, form_of, is_hidden, named, read
 from windrow.query import QueryError
 from windrow.spark.jobs import Job
 from windrow.spark.origins import Limit, Marks
-from windrow.spark.types import in_parts
-
-CHUNK = 1_000_000  # events that are read at a time, about
-SUFFIXES = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".arrows": "arrow",
-    ".ipc": "arrow",
-    ".feather": "arrow",
-    ".csv": "csv",
-}
-FORMATS = ("parquet", "arrow", "csv")
 
 
 class Facts(NamedTuple):
@@ -75,7 +61,7 @@ class Files:
         if not os.path.isdir(self.root):
             raise InputError(f"there is no directory {self.root!r}")
         if self._is_pattern:
-            found = sorted(one for one in glob.glob(self.path) if not _is_hidden(os.path.basename(one)))
+            found = sorted(one for one in glob.glob(self.path) if not is_hidden(os.path.basename(one)))
             if not found:
                 raise InputError(f"nothing fits {self.path!r}")
             whole: dict[str, list[str]] = {}
@@ -85,7 +71,7 @@ class Files:
                 else:
                     whole.setdefault(self._named(os.path.dirname(one)), []).append(self._file(one))
             return whole
-        inside = [one for one in os.scandir(self.root) if not _is_hidden(one.name)]
+        inside = [one for one in os.scandir(self.root) if not is_hidden(one.name)]
         files = [one.name for one in inside if one.is_file()]
         folders = sorted(one.name for one in inside if one.is_dir())
         if files and folders:
@@ -100,8 +86,8 @@ class Files:
     def _below(self, top: str) -> list[str]:
         found = []
         for folder, folders, names in os.walk(top):
-            folders[:] = [name for name in folders if not _is_hidden(name)]
-            found += [self._file(os.path.join(folder, name)) for name in names if not _is_hidden(name)]
+            folders[:] = [name for name in folders if not is_hidden(name)]
+            found += [self._file(os.path.join(folder, name)) for name in names if not is_hidden(name)]
         return sorted(found)
 
     def _file(self, path: str) -> str:
@@ -112,9 +98,9 @@ class Files:
         return os.path.basename(os.path.abspath(self.root)) if name == "." else name
 
     def form(self, name: str) -> str:
-        suffix = os.path.splitext(name)[1].lower()
-        found = self._format or SUFFIXES.get(suffix)
+        found = self._format or form_of(name)
         if found is None:
+            suffix = os.path.splitext(name)[1].lower()
             raise InputError(f"file {name!r}: {suffix or 'no suffix'} names no format; set the option format")
         return found
 
@@ -129,17 +115,7 @@ class Files:
         names = [name for files in self.nodes().values() for name in files]
         if not names:
             raise InputError(f"{self.path!r} has no files yet, so that their columns are not known; give columns")
-        path = self.full(names[0])
-        with _named(path):
-            form = self.form(names[0])
-            if form == "parquet":
-                return dict(pl.read_parquet_schema(path))
-            if form == "csv":
-                return dict(pl.read_csv(path, try_parse_dates=True, n_rows=10_000, infer_schema_length=None).schema)
-            with _arrow(path) as (schema, _):
-                frame = pl.from_arrow(schema.empty_table())
-                assert isinstance(frame, pl.DataFrame)
-                return dict(frame.schema)
+        return columns_of([self.full(names[0])], self.form(names[0]))
 
     def pause(self) -> Files:
         """What there is now, and no more."""
@@ -212,7 +188,7 @@ class Files:
                 raise InputError(f"file {path!r} is gone, and the micro-batch that it belongs to is not done yet")
             if size not in (None, os.path.getsize(path)):
                 raise InputError(f"file {path!r} has changed since it was first seen; files must appear whole")
-            with _named(path):
+            with named(path):
                 for frame in read(path, self.form(name), needed):
                     found += frame.height
                     yield frame, f"file {path!r}"
@@ -224,7 +200,7 @@ class Files:
     def facts(self, name: str, job: Job) -> Facts:
         """How many events a file has, and their greatest time; only its footer or the time column is read."""
         path = self.full(name)
-        with _named(path):
+        with named(path):
             status = os.stat(path)
             known = name, status.st_size, status.st_mtime_ns
             if known not in self._facts:
@@ -253,61 +229,6 @@ class Files:
         return Facts(rows, seen, size)
 
 
-def read(path: str, form: str, needed: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
-    """The columns of a file that are needed, so many rows at a time; those that it does not have are left out."""
-    if form == "parquet":
-        there = [name for name in pl.read_parquet_schema(path) if name in needed]
-        parquet = pq.ParquetFile(path).metadata
-        sizes = [parquet.row_group(number).num_rows for number in range(parquet.num_row_groups)]
-        begin, end = 0, 0
-        for number, size in enumerate(sizes):
-            end += size
-            if end - begin >= CHUNK or number == len(sizes) - 1:
-                yield from _parts(pl.scan_parquet(path, glob=False).slice(begin, end - begin).select(there).collect())
-                begin = end
-    elif form == "csv":
-        header = pl.read_csv(path, n_rows=0).columns
-        types = {name: needed[name] for name in header if name in needed}
-        yield from _parts(pl.read_csv(path, columns=list(types) or header[:1], schema_overrides=types))
-    else:
-        with _arrow(path) as (_, batches):
-            for several in in_parts(batches, CHUNK):
-                table = pa.Table.from_batches(several)
-                frame = pl.from_arrow(table.select([name for name in table.column_names if name in needed]))
-                assert isinstance(frame, pl.DataFrame)
-                yield frame
-
-
-def _parts(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    for at in range(0, frame.height, CHUNK):
-        yield frame[at : at + CHUNK]
-
-
-@contextmanager
-def _arrow(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """The schema and the batches of Arrow IPC, as a file or as a stream."""
-    with pa.memory_map(path) as source:
-        if source.read(6) == b"ARROW1":
-            file = pa.ipc.open_file(source)
-            yield file.schema, (file.get_batch(number) for number in range(file.num_record_batches))
-        else:
-            source.seek(0)
-            stream = pa.ipc.open_stream(source)
-            yield stream.schema, iter(stream)
-
-
-@contextmanager
-def _named(path: str) -> Iterator[None]:
-    """Errors in reading name the file."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"file {path!r}: {error}") from error
-    except (OSError, ValueError, pl.exceptions.PolarsError, pa.ArrowException) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"file {path!r} cannot be read: {reason}") from error
-
-
 def _greatest(parquet: pq.ParquetFile, column: str) -> int | None:
     """The greatest value of a column as the footer has it; None if it does not say."""
     greatest: int | None = None
@@ -323,10 +244,6 @@ def _greatest(parquet: pq.ParquetFile, column: str) -> int | None:
 
 def _physical(dtype: pl.DataType) -> pl.DataType:
     return pl.Int32() if isinstance(dtype, pl.Date) else pl.Int64()
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(("_", ".")) or name.endswith(".tmp")
 
 
 def _before_pattern(path: str) -> str:

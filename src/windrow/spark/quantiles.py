@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 
 from windrow.bags import BagRanges, flat, lists
 from windrow.binding import quoted
+from windrow.frames import in_parts
 from windrow.groups import Group, Held
 from windrow.slices import SliceSchema, merge, unpack
 from windrow.slicing import filter_column, input_column, time_column
@@ -35,7 +36,7 @@ from windrow.spark.jobs import Job
 from windrow.spark.payloads import Slicer, Tables
 from windrow.spark.shipping import mapped
 from windrow.spark.slicing import SLICES, Batches, Cut, by_slice, group_of, placed
-from windrow.spark.types import arrow_schema, from_arrow, in_parts, struct, to_arrow
+from windrow.spark.types import arrow_schema, from_arrow, struct, to_arrow
 from windrow.state import GroupState
 from windrow.windows import INT64_MAX, INT64_MIN
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
-import sqlglot
 from pyspark.sql import types as t
 
 from windrow.binding import ARRIVAL
+from windrow.eventfiles import types_of
 from windrow.measures import Lengths
 from windrow.query import Query, QueryError
 from windrow.spark.files import Files
@@ -183,36 +183,9 @@ def _columns(text: str) -> dict[str, pl.DataType]:
         except (ValueError, KeyError, TypeError) as error:
             raise QueryError(f"option columns is not a schema: {error}") from error
     try:
-        table = sqlglot.parse_one(f"CREATE TABLE events ({text})", dialect="spark")
-        parsed = {one.name: one.args["kind"].sql("spark") for one in table.this.expressions}
-        return {name: _type(kind) for name, kind in parsed.items()}
-    except (sqlglot.errors.SqlglotError, KeyError, AttributeError) as error:
-        raise QueryError(f"option columns: {text!r} is not a list such as 'ts TIMESTAMP, speed DOUBLE'") from error
-
-
-_TYPES: dict[str, pl.DataType] = {
-    "BOOLEAN": pl.Boolean(),
-    "TINYINT": pl.Int8(),
-    "SMALLINT": pl.Int16(),
-    "INT": pl.Int32(),
-    "BIGINT": pl.Int64(),
-    "FLOAT": pl.Float32(),
-    "DOUBLE": pl.Float64(),
-    "STRING": pl.String(),
-    "BINARY": pl.Binary(),
-    "DATE": pl.Date(),
-    "TIMESTAMP": pl.Datetime("us", "UTC"),
-    "TIMESTAMP_NTZ": pl.Datetime("us"),
-}
-
-
-def _type(kind: str) -> pl.DataType:
-    if kind.startswith("DECIMAL("):
-        precision, _, scale = kind[8:-1].partition(",")
-        return pl.Decimal(int(precision), int(scale or 0))
-    if kind not in _TYPES:
-        raise QueryError(f"option columns: {kind} is none of {', '.join(_TYPES)} and DECIMAL; give a schema's JSON")
-    return _TYPES[kind]
+        return types_of(text)
+    except ValueError as error:
+        raise QueryError(f"option columns: {error}") from error
 
 
 def _list(text: str) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from windrow.binding import InputError, no_time, quoted
+from windrow.frames import in_parts
 from windrow.groups import Group, Held, Timeline
 from windrow.slices import SliceSchema, merge
 from windrow.slicing import filter_column, time_column
@@ -29,7 +30,7 @@ from windrow.spark.jobs import Job, time_columns
 from windrow.spark.lifting import Lifted, lift
 from windrow.spark.payloads import Gathered, Slicer
 from windrow.spark.shipping import mapped
-from windrow.spark.types import from_arrow, in_parts
+from windrow.spark.types import from_arrow
 from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN, FixedWindow, Grid, Session
 
 MOST_GRIDS = 32  # whose last edges are computed for every event

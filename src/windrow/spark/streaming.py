@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from windrow.binding import InputError, no_time, quoted
+from windrow.frames import in_parts
 from windrow.groups import Entry
 from windrow.query import Query, QueryError
 from windrow.slices import unpack
@@ -38,7 +39,7 @@ from windrow.spark.origins import fingerprint, origin_of, watermarked
 from windrow.spark.payloads import Gathered, Slicer, Unordered
 from windrow.spark.session import check_streaming
 from windrow.spark.shipping import Shipped, mapped
-from windrow.spark.types import arrow_schema, from_arrow, in_parts, polars_type, struct, to_arrow
+from windrow.spark.types import arrow_schema, from_arrow, polars_type, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
 MARK = "windrow_watermark"

@@ -101,20 +101,6 @@ def from_arrow(batches: Iterable[pa.RecordBatch], types: Mapping[str, pl.DataTyp
     return frame.with_columns(casts) if casts else frame
 
 
-def in_parts(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[pa.RecordBatch]]:
-    """Batches, about so many rows at a time."""
-    several: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        several.append(batch)
-        size += batch.num_rows
-        if size >= most:
-            yield several
-            several, size = [], 0
-    if size:
-        yield several
-
-
 def in_spark_words(error: QueryError, schema: t.StructType) -> QueryError:
     """The error with Spark's names of types, and columns that Polars does not know said to be so."""
     text = str(error)

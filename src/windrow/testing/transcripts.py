@@ -21,8 +21,7 @@ Nothing in a file is evaluated as Python.
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -32,25 +31,11 @@ from typing import Any, Protocol
 import polars as pl
 import yaml
 
-from windrow.aggregates import Aggregate
-from windrow.formulas import aggregate
-from windrow.ordered import counting, frames, latest, punctuated
 from windrow.query import Query
 from windrow.testing.compare import differences
 from windrow.testing.oracle import Oracle, microseconds
 from windrow.testing.standing import Row
-from windrow.windows import Window, cumulating, session, sliding, tumbling
 
-WINDOWS: dict[str, Callable[..., Window]] = {
-    "tumbling": tumbling,
-    "sliding": sliding,
-    "cumulating": cumulating,
-    "session": session,
-    "counting": counting,
-    "punctuated": punctuated,
-    "frames": frames,
-    "latest": latest,
-}
 _POLARS: dict[str, pl.DataType] = {
     "int": pl.Int64(),
     "float": pl.Float64(),
@@ -218,25 +203,7 @@ def _step(given: dict[str, Any], types: Mapping[str, str], default: Row) -> Step
 def query_of(given: dict[str, Any]) -> Query:
     """A query from plain data, its window and its aggregates in words."""
     _known(given, _QUERY)
-    rest = {key: given[key] for key in given if key not in ("name", "window", "aggregates")}
-    asked: list[Aggregate]
-    if isinstance(given["aggregates"], Mapping):
-        asked = [aggregate(text).alias(alias) for alias, text in given["aggregates"].items()]
-    else:
-        asked = [aggregate(text) for text in given["aggregates"]]
-    return Query(given["name"], window_of(given["window"]), asked, **rest)
-
-
-def window_of(text: str) -> Window:
-    """Read `sliding(10, 5)`: a known name, and literals between the brackets."""
-    try:
-        call = ast.parse(text.strip(), mode="eval").body
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in WINDOWS:
-            raise ValueError("it is none of " + ", ".join(WINDOWS))
-        named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-        return WINDOWS[call.func.id](*map(ast.literal_eval, call.args), **named)
-    except (SyntaxError, TypeError, ValueError) as error:
-        raise ValueError(f"{text!r} is not a window: {error}") from error
+    return Query(**given)
 
 
 def _known(given: Mapping[str, Any], words: set[str]) -> None:

@@ -1,0 +1,226 @@
+"""The command line: `windrow run`, `explain`, `report`, `functions`, `demo`, `version`.
+
+Results go to standard output or into a directory, everything else to standard error; errors are one sentence. What a
+command needs is imported when it runs, so that `--help` does not wait for Spark.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from windrow import __version__
+from windrow.cli.failures import INTERRUPTED, Refused, guarded
+
+app = typer.Typer(
+    name="windrow",
+    help="""Many window queries over event streams, answered in one pass: in this process or on Spark.
+
+    `windrow run queries.sql --events events.csv`
+
+    Queries are SQL or YAML. Each command's --help has examples.
+
+    Exit codes: 0 fine, 1 failed, 2 wrong usage or a query or events that cannot be taken, 130 interrupted.""",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_EVENTS, _RESULTS, _SPARK, _OTHER = "Queries and events", "Results", "Spark", "Other"
+
+
+def _option(text: str, panel: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **more)
+
+
+Queries = Annotated[str, typer.Argument(help="a .sql or .yaml file; - for SQL on standard input", metavar="QUERIES")]
+Events = Annotated[str, _option("a file, a directory or a quoted pattern", _EVENTS)]
+Only = Annotated[list[str] | None, _option("only the query of this name; repeatable", _EVENTS)]
+Time = Annotated[str | None, _option("the time column, where it is not plain", _EVENTS)]
+Lateness = Annotated[str | None, _option("how far a stream may be out of order", _EVENTS)]
+Updates = Annotated[str | None, _option("how long late events change a stream's results", _EVENTS)]
+OrderBy = Annotated[list[str] | None, _option("orders events of the same time; repeatable", _EVENTS)]
+BadEvents = Annotated[Literal["raise", "drop"] | None, _option("for events without a time", _EVENTS)]
+Partial = Annotated[bool, _option("also windows that are not whole at the end", _EVENTS, "--partial")]
+EventsFormat = Annotated[Literal["parquet", "arrow", "csv", "json"] | None, _option("if names do not say it", _EVENTS)]
+Types = Annotated[str | None, _option("of CSV and JSON: 'id STRING, x DOUBLE'", _EVENTS)]
+Out = Annotated[Path | None, _option("a directory to write into", _RESULTS)]
+Format = Annotated[
+    Literal["parquet", "csv", "json", "console"] | None,
+    _option("parquet with --out, else tables, in a pipe CSV", _RESULTS, "--format"),
+]
+Rows = Annotated[int | None, _option("how many to show of each query (10 in tables)", _RESULTS, min=0)]
+Overwrite = Annotated[bool, _option("replace results that are there", _RESULTS, "--overwrite")]
+Engine = Annotated[Literal["spark", "local"] | None, _option("spark if PySpark is there, else this process", _SPARK)]
+Master = Annotated[str, _option("where Spark runs", _SPARK)]
+Stream = Annotated[bool, _option("read a directory as a stream of files", _SPARK, "--stream")]
+Follow = Annotated[bool, _option("a stream that goes on until Ctrl-C", _SPARK, "--follow")]
+FilesPerBatch = Annotated[int | None, _option("files that a stream takes at a time", _SPARK, min=1)]
+Checkpoint = Annotated[Path | None, _option("of a stream, by default OUT/_checkpoint", _SPARK)]
+Quiet = Annotated[bool, _option("no progress, no last line", _OTHER, "--quiet", "-q")]
+Debug = Annotated[bool, _option("stack traces, and what Spark logs", _OTHER, "--debug")]
+
+
+@app.command()
+def run(
+    queries: Queries,
+    events: Events,
+    time: Time = None,
+    lateness: Lateness = None,
+    updates: Updates = None,
+    order_by: OrderBy = None,
+    bad_events: BadEvents = None,
+    partial: Partial = False,
+    only: Only = None,
+    events_format: EventsFormat = None,
+    types: Types = None,
+    out: Out = None,
+    form: Format = None,
+    rows: Rows = None,
+    overwrite: Overwrite = False,
+    engine: Engine = None,
+    master: Master = "local[*]",
+    stream: Stream = False,
+    follow: Follow = False,
+    files_per_batch: FilesPerBatch = None,
+    checkpoint: Checkpoint = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Answer queries over files of events: Parquet, Arrow, CSV or JSON lines.
+
+    `windrow run queries.sql --events events.csv`
+
+    `windrow run queries.yaml --events 'data/*.parquet' --out results`
+
+    `windrow run queries.sql --events incoming --follow --lateness '1 minute' --out results`
+    """
+    from windrow.cli import asked as asking
+    from windrow.cli import running
+    from windrow.cli.progress import Shown
+    from windrow.eventfiles import types_of
+
+    said = {"time": time, "lateness": lateness, "updates": updates, "order_by": order_by, "bad_events": bad_events}
+    asked = asking.read(queries, only or (), partial=partial, **said)
+    chosen, why = asking.engine_of(engine)
+    stream = stream or follow
+    if stream and chosen == "local":
+        raise Refused("a stream runs on Spark: take --engine spark, or leave --stream and --follow out")
+    if updates is not None and not stream:
+        raise Refused("--updates is for a stream: a whole table has no late events; say --stream, or leave it out")
+    for given, name in ((checkpoint, "--checkpoint"), (files_per_batch, "--files-per-batch")):
+        if given is not None and not stream:
+            raise Refused(f"{name} is for a stream: say --stream, or leave it out")
+    named = types_of(types) if types else {}
+    where = running.Where(events, events_format, named, out, form, overwrite, rows, checkpoint)
+    shown = Shown(quiet)
+    if why:
+        shown.say(f"{why}: in this process")
+    if chosen == "local":
+        running.run_local(asked, where, shown)
+    elif stream:
+        running.run_stream(asked, where, master, shown, debug, follow, files_per_batch)
+    else:
+        running.run_spark(asked, where, master, shown, debug)
+
+
+@app.command()
+def explain(
+    queries: Queries,
+    events: Annotated[str | None, _option("files, whose types and rates are then known", _EVENTS)] = None,
+    time: Time = None,
+    only: Only = None,
+    events_format: EventsFormat = None,
+    types: Types = None,
+    engine: Engine = None,
+    debug: Debug = False,
+) -> None:
+    """Show the plan: what is shared and what would travel; with events, also how Spark would do it.
+
+    `windrow explain queries.sql --events events.csv`
+    """
+    from windrow.cli.explaining import explained
+
+    explained(queries, events, time, only or (), engine, events_format, types)
+
+
+@app.command()
+def report(
+    results: Annotated[Path, typer.Argument(help="what `windrow run --out` has written", metavar="RESULTS")],
+    out: Annotated[Path | None, _option("the page, by default report.html in RESULTS", _OTHER)] = None,
+    open_it: Annotated[bool, _option("open it in the browser", _OTHER, "--open")] = False,
+    debug: Debug = False,
+) -> None:
+    """Write a page with charts, the plan and the figures of a run, which needs no network.
+
+    `windrow report results --open`
+    """
+    from windrow import report as reports
+
+    if not results.exists():
+        raise Refused(f"there are no results at {str(results)!r}; windrow run … --out {results} writes some")
+    path = reports.write(results, out)
+    print(path)
+    if open_it:
+        import webbrowser
+
+        webbrowser.open(path.resolve().as_uri())
+
+
+@app.command()
+def functions() -> None:
+    """List windows and aggregates, with a line on each."""
+    from windrow.cli.explaining import functions as listed
+
+    listed()
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def demo(context: typer.Context) -> None:
+    """See it work; options go to the demonstration.
+
+    `windrow demo`
+    """
+    from windrow import demo as demonstration
+
+    raise typer.Exit(demonstration.main(context.args) or 0)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(f"windrow {__version__}")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    _: Annotated[
+        bool, typer.Option("--version", help="print the version", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """What is before the command."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command, and end with its exit code."""
+    given: list[str] = sys.argv[1:] if arguments is None else arguments
+
+    def command() -> None:
+        done = app(given, prog_name="windrow", standalone_mode=False)
+        if done == INTERRUPTED:
+            raise KeyboardInterrupt
+        if isinstance(done, int) and done:
+            raise SystemExit(done)
+
+    sys.exit(guarded(command, "--debug" in given))

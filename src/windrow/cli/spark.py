@@ -1,0 +1,343 @@
+"""A run on Spark: a batch of files, or files that come as a stream.
+
+Spark's own reader reads Parquet, and all files of a stream. The other files of a batch are read by workers, as they are
+read in this process, so that both engines see the same events. What Spark logs goes to a file, and is thrown
+away with it when all went well.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+
+from windrow.binding import InputError, quoted
+from windrow.cli.asked import Asked
+from windrow.cli.failures import Failed, Refused
+from windrow.cli.progress import Shown
+from windrow.eventfiles import EventFiles, form_of
+from windrow.query import QueryError
+from windrow.spark import session
+from windrow.spark.shipping import mapped
+from windrow.spark.types import arrow_schema, struct, to_arrow
+from windrow.tables import windows
+
+TIMES = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+METRICS, RESULTS = "windrow", "windrow_results"  # the names of observed metrics
+
+
+@contextmanager
+def started(master: str, debug: bool) -> Iterator[SparkSession]:
+    """A session whose noise is kept out of the way."""
+    found = SparkSession.getActiveSession()
+    if found is not None:  # somebody else's, who has made and will stop it
+        yield _made(master)
+        return
+    with tempfile.TemporaryFile(prefix="windrow-spark-") as log:
+        kept = os.dup(2)
+        sys.stderr.flush()
+        try:
+            if not debug:
+                os.dup2(log.fileno(), 2)  # the JVM inherits it
+            spark = _made(master)
+        except PySparkException as error:
+            if "JAVA" not in str(error.getCondition()):
+                raise
+            raise Failed("Spark needs Java 17 or newer: install it, set JAVA_HOME, or say --engine local") from error
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def _made(master: str) -> SparkSession:
+    return session(master, spark__sql__parquet__outputTimestampType="TIMESTAMP_MICROS")  # as everybody reads them
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Source:
+    """Events that Spark reads: files that are there now, or a path that only Spark can look at."""
+
+    path: str
+    files: EventFiles | None
+    form: str
+
+    @staticmethod
+    def of(path: str, files: EventFiles | None, form: str | None) -> Source:
+        if files is None:
+            return Source(path, None, form or form_of(path.rstrip("/*")) or "parquet")
+        return Source(path, files, files.form)
+
+    @property
+    def _by_spark(self) -> bool:
+        """Whether Spark's own reader reads a batch; nanoseconds it does not know."""
+        if self.files is None:
+            return True
+        nanoseconds = any(
+            isinstance(dtype, pl.Datetime) and dtype.time_unit == "ns" for dtype in self._columns.values()
+        )
+        return self.form == "parquet" and not nanoseconds
+
+    @property
+    def _columns(self) -> Mapping[str, pl.DataType]:
+        assert self.files is not None
+        return self.files.columns
+
+    def batch(self, spark: SparkSession, needed: Sequence[str] | None = None) -> DataFrame:
+        if not self._by_spark:
+            return self._by_workers(spark, needed)
+        reader = _reading(spark.read, self.form)
+        if self.form == "csv":
+            reader = reader.option("inferSchema", True)
+        return reader.load([os.path.abspath(path) for path in self.files.paths] if self.files else [self.path])  # type: ignore[no-any-return]
+
+    def stream(self, spark: SparkSession, most: int | None) -> DataFrame:
+        """The files that are there, and those that come."""
+        if self.form == "arrow":
+            raise Refused("Spark does not read Arrow files as a stream; write Parquet, or leave --stream out")
+        if self.files is not None and self.files.paths == [self.path]:
+            raise Refused(f"a stream reads a directory or a pattern, to which files come, and {self.path!r} is a file")
+        schema = struct(_known(self._columns)) if self.form != "parquet" and self.files else self.batch(spark).schema
+        reader = _reading(spark.readStream, self.form).schema(schema)
+        if most is not None:
+            reader = reader.option("maxFilesPerTrigger", most)
+        if os.path.isdir(self.path):
+            reader = reader.option("recursiveFileLookup", True)
+        return reader.load(self.path if self.files is None else os.path.abspath(self.path))  # type: ignore[no-any-return]
+
+    def _by_workers(self, spark: SparkSession, needed: Sequence[str] | None) -> DataFrame:
+        """Files that Python reads where Spark's tasks run, each of them one task."""
+        assert self.files is not None
+        files = self.files
+        wanted = {name: dtype for name, dtype in files.columns.items() if needed is None or name in needed}
+        types = _known(wanted)
+        schema = struct(types)
+
+        def events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for path in batch.column(0).to_pylist():
+                    for frame in files.frames(path, wanted):
+                        yield from to_arrow(_complete(frame, path, types), arrow_schema(schema))
+
+        paths = [(os.path.abspath(path),) for path in files.paths]
+        listed = spark.createDataFrame(paths, "path STRING").repartition(min(len(paths), 1000))
+        return mapped(listed, events, schema)
+
+
+def _known(columns: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+    """Types that Spark has: times in microseconds, categories as text."""
+    found = dict(columns)
+    for name, dtype in columns.items():
+        if isinstance(dtype, pl.Datetime):
+            found[name] = pl.Datetime("us", dtype.time_zone)
+        elif isinstance(dtype, pl.Categorical | pl.Enum):
+            found[name] = pl.String()
+    return found
+
+
+def _complete(frame: pl.DataFrame, path: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    if lacking := [name for name in types if name not in frame.columns]:
+        raise InputError(f"file {path!r}: column {lacking[0]!r} is missing")
+    return frame.cast(pl.Schema(types))
+
+
+def _reading(reader: Any, form: str) -> Any:
+    """Spark's reader, told to read CSV as everybody else does, and that what does not fit the types is an error."""
+    found = reader.format(form)
+    if form in ("csv", "json"):
+        found = found.option("mode", "FAILFAST")
+    if form == "csv":
+        found = found.option("header", True).option("enforceSchema", False).option("escape", '"')
+    return found
+
+
+# --- a batch --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Outcome:
+    """What is known of a run when it is over."""
+
+    events: int | None = None
+    results: int | None = None
+    dropped: int = 0
+    shuffled: int = 0
+    rows: pl.DataFrame | None = field(default=None, repr=False)  # where they were not written
+
+
+def run(
+    spark: SparkSession, events: DataFrame, asked: Asked, time: str, out: Path | None, form: str, shown: Shown
+) -> Outcome:
+    """Answer queries over a whole DataFrame, into a directory or into memory."""
+
+    def answer() -> Outcome:
+        results = windows(events, asked.queries, time, partial=asked.partial, **asked.options)
+        if out is None:
+            table = pl.from_arrow(results.toArrow())
+            assert isinstance(table, pl.DataFrame)
+            return Outcome(results=table.height, rows=table)
+        counted = Observation(RESULTS)
+        results = results.observe(counted, F.count(F.lit(1)).alias("results"))
+        _written(results, form).write.format(form).options(**_writing(form)).save(str(out.absolute()))
+        return Outcome(results=int(counted.get["results"]))
+
+    found = _watched(spark, answer, shown)
+    found.shuffled = _shuffled(spark)
+    return found
+
+
+def _writing(form: str) -> dict[str, Any]:
+    if form == "csv":
+        return {"header": True, **TIMES}
+    return {"ignoreNullFields": False, **TIMES} if form == "json" else {}
+
+
+def _written(results: DataFrame, form: str) -> DataFrame:
+    """CSV has no lists and structs, so those are JSON."""
+    if form != "csv":
+        return results
+    nested = (t.ArrayType, t.StructType, t.MapType)
+    columns = []
+    for one in results.schema.fields:
+        column = F.col(quoted(one.name))
+        columns.append(F.to_json(column, TIMES).alias(one.name) if isinstance(one.dataType, nested) else column)
+    return results.select(*columns)
+
+
+def _shuffled(spark: SparkSession) -> int:
+    """Bytes that were shuffled in this session."""
+    context: Any = spark.sparkContext
+    nothing = context._gateway.new_array(context._jvm.double, 0)
+    stages = context._jsc.sc().statusStore().stageList(None, False, False, nothing, context._jvm.java.util.ArrayList())
+    return sum(int(stages.apply(at).shuffleWriteBytes()) for at in range(stages.size()))
+
+
+def _watched(spark: SparkSession, action: Callable[[], Outcome], shown: Shown) -> Outcome:
+    """Tell of stages and tasks while something runs, and end it by Ctrl-C."""
+    context = spark.sparkContext
+    tracker = context.statusTracker()
+    with ThreadPoolExecutor(1) as pool, _ctrl_c() as stop:
+        running = pool.submit(action)
+        while not wait([running], 0.4).done:
+            if stop.is_set():
+                context.cancelAllJobs()
+                continue
+            infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            if there := [info for info in infos if info is not None]:
+                tasks, done = sum(info.numTasks for info in there), sum(info.numCompletedTasks for info in there)
+                names = ", ".join(str(info.stageId) for info in there)
+                shown.at(doing=f"Spark's stage {names}: {done:,} of {tasks:,} tasks", done=done / max(tasks, 1))
+        if stop.is_set():
+            raise KeyboardInterrupt
+        shown.at(doing=None)
+        return running.result()
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[threading.Event]:
+    """Ctrl-C as something to look at: in the midst of a call to the JVM it would tear the call apart."""
+    pressed = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: pressed.set())
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# --- a stream -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where the results of a stream go."""
+
+    form: str
+    out: Path | None
+    checkpoint: Path
+    show: Callable[[pl.DataFrame], None]
+    follow: bool
+
+
+def stream(spark: SparkSession, events: DataFrame, asked: Asked, time: str, sink: Sink, shown: Shown) -> Outcome:
+    """Answer queries over a streaming DataFrame until its files are read, or for ever; Ctrl-C ends it in between."""
+    results = windows(events, asked.queries, time, updates=asked.updates, **asked.options)
+    results = results.observe(RESULTS, F.count(F.lit(1)).alias("results"))
+    writer = results.writeStream.option("checkpointLocation", str(sink.checkpoint.absolute()))
+    if sink.out is None:
+        writer = writer.outputMode("update" if asked.updates else "append").foreachBatch(_showing(sink.show))
+    else:
+        written = _written(results, sink.form).writeStream.format(sink.form).options(**_writing(sink.form))
+        writer = written.option("checkpointLocation", str(sink.checkpoint.absolute()))
+        writer = writer.option("path", str(sink.out.absolute())).outputMode("append")
+    query = writer.start() if sink.follow else writer.trigger(availableNow=True).start()
+    found, known = Outcome(0, 0), set[int]()
+    try:
+        with _ctrl_c() as stop:
+            while query.isActive and not stop.wait(0.5):
+                _count(query.recentProgress, known, found, shown)
+            if stop.is_set():
+                shown.say("stopping the stream")
+                query.stop()
+                raise KeyboardInterrupt
+        query.awaitTermination()  # which raises what has ended it
+    finally:
+        _count(query.recentProgress, known, found, shown)
+        found.shuffled = _shuffled(spark)
+    return found
+
+
+def _showing(show: Callable[[pl.DataFrame], None]) -> Callable[[DataFrame, int], None]:
+    def each(batch: DataFrame, _: int) -> None:
+        rows = pl.from_arrow(batch.toArrow())
+        assert isinstance(rows, pl.DataFrame)
+        if rows.height:
+            show(rows)
+
+    return each
+
+
+def _count(progress: Sequence[Any], known: set[int], found: Outcome, shown: Shown) -> None:
+    """Add up what micro-batches say that were not known."""
+    watermark = None
+    for one in progress:
+        observed = one["observedMetrics"]
+        if one["batchId"] in known or METRICS not in observed:
+            continue
+        known.add(one["batchId"])
+        found.events = (found.events or 0) + int(one["numInputRows"])
+        found.dropped += int(observed[METRICS]["dropped"])
+        found.results = (found.results or 0) + int(observed[RESULTS]["results"])
+        watermark = one["eventTime"].get("watermark")
+    counts: dict[str, Any] = {"events": found.events, "results": found.results, "dropped": found.dropped}
+    if watermark is not None and not watermark.startswith(("1970-01-01T00:00:00.000", "+")):  # none yet, or a number
+        counts["watermark"] = watermark.removesuffix("Z").replace("T", " ").removesuffix(".000")
+    shown.at(**counts)
+
+
+def check_stream(asked: Asked) -> None:
+    if asked.partial:
+        raise QueryError("partial is for a whole table: a stream has no end; leave --partial or --stream out")
