@@ -36,8 +36,8 @@ bench-spark: java $(STAMP) ## measure it on Spark, beside Spark's own windows
 docs: $(STAMP) ## make docs/api.md from the docstrings
 	$(BIN)/python docs/api.py $(ARGS)
 
-demo: $(STAMP) ## see it work
-	$(BIN)/python -m windrow.demo $(ARGS)
+demo: java $(STAMP) ## see it work: real flights on Spark, about a minute
+	$(BIN)/windrow demo $(ARGS)
 
 clean: ## remove .venv, caches and build output
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache spark-warehouse

