@@ -29,7 +29,7 @@ from windrow.ordered_state import OrderedState
 from windrow.query import Query
 from windrow.revisions import Emitted
 from windrow.slices import merge
-from windrow.spark.chunks import Chunks, Store, chunk_of, from_bytes, needed_from, next_end, to_bytes
+from windrow.spark.chunks import Chunks, Store, chunks_of, from_bytes, needed_from, next_end, to_bytes
 from windrow.spark.drawers import Drawers, Ordered, closings
 from windrow.spark.jobs import Job
 from windrow.state import Change, GroupState
@@ -205,12 +205,12 @@ class Bucket:
             if whole:
                 state.absorb(table)
             else:
-                chunks.add(table, state.schema, chunk_of(state, table))
+                chunks.add(table, state.schema, *chunks_of(state, table))
             if change is not None:
                 emitted += state.step(Span(span.now, span.now, span.frozen, span.frozen), change)
         if whole:
             chunks.forget(INT64_MAX)
-            chunks.add(state.rows.table, state.schema, chunk_of(state, state.rows.table))
+            chunks.add(state.rows.table, state.schema, *chunks_of(state, state.rows.table))
         return emitted
 
     def _sessions(

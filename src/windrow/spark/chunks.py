@@ -26,6 +26,7 @@ from windrow.state import GroupState
 from windrow.windows import INT64_MAX, INT64_MIN
 
 CHUNKS = 64  # that the longest window spans, at most
+ROWS = 512  # that a table brings to each of its chunks, about: fewer are not worth a chunk
 
 
 class Store(Protocol):
@@ -45,6 +46,7 @@ class Run(NamedTuple):
     first: int  # slice start
     last: int  # slice start
     closes: int
+    level: int = 0  # a chunk is so many times twice as long as it would have to be, so that it is not too small
 
 
 def to_bytes(table: pl.DataFrame) -> bytes:
@@ -75,11 +77,11 @@ class Chunks:
     def saved(self) -> dict[str, Any]:
         return {"runs": self.runs, "count": self.count}
 
-    def add(self, table: pl.DataFrame, schema: SliceSchema, number: Ints) -> None:
+    def add(self, table: pl.DataFrame, schema: SliceSchema, number: Ints, level: int = 0) -> None:
         """Take slices in, which are sorted and each there once, and put each into the chunk of its number."""
         for chunk in np.unique(number).tolist():
             part = table if (number == chunk).all() else table.filter(pl.Series(number == chunk))
-            mine = [run for run in self.runs if run.chunk == chunk]
+            mine = [run for run in self.runs if run.chunk == chunk and run.level == level]
             joined: list[Run] = []
             size = part.height
             for run in sorted(mine, key=lambda run: run.rows):
@@ -93,7 +95,7 @@ class Chunks:
             if joined:
                 part = merge([part, *(schema.conform(self._get(run)) for run in joined)], schema)
                 self._drop(joined)
-            self._put(chunk, part, closes)
+            self._put(chunk, part, closes, level)
 
     def replace(self, chunks: set[int], table: pl.DataFrame, number: Ints, closes: Mapping[int, int]) -> None:
         """Hold these slices and no others in some chunks."""
@@ -132,9 +134,9 @@ class Chunks:
     def rows(self) -> int:
         return sum(run.rows for run in self.runs)
 
-    def _put(self, chunk: int, table: pl.DataFrame, closes: int) -> None:
+    def _put(self, chunk: int, table: pl.DataFrame, closes: int, level: int = 0) -> None:
         start = table["slice_start"]
-        run = Run(self.count, chunk, table.height, int(start.min()), int(start.max()), closes)  # type: ignore[arg-type]
+        run = Run(self.count, chunk, table.height, int(start.min()), int(start.max()), closes, level)  # type: ignore[arg-type]
         self.count += 1
         self.runs.append(run)
         self.store.put(self._place(run), to_bytes(table))
@@ -155,12 +157,20 @@ class Chunks:
         return f"{self.name}|{run.number}"
 
 
-def chunk_of(state: GroupState, table: pl.DataFrame) -> Ints:
-    """The chunk of each slice: as long as the shortest window, or as parts the longest one into not too many."""
+def chunks_of(state: GroupState, table: pl.DataFrame) -> tuple[Ints, int]:
+    """The chunk of each slice, and the level of these chunks.
+
+    A chunk is as long as the shortest window, or as parts the longest one into not too many; and where slices are few,
+    twice or four times as long, and so on.
+    """
     length = state.assembler.lattices.length
     width = max(int(length.min()), -(-int(length.max()) // CHUNKS)) if len(length) else INT64_MAX
     start = table["slice_start"].to_numpy()
-    return np.where(start == INT64_MIN, INT64_MIN, start // width)
+    known = start[start > INT64_MIN]
+    span = (int(known.max()) - int(known.min())) // width + 1 if len(known) else 1
+    level = max(0, (span * ROWS // max(1, len(known))).bit_length() - 1) if span > 1 else 0
+    wide = min(width << level, INT64_MAX)
+    return np.where(start == INT64_MIN, INT64_MIN, start // wide), level
 
 
 def needed_from(state: GroupState, before: int, now: int) -> int:
