@@ -32,7 +32,17 @@ Expressions and predicates are SQL text. What windows and aggregates mean, to th
 
 GROUPS: dict[str, Sequence[str]] = {
     "Asking": ("windows", "Query", "sql", "results_of"),
-    "Kinds of window": ("tumbling", "sliding", "cumulating", "session", "counting", "punctuated", "frames", "latest"),
+    "Kinds of window": (
+        "tumbling",
+        "sliding",
+        "cumulating",
+        "session",
+        "counting",
+        "punctuated",
+        "frames",
+        "latest",
+        "window",
+    ),
     "Aggregates": (
         *("count", "sum", "min", "max", "mean", "product", "geometric_mean", "variance", "variance_pop", "stddev"),
         *("stddev_pop", "range", "first", "last", "collect", "arg_min", "arg_max", "m4", "median", "quantile", "mode"),
@@ -41,7 +51,7 @@ GROUPS: dict[str, Sequence[str]] = {
     "A process that runs on": ("Engine", "Metrics"),
     "Plans": ("plan", "Plan", "Rates"),
     "Your own": ("Monoid", "ContextFreeWindow", "DataDrivenWindow", "OrderedEvents", "Cuts"),
-    "Errors": ("QueryError", "InputError", "ExpressionError"),
+    "Errors": ("QueryError", "SqlError", "InputError", "ExpressionError"),
     "Streams on Spark": ("QueryBook",),
 }
 

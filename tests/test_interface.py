@@ -36,6 +36,7 @@ PUBLIC = [
     "QueryBook",
     "QueryError",
     "Rates",
+    "SqlError",
     "aggregate",
     "approx_distinct",
     "approx_quantile",
@@ -66,6 +67,7 @@ PUBLIC = [
     "results_of",
     "session",
     "sliding",
+    "sql",
     "stddev",
     "stddev_pop",
     "sum",
@@ -73,6 +75,7 @@ PUBLIC = [
     "tumbling",
     "variance",
     "variance_pop",
+    "window",
     "windows",
 ]
 ON_SPARK = ["Generator", "explain", "nodes", "register", "session"]

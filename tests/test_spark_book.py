@@ -161,11 +161,11 @@ def test_a_query_that_does_not_fit_a_book_is_refused(spark: Any, tmp_path: Path)
 
 def test_a_later_version_of_the_state_is_refused_by_name(tmp_path: Path) -> None:
     from test_spark_buckets import Buckets
-    from windrow.spark.buckets import INDEX, StateError
+    from windrow.spark.buckets import INDEX, VERSION, StateError
 
     buckets = Buckets([ALL], lateness=5, schema={"t": pl.Int64(), "x": pl.Float64()})
     buckets.push(pl.DataFrame({"t": [1, 2], "x": [1.0, 2.0]}))
     for store in buckets.stores:
-        store[INDEX] = store[INDEX].replace(b'"windrow": 1', b'"windrow": 99')
+        store[INDEX] = store[INDEX].replace(f'"windrow": {VERSION}'.encode(), b'"windrow": 99')
     with pytest.raises(StateError, match="written by another version of windrow, whose state is 99"):
         buckets.push(pl.DataFrame({"t": [3], "x": [1.0]}))

@@ -18,7 +18,7 @@ import windrow as wr
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "windrow"
-KINDS = {".py", ".typed", ".html", ".css", ".js"}  # of a package's files; any other has strayed into it
+KINDS = {".py", ".typed", ".html", ".css", ".js", ".sql"}  # of a package's files; any other has strayed into it
 FOLDERS = ("src", "tests", "bench", "docs", "examples")
 
 

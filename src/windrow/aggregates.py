@@ -41,6 +41,7 @@ class Aggregate:
     params:    its parameters, such as the q of a quantile
     parts:     of a formula, the aggregates that its expression names p0, p1, …
     name:      of its column: its text, or an alias
+    where:     which events count, as `filter` says; all of them by default
     """
 
     function: str

@@ -193,7 +193,7 @@ def pack(header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> bytes
     parts = []
     for table in tables.values():
         buffer = io.BytesIO()
-        table.write_ipc_stream(buffer)
+        table.write_ipc_stream(buffer, compression="zstd" if table.height > 64 else "uncompressed")
         parts.append(buffer.getvalue())
     sizes = dict(zip(tables, map(len, parts), strict=True))
     body = b"".join(parts)

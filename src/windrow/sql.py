@@ -29,7 +29,10 @@ from windrow.windows import Duration, Window, cumulating, duration, session, sli
 
 
 def sql(text: str) -> list[Query]:
-    """Read windowed Spark SQL: statements with `;` between them, each a query.
+    """Read windowed Spark SQL as queries.
+
+    text:  statements with `;` between them, such as
+           "SELECT car, avg(speed) FROM events WHERE moving GROUP BY car, window(ts, '1 hour', '5 minutes')"
 
     A line `-- name: x` before a statement names it; otherwise it is q1, q2, … by its place. What cannot be read is
     refused with line and column (`SqlError`). See docs/sql.md.

@@ -30,7 +30,10 @@ MAKERS: dict[str, Callable[..., Window]] = {
 
 
 def window(text: str) -> Window:
-    """Read a window as it is written: `tumbling('1 minute')`, `counting(100, step=10)`, `session(10 minutes)`."""
+    """Read a window as it is written.
+
+    text:  such as `tumbling('1 minute')`, `counting(100, step=10)`, `session(10 minutes)`
+    """
     found = re.match(r"\s*(\w+)\s*\(", text)
     try:
         if not found or closing(text, found.end()) != len(text.rstrip()) - 1:

@@ -23,7 +23,12 @@ from windrow.query import QueryError
 
 
 class SqlError(QueryError):
-    """SQL that cannot be read: the line and the column, counted from 1, what is wrong, and what to write instead."""
+    """SQL that cannot be read, and where.
+
+    reason:  what is wrong, and what to write instead
+    line:    counted from 1
+    column:  counted from 1
+    """
 
     def __init__(self, reason: str, line: int, column: int) -> None:
         super().__init__(reason, line, column)

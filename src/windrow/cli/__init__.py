@@ -183,6 +183,7 @@ def functions() -> None:
 @app.command()
 def demo(
     folder: Annotated[Path, typer.Argument(help="where its events, its results and its page go")] = Path("demo"),
+    months: Annotated[int, _option("how many months of the year are replayed", _OTHER, "--months", min=1, max=12)] = 12,
     debug: Debug = False,
 ) -> None:
     """See it work: a year of real flights from three local nodes, fourteen queries, one pass on Spark.
@@ -191,7 +192,7 @@ def demo(
     """
     from windrow import demo as demonstration
 
-    raise typer.Exit(demonstration.main(folder, debug))
+    raise typer.Exit(demonstration.main(folder, months, debug))
 
 
 @app.command()

@@ -122,7 +122,9 @@ class Bucket:
         told = Told(bound.results.empty, since=later)
         emitted: list[Emitted] = []
         names = {group.name for group in bound.plan.groups}
+        dropped: dict[tuple[str, ...], int] = {}
         for group in bound.plan.groups:
+            told.dropped = 0
             new = [part[group.name] for part in tables if group.name in part]
             if not new and group.name not in self._groups:
                 continue
@@ -132,6 +134,9 @@ class Bucket:
                 emitted += self._in_order(state, new, span, told)
             else:
                 emitted += self._sliced(state, new, span, told)
+            # windows of several kinds leave out the same events, by and large
+            dropped[group.keys] = max(told.dropped, dropped.get(group.keys, 0))
+        told.dropped = sum(dropped.values())
         for name in set(self._groups) - names:
             self._forget(name)
         told.results, overflows = bound.results.build(emitted)
