@@ -42,7 +42,7 @@ LAYERS = {
             "sequences",
         ),
     },
-    "runtimes": {"engine", "snapshots", "tables", "eventfiles", "spark", "nodes"},
+    "runtimes": {"engine", "snapshots", "tables", "eventfiles", "jobs", "slicers", "spark", "nodes"},
     "interface": {"__init__"},
     "applications": {"cli", "demo", "report", "__main__"},
     "testing": {"testing"},

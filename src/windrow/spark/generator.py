@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from windrow.jobs import Job
 from windrow.measures import plain
 from windrow.query import QueryError
 from windrow.ranges import ramp
-from windrow.spark.jobs import Job
 from windrow.spark.origins import Limit, Marks
 from windrow.windows import Duration, duration
 
