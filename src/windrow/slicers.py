@@ -12,7 +12,6 @@ from typing import Any
 
 import polars as pl
 
-from windrow.bound import state_of
 from windrow.groups import Group, Source, Timeline
 from windrow.jobs import Job
 from windrow.ordered_state import OrderedState
@@ -110,7 +109,7 @@ class Unordered:
     def __init__(self, job: Job) -> None:
         self._kept: dict[str, tuple[Any, list[str], list[pl.DataFrame]]] = {}
         for group in job.bound.plan.groups:
-            state = state_of(group, job.bound.binding, job.measures)
+            state = job.bound.states[group.identity]
             if isinstance(state, OrderedState):
                 needed = list(dict.fromkeys((*state.ordering.needed, "nth")))
                 self._kept[group.name] = group.source.where, needed, []
