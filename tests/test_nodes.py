@@ -109,7 +109,7 @@ class LeavesGaps(Machine):
 @pytest.mark.parametrize("planted", [TakesTwice, TakesOfAnOldLife, LeavesGaps])
 def test_a_planted_error_is_found_within_200_seeds(planted: type[Machine]) -> None:
     def fails(number: int) -> bool:
-        return bool(wrong_with(simulated(number, machine=planted)))
+        return bool(wrong_with(simulated(number, machine=planted, faults=Faults(crash=0.1))))
 
     assert any(fails(number) for number in range(200))
 
