@@ -30,7 +30,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -188,9 +188,16 @@ def _reason(node: exp.Expr) -> str:
         return "subqueries are not allowed"
     if isinstance(node, exp.Func):
         name = node.name if isinstance(node, exp.Anonymous) else node.sql_name()
-        near = difflib.get_close_matches(name.upper(), FUNCTIONS, cutoff=0.5)
-        return f"there is no function {name}" + (f"; did you mean {' or '.join(near)}?" if near else "")
+        return unknown(name)
     return f"{node.sql('spark')} is not supported"
+
+
+def unknown(name: str, also: Collection[str] = (), otherwise: str = "") -> str:
+    """What is said of a function that there is not: those whose names are near, or what to do otherwise."""
+    known = {one.lower(): one for one in (*FUNCTIONS, *also)}
+    near = [known[one] for one in difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.65)]
+    hint = f"did you mean {' or '.join(near)}?" if near else otherwise
+    return f"there is no function {name}" + (f"; {hint}" if hint else "")
 
 
 @lru_cache(maxsize=4096)
