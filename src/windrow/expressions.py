@@ -20,6 +20,7 @@ What an expression means (where engines differ by default, this is what they are
   (digits with a sign, for DOUBLE also fraction and exponent, spaces around them). CAST cuts toward zero.
 - A timestamp compares with a timestamp or an ISO literal, which is UTC unless it names a zone; `hour`, `minute` and
   `dayofweek` (Sunday is 1) are those of UTC. A Datetime with a zone is Spark's TIMESTAMP, without one TIMESTAMP_NTZ.
+  A date compares with a date or a literal such as DATE '2024-05-31', which beside a timestamp is its midnight.
 
 Limits: results of `+ - *`, minus and abs must fit int64 or 38 digits (beyond, Polars wraps; Spark and the evaluator
 raise); column names match exactly, though Spark ignores case; `upper` and `lower` follow each engine's Unicode version.
@@ -41,7 +42,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
 from windrow.rules import CASTS, RULES, cast, choose, compare, negate
-from windrow.terms import INT64, NULL, STRING, Refusal, Term, instant, literal, refuse
+from windrow.terms import INT64, NULL, STRING, Refusal, Term, day, instant, literal, refuse
 
 Schema = Mapping[str, pl.DataType]
 
@@ -175,8 +176,8 @@ def _check(node: exp.Expr) -> None:
 
 
 def _is_moment(node: exp.Expr) -> bool:
-    """TIMESTAMP '…', which sqlglot reads as a cast."""
-    return node.args["to"].this.name in ("TIMESTAMPTZ", "TIMESTAMP")
+    """TIMESTAMP '…' or DATE '…', which sqlglot reads as casts."""
+    return node.args["to"].this.name in ("TIMESTAMPTZ", "TIMESTAMP", "DATE")
 
 
 def _reason(node: exp.Expr) -> str:
@@ -230,6 +231,8 @@ def _bind(node: exp.Expr, schema: Schema) -> Term:
         return literal(_number(node.name) if node.is_number else node.args.get("this"))
     if isinstance(node, (exp.Cast, exp.TryCast)):
         if _is_moment(node):
+            if node.args["to"].this.name == "DATE":
+                return literal(day(node.this.name), pl.Date())
             return literal(instant(node.this.name), pl.Datetime("us", "UTC"))
         return cast(_bind(node.this, schema), CASTS[node.args["to"].this.name])
     if isinstance(node, exp.Case):
