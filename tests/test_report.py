@@ -113,7 +113,7 @@ RUN = Run(
     seconds=2.0,
     events=4000,
     late=0,
-    network=(Figure("events as they are", 1_000_000), Figure("slices that were shuffled", 1000)),
+    network=(Figure("slices", 1000), Figure("events as they are", 1_000_000), Figure("another's", 250)),
     touched=(Figure("windrow", 1.0), Figure("Spark's own plan", 63.0)),
 )
 
@@ -219,9 +219,11 @@ def test_the_run_is_told(written: Path) -> None:
     assert facts["events per second"] == "2,000"
     said = page.texts("figcaption")
     assert said == [
-        "1,000 times fewer bytes for slices that were shuffled than for events as they are.",
-        "63 times fewer touches by windrow than by Spark's own plan.",
+        "1,000 times fewer bytes than events as they are, and 4 times more bytes than another's.",
+        "63 times fewer touches than Spark's own plan.",
     ]
+    in_colour = [have["class"] for have in page.all("div") if "bar" in (have.get("class") or "").split()]
+    assert in_colour == ["bar c0", "bar c5", "bar c5", "bar c0", "bar c5"]  # what this run did
 
 
 def test_the_plan_is_drawn_with_what_is_shared(written: Path) -> None:
@@ -481,8 +483,8 @@ def test_an_axis_says_numbers_shortly(value: float, step: float, said: str) -> N
 def test_a_run_is_what_was_written(tmp_path: Path) -> None:
     RUN.write(tmp_path)
     assert Run.read(tmp_path) == RUN
-    assert json.loads((tmp_path / "_windrow.json").read_text())["network"][1] == {
-        "what": "slices that were shuffled",
+    assert json.loads((tmp_path / "_windrow.json").read_text())["network"][0] == {
+        "what": "slices",
         "bytes": 1000,
     }
     assert Run.read(tmp_path / "nowhere") == Run(windrow=None)

@@ -157,12 +157,12 @@ def main(folder: Path = Path("demo"), months: int = 12, debug: bool = False) -> 
         results=streamed.results,
         dropped=streamed.dropped,
         network=(
+            Figure(f"windrow, all {len(queries)} queries", travelled),
             Figure("events as they are", size),
-            Figure("windrow, all queries", travelled),
             Figure(f"Spark's own, {own.queries} of the queries", own.shuffled),
         ),
         touched=(
-            Figure("windrow, all queries", touches),
+            Figure(f"windrow, all {len(queries)} queries", touches),
             Figure(f"Spark's own, {own.queries} of the queries", own.touched / events.height),
         ),
     )
