@@ -11,6 +11,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -26,6 +27,7 @@ import browser
 import windrow as wr
 from windrow.report import Figure, Run, answers, charts, scales, words, write
 from windrow.report.markup import Markup, tag
+from windrow.report.plans import picture
 from windrow.report.series import drawing
 
 START = datetime(2026, 6, 1, 8, tzinfo=UTC)
@@ -133,6 +135,7 @@ def written(results: pl.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def report(tmp_path: Path, queries: list[wr.Query], results: pl.DataFrame) -> Page:
+    tmp_path.mkdir(exist_ok=True)
     results.write_parquet(tmp_path / "part-0.parquet")
     Run(tuple(queries), time="t").write(tmp_path)
     return Page(write(tmp_path))
@@ -239,6 +242,27 @@ def test_the_plan_is_drawn_with_what_is_shared(written: Path) -> None:
     assert badges[:2] == ["3", "2"]
 
 
+def test_the_plan_of_a_run_on_spark_is_that_of_spark(tmp_path: Path, results: pl.DataFrame) -> None:
+    results.write_parquet(tmp_path / "part-0.parquet")
+    replace(RUN, engine="spark").write(tmp_path)
+    page = Page(write(tmp_path))
+    assert wr.plan(QUERIES, "ts", kinds_apart=True).explain() in page.texts("pre")
+
+
+def test_arrows_from_two_groups_do_not_lie_on_each_other() -> None:
+    keys = (("a", "b"), ("c", "d"), "a", "c")  # the third is rolled up from the first, the fourth from the second
+    asked = [wr.Query(f"q{n}", wr.tumbling(10), "count()", by=by) for n, by in enumerate(keys)]
+    plan = wr.plan(asked, "ts")
+    assert [group.parent and group.parent.name for group in plan.groups] == [
+        None,
+        None,
+        "by (a, b) on ts",
+        "by (c, d) on ts",
+    ]
+    sides = re.findall(r'd="M[\d.]+,[\d.]+H(\d+)V', picture(plan))
+    assert len(sides) == len(set(sides)) == 2
+
+
 def test_a_query_is_said_in_words() -> None:
     said = [words.window(query.window) for query in QUERIES]
     assert said[:9] == [
@@ -321,6 +345,17 @@ def test_many_windows_are_thinned_to_their_outline(tmp_path: Path) -> None:
         assert (min(several), max(several)) == pytest.approx((whole.min(), whole.max()), rel=1e-5)
     assert any("50,000 windows are thinned" in text for text in page.texts("li"))
     assert len(page.text) < 120_000
+
+
+def test_many_starts_of_cumulating_windows_are_one_outline(tmp_path: Path) -> None:
+    end = np.arange(1, 24_001)
+    value = (end - 1) % 24 + 1
+    rows = pl.DataFrame({"window_start": end - value, "window_end": end, "x": value})
+    results = rows.select(pl.lit("q").alias("query"), pl.all(), pl.lit(0).alias("revision"))
+    asked = [wr.Query("q", wr.cumulating(24, 1), [wr.count().alias("x")])]
+    few, many = report(tmp_path / "few", asked, results[:48]), report(tmp_path / "many", asked, results)
+    strokes = [have["d"].count("M") for page in (few, many) for have in page.all("path", "line")]
+    assert strokes == [2, 1]
 
 
 def test_many_bars_become_one_where_they_begin_together(tmp_path: Path) -> None:

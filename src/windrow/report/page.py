@@ -123,7 +123,7 @@ def _ratios(figures: tuple[Figure, ...], unit: str) -> Markup | None:
 def _plan(run: Run) -> Markup | None:
     if not run.queries:
         return None
-    made = plan(run.queries, run.time or "time")
+    made = plan(run.queries, run.time or "time", kinds_apart=run.engine == "spark")  # as it is there
     text = tag("details", tag("summary", "The plan in words"), tag("pre", made.explain()))
     said = "Queries over the same keys share slices; each state in a slice is kept once, however many queries read it."
     return tag("section", tag("h2", "Plan"), tag("p", said, class_="dim"), picture(made), text, class_="card")
