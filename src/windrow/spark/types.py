@@ -11,7 +11,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from windrow.query import QueryError
-from windrow.terms import spark_type
+from windrow.sqltypes import spark_type
 
 _SIMPLE: dict[type[t.DataType], pl.DataType] = {
     t.BooleanType: pl.Boolean(),
@@ -132,4 +132,4 @@ def _spark_name(text: str) -> str:
         return f"DECIMAL({precision}, {scale})"
     if text.startswith("Datetime"):
         return "TIMESTAMP" if "UTC" in text else "TIMESTAMP_NTZ"
-    return {"Int8": "TINYINT", "Int16": "SMALLINT", "Null": "VOID"}.get(text) or spark_type(getattr(pl, text)())
+    return spark_type(getattr(pl, text)())
