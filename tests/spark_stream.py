@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import windrow as wr
 
@@ -18,16 +19,15 @@ QUERIES = [
 ]
 
 
-def main(source: str, checkpoint: str, sink: str) -> None:
-    from windrow.spark import session
-
-    spark = session("local[2]", spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1")
+def stream(spark: Any, source: str, checkpoint: str, sink: str) -> None:
+    """Answer what is there, and go on from the checkpoint if there is one."""
     frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(source)
     results = wr.windows(frame, QUERIES, "ts", lateness=LATENESS, order_by=ORDER, buckets=4)
     writer = results.writeStream.format("parquet").option("path", sink).option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
-    spark.stop()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    from windrow.spark import session
+
+    stream(session("local[2]", spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1"), *sys.argv[1:])

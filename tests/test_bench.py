@@ -1,13 +1,9 @@
-"""The benchmarks run, at a tiny size, and say so when a line falls short; the demonstration runs too."""
+"""The benchmarks run, at a tiny size, and say so when a line falls short."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
-
-from windrow import demo
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,16 +27,3 @@ def test_check_fails_when_a_line_falls_short(tmp_path: Path) -> None:
     done = bench("--scale", "0.001", "--only", "slicing", "--check", json_path=tmp_path / "core.json")
     assert done.returncode == 1
     assert "short of the mark" in done.stdout
-
-
-def test_the_demonstration_prints_a_table_and_a_rate(capsys: pytest.CaptureFixture[str]) -> None:
-    assert demo.main(["--events", "20000", "--more", "20"]) == 0
-    printed = capsys.readouterr().out
-    assert "mean(speed)" in printed
-    assert "20,000 events, 24 queries" in printed
-
-
-def test_the_demonstration_refuses_nonsense(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        demo.main(["--events", "0"])
-    assert "--events must be at least 1" in capsys.readouterr().err

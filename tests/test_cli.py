@@ -71,20 +71,25 @@ class Done(NamedTuple):
 Windrow = Callable[..., Done]
 
 
-@pytest.fixture
-def windrow(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Windrow:
-    """The command, in a folder with queries.yaml."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "queries.yaml").write_text(YAML)
+def command(capsys: pytest.CaptureFixture[str], *before: str) -> Windrow:
+    """The command, with these arguments before others."""
 
     def run(*arguments: str) -> Done:
         with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
+            main([*before, *arguments])
         printed = capsys.readouterr()
         assert isinstance(ended.value.code, int)
         return Done(ended.value.code, printed.out, printed.err)
 
     return run
+
+
+@pytest.fixture
+def windrow(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Windrow:
+    """The command, in a folder with queries.yaml."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "queries.yaml").write_text(YAML)
+    return command(capsys)
 
 
 def in_process(windrow: Windrow, *arguments: str) -> Done:

@@ -306,14 +306,14 @@ def test_ten_thousand_queries_are_planned_in_well_under_two_seconds() -> None:
     assert len(planned.groups) == 1
 
 
-def test_a_million_queries_over_ten_thousand_windows() -> None:
+def test_two_hundred_thousand_queries_over_ten_thousand_windows() -> None:
     windows = [wr.tumbling(1000 + n) for n in range(10_000)]
     aggregates = (wr.count(), wr.sum("x"))
-    engine = wr.Engine((wr.Query(f"q{n}", windows[n % 10_000], aggregates) for n in range(1_000_000)), "t")
+    engine = wr.Engine((wr.Query(f"q{n}", windows[n % 10_000], aggregates) for n in range(200_000)), "t")
     engine.push(pl.DataFrame({"t": np.arange(1000), "x": np.ones(1000, np.int64)}))
-    found = engine.advance(1099)  # windows of 1000 to 1099, for a hundred queries each
-    assert found.height == 100 * 100
+    found = engine.advance(1099)  # windows of 1000 to 1099, for twenty queries each
+    assert found.height == 100 * 20
     assert found["count()"].unique().to_list() == [1000]
-    assert found["window_end"].value_counts()["count"].unique().to_list() == [100]
+    assert found["window_end"].value_counts()["count"].unique().to_list() == [20]
     (group,) = engine.plan.to_dict()["groups"]
-    assert (group["queries"], group["windows"], len(group["operators"])) == (1_000_000, 10_000, 2)
+    assert (group["queries"], group["windows"], len(group["operators"])) == (200_000, 10_000, 2)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import polars as pl
@@ -33,19 +32,15 @@ def run(name: str) -> str:
     return done.stdout
 
 
-def load(name: str) -> ModuleType:
-    """An example as a module."""
-    spec = importlib.util.spec_from_file_location(f"windrow_example_{name}", ROOT / "examples" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize("path", [path for path in EXAMPLES if path not in ON_SPARK], ids=lambda path: path.stem)
-def test_example_prints_something(path: Path) -> None:
-    assert run(path.stem).strip()
+def load(name: str) -> Any:
+    """An example as a module, once: a kind of window has one class."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
 
 
 def test_every_example_has_a_line_in_the_readme() -> None:
@@ -55,6 +50,36 @@ def test_every_example_has_a_line_in_the_readme() -> None:
 
 
 # --- in one process -----------------------------------------------------------------------------------------
+
+
+PRINTED = {
+    "calendar_months": """\
+monthly    2024-01 to 2024-02         1 sales, 20
+monthly    2024-02 to 2024-03         2 sales, 12
+monthly    2024-03 to 2024-04         1 sales, 1
+quarterly  2024-01 to 2024-04         4 sales, 33
+monthly    2024-05 to 2024-06         1 sales, 9
+quarterly  2024-04 to 2024-07         1 sales, 9
+by shop    2024-01 to 2025-01  north  3 sales, 34
+by shop    2024-01 to 2025-01  south  2 sales, 8
+""",
+    "running_total": """\
+ann  seconds 0 to 1: 2 payments, 80
+ann  seconds 3 to 4: 2 payments, 50
+bob  seconds 2 to 6: 2 payments, 105
+ann  seconds 5 to 7: 2 payments, 160
+ann  seconds 8 to 8: 1 payments, 20
+""",
+    "rolling_features": "count_1h   correlation +0.8",
+}
+SAYS_MORE = {"harmonic_mean", "quality_control"}  # and has a test of its own for it
+
+
+@pytest.mark.parametrize(
+    "name", [path.stem for path in EXAMPLES if path not in ON_SPARK and path.stem not in SAYS_MORE]
+)
+def test_example_prints(name: str) -> None:
+    assert PRINTED[name] in run(name)
 
 
 def test_harmonic_mean() -> None:
@@ -88,7 +113,6 @@ def test_rolling_features_know_what_was_and_not_what_comes() -> None:
             )
             assert (row[f"count_{hours}h"] or 0) == seen.height
             assert row[f"max_{hours}h"] == seen["amount"].max()
-    assert "count_1h   correlation +0.8" in run("rolling_features")
 
 
 # --- on Spark -----------------------------------------------------------------------------------------------

@@ -19,28 +19,17 @@ PACKAGE = ROOT / "src" / "windrow"
 
 # From the bottom to the top. `__init__` is the public interface: only the applications import it.
 LAYERS = {
-    "arrays": {"ranges", "bags", "frames"},
+    "arrays": {"ranges", "bags", "frames", "mixing"},
     "model": {
-        *("windows", "ordered", "terms", "rules", "expressions", "operators", "selections", "sketches", "sketching"),
-        *("collecting", "aggregates", "formulas", "folding", "monoids", "texts", "query", "tokens", "calls", "sql"),
-        *("groupby", "queryfile"),
+        *("windows", "ordered", "sqltypes", "terms", "rules", "expressions", "operators", "selections", "sketches"),
+        *("sketching", "collecting", "aggregates", "formulas", "folding", "monoids", "texts", "query", "tokens"),
+        *("calls", "sql", "groupby", "queryfile"),
     },
     "plan": {"groups", "plan"},
     "kernels": {
         *("slices", "slicing", "irregular", "sessions", "assembly", "revisions", "state", "late", "repeats"),
-        *(
-            "binding",
-            "bound",
-            "measures",
-            "intake",
-            "results",
-            "driving",
-            "waiting",
-            "retelling",
-            "ordering",
-            "ordered_state",
-            "sequences",
-        ),
+        *("binding", "bound", "measures", "intake", "results", "driving", "waiting", "retelling", "ordering"),
+        *("ordered_state", "sequences"),
     },
     "runtimes": {"engine", "snapshots", "tables", "eventfiles", "jobs", "slicers", "spark", "nodes"},
     "interface": {"__init__"},

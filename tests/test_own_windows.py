@@ -6,12 +6,8 @@ lattice can express are held against the oracle, which asks them about one time 
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import windrow as wr
+from test_examples import load
 from test_properties import Running, disagreements
 from windrow.groups import Timeline
 from windrow.slicing import Edges
@@ -28,8 +25,6 @@ from windrow.testing import differences
 from windrow.testing.strategies import KINDS, ORDERED, SCHEMA, Row, Stream, frame, query_sets, streams, tables
 from windrow.testing.transcripts import Step, run_step
 from windrow.windows import INT64_MAX, INT64_MIN, WINDOWS, FixedWindow, Window
-
-ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -460,40 +455,8 @@ def test_fields_that_are_no_plain_data_are_refused() -> None:
 # --- the examples ---------------------------------------------------------------------------------------------------
 
 
-def loaded(name: str) -> Any:
-    """An example as a module, once: a kind of window has one class."""
-    if name not in sys.modules:
-        found = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-        assert found is not None
-        assert found.loader is not None
-        module = sys.modules[name] = importlib.util.module_from_spec(found)
-        found.loader.exec_module(module)
-    return sys.modules[name]
-
-
 def months() -> Any:
-    return loaded("calendar_months")
-
-
-def printed(name: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / f"{name}.py"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-def test_the_example_of_calendar_months_runs() -> None:
-    assert printed("calendar_months") == [
-        "monthly    2024-01 to 2024-02         1 sales, 20",
-        "monthly    2024-02 to 2024-03         2 sales, 12",
-        "monthly    2024-03 to 2024-04         1 sales, 1",
-        "quarterly  2024-01 to 2024-04         4 sales, 33",
-        "monthly    2024-05 to 2024-06         1 sales, 9",
-        "quarterly  2024-04 to 2024-07         1 sales, 9",
-        "by shop    2024-01 to 2025-01  north  3 sales, 34",
-        "by shop    2024-01 to 2025-01  south  2 sales, 8",
-    ]
+    return load("calendar_months")
 
 
 @pytest.mark.parametrize("length", [1, 3, 12])
@@ -551,7 +514,7 @@ payments = st.lists(st.tuples(st.integers(0, 2), st.none() | st.integers(0, 60))
 def test_a_budget_is_cut_where_its_total_crosses_a_multiple_in_whatever_batches(
     rows: list[tuple[int, int | None]], budget: int, parts: list[int]
 ) -> None:
-    window = loaded("running_total").Budget("amount", budget)
+    window = load("running_total").Budget("amount", budget)
     wanted: dict[int, list[list[Any]]] = {0: [], 1: [], 2: []}
     totals = dict.fromkeys(wanted, 0)
     for key, amount in rows:
@@ -563,19 +526,9 @@ def test_a_budget_is_cut_where_its_total_crosses_a_multiple_in_whatever_batches(
     assert budget_cuts(window, rows, places) == [(key, one) for key, several in wanted.items() for one in several]
 
 
-def test_the_example_of_a_running_total_runs() -> None:
-    assert printed("running_total") == [
-        "ann  seconds 0 to 1: 2 payments, 80",
-        "ann  seconds 3 to 4: 2 payments, 50",
-        "bob  seconds 2 to 6: 2 payments, 105",
-        "ann  seconds 5 to 7: 2 payments, 160",
-        "ann  seconds 8 to 8: 1 payments, 20",
-    ]
-
-
 def test_a_budget_in_the_engine() -> None:
     """A window is emitted once the event that ends it is final; the open ones are not, as with punctuated windows."""
-    window = loaded("running_total").Budget("amount", 100)
+    window = load("running_total").Budget("amount", 100)
     query = wr.Query("m", window, ["count()", "sum(amount)"], by="who")
     events = pl.DataFrame(
         {

@@ -136,8 +136,12 @@ def documents() -> list[object]:
 
 
 @pytest.mark.parametrize(("path", "spark"), documents())
-def test_document(path: Path, spark: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_document(
+    path: Path, spark: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     monkeypatch.chdir(tmp_path)
+    if spark:
+        request.getfixturevalue("spark")  # the session that `session()` then finds
     run_document(path.read_text(encoding="utf-8"), str(path), spark=spark)
 
 

@@ -44,7 +44,7 @@ class Running:
         self._stream = self._source.read(spark)
 
     def start(self, asked: Any) -> None:
-        frame = wr.windows(self._stream, asked, "t", lateness=LATENESS)
+        frame = wr.windows(self._stream, asked, "t", lateness=LATENESS, buckets=2)
         writer = frame.writeStream.format("parquet").option("path", str(self._folder / "out"))
         self.query = writer.option("checkpointLocation", str(self._folder / "checkpoint")).start()
 

@@ -9,17 +9,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
 import windrow as wr
-from windrow.cli import main
+from test_cli import Windrow, command
 from windrow.cli.results import in_order
 from windrow.report.runs import Run
 
@@ -50,29 +49,12 @@ def events(size: int, begin: int = 0) -> pl.DataFrame:
     )
 
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Windrow = Callable[..., Done]
-
-
 @pytest.fixture
 def windrow(spark: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Windrow:
     """The command on the session that is there, in a folder with queries.sql."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "queries.sql").write_text(SQL)
-
-    def run(*arguments: str) -> Done:
-        with pytest.raises(SystemExit) as ended:
-            main(["run", "queries.sql", "--engine", "spark", *arguments])
-        printed = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return Done(ended.value.code, printed.out, printed.err)
-
-    return run
+    return command(capsys, "run", "queries.sql", "--engine", "spark")
 
 
 def told(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[wr.Query]]:
@@ -165,29 +147,47 @@ def test_a_stream_to_the_console_and_one_that_changes_results(windrow: Windrow) 
     assert " left out" not in done.err.splitlines()[-1]
 
 
-def test_a_stream_goes_on_where_it_ended_and_ends_by_ctrl_c(tmp_path: Path) -> None:
-    frame = events(200)
-    (tmp_path / "queries.sql").write_text(SQL)
-    (tmp_path / "in").mkdir()
-    asked = ("run", "queries.sql", "--events", "in", "--lateness", "10 seconds", "--out", "out", "--master", "local[2]")
-    frame[:120].write_parquet(tmp_path / "in" / "1.parquet")
-    command = [sys.executable, "-m", "windrow", *asked, "--follow"]
-    with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as following:
+def test_a_stream_ends_by_ctrl_c_and_goes_on_where_it_ended(windrow: Windrow, tmp_path: Path) -> None:
+    frame = events(260)
+    Path("in").mkdir()
+    asked = ("--events", "in", "--lateness", "10 seconds", "--out", "out")
+    typed = [sys.executable, "-m", "windrow", "run", "queries.sql", *asked, "--follow", "--master", "local[2]"]
+    frame[:120].write_parquet("in/1.parquet")
+    queries, closed = after(frame[:200])
+    done, interrupted = False, False
+    with subprocess.Popen(typed, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as following:
         assert following.stderr is not None
         lines = []
         for line in following.stderr:
             lines.append(line)
-            if "120 events" in line:
-                frame[120:].write_parquet(tmp_path / "in" / "2.parquet")
-            if "200 events" in line:
+            if "120 events" in line and not done:
+                deliver(frame[120:200], "in/2.parquet")
+                done = True
+            if "200 events" in line and f" {closed.height} results" in line and not interrupted:
                 following.send_signal(signal.SIGINT)
+                interrupted = True
     assert following.returncode == 130
     assert lines[-1] == "windrow: interrupted; the same command goes on from the checkpoint\n"
     assert lines[0] == "starting Spark on local[2]\n"
     others = [line for line in lines[1:-1] if " events" not in line and "stopping" not in line]
     assert others == []  # nothing of Spark's own
-    expected, queries = told(frame)
-    closed = expected.filter(pl.col("window_end") <= frame["ts"].max() - timedelta(seconds=10))  # type: ignore[operator]
-    assert_frame_equal(in_order(pl.read_parquet(tmp_path / "out" / "*.parquet"), queries), closed)
-    run = Run.read(tmp_path / "out")
+    assert_frame_equal(in_order(pl.read_parquet("out/*.parquet"), queries), closed)
+    run = Run.read("out")
     assert (run.events, run.results, run.dropped) == (200, closed.height, 0)
+    deliver(frame[200:], "in/3.parquet")
+    went_on = windrow(*asked, "--stream")
+    assert went_on.code == 0, went_on.err
+    assert went_on.err.splitlines()[-1].startswith("60 events, ")
+    assert_frame_equal(in_order(pl.read_parquet("out/*.parquet"), queries), after(frame)[1])
+
+
+def after(frame: pl.DataFrame) -> tuple[list[wr.Query], pl.DataFrame]:
+    """What a stream of these events has said, ten seconds of lateness behind the last one."""
+    expected, queries = told(frame)
+    return queries, expected.filter(pl.col("window_end") <= frame["ts"].max() - timedelta(seconds=10))  # type: ignore[operator]
+
+
+def deliver(frame: pl.DataFrame, path: str) -> None:
+    """A file that is never seen in part."""
+    frame.write_parquet("part")
+    Path("part").rename(path)

@@ -14,7 +14,7 @@ import time as clocks
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import wraps
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -32,7 +32,7 @@ from windrow.plan import Plan, plan
 from windrow.query import Query, QueryError, time_of
 from windrow.revisions import Emitted
 from windrow.state import Change, GroupState
-from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN
+from windrow.windows import EPOCH, FURTHEST, INT64_MAX, INT64_MIN, since_1970
 
 
 @dataclass(frozen=True)
@@ -413,7 +413,7 @@ class Engine:
         if dtype is None or dtype.is_integer():
             return moment
         try:
-            shown = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)
+            shown = EPOCH + timedelta(microseconds=moment)
         except OverflowError:  # Python's years end before ours
             return moment
         return shown if getattr(dtype, "time_zone", None) else shown.replace(tzinfo=None)
@@ -424,8 +424,7 @@ class Engine:
             dtype = self._bound.binding.measures.get(name) if self._bound else None
             if dtype is not None and dtype.is_integer():
                 raise TypeError(f"{name!r} is a number, so a time on it is an integer, not {value!r}")
-            since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-            value = since // timedelta(microseconds=1)
+            value = since_1970(value)
         if isinstance(value, bool) or not isinstance(value, int | np.integer):
             raise TypeError(f"a time is an integer or a datetime, not {value!r}")
         return max(-FURTHEST, min(FURTHEST, int(value)))

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-import sqlglot
 
 from windrow.binding import InputError
 from windrow.frames import in_parts
@@ -178,41 +177,6 @@ def _head(path: str, form: str) -> pl.DataFrame:
             except pl.exceptions.PolarsError:
                 continue
     return head.with_columns(**times)
-
-
-_TYPES: dict[str, pl.DataType] = {
-    "BOOLEAN": pl.Boolean(),
-    "TINYINT": pl.Int8(),
-    "SMALLINT": pl.Int16(),
-    "INT": pl.Int32(),
-    "BIGINT": pl.Int64(),
-    "FLOAT": pl.Float32(),
-    "DOUBLE": pl.Float64(),
-    "STRING": pl.String(),
-    "BINARY": pl.Binary(),
-    "DATE": pl.Date(),
-    "TIMESTAMP": pl.Datetime("us", "UTC"),
-    "TIMESTAMP_NTZ": pl.Datetime("us"),
-}
-
-
-def types_of(text: str) -> dict[str, pl.DataType]:
-    """Columns and their types as SQL writes them: `ts TIMESTAMP, fare DECIMAL(10, 2)`."""
-    try:
-        table = sqlglot.parse_one(f"CREATE TABLE events ({text})", dialect="spark")
-        parsed = {one.name: one.args["kind"].sql("spark") for one in table.this.expressions}
-    except (sqlglot.errors.SqlglotError, KeyError, AttributeError) as error:
-        raise ValueError(f"{text!r} is not a list such as 'ts TIMESTAMP, speed DOUBLE'") from error
-    found: dict[str, pl.DataType] = {}
-    for name, kind in parsed.items():
-        if kind.startswith("DECIMAL("):
-            precision, _, scale = kind[8:-1].partition(",")
-            found[name] = pl.Decimal(int(precision), int(scale or 0))
-        elif kind in _TYPES:
-            found[name] = _TYPES[kind]
-        else:
-            raise ValueError(f"{kind} is none of {', '.join(_TYPES)} and DECIMAL")
-    return found
 
 
 # --- events ---------------------------------------------------------------------------------------------------------

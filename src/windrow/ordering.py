@@ -27,6 +27,7 @@ from windrow.driving import Driven, Line
 from windrow.frames import join_keys
 from windrow.groups import Group, Timeline
 from windrow.measures import Span
+from windrow.mixing import GOLDEN, mix
 from windrow.ordered import Array, Counting, Latest, Mask
 from windrow.ranges import CHUNK, Ints, ramp
 from windrow.selections import Choices
@@ -337,11 +338,8 @@ def _latest(timeline: Timeline, batch: _Batch, last: Ints, origin: Ints, span: S
 
 
 def _mixed(nth: Ints) -> Ints:
-    """Arrival numbers as hashes whose sums tell sets of events apart (the finalizer of splitmix64)."""
-    z = nth.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (z ^ (z >> np.uint64(31))).view(np.int64)
+    """Arrival numbers as hashes whose sums tell sets of events apart."""
+    return mix(nth.astype(np.uint64) + np.uint64(GOLDEN)).view(np.int64)
 
 
 def _columns(schema: SliceSchema, time: str, lines: list[Line]) -> dict[str, pl.DataType]:

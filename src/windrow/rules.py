@@ -12,6 +12,7 @@ from functools import partial, reduce
 import polars as pl
 from sqlglot import exp
 
+from windrow.sqltypes import spark_type
 from windrow.terms import (
     BOOLEAN,
     FLOAT64,
@@ -26,7 +27,6 @@ from windrow.terms import (
     literal,
     need,
     refuse,
-    spark_type,
 )
 
 _Rule = Callable[..., Term]

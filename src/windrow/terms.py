@@ -14,6 +14,8 @@ from typing import NoReturn
 
 import polars as pl
 
+from windrow.sqltypes import spark_type
+
 INT64, FLOAT64, STRING, BOOLEAN, NULL = pl.Int64(), pl.Float64(), pl.String(), pl.Boolean(), pl.Null()
 
 
@@ -32,15 +34,6 @@ class Term:
     spark: str
     is_literal: bool = False
     value: object = None  # of a literal
-
-
-def spark_type(dtype: pl.DataType) -> str:
-    if isinstance(dtype, pl.Decimal):
-        return f"DECIMAL({dtype.precision}, {dtype.scale})"
-    if isinstance(dtype, pl.Datetime):
-        return "TIMESTAMP" if dtype.time_zone else "TIMESTAMP_NTZ"
-    names = {"Int32": "INT", "Int64": "BIGINT", "Float32": "FLOAT", "Float64": "DOUBLE"}
-    return names.get(str(dtype), str(dtype).upper())
 
 
 def literal(value: object, dtype: pl.DataType | None = None) -> Term:

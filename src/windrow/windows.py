@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -34,6 +34,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 FURTHEST = 2**62  # times and bounds stay within ±FURTHEST, so that differences of two never wrap around
 
 Duration = str | timedelta | int
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _UNITS = {
     "microsecond": 1,
@@ -91,6 +92,11 @@ def duration(value: Duration, what: str = "length") -> Length:
     if not text:
         raise ValueError(f"{what} is empty: write it like '90 seconds'")
     return _checked(Length(total, True), value, what)
+
+
+def since_1970(moment: datetime) -> int:
+    """A moment as windows count it, in microseconds; UTC where it has no zone."""
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
 
 
 def _checked(length: Length, value: Duration, what: str) -> Length:

@@ -103,7 +103,7 @@ def run(
     from windrow.cli import asked as asking
     from windrow.cli import running
     from windrow.cli.progress import Shown
-    from windrow.eventfiles import types_of
+    from windrow.sqltypes import types_of
 
     said = {"time": time, "lateness": lateness, "updates": updates, "order_by": order_by, "bad_events": bad_events}
     asked = asking.read(queries, only or (), partial=partial, **said)

@@ -18,8 +18,9 @@ from windrow.cli.failures import Refused
 from windrow.cli.results import Output
 from windrow.cli.running import Where, checked
 from windrow.engine import Engine
-from windrow.eventfiles import EventFiles, types_of
+from windrow.eventfiles import EventFiles
 from windrow.plan import plan
+from windrow.sqltypes import types_of
 from windrow.texts import MAKERS
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 
 from windrow.report.words import DAY, MONTHS, as_date, short
+from windrow.windows import since_1970
 
 _SECOND, _HOUR = 1_000_000, 3_600_000_000
 _STEPS = (
@@ -130,13 +131,6 @@ def _months(low: int, high: int, most: int) -> list[tuple[int, int]]:
     found = []
     for month in _multiples(lowest, highest, months):
         year = month // 12
-        if 1 <= year <= 9999 and (at := _micros(year, month % 12 + 1)) >= low:
+        if 1 <= year <= 9999 and (at := since_1970(datetime(year, month % 12 + 1, 1))) >= low:
             found.append((months, at))
     return found
-
-
-def _micros(year: int, month: int) -> int:
-    return (datetime(year, month, 1, tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // _MICRO
-
-
-_MICRO = datetime.resolution

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from windrow.ordered import Counting, Frames, Latest, Punctuated
-from windrow.windows import Cumulating, Session, Sliding, Tumbling, Window, duration_text
+from windrow.windows import EPOCH, Cumulating, Session, Sliding, Tumbling, Window, duration_text
 
 DAY = 86_400_000_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST, _LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999
 _POWERS = ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))  # from, divided by, called
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -67,7 +66,7 @@ def times(ratio: float) -> str:
 
 def as_date(at: int) -> datetime | None:
     """A time in microseconds as a date, where the calendar has one."""
-    return _EPOCH + timedelta(microseconds=at) if _EARLIEST <= at <= _LATEST else None
+    return EPOCH + timedelta(microseconds=at) if _EARLIEST <= at <= _LATEST else None
 
 
 def moment(at: int, temporal: bool) -> str:

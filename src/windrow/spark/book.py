@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -24,6 +24,8 @@ from windrow.query import Query, QueryError
 from windrow.results import RESULT_COLUMNS
 from windrow.spark.buckets import Asked
 from windrow.spark.types import polars_type, spark_data_type
+from windrow.sqltypes import type_of
+from windrow.windows import since_1970
 
 FORMAT = 1
 WIDTH = 20  # digits in HEAD
@@ -54,7 +56,7 @@ class QueryBook:
     ) -> None:
         self.path = str(path)
         named = None if keys is None else ([keys] if isinstance(keys, str) else list(keys))
-        kinds = None if columns is None else {name: data_type(kind).simpleString() for name, kind in columns.items()}
+        kinds = None if columns is None else {name: _plain(type_of(kind)) for name, kind in columns.items()}
         if not _exists(self.path):
             if not kinds:
                 raise ValueError(f"there is no query book at {self.path!r}; to make one, say its columns and keys")
@@ -86,6 +88,7 @@ class QueryBook:
         """
         now = self.read()
         asked = list(now.asked)
+        moment = since_1970(since) if isinstance(since, datetime) else since
         for query in queries:
             if not isinstance(query, Query):
                 raise QueryError(f"expected a Query, not {query!r}")
@@ -93,7 +96,7 @@ class QueryBook:
                 raise QueryError(f"there already is a query called {query.name!r}; remove it first, or choose a name")
             self._fits(query, now)
             asked = [one for one in asked if one.query.name != query.name]
-            asked.append(Asked(query, None if since is None else _moment(since)))
+            asked.append(Asked(query, moment))
         return self._write(now, asked)
 
     def remove(self, name: str, when: Literal["now", "windows_closed"] = "now") -> int:
@@ -138,7 +141,7 @@ class QueryBook:
         if version.events is not None:
             found = _results(query, version.events)
             for asked in query.aggregates:
-                kind = spark_data_type(found[asked.name]).simpleString()
+                kind = _plain(found[asked.name])
                 if kind != version.columns[asked.name]:
                     raise QueryError(
                         f"query {query.name!r}: {asked.name!r} would be {kind.upper()}, and the book's column is "
@@ -161,52 +164,13 @@ def result_columns(
     for name, kind in version.columns.items():
         if name in fixed or name in RESULT_COLUMNS:
             raise QueryError(f"the book's column {name!r} is a column of every result; choose another name")
-        dtype = polars_type(data_type(kind))
-        if dtype is None:
-            raise QueryError(f"the book's column {name!r} is {kind.upper()}, which no aggregate gives")
-        fixed[name] = dtype
+        fixed[name] = type_of(kind)
     return fixed
 
 
-def data_type(kind: str) -> t.DataType:
-    """A type in Spark's words, without a session."""
-    import sqlglot
-
-    try:
-        return _data_type(sqlglot.exp.DataType.build(kind, dialect="spark"))
-    except (sqlglot.ParseError, KeyError, ValueError) as error:
-        raise ValueError(f"{kind!r} is not a type of Spark: {error}") from None
-
-
-_KINDS: dict[str, type[t.DataType]] = {
-    "BOOLEAN": t.BooleanType,
-    "TINYINT": t.ByteType,
-    "SMALLINT": t.ShortType,
-    "INT": t.IntegerType,
-    "BIGINT": t.LongType,
-    "FLOAT": t.FloatType,
-    "DOUBLE": t.DoubleType,
-    "TEXT": t.StringType,
-    "VARCHAR": t.StringType,
-    "BINARY": t.BinaryType,
-    "DATE": t.DateType,
-    "TIMESTAMP": t.TimestampType,
-    "TIMESTAMPTZ": t.TimestampType,
-    "TIMESTAMPLTZ": t.TimestampType,
-    "TIMESTAMPNTZ": t.TimestampNTZType,
-}
-
-
-def _data_type(node: Any) -> t.DataType:
-    name = node.this.name
-    if name == "DECIMAL":
-        sizes = [int(str(one)) for one in node.expressions]
-        return t.DecimalType(*(sizes or [10, 0]))
-    if name == "ARRAY" or name == "LIST":
-        return t.ArrayType(_data_type(node.expressions[0]))
-    if name == "STRUCT":
-        return t.StructType([t.StructField(one.this.name, _data_type(one.args["kind"])) for one in node.expressions])
-    return _KINDS[name]()
+def _plain(dtype: pl.DataType) -> str:
+    """A type in Spark's words, each type always in the same ones."""
+    return spark_data_type(dtype).simpleString()
 
 
 def _results(query: Query, events: Mapping[str, Any]) -> dict[str, pl.DataType]:
@@ -220,14 +184,6 @@ def _results(query: Query, events: Mapping[str, Any]) -> dict[str, pl.DataType]:
 
 def _names(version: Version) -> list[str]:
     return [one.query.name for one in version.asked if not one.closing]
-
-
-def _moment(since: int | datetime) -> int:
-    if isinstance(since, datetime):
-        zoned = since if since.tzinfo else since.replace(tzinfo=UTC)
-        micros = (zoned - datetime(1970, 1, 1, tzinfo=UTC)) / (datetime.resolution)
-        return round(micros)
-    return since
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

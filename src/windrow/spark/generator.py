@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -22,15 +22,15 @@ import polars as pl
 
 from windrow.jobs import Job
 from windrow.measures import plain
+from windrow.mixing import GOLDEN, mix
 from windrow.query import QueryError
 from windrow.ranges import ramp
 from windrow.spark.origins import Limit, Marks
-from windrow.windows import Duration, duration
+from windrow.windows import Duration, duration, since_1970
 
 CHUNK = 1_000_000  # events that are made at a time
 TICK = 1_000_000  # microseconds
 _BLOCK = 1 << 15  # events that are mixed at a time, which stay in the cache
-_GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
 
 COLUMNS: dict[str, pl.DataType] = {"ts": pl.Datetime("us", "UTC"), "key": pl.Int32(), "value": pl.Float64()}
@@ -105,8 +105,7 @@ class Generator:
             raise QueryError(
                 f"generator: start must be a time such as 2026-01-01T00:00:00Z, not {self.start!r}"
             ) from None
-        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-        return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // datetime.resolution
+        return since_1970(moment)
 
     @cached_property
     def _step(self) -> int:
@@ -223,18 +222,12 @@ def _spread(within: npt.NDArray[np.int64], of: npt.NDArray[np.int64]) -> npt.NDA
 def _mixed(begin: int, end: int, base: int) -> npt.NDArray[np.uint64]:
     """Random bits for each of some numbers (splitmix64)."""
     found = np.empty(end - begin, np.uint64)
-    ramped = np.arange(min(_BLOCK, len(found)), dtype=np.uint64) * np.uint64(_GOLDEN)
+    ramped = np.arange(min(_BLOCK, len(found)), dtype=np.uint64) * np.uint64(GOLDEN)
     scratch = np.empty_like(ramped)
     for at in range(0, len(found), _BLOCK):
         z = found[at : at + _BLOCK]
-        s = scratch[: len(z)]
-        np.add(ramped[: len(z)], np.uint64((base + (begin + at + 1) * _GOLDEN) & _MASK), out=z)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            np.right_shift(z, np.uint64(shift), out=s)
-            np.bitwise_xor(z, s, out=z)
-            np.multiply(z, np.uint64(factor), out=z)
-        np.right_shift(z, np.uint64(31), out=s)
-        np.bitwise_xor(z, s, out=z)
+        np.add(ramped[: len(z)], np.uint64((base + (begin + at + 1) * GOLDEN) & _MASK), out=z)
+        mix(z, scratch[: len(z)])
     return found
 
 

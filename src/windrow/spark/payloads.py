@@ -17,12 +17,12 @@ import polars as pl
 import pyarrow as pa
 
 from windrow.bound import Bound
+from windrow.mixing import GOLDEN, mix
+from windrow.slicers import Tables
 from windrow.slices import pack
 
 SCHEMA = pa.schema([("bucket", pa.int32()), ("payload", pa.binary())])
 ROW = "bucket INT, payload BINARY"
-Tables = dict[str, pl.DataFrame]  # by the name of their group
-_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def split(tables: Tables, bound: Bound, buckets: int) -> dict[int, Tables]:
@@ -57,14 +57,8 @@ def hashed(keys: pl.DataFrame) -> npt.NDArray[np.uint64]:
     found = np.zeros(keys.height, np.uint64)
     with np.errstate(over="ignore"):
         for column in keys:
-            found = _mixed(found * np.uint64(31) + _numbers(column))
+            found = mix(found * np.uint64(31) + _numbers(column))
     return found
-
-
-def _mixed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 def _numbers(column: pl.Series) -> npt.NDArray[np.uint64]:
@@ -82,7 +76,7 @@ def _numbers(column: pl.Series) -> npt.NDArray[np.uint64]:
     else:
         found = column.to_physical().cast(pl.Int64).fill_null(0).to_numpy().astype(np.int64).view(np.uint64)
     nulls = column.is_null().to_numpy()
-    return np.where(nulls, _MIX, found) if nulls.any() else found
+    return np.where(nulls, np.uint64(GOLDEN), found) if nulls.any() else found
 
 
 def _of_bytes(column: pl.Series) -> npt.NDArray[np.uint64]:

@@ -14,7 +14,6 @@ import polars as pl
 from pyspark.sql import types as t
 
 from windrow.binding import ARRIVAL
-from windrow.eventfiles import types_of
 from windrow.jobs import own_classes
 from windrow.measures import Lengths
 from windrow.query import Query, QueryError
@@ -22,6 +21,7 @@ from windrow.spark.files import Files
 from windrow.spark.generator import Generator
 from windrow.spark.origins import Origin, fingerprint
 from windrow.spark.types import polars_columns
+from windrow.sqltypes import types_of
 from windrow.windows import duration
 
 BUCKETS = 16

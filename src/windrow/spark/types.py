@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from windrow.jobs import Job
 from windrow.query import QueryError
-from windrow.terms import spark_type
+from windrow.sqltypes import spark_type
 
 _SIMPLE: dict[type[t.DataType], pl.DataType] = {
     t.BooleanType: pl.Boolean(),
@@ -139,4 +139,4 @@ def _spark_name(text: str) -> str:
         return f"DECIMAL({precision}, {scale})"
     if text.startswith("Datetime"):
         return "TIMESTAMP" if "UTC" in text else "TIMESTAMP_NTZ"
-    return {"Int8": "TINYINT", "Int16": "SMALLINT", "Null": "VOID"}.get(text) or spark_type(getattr(pl, text)())
+    return spark_type(getattr(pl, text)())

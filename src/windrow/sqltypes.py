@@ -1,0 +1,78 @@
+"""Types in SQL's words, as Spark has them: read from text, and written.
+
+"ts TIMESTAMP, fare DECIMAL(10, 2)"  ── types_of ──▶  columns, each with its type in Polars
+"array<double>"                      ── type_of  ──▶  a type  ── spark_type ──▶  text again
+"""
+
+from __future__ import annotations
+
+import polars as pl
+import sqlglot
+from sqlglot import exp
+
+SIMPLE: dict[str, pl.DataType] = {
+    "BOOLEAN": pl.Boolean(),
+    "TINYINT": pl.Int8(),
+    "SMALLINT": pl.Int16(),
+    "INT": pl.Int32(),
+    "BIGINT": pl.Int64(),
+    "FLOAT": pl.Float32(),
+    "DOUBLE": pl.Float64(),
+    "STRING": pl.String(),
+    "BINARY": pl.Binary(),
+    "DATE": pl.Date(),
+    "TIMESTAMP": pl.Datetime("us", "UTC"),
+    "TIMESTAMP_NTZ": pl.Datetime("us"),
+}
+_NAMES = {dtype: name for name, dtype in SIMPLE.items()} | {pl.Null(): "VOID"}
+_ALSO = {"VARCHAR": "STRING", "CHAR": "STRING", "TIMESTAMP_LTZ": "TIMESTAMP"}
+
+
+def types_of(text: str) -> dict[str, pl.DataType]:
+    """Columns and their types; lists and structs, which a text file cannot hold, are refused."""
+    try:
+        table = sqlglot.parse_one(f"CREATE TABLE events ({text})", dialect="spark")
+        parsed = {one.name: one.args["kind"] for one in table.this.expressions}
+    except (sqlglot.errors.SqlglotError, KeyError, AttributeError) as error:
+        raise ValueError(f"{text!r} is not a list such as 'ts TIMESTAMP, speed DOUBLE'") from error
+    found = {name: _type(node) for name, node in parsed.items()}
+    for name, dtype in found.items():
+        if dtype.is_nested():
+            raise _unknown(parsed[name])
+    return found
+
+
+def type_of(text: str) -> pl.DataType:
+    """One type; lists and structs as `array<double>` and `struct<a: int, b: string>`."""
+    try:
+        node = exp.DataType.build(text, dialect="spark")
+    except sqlglot.errors.SqlglotError:
+        raise ValueError(f"{text!r} is not a type of Spark, such as 'double'") from None
+    return _type(node)
+
+
+def _type(node: exp.Expression) -> pl.DataType:
+    name, inner = node.sql("spark").partition("(")[0], node.expressions
+    if name == "DECIMAL":
+        precision, scale, *_ = [*(int(one.name) for one in inner), 0] if inner else (10, 0)
+        return pl.Decimal(precision, scale)
+    if isinstance(node, exp.DataType) and inner and node.this == exp.DType.ARRAY:
+        return pl.List(_type(inner[0]))
+    if isinstance(node, exp.DataType) and inner and node.this == exp.DType.STRUCT:
+        return pl.Struct({one.name: _type(one.args["kind"]) for one in inner})
+    if _ALSO.get(name, name) not in SIMPLE:
+        raise _unknown(node)
+    return SIMPLE[_ALSO.get(name, name)]
+
+
+def _unknown(node: exp.Expression) -> ValueError:
+    return ValueError(f"{node.sql('spark')} is none of {', '.join(SIMPLE)} and DECIMAL")
+
+
+def spark_type(dtype: pl.DataType) -> str:
+    """A type in Spark's words; what Spark does not have keeps Polars' name."""
+    if isinstance(dtype, pl.Decimal):
+        return f"DECIMAL({dtype.precision}, {dtype.scale})"
+    if isinstance(dtype, pl.Datetime):
+        return "TIMESTAMP" if dtype.time_zone else "TIMESTAMP_NTZ"
+    return _NAMES.get(dtype, str(dtype).upper())
