@@ -67,8 +67,8 @@ def check(frame: Any, events: pl.DataFrame, *queries: wr.Query, time: str = "ts"
 
 
 def how(frame: Any, *queries: wr.Query, time: str = "ts") -> str:
+    from windrow.jobs import job_of
     from windrow.spark.batch import describe
-    from windrow.spark.jobs import job_of
     from windrow.spark.types import polars_columns
 
     return describe(job_of(queries, time, polars_columns(frame.schema)))

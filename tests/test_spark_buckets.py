@@ -19,10 +19,10 @@ from hypothesis import given, settings
 
 import windrow as wr
 from windrow.groups import Entry
+from windrow.jobs import job_of
 from windrow.slices import pack, unpack
 from windrow.spark import drawers, payloads, streaming
 from windrow.spark.buckets import Asked, Bucket
-from windrow.spark.jobs import job_of
 from windrow.testing import Oracle, differences
 from windrow.testing.oracle import microseconds
 from windrow.testing.strategies import ORDERED, SCHEMA, Row, Stream, frame, streams

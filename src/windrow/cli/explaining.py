@@ -46,8 +46,8 @@ def explained(
     measure, _ = checked(asked, files.columns)
     _print(_planned(asked, measure, files))
     if chosen == "spark":
+        from windrow.jobs import job_of
         from windrow.spark.batch import describe
-        from windrow.spark.jobs import job_of
 
         _print("\non Spark, as a batch")
         _print(describe(job_of(asked.queries, measure, files.columns, **asked.options)))

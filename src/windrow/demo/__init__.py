@@ -159,7 +159,6 @@ def main(folder: Path = Path("demo"), months: int = 12, debug: bool = False) -> 
         network=(
             Figure("events as they are", size),
             Figure("windrow, all queries", travelled),
-            Figure(f"Spark's own, {own.queries} of the queries", own.shuffled),
         ),
         touched=(
             Figure("windrow, all queries", touches),
@@ -169,7 +168,7 @@ def main(folder: Path = Path("demo"), months: int = 12, debug: bool = False) -> 
     run.write(folder / "results")
     ordered = len([query for query in queries if query.needs_order])
     print(f"\nbytes (to windrow's, the {ordered} queries that need the order of events add the events' columns)")
-    for figure in run.network:
+    for figure in (*run.network, Figure(f"Spark's own, {own.queries} of the queries", own.shuffled)):
         print(f"  {figure.what:<34} {figure.value:>12,.0f}")
     print("how many times each event is touched (windrow: once for each slice group; Spark: rows that its plans make)")
     for figure in run.touched:

@@ -120,7 +120,7 @@ def _ratio(figures: tuple[Figure, ...], sentence: str) -> Markup | None:
 def _plan(run: Run) -> Markup | None:
     if not run.queries:
         return None
-    made = plan(run.queries, run.time or "time")
+    made = plan(run.queries, run.time or "time", kinds_apart=run.engine == "spark")
     text = tag("details", tag("summary", "The plan in words"), tag("pre", made.explain()))
     said = "Queries over the same keys share slices; each state in a slice is kept once, however many queries read it."
     return tag("section", tag("h2", "Plan"), tag("p", said, class_="dim"), picture(made), text, class_="card")

@@ -23,23 +23,23 @@ from windrow.binding import no_time, quoted
 from windrow.bound import state_of
 from windrow.frames import in_parts
 from windrow.groups import Entry, Group, held_by
+from windrow.jobs import Job, time_columns
 from windrow.measures import Span
 from windrow.operators import Bag
 from windrow.ordered import Counting
 from windrow.ordered_state import OrderedState
 from windrow.results import too_large
 from windrow.revisions import Emitted
+from windrow.slicers import Gathered, Slicer
 from windrow.slices import unpack
 from windrow.slicing import filter_column, key_column, time_column
 from windrow.spark import counting, payloads, quantiles
-from windrow.spark.jobs import Job, time_columns
 from windrow.spark.lifting import lift
 from windrow.spark.origins import check
-from windrow.spark.payloads import Gathered, Slicer
 from windrow.spark.session import shuffle_partitions
 from windrow.spark.shipping import mapped
 from windrow.spark.slicing import POSITION, Cut, cut_of, group_of, slices
-from windrow.spark.types import arrow_schema, from_arrow, struct, to_arrow
+from windrow.spark.types import arrow_schema, from_arrow, result_schema, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
 EVENTS = 1_000_000  # that are sliced at a time
@@ -293,7 +293,7 @@ def assembled(rows: DataFrame, job: Job, partial: bool = False, plan: str | None
     """The results of payloads; with a plan, refuses payloads of another one."""
 
     def assemble(batches: Batches) -> Batches:
-        schema = job.result_schema
+        schema = result_schema(job)
         several: dict[str, list[pl.DataFrame]] = {}
         size, last = 0, None
         for bucket, payload in payloads.read_rows(batches):
@@ -366,7 +366,7 @@ def _through_state(events: DataFrame, job: Job, group: Group, partial: bool) -> 
     def answer(batches: Batches) -> Batches:
         state = state_of(group_of(job, name), job.bound.binding, job.measures)
         assert isinstance(state, OrderedState)
-        schema, mark = job.result_schema, INT64_MIN
+        schema, mark = result_schema(job), INT64_MIN
         for frame in events_of(batches, job):
             state.hold(frame)
             now = int(frame[time].max())  # type: ignore[arg-type]

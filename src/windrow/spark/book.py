@@ -174,7 +174,7 @@ def _plain(dtype: pl.DataType) -> str:
 
 
 def _results(query: Query, events: Mapping[str, Any]) -> dict[str, pl.DataType]:
-    from windrow.spark.jobs import job_of
+    from windrow.jobs import job_of
 
     columns = {name: polars_type(t.StructType.fromJson(events["schema"])[name].dataType) for name in events["columns"]}
     known = {name: dtype for name, dtype in columns.items() if dtype is not None}

@@ -22,6 +22,7 @@ from windrow.bound import state_of
 from windrow.groups import Entry, Group, Timeline
 from windrow.intake import hold
 from windrow.irregular import last_end
+from windrow.jobs import Job
 from windrow.late import slices_behind
 from windrow.measures import Span
 from windrow.ordered import Counting, DataDrivenWindow
@@ -31,7 +32,6 @@ from windrow.revisions import Emitted
 from windrow.slices import merge
 from windrow.spark.chunks import Chunks, Store, chunks_of, from_bytes, needed_from, next_end, to_bytes
 from windrow.spark.drawers import Drawers, Ordered, closings
-from windrow.spark.jobs import Job
 from windrow.state import Change, GroupState
 from windrow.windows import INT64_MAX, INT64_MIN, ContextFreeWindow, Session
 

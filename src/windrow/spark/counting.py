@@ -26,13 +26,13 @@ from pyspark.sql import functions as F
 from windrow.aggregates import count, max, min
 from windrow.binding import InputError, no_time, quoted
 from windrow.groups import ROWS, Entry, Held
+from windrow.jobs import Job
 from windrow.ordered import Counting
 from windrow.query import Query
 from windrow.ranges import Ints
 from windrow.slices import SliceSchema, merge
 from windrow.slicing import filter_column, time_column
 from windrow.spark import payloads
-from windrow.spark.jobs import Job
 from windrow.spark.slicing import POSITION, Cut, cut_of, jvm_types, lifted, settled, slices, without_contained
 from windrow.spark.types import from_arrow, struct
 from windrow.windows import FURTHEST, INT64_MIN, Grid, Sliding

@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 
 from windrow.binding import InputError
 from windrow.eventfiles import FORMATS, columns_of, form_of, is_hidden, named, read
+from windrow.jobs import Job
 from windrow.query import QueryError
-from windrow.spark.jobs import Job
 from windrow.spark.origins import Limit, Marks
 
 

@@ -11,12 +11,12 @@ from pyspark.sql import functions as F
 
 from windrow.binding import ARRIVAL, quoted
 from windrow.groups import Rates
+from windrow.jobs import Job, job_of
 from windrow.measures import Lengths
 from windrow.query import Query, QueryError, time_of
 from windrow.results import own_columns
 from windrow.spark import batch, streaming
 from windrow.spark.book import QueryBook
-from windrow.spark.jobs import Job, job_of
 from windrow.spark.origins import META, fingerprint, is_slices, job_of_slices
 from windrow.spark.session import shuffle_partitions
 from windrow.spark.types import in_spark_words, polars_columns

@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from windrow.jobs import Job
 from windrow.measures import plain
 from windrow.mixing import GOLDEN, mix
 from windrow.query import QueryError
 from windrow.ranges import ramp
-from windrow.spark.jobs import Job
 from windrow.spark.origins import Limit, Marks
 from windrow.windows import Duration, duration, since_1970
 

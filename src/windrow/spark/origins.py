@@ -21,9 +21,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
+from windrow.jobs import Job, job_of
 from windrow.measures import Lengths, plain
 from windrow.query import Query, QueryError
-from windrow.spark.jobs import Job, job_of
 
 META = "windrow"  # the key of the metadata
 VERSION = 1

@@ -29,11 +29,11 @@ from windrow.bags import BagRanges, flat, lists
 from windrow.binding import quoted
 from windrow.frames import in_parts
 from windrow.groups import Group, Held
+from windrow.jobs import Job
+from windrow.slicers import Slicer, Tables
 from windrow.slices import SliceSchema, merge, unpack
 from windrow.slicing import filter_column, input_column, time_column
 from windrow.spark import payloads
-from windrow.spark.jobs import Job
-from windrow.spark.payloads import Slicer, Tables
 from windrow.spark.shipping import mapped
 from windrow.spark.slicing import SLICES, Batches, Cut, by_slice, group_of, placed
 from windrow.spark.types import arrow_schema, from_arrow, struct, to_arrow

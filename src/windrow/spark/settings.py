@@ -14,11 +14,11 @@ import polars as pl
 from pyspark.sql import types as t
 
 from windrow.binding import ARRIVAL
+from windrow.jobs import own_classes
 from windrow.measures import Lengths
 from windrow.query import Query, QueryError
 from windrow.spark.files import Files
 from windrow.spark.generator import Generator
-from windrow.spark.jobs import own_classes
 from windrow.spark.origins import Origin, fingerprint
 from windrow.spark.types import polars_columns
 from windrow.sqltypes import types_of

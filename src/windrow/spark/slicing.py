@@ -23,12 +23,12 @@ from pyspark.sql import functions as F
 from windrow.binding import InputError, no_time, quoted
 from windrow.frames import in_parts
 from windrow.groups import Group, Held, Timeline
+from windrow.jobs import Job, time_columns
+from windrow.slicers import Gathered, Slicer
 from windrow.slices import SliceSchema, merge
 from windrow.slicing import filter_column, time_column
 from windrow.spark import payloads
-from windrow.spark.jobs import Job, time_columns
 from windrow.spark.lifting import Lifted, lift
-from windrow.spark.payloads import Gathered, Slicer
 from windrow.spark.shipping import mapped
 from windrow.spark.types import from_arrow
 from windrow.windows import FURTHEST, INT64_MAX, INT64_MIN, FixedWindow, Grid, Session

@@ -38,16 +38,17 @@ from pyspark.sql.streaming.datasource import (
 
 from windrow.binding import InputError
 from windrow.intake import span
+from windrow.jobs import Job
 from windrow.measures import Lengths, plain
 from windrow.query import Query, QueryError, time_of
+from windrow.slicers import Gathered, Slicer, Tables, Unordered
 from windrow.slices import pack
 from windrow.spark.files import Files
 from windrow.spark.generator import Generator
-from windrow.spark.jobs import SHIFT_MS, Job
 from windrow.spark.origins import Limit, Marks, origin_of, row_schema
-from windrow.spark.payloads import Gathered, Slicer, Tables, Unordered, split
+from windrow.spark.payloads import split
 from windrow.spark.settings import Settings, options_of
-from windrow.spark.types import arrow_schema
+from windrow.spark.types import SHIFT_MS, arrow_schema
 from windrow.windows import Duration, duration
 
 HELD = 1 << 28  # bytes of events for windows that need the order, beyond which a node sends them in several rows

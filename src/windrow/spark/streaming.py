@@ -25,7 +25,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from windrow.binding import InputError, no_time, quoted
 from windrow.frames import in_parts
 from windrow.groups import Entry
+from windrow.jobs import Job
 from windrow.query import Query, QueryError
+from windrow.slicers import Gathered, Slicer, Tables, Unordered
 from windrow.slices import unpack
 from windrow.slicing import time_column
 from windrow.spark import payloads
@@ -33,13 +35,11 @@ from windrow.spark.batch import EVENTS, events_of, prepared
 from windrow.spark.book import QueryBook, read, result_columns
 from windrow.spark.buckets import INDEX, Asked, Bucket, Told
 from windrow.spark.chunks import from_bytes, to_bytes
-from windrow.spark.jobs import SHIFT_MS, Job
 from windrow.spark.origins import check as check_plan
 from windrow.spark.origins import fingerprint, origin_of, watermarked
-from windrow.spark.payloads import Gathered, Slicer, Unordered
 from windrow.spark.session import check_streaming
 from windrow.spark.shipping import Shipped, mapped
-from windrow.spark.types import arrow_schema, from_arrow, polars_type, struct, to_arrow
+from windrow.spark.types import SHIFT_MS, arrow_schema, from_arrow, polars_type, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
 MARK = "windrow_watermark"
@@ -182,7 +182,7 @@ def timer_of(moment: int, is_integer: bool) -> int:
 # --- slices ---------------------------------------------------------------------------------------------------------
 
 
-def sliced(frames: Iterable[pl.DataFrame], job: Job, buckets: int) -> dict[int, payloads.Tables]:
+def sliced(frames: Iterable[pl.DataFrame], job: Job, buckets: int) -> dict[int, Tables]:
     """What each bucket gets of a partition: slices, and for groups that need the order, events. Each gets something."""
     slicer = Slicer(job, cut=True)
     gathered, unordered = Gathered(slicer), Unordered(job)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from windrow.jobs import Job
 from windrow.query import QueryError
 from windrow.sqltypes import spark_type
 
@@ -28,7 +29,13 @@ _SIMPLE: dict[type[t.DataType], pl.DataType] = {
     t.TimestampNTZType: pl.Datetime("us"),
     t.NullType: pl.Null(),
 }
+SHIFT_MS = 2**52  # a unit of an integer measure is a millisecond of Spark's watermark, which cannot be negative
 _BACK = {str(dtype): kind for kind, dtype in _SIMPLE.items()}
+
+
+def result_schema(job: Job) -> pa.Schema:
+    """The columns of a job's results as they go to Spark."""
+    return arrow_schema(struct(job.bound.results.empty.schema))
 
 
 def polars_type(dtype: t.DataType) -> pl.DataType | None:

@@ -1,4 +1,4 @@
-"""Jobs: what a worker has to know of a plan, plain enough to be sent to it, and bound there once."""
+"""Jobs: what another process has to know of a plan, plain enough to be sent to it, and bound there once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
 from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.bound import Bound, bind
@@ -17,9 +16,6 @@ from windrow.measures import Lengths, Measure, measures_of
 from windrow.plan import plan
 from windrow.query import Query
 from windrow.slicing import time_column
-from windrow.spark.types import arrow_schema, struct
-
-SHIFT_MS = 2**52  # a unit of an integer measure is a millisecond of Spark's watermark, which cannot be negative
 
 
 @dataclass(frozen=True)
@@ -53,11 +49,6 @@ class Job:
     def is_integer(self) -> bool:
         """Whether its time is a number, and not a timestamp."""
         return self.bound.binding.measures[self.time].is_integer()
-
-    @property
-    def result_schema(self) -> pa.Schema:
-        """The columns of its results as they go to Spark."""
-        return arrow_schema(struct(self.bound.results.empty.schema))
 
     @property
     def prepared(self) -> dict[str, pl.DataType]:

@@ -1,0 +1,87 @@
+"""The root's state: slices of all nodes, and the windows that the tree's watermark has passed.
+
+    tables of a batch ── absorb ──▶ the state of each group ── advance(watermark) ──▶ results
+
+The same states and the same assembly as in one process; slices come instead of events. What comes behind the watermark
+is judged as in a stream on Spark, a slice at a time (`late.slices_behind`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from windrow.bound import state_of
+from windrow.intake import hold
+from windrow.jobs import Job
+from windrow.late import slices_behind
+from windrow.measures import Measure
+from windrow.ordered_state import OrderedState
+from windrow.results import too_large
+from windrow.revisions import Emitted
+from windrow.slices import merge
+from windrow.windows import INT64_MAX
+
+
+class Assembly:
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.dropped = 0  # events that some window has left out
+        self._measure: Measure = job.measures[job.time]
+        bound = job.bound
+        self._states = {group.name: state_of(group, bound.binding, job.measures) for group in bound.plan.groups}
+
+    @property
+    def watermark(self) -> int:
+        return self._measure.watermark
+
+    def absorb(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """Take the tables of a batch in, by the names of their groups."""
+        for name, table in tables.items():
+            state = self._states[name]
+            if isinstance(state, OrderedState):
+                taken = hold(state, state.ordering.conform(table), self._measure)
+                for other, slices in taken.slices:
+                    other.absorb(slices)
+                for waits, held in taken.held:
+                    waits.hold(held)
+                self.dropped += 0 if taken.dropped is None else int(taken.dropped.sum())
+            else:
+                made = merge([state.schema.conform(table)], state.schema)
+                made, dropped = slices_behind(state, made, self._measure.frozen)
+                self.dropped += dropped
+                state.absorb(made)
+
+    def advance(self, watermark: int) -> pl.DataFrame:
+        """Move the watermark, and say what is due."""
+        results = self.job.bound.results
+        if watermark <= self._measure.watermark:
+            return results.empty
+        span = self._measure.span(watermark)
+        self._measure.watermark = watermark
+        emitted: list[Emitted] = []
+        for state in self._states.values():
+            if state.may_be_due(span) or watermark == INT64_MAX:
+                emitted += state.step(span)
+        found, overflows = results.build(emitted)
+        if overflows:
+            raise too_large(overflows)
+        return found
+
+    def saved(self) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
+        """Everything that it knows, as plain data and tables; `restore` goes on with them."""
+        tables = {
+            f"{name}|{part}": table for name, state in self._states.items() for part, table in state.tables().items()
+        }
+        bars = {name: [sorted(bar) for bar in state.bars] for name, state in self._states.items()}
+        return {"watermark": self.watermark, "dropped": self.dropped, "bars": bars}, tables
+
+    def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
+        self._measure.watermark, self.dropped = header["watermark"], header["dropped"]
+        for name, state in self._states.items():
+            state.bars = [frozenset((a, b) for a, b in bar) for bar in header["bars"][name]]
+            mine = {key.rpartition("|")[2]: table for key, table in tables.items() if key.rpartition("|")[0] == name}
+            if mine:
+                state.load(mine)

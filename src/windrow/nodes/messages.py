@@ -1,0 +1,112 @@
+"""Messages: what nodes say to each other, and how it is written.
+
+    up      Hello   a node has come (again)             Batch  slices, events of groups that need the order, a watermark
+    down    Welcome what is asked, where to go on from  Ack    up to here everything is safely held
+            Refused why not
+
+Bytes are a JSON line and Arrow IPC streams with a checksum (`slices.pack`); nothing is ever unpickled. What cannot be
+read is a `MessageError`, whatever the bytes are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import polars as pl
+
+from windrow.slices import pack, unpack
+
+LARGEST = 256 * 2**20  # bytes of a message
+
+
+class MessageError(ValueError):
+    """Bytes that are no message, or one that cannot be: what is wrong."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A node has come, or has come again: a later start has a greater epoch."""
+
+    node: str
+    epoch: int
+    plan: str = ""  # the fingerprint of the plan that it knows
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """The parent's answer: what is asked, and the last batch of the node that it holds."""
+
+    epoch: int
+    accepted: int
+    position: int  # in the node's source, after that batch
+    asked: Mapping[str, Any]  # as `Asked.to_dict` writes it
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict, compare=False)  # an empty one with its columns
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The parent does not take a node or a message, and why."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a node has for its parent since the batch before: numbered, and after it the watermark has come so far."""
+
+    node: str
+    epoch: int
+    number: int
+    position: int
+    watermark: int
+    events: int  # that are in it
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True)
+class Ack:
+    """Batches up to this one are safely held."""
+
+    epoch: int
+    number: int
+
+
+Message = Hello | Welcome | Refused | Batch | Ack
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Hello, Welcome, Refused, Batch, Ack)}
+_TYPES: dict[str, type[Any]] = {"str": str, "int": int, "Mapping[str, Any]": dict}
+
+
+def to_bytes(message: Message) -> bytes:
+    header = {one.name: getattr(message, one.name) for one in fields(message) if one.name != "tables"}
+    tables = message.tables if isinstance(message, Batch | Welcome) else {}
+    data = pack({"message": type(message).__name__, "fields": header}, tables)
+    if len(data) > LARGEST:
+        raise MessageError(f"a message of {len(data):,} bytes is larger than {LARGEST:,}")
+    return data
+
+
+def from_bytes(data: bytes) -> Message:
+    if len(data) > LARGEST:
+        raise MessageError(f"a message of {len(data):,} bytes is larger than {LARGEST:,}")
+    try:
+        header, tables = unpack(data)
+    except Exception as error:  # whatever Arrow makes of bytes that are not its own
+        raise MessageError(f"these bytes cannot be read: {error}") from error
+    kind = _KINDS.get(header.get("message", ""))
+    given = header.get("fields")
+    if kind is None or not isinstance(given, dict):
+        raise MessageError(f"there is no message {header.get('message')!r}")
+    wanted = {one.name: _TYPES[str(one.type)] for one in fields(kind) if one.name != "tables"}
+    if given.keys() != wanted.keys():
+        raise MessageError(f"{kind.__name__} has {', '.join(wanted)}, not {', '.join(map(str, given))}")
+    for name, expected in wanted.items():
+        if type(given[name]) is not expected:
+            raise MessageError(f"{kind.__name__}.{name} is {given[name]!r}")
+    if not any(one.name == "tables" for one in fields(kind)):
+        if tables:
+            raise MessageError(f"{kind.__name__} has no tables")
+        return kind(**given)  # type: ignore[no-any-return]
+    return kind(**given, tables=tables)  # type: ignore[no-any-return]

@@ -1,0 +1,115 @@
+"""A spool on disk: bytes by name that outlive the process, in one file that only grows at its end.
+
+    ┌ commit ─────────────────────────────┐┌ commit ┐┌ comm…    a commit is there wholly or not at all: one that was cut
+    │ length, checksum, what is put, gone ││   …    ││          short by a crash is forgotten when the file is opened
+
+Every commit is one write and one flush to the disk. Once more than half of the file is of no use any more it is written
+anew, beside it, and renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+_HEAD = struct.Struct("<QI")  # the length of a commit, and its checksum
+_MAGIC = b"windrow spool 1\n"
+SMALL = 1 << 20  # a file of so many bytes is not worth writing anew
+
+
+class SpoolError(ValueError):
+    """A file that is not a spool."""
+
+
+class FileSpool:
+    """A spool in a file, which is made if it is not there; one process at a time."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._kept: dict[str, bytes] = {}
+        end = self._read()
+        self._file: BinaryIO = self._path.open("r+b" if self._path.exists() else "w+b")
+        if end:
+            self._file.truncate(end)  # a commit that was cut short
+            self._file.seek(end)
+        else:
+            self._write(_MAGIC)
+
+    def get(self, name: str) -> bytes | None:
+        return self._kept.get(name)
+
+    def names(self) -> Iterable[str]:
+        return list(self._kept)
+
+    def commit(self, put: dict[str, bytes], delete: Iterable[str]) -> None:
+        gone = [name for name in delete if name in self._kept and name not in put]
+        self._write(_record(put, gone))
+        for name in gone:
+            del self._kept[name]
+        self._kept.update(put)
+        live = sum(map(len, self._kept.values()))
+        if self._file.tell() > max(SMALL, 2 * live):
+            self._compact()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _read(self) -> int:
+        """What the file holds; returns where its last whole commit ends."""
+        if not self._path.exists():
+            return 0
+        data = self._path.read_bytes()
+        if not data.startswith(_MAGIC):
+            if _MAGIC.startswith(data):
+                return 0  # cut short at its very beginning
+            raise SpoolError(f"{str(self._path)!r} is not a spool of this version of windrow; name another file")
+        at = len(_MAGIC)
+        while at + _HEAD.size <= len(data):
+            length, checksum = _HEAD.unpack_from(data, at)
+            body = data[at + _HEAD.size : at + _HEAD.size + length]
+            if len(body) < length or zlib.crc32(body) != checksum:
+                break
+            line, _, rest = body.partition(b"\n")
+            header = json.loads(line)
+            for name in header["delete"]:
+                self._kept.pop(name, None)
+            begin = 0
+            for name, size in header["put"]:
+                self._kept[name] = rest[begin : begin + size]
+                begin += size
+            at += _HEAD.size + length
+        return at
+
+    def _compact(self) -> None:
+        """Write what is kept into a file of its own, and put it in the place of this one."""
+        beside = self._path.with_name(f"{self._path.name}.new")
+        with beside.open("wb") as file:
+            file.write(_MAGIC + _record(self._kept, []))
+            file.flush()
+            os.fsync(file.fileno())
+        self._file.close()
+        beside.replace(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self._file = self._path.open("r+b")
+        self._file.seek(0, os.SEEK_END)
+
+
+def _record(put: dict[str, bytes], delete: Iterable[str]) -> bytes:
+    header = {"put": [[name, len(data)] for name, data in put.items()], "delete": list(delete)}
+    body = b"\n".join((json.dumps(header).encode(), b"".join(put.values())))
+    return _HEAD.pack(len(body), zlib.crc32(body)) + body
