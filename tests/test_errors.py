@@ -72,6 +72,7 @@ def test_a_length_of_another_kind_is_a_type_error() -> None:
 # --- queries that do not fit the events -------------------------------------------------------------------------------
 
 MISFITS: list[tuple[wr.Query, str]] = [
+    (query("max(k) - min(n)"), "query 'q': expression 'max(k) - min(n)': - needs numbers, not String max(k)"),
     (query("mean(sped)"), "query 'q': mean(sped): there is no column 'sped' in the events; did you mean 'speed'?"),
     (query("sum(n) / sum(m)"), "query 'q'"),
     (query(by="kk"), "query 'q': by: there is no column 'kk' in the events; did you mean 'k'?"),

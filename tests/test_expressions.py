@@ -10,7 +10,7 @@ import itertools
 import math
 import pickle
 import random
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -35,6 +35,7 @@ SCHEMA: dict[str, pl.DataType] = {
     "b": pl.Boolean(),
     "c": pl.Boolean(),
     "ts": pl.Datetime("us", "UTC"),
+    "day": pl.Date(),
     "load %": pl.Float64(),
 }
 Row = dict[str, Any]
@@ -290,6 +291,13 @@ SPECIFICATION: list[tuple[str, Row, Any]] = [
     ("minute(ts)", row(ts=BEFORE), 30),
     ("dayofweek(ts)", row(ts=NOON), 6),
     ("dayofweek(ts)", row(ts=BEFORE), 4),
+    # dates, whose literals are midnight in UTC beside a timestamp
+    ("day >= '2024-05-31'", row(day=NOON.date()), True),
+    ("day > DATE '2024-05-31'", row(day=NOON.date()), False),
+    ("day IN ('2024-05-30', DATE '2024-05-31')", row(day=NOON.date()), True),
+    ("coalesce(day, DATE '2024-05-31')", row(), NOON.date()),
+    ("ts > DATE '2024-05-31'", row(ts=NOON), True),
+    ("ts < DATE '2024-06-01'", row(ts=NOON), True),
     # constants
     ("TRUE", row(), True),
     ("1 + 1", row(), 2),
@@ -572,6 +580,10 @@ def test_refused_when_read(text: str, reason: str) -> None:
         ("ts > '2024-02-30'", "not an ISO timestamp"),
         ("ts > 5", "cannot mix"),
         ("ts = n", "cannot mix"),
+        ("day > TIMESTAMP '2024-05-31 12:00:00'", "cannot mix Date and Datetime"),
+        ("day > '2024-05-31 12:00:00'", "'2024-05-31 12:00:00' is not an ISO date such as 2024-05-31"),
+        ("day = ts", "cannot mix Date and Datetime"),
+        ("s = TIMESTAMP '2024-05-31'", "cannot mix"),
         ("ts + 1", "needs numbers"),
         ("hour(s)", "HOUR needs a timestamp"),
         ("ms > '2024-05-31 00:00:00.000001'", "finer than the column's milliseconds"),
@@ -644,6 +656,7 @@ ROWS = st.fixed_dictionaries(
         "b": st.none() | st.booleans(),
         "c": st.none() | st.booleans(),
         "ts": st.none() | st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)),
+        "day": st.none() | st.dates(date(1900, 1, 1), date(2200, 1, 1)),
         "load %": st.none() | FLOATS,
     }
 )
@@ -725,5 +738,6 @@ def random_row(draw: random.Random) -> Row:
         "b": draw.choice([None, True, False]),
         "c": draw.choice([None, True, False]),
         "ts": draw.choice([None, BEFORE, NOON + timedelta(minutes=draw.randint(-(10**7), 10**7))]),
+        "day": draw.choice([None, BEFORE.date(), NOON.date() + timedelta(days=draw.randint(-(10**4), 10**4))]),
         "load %": draw.choice(doubles),
     }

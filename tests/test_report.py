@@ -11,6 +11,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -26,6 +27,7 @@ import browser
 import windrow as wr
 from windrow.report import Figure, Run, answers, charts, scales, words, write
 from windrow.report.markup import Markup, tag
+from windrow.report.plans import picture
 from windrow.report.series import drawing
 
 START = datetime(2026, 6, 1, 8, tzinfo=UTC)
@@ -113,7 +115,7 @@ RUN = Run(
     seconds=2.0,
     events=4000,
     late=0,
-    network=(Figure("events as they are", 1_000_000), Figure("slices that were shuffled", 1000)),
+    network=(Figure("slices", 1000), Figure("events as they are", 1_000_000), Figure("another's", 250)),
     touched=(Figure("windrow", 1.0), Figure("Spark's own plan", 63.0)),
 )
 
@@ -133,6 +135,7 @@ def written(results: pl.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def report(tmp_path: Path, queries: list[wr.Query], results: pl.DataFrame) -> Page:
+    tmp_path.mkdir(exist_ok=True)
     results.write_parquet(tmp_path / "part-0.parquet")
     Run(tuple(queries), time="t").write(tmp_path)
     return Page(write(tmp_path))
@@ -219,9 +222,11 @@ def test_the_run_is_told(written: Path) -> None:
     assert facts["events per second"] == "2,000"
     said = page.texts("figcaption")
     assert said == [
-        "1,000 times fewer bytes for slices that were shuffled than for events as they are.",
-        "63 times fewer touches by windrow than by Spark's own plan.",
+        "1,000 times fewer bytes than events as they are, and 4 times more bytes than another's.",
+        "63 times fewer touches than Spark's own plan.",
     ]
+    in_colour = [have["class"] for have in page.all("div") if "bar" in (have.get("class") or "").split()]
+    assert in_colour == ["bar c0", "bar c5", "bar c5", "bar c0", "bar c5"]  # what this run did
 
 
 def test_the_plan_is_drawn_with_what_is_shared(written: Path) -> None:
@@ -235,6 +240,27 @@ def test_the_plan_is_drawn_with_what_is_shared(written: Path) -> None:
     badges = page.texts("tspan", "badge")
     # `steps`, `recent` and `fast` are one group: all count events, two of them keep a sum
     assert badges[:2] == ["3", "2"]
+
+
+def test_the_plan_of_a_run_on_spark_is_that_of_spark(tmp_path: Path, results: pl.DataFrame) -> None:
+    results.write_parquet(tmp_path / "part-0.parquet")
+    replace(RUN, engine="spark").write(tmp_path)
+    page = Page(write(tmp_path))
+    assert wr.plan(QUERIES, "ts", kinds_apart=True).explain() in page.texts("pre")
+
+
+def test_arrows_from_two_groups_do_not_lie_on_each_other() -> None:
+    keys = (("a", "b"), ("c", "d"), "a", "c")  # the third is rolled up from the first, the fourth from the second
+    asked = [wr.Query(f"q{n}", wr.tumbling(10), "count()", by=by) for n, by in enumerate(keys)]
+    plan = wr.plan(asked, "ts")
+    assert [group.parent and group.parent.name for group in plan.groups] == [
+        None,
+        None,
+        "by (a, b) on ts",
+        "by (c, d) on ts",
+    ]
+    sides = re.findall(r'd="M[\d.]+,[\d.]+H(\d+)V', picture(plan))
+    assert len(sides) == len(set(sides)) == 2
 
 
 def test_a_query_is_said_in_words() -> None:
@@ -319,6 +345,17 @@ def test_many_windows_are_thinned_to_their_outline(tmp_path: Path) -> None:
         assert (min(several), max(several)) == pytest.approx((whole.min(), whole.max()), rel=1e-5)
     assert any("50,000 windows are thinned" in text for text in page.texts("li"))
     assert len(page.text) < 120_000
+
+
+def test_many_starts_of_cumulating_windows_are_one_outline(tmp_path: Path) -> None:
+    end = np.arange(1, 24_001)
+    value = (end - 1) % 24 + 1
+    rows = pl.DataFrame({"window_start": end - value, "window_end": end, "x": value})
+    results = rows.select(pl.lit("q").alias("query"), pl.all(), pl.lit(0).alias("revision"))
+    asked = [wr.Query("q", wr.cumulating(24, 1), [wr.count().alias("x")])]
+    few, many = report(tmp_path / "few", asked, results[:48]), report(tmp_path / "many", asked, results)
+    strokes = [have["d"].count("M") for page in (few, many) for have in page.all("path", "line")]
+    assert strokes == [2, 1]
 
 
 def test_many_bars_become_one_where_they_begin_together(tmp_path: Path) -> None:
@@ -481,8 +518,8 @@ def test_an_axis_says_numbers_shortly(value: float, step: float, said: str) -> N
 def test_a_run_is_what_was_written(tmp_path: Path) -> None:
     RUN.write(tmp_path)
     assert Run.read(tmp_path) == RUN
-    assert json.loads((tmp_path / "_windrow.json").read_text())["network"][1] == {
-        "what": "slices that were shuffled",
+    assert json.loads((tmp_path / "_windrow.json").read_text())["network"][0] == {
+        "what": "slices",
         "bytes": 1000,
     }
     assert Run.read(tmp_path / "nowhere") == Run(windrow=None)

@@ -79,7 +79,7 @@ def test_a_batch_gives_what_windows_gives(windrow: Windrow, suffix: str) -> None
     assert_frame_equal(in_order(pl.read_parquet("out/*.parquet"), queries), expected)
     run = Run.read("out")
     assert (run.queries, run.engine, run.events, run.results) == (tuple(queries), "spark", 200, expected.height)
-    assert [figure.what for figure in run.network] == ["events as they are", "slices that were shuffled"]
+    assert [figure.what for figure in run.network] == ["slices that were shuffled", "events as they are"]
     assert all(figure.value > 0 for figure in run.network)
 
 

@@ -138,6 +138,9 @@ s LIKE '%.%' | s LIKE '.' | s LIKE '[a]' | s LIKE '%\\n%' | s LIKE '%it\\'s%' | 
 coalesce(s, 'x\\ty') | nullif(s, t) | greatest(s, t, 'm') | least(s, t) | if(b, s, NULL)
 CASE s WHEN 'a' THEN t WHEN '' THEN 'none' END | b = c | b < c | b <=> c | b IS TRUE | b IS NOT TRUE
 b IS FALSE | NOT b | b AND c | b OR c | b IN (TRUE) | b AND NULL | b OR NULL | b = NULL | ts = tz | ts < tz
+ts >= DATE '1970-01-01' | n < DATE '2024-02-29' | day >= '2024-02-29' | day = DATE '1970-01-01' | day <> NULL
+day IN ('1970-01-01', DATE '2024-02-29', NULL) | day BETWEEN '1583-01-01' AND DATE '2024-12-31' | day < day
+coalesce(day, DATE '2024-01-01') | greatest(day, DATE '2000-01-01') | nullif(day, '1970-01-01') | if(b, day, NULL)
 ts <=> tz | ts >= '1970-01-01' | ts > '1969-12-31 23:59:59.999998' | ts = '2024-02-29T12:34:56.789012Z'
 ts < '9998-12-31 23:59:59.999999' | ts IN (TIMESTAMP '1970-01-01 00:00:00') | ts BETWEEN '1583-01-01' AND tz
 ts > '2024-02-29 12:34+02:00' | greatest(ts, tz) | least(ts, TIMESTAMP '1970-01-01') | coalesce(ts, tz)

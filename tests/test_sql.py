@@ -238,6 +238,22 @@ def test_a_query_of_sql_is_plain_data() -> None:
     assert pickle.loads(pickle.dumps(query)) == query
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT car, window(ts, '1 m'), count(*) AS n FROM events GROUP BY 1, 2",
+        "SELECT window(ts, '1 m') AS w, count(*) AS n, car FROM events GROUP BY 3, w",
+        "SELECT window(ts, '1 m') AS w, w.start, count(*) AS n FROM events GROUP BY w, car",
+        "SELECT car, window(ts, '1 m'), count(*) AS n FROM events GROUP BY ALL",
+        "SELECT car, window.*, count(*) AS n FROM events GROUP BY car, window(ts, '1 m')",
+        "SELECT window w, count(*) AS n FROM events GROUP BY car, window(ts, '1 m')",
+        "SELECT /*+ REPARTITION(3) */ car, count(*) AS n FROM events GROUP BY car, window(ts, '1 m')",
+    ],
+)
+def test_group_by_and_the_window_may_be_written_in_every_way_of_spark(text: str) -> None:
+    assert one(text) == one("SELECT count(*) AS n FROM events GROUP BY car, window(ts, '1 m')")
+
+
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 REFUSED = {  # ^ marks the place
@@ -271,9 +287,16 @@ REFUSED = {  # ^ marks the place
     "SELECT count(*) FROM a GROUP BY ^CUBE (x), window(ts, '1 m')": "for each set of keys",
     "SELECT count(*) FROM a GROUP BY ^GROUPING SETS ((x), ()), window(ts, '1 m')": "for each set of keys",
     "SELECT count(*) FROM a GROUP BY x, window(ts, '1 m') ^WITH ROLLUP": "for each set of keys",
-    "SELECT count(*) FROM a GROUP BY ^ALL": "name the keys",
+    "SELECT count(*) FROM a GROUP BY ^ALL": "takes the window from SELECT",
     "SELECT count(*) FROM a GROUP BY ^hour(ts), window(ts, '1 m')": "make hour(ts) a column",
-    "SELECT count(*) FROM a GROUP BY ^1, window(ts, '1 m')": "make 1 a column",
+    "SELECT count(*) FROM a GROUP BY ^1, window(ts, '1 m')": "column 1 is count(*), an aggregate",
+    "SELECT count(*) FROM a GROUP BY ^2, window(ts, '1 m')": "there is no column 2",
+    "SELECT car + 1, window(ts, '1 m'), count(*) FROM a GROUP BY 2, ^hour(ts)": "make hour(ts) a column",
+    "SELECT count(*) FROM a GROUP BY ^windw(ts, '1 m')": "write window(…), or make windw(ts, '1 m') a column",
+    "SELECT count(*) FROM a GROUP BY ^hop(ts, '1 h', '1 m')": "write window(ts, '1 hour', '5 minutes'), or make",
+    "SELECT count(*) FROM a GROUP BY ^session(ts, '1 m')": "write session_window(ts, '5 minutes'), or make",
+    "SELECT count(*) FROM a GROUP BY ^date_trunc('hour', ts)": "write window(ts, '1 hour'), or make",
+    "SELECT count(*) FROM a GROUP BY count_window(^ts, 100)": "write the time as time => ts",
     "SELECT count(*) FROM a GROUP BY x, ^x, window(ts, '1 m')": "a key twice",
     "SELECT count(*) FROM a GROUP BY ^car": "GROUP BY has no window",
     "SELECT count(*) FROM a GROUP BY window(ts, '1 m'), ^window(ts, '2 m')": "another statement",
@@ -281,7 +304,17 @@ REFUSED = {  # ^ marks the place
     "SELECT count(*), ^Car FROM a GROUP BY car, window(ts, '1 m')": "did you mean car?",
     "SELECT count(*), ^car AS c FROM a GROUP BY car, window(ts, '1 m')": "a key keeps the name",
     "SELECT count(*), ^window.start AS begin FROM a GROUP BY window(ts, '1 m')": "window_start",
-    "SELECT count(*), ^window w FROM a GROUP BY window(ts, '1 m')": "called window",
+    "SELECT count(*), ^w.start FROM a GROUP BY window(ts, '1 m')": "write window.start",
+    "SELECT count(*) n FROM a GROUP BY window(ts, '1 m') HAVING n > 1 AND ^window.start > '2024'": "of the results",
+    "SELECT ^count(DISTINCT x, y) FROM a GROUP BY window(ts, '1 m')": "count(DISTINCT concat(x, '|', y))",
+    "SELECT max(x) + ^averge(x) FROM a GROUP BY window(ts, '1 m')": "no function averge; did you mean avg?",
+    "SELECT ^stdev(x) FROM a GROUP BY window(ts, '1 m')": "no function stdev; did you mean stddev or std?",
+    "SELECT ^round(avg(x), 2) FROM a GROUP BY window(ts, '1 m')": "no function round; compute it from the results",
+    "SELECT ^count(*) DIV 2 FROM a GROUP BY window(ts, '1 m')": "not supported here; compute it from the results",
+    "SELECT max(^unix_timestamp(x)) FROM a GROUP BY window(ts, '1 m')": (
+        "there is no function unix_timestamp; make it a column of the events first"
+    ),
+    "SELECT count(*) FROM a WHERE ^x ILIKE 'a%' GROUP BY window(ts, '1 m')": "make it a column of the events first",
     "SELECT count(*), window^.middle FROM a GROUP BY window(ts, '1 m')": "start and end",
     "SELECT count(*), ^window(ts, '2 m') FROM a GROUP BY window(ts, '1 m')": "not the window of GROUP BY",
     "SELECT ^car FROM a GROUP BY car, window(ts, '1 m')": "no aggregate is selected",

@@ -91,6 +91,9 @@ def spark(*names: str) -> Callable[[Translation], Translation]:
 @spark("count")
 def _count(given: Call) -> Aggregate:
     if given.distinct:
+        if len(given.arguments) > 1:
+            joined = ", '|', ".join(argument.text for argument in given.arguments)
+            given.refuse(f"DISTINCT of several columns is not read; write count(DISTINCT concat({joined})) of strings")
         return call("distinct", *given.values(1, 1))
     if len(given.arguments) == 1 and (given.arguments[0].text == "*" or not parse(*given.values(1, 1)).columns):
         return call("count")  # every event has a constant
@@ -241,7 +244,7 @@ def formula(piece: Piece, what: str) -> Aggregate:
         rest.append(Token(TokenType.VAR, f"p{parts.index(part)}", "", token.start, token.spaced))
         without.append(Token(TokenType.NUMBER, "0", "", token.start, token.spaced))
         place = behind
-    stray = piece.put(tuple(without)).expression(what, piece.text).columns
+    stray = piece.put(tuple(without)).expression(what, piece.text, {*SPARK, *FUNCTIONS, *SYNONYMS}).columns
     if stray:
         at = next(at for at, token in enumerate(without) if token.name == stray[0])
         piece.put(tuple(without)).refuse(f"{stray[0]} is outside of every aggregate; {_instead(stray[0], what)}", at)

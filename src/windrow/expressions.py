@@ -20,6 +20,7 @@ What an expression means (where engines differ by default, this is what they are
   (digits with a sign, for DOUBLE also fraction and exponent, spaces around them). CAST cuts toward zero.
 - A timestamp compares with a timestamp or an ISO literal, which is UTC unless it names a zone; `hour`, `minute` and
   `dayofweek` (Sunday is 1) are those of UTC. A Datetime with a zone is Spark's TIMESTAMP, without one TIMESTAMP_NTZ.
+  A date compares with a date or a literal such as DATE '2024-05-31', which beside a timestamp is its midnight.
 
 Limits: results of `+ - *`, minus and abs must fit int64 or 38 digits (beyond, Polars wraps; Spark and the evaluator
 raise); column names match exactly, though Spark ignores case; `upper` and `lower` follow each engine's Unicode version.
@@ -30,7 +31,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -41,7 +42,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
 from windrow.rules import CASTS, RULES, cast, choose, compare, negate
-from windrow.terms import INT64, NULL, STRING, Refusal, Term, instant, literal, refuse
+from windrow.terms import INT64, NULL, STRING, Refusal, Term, day, instant, literal, refuse
 
 Schema = Mapping[str, pl.DataType]
 
@@ -175,8 +176,8 @@ def _check(node: exp.Expr) -> None:
 
 
 def _is_moment(node: exp.Expr) -> bool:
-    """TIMESTAMP '…', which sqlglot reads as a cast."""
-    return node.args["to"].this.name in ("TIMESTAMPTZ", "TIMESTAMP")
+    """TIMESTAMP '…' or DATE '…', which sqlglot reads as casts."""
+    return node.args["to"].this.name in ("TIMESTAMPTZ", "TIMESTAMP", "DATE")
 
 
 def _reason(node: exp.Expr) -> str:
@@ -188,9 +189,16 @@ def _reason(node: exp.Expr) -> str:
         return "subqueries are not allowed"
     if isinstance(node, exp.Func):
         name = node.name if isinstance(node, exp.Anonymous) else node.sql_name()
-        near = difflib.get_close_matches(name.upper(), FUNCTIONS, cutoff=0.5)
-        return f"there is no function {name}" + (f"; did you mean {' or '.join(near)}?" if near else "")
+        return unknown(name)
     return f"{node.sql('spark')} is not supported"
+
+
+def unknown(name: str, also: Collection[str] = (), otherwise: str = "") -> str:
+    """What is said of a function that there is not: those whose names are near, or what to do otherwise."""
+    known = {one.lower(): one for one in (*FUNCTIONS, *also)}
+    near = [known[one] for one in difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.65)]
+    hint = f"did you mean {' or '.join(near)}?" if near else otherwise
+    return f"there is no function {name}" + (f"; {hint}" if hint else "")
 
 
 @lru_cache(maxsize=4096)
@@ -223,6 +231,8 @@ def _bind(node: exp.Expr, schema: Schema) -> Term:
         return literal(_number(node.name) if node.is_number else node.args.get("this"))
     if isinstance(node, (exp.Cast, exp.TryCast)):
         if _is_moment(node):
+            if node.args["to"].this.name == "DATE":
+                return literal(day(node.this.name), pl.Date())
             return literal(instant(node.this.name), pl.Datetime("us", "UTC"))
         return cast(_bind(node.this, schema), CASTS[node.args["to"].this.name])
     if isinstance(node, exp.Case):

@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from windrow.aggregates import FUNCTIONS, Aggregate, States, function
-from windrow.expressions import parse
+from windrow.expressions import ExpressionError, parse
 from windrow.operators import Operator
 
 
@@ -53,7 +53,11 @@ def _lower_formula(asked: Aggregate, states: States) -> pl.Series:
         at += size
     frame = pl.DataFrame(columns)
     (expression,) = asked.inputs
-    return frame.select(expression.polars(frame.schema)).to_series()
+    try:
+        return frame.select(expression.polars(frame.schema)).to_series()
+    except ExpressionError as error:  # which knows the parts as p0, p1, …
+        reason = re.sub(r"`p(\d+)`", lambda it: asked.parts[int(it[1])].text, error.reason)
+        raise ExpressionError(asked.text, reason) from None
 
 
 _CALL = re.compile(r"(`[^`]*`|'(?:[^'\\]|\\.|'')*'|\"[^\"]*\")|\b([A-Za-z_]\w*)\s*\(")

@@ -73,7 +73,7 @@ class ResultSchema:
                 for asked in signature.aggregates:
                     alike = (asked.function, asked.inputs, asked.parts, tuple(map(id, asked.operators)))
                     if alike not in known:
-                        dtype = asked.lower([combined[one] for one in signature.held_by(asked)]).dtype
+                        dtype = _type_of(signature, asked, combined, self.queries[state.group.asked_by[place]])
                         known[alike] = pl.Int64() if dtype == pl.Int128() else dtype
                     dtype = known[alike]
                     if self.columns.setdefault(asked.name, dtype) != dtype:
@@ -85,7 +85,10 @@ class ResultSchema:
                     if asked.name in self.keys:
                         raise QueryError(f"column {asked.name!r} is both a key and an aggregate; give one an alias")
                 if signature.having:
-                    _check_having(signature, signature.having, combined, self.queries[state.group.asked_by[place]])
+                    asked, query = signature.having, self.queries[state.group.asked_by[place]]
+                    dtype = _type_of(signature, asked, combined, query, "having: ")
+                    if dtype != pl.Boolean():
+                        raise QueryError(f"query {query.name!r}: having: {asked.text!r} is {dtype}, not true or false")
         lists = dict.fromkeys(query.aggregates for query in self.queries)  # columns stand in the order of the queries
         names = dict.fromkeys(asked.name for several in lists for asked in several)
         self.columns = {name: self.columns[name] for name in names}
@@ -172,13 +175,14 @@ class ResultSchema:
         return frames, overflows
 
 
-def _check_having(signature: Signature, having: Aggregate, combined: Mapping[Any, Any], query: Query) -> None:
+def _type_of(
+    signature: Signature, asked: Aggregate, combined: Mapping[Any, Any], query: Query, what: str = ""
+) -> pl.DataType:
+    """The type of an aggregate's results; a formula over types that do not fit is refused."""
     try:
-        dtype = having.lower([combined[one] for one in signature.held_by(having)]).dtype
+        return asked.lower([combined[one] for one in signature.held_by(asked)]).dtype
     except ValueError as error:
-        raise QueryError(f"query {query.name!r}: having: {error}") from error
-    if dtype != pl.Boolean():
-        raise QueryError(f"query {query.name!r}: having: {having.text!r} is {dtype}, not true or false")
+        raise QueryError(f"query {query.name!r}: {what}{error}") from error
 
 
 def _having(emitted: Iterable[Emitted], overflows: Counter[str]) -> Iterator[Emitted]:

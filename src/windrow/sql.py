@@ -6,26 +6,23 @@
 
 is `Query("slow", sliding("1 hour", "5 minutes"), mean("speed").alias("v"), by="car", where="moving", time="ts",
 having="count() > 10")`. A statement is parted into its clauses token by token, so that whatever is not read is refused
-with its line and column; what is left are expressions (`expressions`) and calls of aggregates (`calls`).
+with its line and column; what is left are expressions (`expressions`), calls of aggregates (`calls`) and GROUP BY
+(`groupby`).
 """
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 from sqlglot import TokenType
 
 from windrow.aggregates import Aggregate
 from windrow.calls import formula, is_aggregate
-from windrow.expressions import Expression
-from windrow.ordered import counting, frames, latest, punctuated
+from windrow.groupby import Grouping, Item, grouping, window
 from windrow.query import Query, QueryError
-from windrow.tokens import Piece, SqlError, Token, refusal, tokenize
-from windrow.windows import Duration, Window, cumulating, duration, session, sliding, tumbling
+from windrow.tokens import Piece, Token, refusal, tokenize
 
 
 def sql(text: str) -> list[Query]:
@@ -149,6 +146,8 @@ def _clauses(piece: Piece) -> dict[str, Piece]:
         piece.refuse("FROM is missing; name the table of the events")
     if "GROUP BY" not in found:
         piece.refuse("GROUP BY is missing; add GROUP BY window(ts, '10 minutes') or another window")
+    if found["SELECT"][0].kind == TokenType.HINT and len(found["SELECT"]) > 1:  # it changes how, not what
+        found["SELECT"] = found["SELECT"].part(1)
     if found["SELECT"].word(0) == "DISTINCT":
         found["SELECT"].refuse("SELECT DISTINCT is not read: rows already differ by key and window; leave it out")
     return found
@@ -192,27 +191,18 @@ def _unqualified(clause: Piece, tables: set[str]) -> Piece:
 # --- a statement ----------------------------------------------------------------------------------------------------
 
 
-class Grouping(NamedTuple):
-    """What GROUP BY says: keys, and a window by its name, on a column for its time."""
-
-    keys: tuple[str, ...]
-    name: str
-    window: Window
-    time: str | None
-
-
 def _query(name: str, piece: Piece, clauses: Mapping[str, Piece]) -> Query:
+    selected = [_alias(item) for item in clauses["SELECT"].split()]
+    by = grouping(clauses["GROUP BY"], selected)
     for word, clause in clauses.items():
         if word != "FROM":
-            _check_dots(clause)
-    grouping = _grouping(clauses["GROUP BY"])
+            _check_dots(clause, by)
     columns: dict[str, tuple[Aggregate, Piece]] = {}
-    for item in clauses["SELECT"].split():
-        shown, alias = _alias(item)
-        if not _is_there(shown, alias, grouping):
+    for shown, alias in selected:
+        if not _is_there(shown, alias, by):
             column = alias.name if alias else shown.text
             if column in columns:
-                item.refuse(f"two columns are called {column!r}; give one another alias")
+                shown.refuse(f"two columns are called {column!r}; give one another alias")
             columns[column] = formula(shown, "a column").alias(column), shown
     if not columns:
         clauses["SELECT"].refuse("no aggregate is selected; add one, such as count(*)")
@@ -220,16 +210,18 @@ def _query(name: str, piece: Piece, clauses: Mapping[str, Piece]) -> Query:
     having = _having(clauses["HAVING"], columns) if "HAVING" in clauses else None
     asked = [one for one, _ in columns.values()]
     try:
-        return Query(name, grouping.window, asked, grouping.keys, where, grouping.time, having=having)
+        return Query(name, by.window, asked, by.keys, where, by.time, having=having)
     except QueryError as error:
         piece.refuse(str(error))
 
 
-def _check_dots(clause: Piece) -> None:
+def _check_dots(clause: Piece, by: Grouping) -> None:
     """Names with a dot are the bounds of the window; others would be tables that are not there, or parts of structs."""
     for place, token in enumerate(clause.tokens):
-        if token.kind == TokenType.DOT and clause.word(place - 1) not in (*map(str.upper, WINDOWS), ")"):
+        if token.kind == TokenType.DOT and clause[place - 1].name.lower() not in by.called | {")"}:
             before = clause[place - 1]
+            if clause.word(place + 1) in _BOUNDS and before.name not in by.keys:
+                clause.refuse(f"{before.text}.{clause[place + 1].text} is not known; write {by.name}.start", place - 1)
             reason = f"{before.text}.…: there is no table {before.name!r} here, and fields of structs are not read"
             clause.refuse(f"{reason}; make the field a column of the events", place - 1)
 
@@ -256,6 +248,9 @@ def _having(clause: Piece, columns: Mapping[str, tuple[Aggregate, Piece]]) -> Ag
         elif token.kind == TokenType.R_PAREN:
             inside = 0 if inside == depth else inside
             depth -= 1
+    for place, token in enumerate(clause.tokens):
+        if token.kind == TokenType.DOT and clause.word(place + 1) in _BOUNDS:
+            clause.refuse("HAVING sees aggregates alone; choose rows of the results by their bounds", place - 1)
     made = formula(clause.put(tuple(tokens)), "HAVING")
     if made.parts:
         return made
@@ -266,7 +261,7 @@ _ONE = tokenize("p0").expression()
 _BEHIND_CALLS = ("FILTER", "GROUP", "WITHIN GROUP")
 
 
-def _alias(item: Piece) -> tuple[Piece, Token | None]:
+def _alias(item: Piece) -> Item:
     """An item without its alias, and the alias."""
     last = len(item) - 1
     if not item.tokens:
@@ -286,154 +281,40 @@ _BEFORE_ALIAS |= {TokenType.END, TokenType.WINDOW}
 _BOUNDS = {"START": "window_start", "END": "window_end"}
 
 
-def _is_there(shown: Piece, alias: Token | None, grouping: Grouping) -> bool:
+def _is_there(shown: Piece, alias: Token | None, by: Grouping) -> bool:
     """Whether an item is a key or the window, which every result has under its own name."""
     if shown.word(0) == "*":
         shown.refuse("* is not read: name keys and aggregates")
     own = ""
     if len(shown) == 1 and shown[0].is_name:
         own = shown[0].name
-        if own.lower() in ("window_start", "window_end") or own.lower() in ("window", grouping.name):
+        if own.lower() in by.called:
+            return True
+        if own.lower() in _BOUNDS.values():
             own = own.lower()
-        elif own not in grouping.keys:
-            near = [key for key in grouping.keys if key.lower() == own.lower()]
+        elif own not in by.keys:
+            near = [key for key in by.keys if key.lower() == own.lower()]
             hint = f"did you mean {near[0]}?" if near else f"add it to GROUP BY, or write first({own}) or the like"
             shown.refuse(f"{own} is neither a key nor inside an aggregate; {hint}")
-    elif shown.is_call(0) and shown[0].name.lower() == grouping.name:
+    elif shown.is_call(0) and shown[0].name.lower() == by.name:
         end = shown.closing(1)
-        if _window(shown.part(0, end + 1)) != (grouping.window, grouping.time):
-            shown.refuse(f"this is not the window of GROUP BY; write {grouping.name}")
-        own = _bound(shown, end + 1) or grouping.name
-    elif shown[0].name.lower() in ("window", grouping.name) and shown.word(1) == ".":
-        own = _bound(shown, 1) or ""
+        if window(shown.part(0, end + 1)) != (by.window, by.time):
+            shown.refuse(f"this is not the window of GROUP BY; write {by.name}")
+        own = _bound(shown, end + 1)
+    elif shown[0].name.lower() in by.called and shown.word(1) == ".":
+        own = _bound(shown, 1)
+    else:
+        return False
     if own and alias and alias.name != own:
-        reason = "a key keeps the name that it has in the events" if own in grouping.keys else "that is its name"
+        reason = "a key keeps the name that it has in the events" if own in by.keys else "that is its name"
         shown.refuse(f"{shown.text} is called {own} in the results, not {alias.name}: {reason}; leave the alias out")
-    return bool(own)
+    return True
 
 
-def _bound(shown: Piece, place: int) -> str | None:
-    """The column of `.start` or `.end` at a place."""
-    if place == len(shown):
-        return None
+def _bound(shown: Piece, place: int) -> str:
+    """The column of `.start` or `.end` at a place; none for the window as a whole, which has both."""
+    if place == len(shown) or (shown.word(place + 1) == "*" and place + 2 == len(shown)):
+        return ""
     if shown.word(place) != "." or shown.word(place + 1) not in _BOUNDS or place + 2 != len(shown):
         shown.refuse("of a window there are start and end", place)
     return _BOUNDS[shown.word(place + 1)]
-
-
-# --- windows --------------------------------------------------------------------------------------------------------
-
-
-def _tumbling_or_sliding(length: Duration, slide: Duration | None = None, offset: Duration | None = None) -> Window:
-    """Spark's own: without a slide, or with one of the same length, windows do not overlap."""
-    return tumbling(length, offset) if slide is None or slide == length else sliding(length, slide, offset)
-
-
-WINDOWS: dict[str, Callable[..., Window]] = {
-    "window": _tumbling_or_sliding,
-    "session_window": session,
-    "cumulate": cumulating,
-    "count_window": counting,
-    "punctuated": punctuated,
-    "frames": frames,
-    "latest": latest,
-}
-_TIMED = ("window", "session_window", "cumulate")  # whose first argument is the time
-
-
-def _grouping(clause: Piece) -> Grouping:
-    keys: list[str] = []
-    found: tuple[str, Window, str | None] | None = None
-    for item in clause.split():
-        if not item.tokens:
-            item.refuse("a key is missing here")
-        word = item.word(0)
-        if word in ("GROUPING SETS", "GROUPING", "CUBE", "ROLLUP") and len(item) > 1:
-            item.refuse(f"{word} is not read: write a statement for each set of keys, they share slices")
-        if word == "ALL" and len(clause) == 1:
-            item.refuse("GROUP BY ALL is not read: name the keys and the window")
-        for place in range(len(item)):
-            if item.word(place) in ("WITH CUBE", "WITH ROLLUP", "WITH", "GROUPING SETS") and place:
-                item.refuse(f"{item.word(place)} is not read: write a statement for each set of keys", place)
-        if item.is_call(0) and item[0].name.lower() in WINDOWS and item.closing(1) == len(item) - 1:
-            if found:
-                item.refuse("a statement has one window; write another statement, they share one pass")
-            found = (item[0].name.lower(), *_window(item))
-        elif len(item) == 1 and item[0].is_name:
-            keys.append(item[0].name)
-        else:
-            item.refuse(f"GROUP BY takes columns and a window; make {item.text} a column of the events first")
-    if found is None:
-        clause.refuse(
-            "GROUP BY has no window; add window(ts, '10 minutes'), session_window(ts, '5 minutes') or another"
-        )
-    twice = next((at for at, key in enumerate(keys) if key in keys[:at]), None)
-    if twice is not None:
-        place = [at for at, token in enumerate(clause.tokens) if token.name == keys[twice]][1]
-        clause.refuse(f"{keys[twice]} is a key twice; leave one out", place)
-    return Grouping(tuple(keys), *found)
-
-
-def _window(item: Piece) -> tuple[Window, str | None]:
-    """The window of a call, and the column of its time."""
-    name = item[0].name.lower()
-    make = WINDOWS[name]
-    signature = inspect.signature(make)
-    positional: list[Piece] = []
-    named: dict[str, Piece] = {}
-    for argument in item.part(2, len(item) - 1).split():
-        if len(argument) > 1 and argument[1].kind == TokenType.FARROW:
-            key = argument[0].name.lower()
-            if key not in signature.parameters and key != "time":
-                argument.refuse(f"{name} has no argument {key}; there are {', '.join((*signature.parameters, 'time'))}")
-            if key in named:
-                argument.refuse(f"{name}: {key} is given twice")
-            named[key] = argument.part(2)
-        else:
-            positional.append(argument)
-    timed = named.pop("time", None)
-    if timed is None and name in _TIMED and positional and (name != "cumulate" or positional[0][0].is_name):
-        timed = positional.pop(0)
-    if timed is not None and not (len(timed) == 1 and timed[0].is_name):
-        timed.refuse(f"{name}: the time is a column, not {timed.text}; make it a column of the events first")
-    if timed is None and name in _TIMED and name != "cumulate":
-        item.refuse(f"{name}: the time column is missing; write {name}(ts, …)")
-    try:
-        given = signature.bind(*positional, **named).arguments
-        values = {key: _value(piece, str(signature.parameters[key].annotation), name) for key, piece in given.items()}
-        return make(**values), timed[0].name if timed else None
-    except SqlError:
-        raise
-    except (TypeError, ValueError) as error:
-        item.refuse(f"{name}: {re.sub(r'^[a-z]+: ', '', str(error))}")
-
-
-def _value(piece: Piece, kind: str, name: str) -> Any:
-    """An argument of a window: a length, a whole number, or a predicate."""
-    if not piece.tokens:
-        piece.refuse(f"{name}: an argument is missing here")
-    first, text = piece[0], piece.text
-    if kind.startswith("str"):
-        if len(piece) == 1 and first.kind == TokenType.STRING:
-            return _quoted(piece).text
-        return piece.expression("a predicate").text
-    if re.fullmatch(r"[+-]?\s*\d+", text):
-        return int(text.replace(" ", ""))
-    if kind.startswith("Duration"):
-        if piece.word(0) == "INTERVAL" or (len(piece) == 1 and first.kind == TokenType.STRING):
-            length = re.sub(r"^\s*INTERVAL\b", "", re.sub(r"['\"]", "", text), flags=re.IGNORECASE).strip()
-            try:
-                duration(length)
-            except ValueError as error:
-                piece.refuse(f"{name}: {error}")
-            return length
-        piece.refuse(f"{name}: {text} is not a length; write '10 minutes', or a whole number where time is a number")
-    piece.refuse(f"{name}: {text} is not a whole number")
-
-
-def _quoted(piece: Piece) -> Expression:
-    """A predicate that is written as a string."""
-    try:
-        return tokenize(piece[0].name).expression("a predicate")
-    except SqlError as error:
-        piece.refuse(error.reason)

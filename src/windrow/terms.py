@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import NoReturn
 
@@ -38,7 +38,7 @@ class Term:
 
 def literal(value: object, dtype: pl.DataType | None = None) -> Term:
     dtype = dtype or {str: STRING, bool: BOOLEAN, int: INT64, float: FLOAT64}.get(type(value), NULL)
-    polars = pl.lit(value, dtype=dtype) if not isinstance(value, datetime) else pl.lit(value.replace(tzinfo=None))
+    polars = pl.lit(value.replace(tzinfo=None)) if isinstance(value, datetime) else pl.lit(value, dtype=dtype)
     if value is None:
         spark = "NULL" if dtype == NULL else f"CAST(NULL AS {spark_type(dtype)})"
     elif isinstance(value, bool):
@@ -56,6 +56,8 @@ def literal(value: object, dtype: pl.DataType | None = None) -> Term:
             polars = polars.dt.replace_time_zone("UTC").dt.convert_time_zone(dtype.time_zone)
         # with a Z it does not depend on the session's time zone
         spark = f"{spark_type(dtype)} '{value.replace(tzinfo=None).isoformat()}{'Z' if dtype.time_zone else ''}'"
+    elif isinstance(value, date):
+        spark = f"DATE '{value.isoformat()}'"
     else:
         spark = f"CAST({value} AS {spark_type(dtype)})"
     return Term(dtype, polars, spark, True, value)
@@ -70,6 +72,13 @@ def instant(text: str) -> datetime:
         refuse(f"{text!r} is not an ISO timestamp such as 2024-05-31 12:00:00")
 
 
+def day(text: str) -> date:
+    try:
+        return date.fromisoformat(text if re.fullmatch(r"\d{4}-\d\d-\d\d", text, re.ASCII) else "")
+    except ValueError:
+        refuse(f"{text!r} is not an ISO date such as 2024-05-31")
+
+
 def convert(term: Term, dtype: pl.DataType) -> Term:
     """Convert to a type that `common` has found; only large integers lose anything, their last bits in a double."""
     if term.dtype == dtype:
@@ -79,17 +88,26 @@ def convert(term: Term, dtype: pl.DataType) -> Term:
     value = term.value
     if isinstance(value, int) and not dtype.is_integer():
         value = float(value) if dtype == FLOAT64 else Decimal(value)
-    return literal(instant(value) if isinstance(value, str) and isinstance(dtype, pl.Datetime) else value, dtype)
+    elif isinstance(dtype, pl.Datetime) and isinstance(value, str):
+        value = instant(value)
+    elif isinstance(dtype, pl.Datetime) and isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime.combine(value, time(), UTC)
+    elif isinstance(dtype, pl.Date) and isinstance(value, str):
+        value = day(value)
+    return literal(value, dtype)
 
 
 def common(terms: Sequence[Term], what: str, mixed: bool = False) -> pl.DataType:
-    """The type in which values meet: NULL and timestamp literals follow the others, numbers widen.
+    """The type in which values meet: NULL, literals of timestamps and of dates follow the others, numbers widen.
 
     Decimals meet doubles only where `mixed`: in a CASE the row would decide whether later arithmetic is exact.
     """
     typed = [t for t in terms if t.dtype != NULL]
-    if any(isinstance(t.dtype, pl.Datetime) for t in typed):
-        typed = [t for t in typed if not isinstance(t.value, (str, datetime))] or typed
+    columns = [t.dtype for t in typed if not t.is_literal]
+    if any(isinstance(dtype, pl.Datetime) for dtype in columns):
+        typed = [t for t in typed if not isinstance(t.value, (str, date))]
+    elif any(isinstance(dtype, pl.Date) for dtype in columns):  # whose literals have no time of day
+        typed = [t for t in typed if not isinstance(t.value, (str, date)) or isinstance(t.value, datetime)]
     types = {t.dtype for t in typed}
     if len(types) < 2:
         return types.pop() if types else NULL

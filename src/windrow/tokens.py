@@ -10,7 +10,7 @@ dialect; each keeps the place in the whole text at which it was written.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
@@ -18,7 +18,7 @@ from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError
 
-from windrow.expressions import Expression, ExpressionError, parse
+from windrow.expressions import Expression, ExpressionError, parse, unknown
 from windrow.query import QueryError
 
 
@@ -132,15 +132,24 @@ class Piece:
         """Refuse what stands at a place."""
         raise refusal(self.source, self[place].start if place < len(self) else self.at, reason)
 
-    def expression(self, what: str = "an expression", shown: str = "") -> Expression:
-        """The piece read as an expression over columns; what is refused is shown as it is written, or so."""
+    def expression(self, what: str = "an expression", shown: str = "", also: Collection[str] = ()) -> Expression:
+        """The piece read as an expression over columns; what is refused is shown as it is written, or so.
+
+        also:  names of aggregates, where they may be called: then the expression is over results
+        """
         if not self.tokens:
             self.refuse(f"{what} is missing here")
         try:
             return parse(self.text)
         except ExpressionError as error:
-            place = self._unreadable() if "complete SQL expression" in error.reason else self._culprit(error.reason)
-            self.refuse(re.sub(r", column \d+$", "", f"{shown or self.text}: {error.reason}"), place)
+            otherwise = "compute it from the results" if also else "make it a column of the events first"
+            if "complete SQL expression" in error.reason:
+                place, reason = self._unreadable(), re.sub(r", column \d+$", "", error.reason)
+            elif error.reason.endswith(" is not supported"):
+                place, reason = 0, f"it is not supported here; {otherwise}"
+            else:
+                place, reason = self._culprit(error.reason, also, otherwise)
+            self.refuse(f"{shown or self.text}: {reason}", place)
 
     def _unreadable(self) -> int:
         """Where sqlglot no longer understands the piece."""
@@ -158,11 +167,19 @@ class Piece:
             pass
         return 0
 
-    def _culprit(self, reason: str) -> int:
-        """The function that a refusal names, or else the beginning."""
-        named = re.match(r"there is no function (\w+)|(\w+) is an aggregate function", reason)
-        wanted = ((named[1] or named[2]) if named else "").upper()
-        return next((place for place in range(len(self)) if self.is_call(place) and self.word(place) == wanted), 0)
+    def _culprit(self, reason: str, also: Collection[str], otherwise: str) -> tuple[int, str]:
+        """The call that a refusal is about, or else the beginning, and the refusal with the name as it is written."""
+        if re.match(r"there is no function|\w+ is an aggregate function", reason):
+            for place in reversed(range(len(self))):  # the innermost comes last
+                if not self.is_call(place):
+                    continue
+                try:
+                    parse(self.part(place, self.closing(place + 1) + 1).text)
+                except ExpressionError as error:
+                    if error.reason == reason:
+                        known = self.word(place) == reason.split()[0]  # of an aggregate it is said what it is
+                        return place, reason if known else unknown(self[place].text, also, otherwise)
+        return 0, reason
 
 
 _NO_FUNCTIONS = {"AND", "OR", "NOT", "IN", "WHEN", "THEN", "ELSE", "CASE", "BETWEEN", "LIKE", "AS", "BY", "WHERE", "IS"}

@@ -209,7 +209,7 @@ def _with_before(out: Path, run: Run) -> Run:
 
 def _network(files: EventFiles | None, shuffled: int) -> tuple[Figure, ...]:
     events = (Figure("events as they are", files.size),) if files is not None else ()
-    return (*events, Figure("slices that were shuffled", shuffled))
+    return (Figure("slices that were shuffled", shuffled), *events)
 
 
 def _tell(engine: Engine, asked: Asked, shown: Shown, out: Path | None) -> None:

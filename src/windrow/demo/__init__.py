@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 LATENESS = "1 day"  # nobody waited longer
 TIME = "departure"
+SCHEDULE = ("scheduled", "month")  # which says where a flight lies, and is no part of it; months are New York's
 ORDER = ["origin", "carrier", "flight"]  # of flights that departed in the same minute
 SHOWN = ("every_10_000", "bad_spell", "at_work", "busy_routes")
 
@@ -47,23 +48,22 @@ def flights() -> pl.DataFrame:
     except ImportError as error:
         raise ImportError("the demonstration needs the flights of 2013: pip install 'windrow[demo]'") from error
     columns = ["carrier", "flight", "tailnum", "origin", "dest", "dep_delay", "air_time", "distance"]
-    frame = pl.from_pandas(found[["time_hour", "minute", *columns]])
+    frame = pl.from_pandas(found[["time_hour", "minute", "month", *columns]])
     hour = pl.col("time_hour").str.to_datetime("%Y-%m-%dT%H:%M:%SZ", time_unit="us", time_zone="UTC")
     delay = pl.duration(minutes=pl.col("dep_delay").fill_null(0).cast(pl.Int64))
     scheduled = frame.with_columns(scheduled=hour + pl.duration(minutes="minute")).sort(
         "scheduled", maintain_order=True
     )
     departed = (pl.col("scheduled") + delay).alias(TIME)
-    return scheduled.select(departed, "scheduled", *columns, cancelled=pl.col("dep_delay").is_null())
+    return scheduled.select(departed, "scheduled", "month", *columns, cancelled=pl.col("dep_delay").is_null())
 
 
 def write_nodes(events: pl.DataFrame, folder: Path) -> int:
     """A directory for each airport, with a file for each month; returns how many files."""
-    months = events.with_columns(month=pl.col("scheduled").dt.strftime("%Y-%m")).drop("scheduled")
-    parts = months.partition_by("origin", "month", as_dict=True, maintain_order=True)
+    parts = events.partition_by("origin", "month", as_dict=True, maintain_order=True)
     for (origin, month), part in parts.items():
         (folder / str(origin)).mkdir(parents=True, exist_ok=True)
-        part.drop("month").write_parquet(folder / str(origin) / f"{month}.parquet")
+        part.drop(*SCHEDULE).write_parquet(folder / str(origin) / f"2013-{month:02}.parquet")
     return len(parts)
 
 
@@ -122,9 +122,10 @@ def main(folder: Path = Path("demo"), months: int = 12, debug: bool = False) -> 
     for name in ("events", "results", "checkpoint"):
         shutil.rmtree(folder / name, ignore_errors=True)
     queries = wr.sql(statements())
-    events = flights().filter(pl.col("scheduled").dt.month() <= months, pl.col("scheduled").dt.year() == 2013)
-    count = write_nodes(events, folder / "events")
-    size = int(events.drop("scheduled").to_arrow().nbytes)
+    year = flights().filter(pl.col("month") <= months)
+    count = write_nodes(year, folder / "events")
+    events = year.drop(*SCHEDULE)
+    size = int(events.to_arrow().nbytes)
     print(f"{events.height:,} flights of 2013 at three local nodes, EWR, JFK and LGA: {count} files in {folder}/events")
     print(f"{len(queries)} queries, in the words of Spark SQL (windrow/demo/flights.sql):")
     for query in queries:
@@ -140,10 +141,10 @@ def main(folder: Path = Path("demo"), months: int = 12, debug: bool = False) -> 
         print("\nthe same queries in one process, and Spark's own SQL for those statements that it can read")
         results = pl.read_parquet(folder / "results" / "*.parquet")
         until = datetime.fromisoformat(streamed.watermark)
-        beside = Beside(spark, events.drop("scheduled"), statements(), queries, ORDER, until)
+        beside = Beside(spark, events, statements(), queries, ORDER, until)
         alone = beside.in_process(results)
         own = beside.on_spark()
-    print(f"  one process: {alone.rows:,} windows that have ended by {until:%Y-%m-%d %H:%M}, {alone.said}")
+    print(f"  one process: {alone.rows:,} windows that are over by {until:%Y-%m-%d %H:%M}, {alone.said}")
     print(f"  Spark's own: {own.rows:,} windows of {own.queries} queries, {own.said}")
 
     touches = len([group for group in wr.plan(queries, TIME, kinds_apart=True).groups if group.parent is None])
@@ -157,18 +158,19 @@ def main(folder: Path = Path("demo"), months: int = 12, debug: bool = False) -> 
         results=streamed.results,
         dropped=streamed.dropped,
         network=(
+            Figure(f"windrow, all {len(queries)} queries", travelled),
             Figure("events as they are", size),
-            Figure("windrow, all queries", travelled),
+            Figure(f"Spark's own, {own.queries} of the queries", own.shuffled),
         ),
         touched=(
-            Figure("windrow, all queries", touches),
+            Figure(f"windrow, all {len(queries)} queries", touches),
             Figure(f"Spark's own, {own.queries} of the queries", own.touched / events.height),
         ),
     )
     run.write(folder / "results")
     ordered = len([query for query in queries if query.needs_order])
     print(f"\nbytes (to windrow's, the {ordered} queries that need the order of events add the events' columns)")
-    for figure in (*run.network, Figure(f"Spark's own, {own.queries} of the queries", own.shuffled)):
+    for figure in run.network:
         print(f"  {figure.what:<34} {figure.value:>12,.0f}")
     print("how many times each event is touched (windrow: once for each slice group; Spark: rows that its plans make)")
     for figure in run.touched:

@@ -41,16 +41,16 @@ def chart(answer: Answer, drawing: Drawing) -> Markup | None:
 
 
 def bars(figures: Sequence[tuple[str, float, str]], label: str) -> Markup:
-    """Amounts one below the other, the least in colour: (what, how much, how it is said)."""
-    least, most = min(value for _, value, _ in figures), max(value for _, value, _ in figures) or 1
+    """Amounts one below the other, the first in colour: (what, how much, how it is said)."""
+    most = max(value for _, value, _ in figures) or 1
     rows = [
         tag(
             "div",
             tag("dt", what),
             tag("dd", tag("i", style=f"width:{max(100 * value / most, 0.2):.4g}%"), tag("span", said)),
-            class_="bar c0" if value == least else "bar c5",
+            class_="bar c5" if place else "bar c0",
         )
-        for what, value, said in figures
+        for place, (what, value, said) in enumerate(figures)
     ]
     return tag("dl", *rows, class_="bars", aria_label=label)
 

@@ -94,27 +94,30 @@ def _header(results: pl.DataFrame, run: Run, title: str, queries: int) -> Markup
 
 
 def _cost(run: Run) -> Markup | None:
-    """What crossed the network and how often events were touched, as bars with the ratio in words."""
+    """What crossed the network and how often events were touched, as bars with the ratios in words."""
     parts = []
     if run.network:
         shown = [(one.what, one.value, words.size(one.value)) for one in run.network]
-        said = _ratio(run.network, "{times} times fewer bytes for {what} than for {other}.")
+        said = _ratios(run.network, "bytes")
         parts.append(tag("figure", tag("h3", "Bytes on the network"), charts.bars(shown, "Bytes on the network"), said))
     if run.touched:
         shown = [(one.what, one.value, f"{words.times(one.value)} ×") for one in run.touched]
-        said = _ratio(run.touched, "{times} times fewer touches by {what} than by {other}.")
+        said = _ratios(run.touched, "touches")
         parts.append(tag("figure", tag("h3", "Touches per event"), charts.bars(shown, "Touches per event"), said))
     return (
         tag("section", tag("h2", "What it cost"), tag("div", *parts, class_="cost"), class_="card") if parts else None
     )
 
 
-def _ratio(figures: tuple[Figure, ...], sentence: str) -> Markup | None:
-    least, most = min(figures, key=lambda one: one.value), max(figures, key=lambda one: one.value)
-    if not 0 < least.value < most.value:
-        return None
-    times = words.times(most.value / least.value)
-    return tag("figcaption", sentence.format(what=least.what, times=times, other=most.what))
+def _ratios(figures: tuple[Figure, ...], unit: str) -> Markup | None:
+    """The first figure, which is what this run did, beside each of the others."""
+    done, said = figures[0].value, []
+    for other in figures[1:]:
+        least, most = sorted((done, other.value))
+        if 0 < least < most:
+            less = "fewer" if done == least else "more"
+            said.append(f"{words.times(most / least)} times {less} {unit} than {other.what}")
+    return tag("figcaption", f"{', and '.join(said)}.") if said else None
 
 
 def _plan(run: Run) -> Markup | None:

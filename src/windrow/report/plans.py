@@ -50,10 +50,12 @@ def picture(plan: Plan) -> Markup:
         drawn.append(tag("g", *chips, transform=f"translate({_STATE[0] + _PAD},{middle - taken / 2:.0f})"))
         bounds[id(group)] = middle - inner / 2, middle + inner / 2
         top += height + 30
+    lanes: dict[int, int] = {}  # arrows from one group go together, those from others beside them
     for place, group in enumerate(plan.groups):
         if group.parent:
-            past = plan.groups[place - 1] is not group.parent
-            drawn.append(_rolled(bounds[id(group.parent)][1], bounds[id(group)][0], past))
+            next_below = plan.groups[place - 1] is group.parent
+            lane = None if next_below else lanes.setdefault(id(group.parent), len(lanes) % 4)
+            drawn.append(_rolled(bounds[id(group.parent)][1], bounds[id(group)][0], lane))
     said = (
         (count(len(plan.entries), "query"), _QUERY),
         (count(len(plan.groups), "slice group"), _GROUP),
@@ -161,12 +163,12 @@ def _link(left: tuple[int, int], y: float, right: tuple[int, int], to: float, co
     return tag("path", d=f"M{x},{y:.1f}C{bend},{y:.1f} {bend},{to:.1f} {end},{to:.1f}", class_=f"link {colour}")
 
 
-def _rolled(bottom: float, top: float, past: bool) -> Markup:
-    """An arrow from the group whose slices are used down to the one that uses them, beside those between."""
-    if not past:
+def _rolled(bottom: float, top: float, lane: int | None) -> Markup:
+    """An arrow from the group whose slices are used down to the one that uses them, in a lane beside those between."""
+    if lane is None:
         x = _GROUP[0] + _GROUP[1] / 2
         return joined([tag("path", d=f"M{x},{bottom:.1f}V{top - 6:.1f}", class_="rolled"), _head(x, top, "l-4,-7h8z")])
-    x, side = _GROUP[0] + _GROUP[1], _GROUP[0] + _GROUP[1] + 24
+    x, side = _GROUP[0] + _GROUP[1], _GROUP[0] + _GROUP[1] + 14 + 10 * lane
     path = tag("path", d=f"M{x},{bottom - 12:.1f}H{side}V{top + 12:.1f}H{x + 6}", class_="rolled")
     return joined([path, _head(x, top + 12, "l7,-4v8z")])
 

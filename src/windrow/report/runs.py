@@ -36,7 +36,7 @@ class Figure:
 class Run:
     """What is known of a run.
 
-    network:  bytes that crossed it, for what was done and for what it is compared with
+    network:  bytes that crossed it: first those of this run, then what they are compared with
     touched:  how many times each event was read or written, likewise
     unread:   for each query that cannot be understood here (a window of somebody's own), the reason
     """

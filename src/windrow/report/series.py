@@ -116,8 +116,8 @@ def runs(answer: Answer, trace: Trace, there: npt.NDArray[np.bool_]) -> list[npt
         broken = apart > max(limit, (answer.span[1] - answer.span[0]) / SMALL)
     else:
         broken = (apart > limit) | (np.diff(trace.row[at]) > 1)
-    if answer.query and isinstance(answer.query.window, Cumulating):
-        broken |= start[1:] != start[:-1]
+        if answer.query and isinstance(answer.query.window, Cumulating):  # it starts again; many starts are an area
+            broken |= start[1:] != start[:-1]
     return np.split(at, np.flatnonzero(broken) + 1)
 
 

@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from windrow.bound import Bound
 from windrow.mixing import GOLDEN, mix
+from windrow.slicers import Tables
 from windrow.slices import pack
 
 SCHEMA = pa.schema([("bucket", pa.int32()), ("payload", pa.binary())])
 ROW = "bucket INT, payload BINARY"
-Tables = dict[str, pl.DataFrame]  # by the name of their group
 
 
 def split(tables: Tables, bound: Bound, buckets: int) -> dict[int, Tables]:

@@ -11,7 +11,7 @@ import math
 import re
 import struct
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal, localcontext
 from typing import Any
 
@@ -68,12 +68,20 @@ def _alike(a: Any, b: Any) -> tuple[Any, Any]:
         return Decimal(a), Decimal(b)
     if isinstance(a, datetime) or isinstance(b, datetime):
         return _utc(a), _utc(b)
+    if isinstance(a, date) or isinstance(b, date):
+        return _day(a), _day(b)
     return a, b
 
 
-def _utc(moment: datetime | str) -> datetime:
+def _day(given: date | str) -> date:
+    return date.fromisoformat(given) if isinstance(given, str) else given
+
+
+def _utc(moment: date | str) -> datetime:
     if isinstance(moment, str):
         moment = datetime.fromisoformat(moment)
+    if not isinstance(moment, datetime):
+        moment = datetime.combine(moment, time())
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
@@ -242,6 +250,8 @@ def _cast(node: exp.Expr, row: Row) -> Any:
         return None
     if target.startswith("TIMESTAMP"):
         return _utc(x)
+    if target == "DATE":
+        return _day(x)
     if target == "TEXT":
         return str(x).lower() if isinstance(x, bool) else str(x)
     if target == "BOOLEAN":
