@@ -32,13 +32,13 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from windrow.jobs import SHIFT_MS
 from windrow.slices import unpack
 from windrow.spark import Generator
 from windrow.spark.batch import results_of
 from windrow.spark.origins import row_schema
 from windrow.spark.settings import Settings, options_of
 from windrow.spark.source import StreamReader, nodes
+from windrow.spark.types import SHIFT_MS
 
 ALL = ReadAllAvailable()
 TIME = pl.Datetime("us", "UTC")
