@@ -336,6 +336,14 @@ def test_a_place_that_cannot_be_written_is_named_before_any_work_is_done(windrow
     assert done.err.startswith("windrow: --out file/results cannot be written: ")
 
 
+def test_a_master_that_is_none_is_not_taken_for_a_lack_of_java(windrow: Windrow) -> None:
+    pytest.importorskip("pyspark")
+    write(events(50), Path("e.csv"))
+    done = windrow("run", "queries.yaml", "--events", "e.csv", "--engine", "spark", "--master", "here", "--quiet")
+    assert done.code == 2
+    assert done.err.startswith("windrow: --master 'here' is no place for Spark; write 'local[2]', spark://host:7077")
+
+
 def test_a_flag_is_shown_without_a_value(windrow: Windrow) -> None:
     assert all("<bool>" not in line for line in windrow("run", "--help").out.splitlines() if "--help" not in line)
 
