@@ -341,6 +341,14 @@ def test_a_place_that_cannot_be_written_is_named_before_any_work_is_done(windrow
     assert done.err.startswith("windrow: --out file/results cannot be written: ")
 
 
+def test_a_master_that_is_none_is_not_taken_for_a_lack_of_java(windrow: Windrow) -> None:
+    pytest.importorskip("pyspark")
+    write(events(50), Path("e.csv"))
+    done = windrow("run", "queries.yaml", "--events", "e.csv", "--engine", "spark", "--master", "here", "--quiet")
+    assert done.code == 2
+    assert done.err.startswith("windrow: --master 'here' is no place for Spark; write 'local[2]', spark://host:7077")
+
+
 def test_a_flag_is_shown_without_a_value(windrow: Windrow) -> None:
     assert all("<bool>" not in line for line in windrow("run", "--help").out.splitlines() if "--help" not in line)
 
@@ -396,6 +404,7 @@ def test_functions_lists_all_of_them_with_a_line_each(windrow: Windrow) -> None:
     rows = [line.split("  ") for line in done.out.splitlines()]
     described = {row[1].split("(")[0]: row[-1].strip() or row[2].strip() for row in rows if len(row) > 2 and row[1]}
     assert {"tumbling", "latest", "count", "arg_max", "top_k", "formula"} <= described.keys()
+    assert "approx_percentile, array_agg, avg, bool_and" in " ".join(done.out.split())
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["version"]])

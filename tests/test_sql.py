@@ -329,6 +329,7 @@ REFUSED = {  # ^ marks the place
     "SELECT count(*), window^.middle FROM a GROUP BY window(ts, '1 m')": "start and end",
     "SELECT count(*), ^window(ts, '2 m') FROM a GROUP BY window(ts, '1 m')": "not the window of GROUP BY",
     "SELECT ^car FROM a GROUP BY car, window(ts, '1 m')": "no aggregate is selected",
+    "SELECT car, ^max(x) AS car FROM a GROUP BY car, window(ts, '1 m')": "give it another alias",
     "SELECT upper(^car), count(*) FROM a GROUP BY car, window(ts, '1 m')": "outside of every aggregate",
     "SELECT ^1 + 1 FROM a GROUP BY window(ts, '1 m')": "no aggregate in it",
     "SELECT sum(x) +\n    ^y FROM a GROUP BY window(ts, '1 m')": "y is outside of every aggregate",

@@ -201,6 +201,8 @@ def _query(name: str, piece: Piece, clauses: Mapping[str, Piece]) -> Query:
     for shown, alias in selected:
         if not _is_there(shown, alias, by):
             column = alias.name if alias else shown.text
+            if column in by.keys:
+                shown.refuse(f"{column} is a key, and so cannot be the name of {shown.text}; give it another alias")
             if column in columns:
                 shown.refuse(f"two columns are called {column!r}; give one another alias")
             columns[column] = formula(shown, "a column").alias(column), shown

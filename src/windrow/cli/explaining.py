@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from windrow.aggregates import FUNCTIONS
+from windrow.calls import SPARK
 from windrow.cli import asked as asking
 from windrow.cli.asked import Asked
 from windrow.cli.failures import Refused
@@ -19,6 +20,7 @@ from windrow.cli.results import Output
 from windrow.cli.running import Where, checked
 from windrow.engine import Engine
 from windrow.eventfiles import EventFiles
+from windrow.groupby import WINDOWS
 from windrow.plan import plan
 from windrow.sqltypes import types_of
 from windrow.texts import MAKERS
@@ -85,6 +87,8 @@ def functions() -> None:
         for name, make in makers.items():
             table.add_row(Text(_call(name, make), style="bold"), Text(_first_line(make)))
         console.print(table)
+    sql = f"SQL knows these aggregates too: {', '.join(name for name in sorted(SPARK) if name not in known)}."
+    console.print(Text(f"{sql} Its windows: {', '.join(f'{name}(…)' for name in WINDOWS)}."))
 
 
 def _call(name: str, make: Callable[..., Any]) -> str:

@@ -8,6 +8,7 @@ away with it when all went well.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
@@ -44,9 +46,16 @@ TIMES = {
 METRICS, RESULTS = "windrow", "windrow_results"  # the names of observed metrics
 
 
+_MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|yarn|(spark|k8s)://.+")
+
+
 @contextmanager
 def started(master: str, debug: bool) -> Iterator[SparkSession]:
     """A session whose noise is kept out of the way."""
+    if not _MASTER.fullmatch(master):
+        raise Refused(
+            f"--master {master!r} is no place for Spark; write 'local[2]', spark://host:7077, yarn or k8s://…"
+        )
     found = SparkSession.getActiveSession()
     if found is not None:  # somebody else's, who has made and will stop it
         yield _made(master)
@@ -62,6 +71,10 @@ def started(master: str, debug: bool) -> Iterator[SparkSession]:
             if "JAVA" not in str(error.getCondition()):
                 raise
             raise Failed("Spark needs Java 17 or newer: install it, set JAVA_HOME, or say --engine local") from error
+        except Py4JJavaError as error:
+            if "stopped SparkContext" not in str(error):
+                raise
+            raise Failed(f"no Spark takes work at {master!r}; check --master, or say --master 'local[*]'") from error
         finally:
             os.dup2(kept, 2)
             os.close(kept)
