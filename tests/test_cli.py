@@ -315,12 +315,42 @@ def test_what_is_wrong_is_said_in_one_sentence(windrow: Windrow, arguments: str,
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "file 'e.csv' is empty, and so has no columns; CSV needs a header"),
+        ("ts,k,x\n", "the time 'ts' is text; write it like 2024-05-01 08:05:00, or say --types 'ts TIMESTAMP'"),
+        ("ts,k,x\nyesterday,a,1\n", "the time 'ts' is text; write it like 2024-05-01 08:05:00"),
+    ],
+)
+def test_events_that_do_not_show_their_time_are_told_how_to(windrow: Windrow, text: str, sentence: str) -> None:
+    Path("e.csv").write_text(text)
+    asked = ("run", "queries.yaml", "--events", "e.csv", "--engine", "local", "--time", "ts")
+    done = windrow(*asked)
+    assert done.code == 2
+    assert sentence in done.err
+    if text == "ts,k,x\n":
+        assert windrow(*asked, "--types", "ts TIMESTAMP, x DOUBLE").code == 0
+
+
+def test_a_place_that_cannot_be_written_is_named_before_any_work_is_done(windrow: Windrow) -> None:
+    write(events(50), Path("e.csv"))
+    Path("file").touch()
+    done = windrow("run", "queries.yaml", "--events", "e.csv", "--engine", "local", "--out", "file/results")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("windrow: --out file/results cannot be written: ")
+
+
+def test_a_flag_is_shown_without_a_value(windrow: Windrow) -> None:
+    assert all("<bool>" not in line for line in windrow("run", "--help").out.splitlines() if "--help" not in line)
+
+
 def test_bad_events_are_refused_with_their_file_or_left_out(windrow: Windrow) -> None:
     write(events(50).with_columns(ts=pl.when(pl.col("x") > 20).then("ts")), Path("e.parquet"))
     missing = pl.read_parquet("e.parquet")["ts"].null_count()
     done = windrow("run", "queries.yaml", "--engine", "local", "--events", "e.parquet")
     told = (
-        f"windrow: file 'e.parquet': {missing} of 50 events have no time in 'ts'; bad_events='drop' leaves them out\n"
+        f"windrow: file 'e.parquet': {missing} of 50 events have no time in 'ts'; --bad-events drop leaves them out\n"
     )
     assert done == (2, "", told)
     assert in_process(windrow, "--events", "e.parquet", "--bad-events", "drop").err.startswith(f"{50 - missing} events")

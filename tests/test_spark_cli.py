@@ -101,7 +101,7 @@ def test_a_batch_as_text_is_the_same_as_in_this_process(windrow: Windrow) -> Non
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (pl.when(pl.col("x") > 5).then("ts").alias("ts"), "12 of 200 events have no time in 'ts'; bad_events='drop'"),
+        (pl.when(pl.col("x") > 5).then("ts").alias("ts"), "12 of 200 events have no time in 'ts'; --bad-events drop"),
         (pl.lit(2**62).alias("x"), ""),
     ],
 )

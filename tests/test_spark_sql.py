@@ -133,7 +133,22 @@ SELECT session_window, count(*) AS c, sum(x) FROM events GROUP BY session_window
 
 -- name: where
 SELECT k, window, count(*), min(u) FROM events WHERE s LIKE '_%' AND i BETWEEN -5 AND 7 OR b <=> NULL
-GROUP BY window(ts, 'interval 12 seconds', '5 seconds'), k
+GROUP BY window(ts, 'interval 12 seconds', '5 seconds'), k;
+
+-- name: by number
+SELECT k, j, window(ts, '20 seconds'), count(*) AS c FROM events
+WHERE ts >= TIMESTAMP '2024-02-29 23:56:00' AND ts < DATE '2024-03-01' GROUP BY 3, 1, 2;
+
+-- name: by alias
+SELECT k, window(ts, '20 seconds', '10 seconds') AS w, sum(CASE WHEN i > 1 THEN 1 ELSE 0 END) AS c
+FROM events WHERE s IN ('u', 'v') GROUP BY k, w HAVING c > 1;
+
+-- name: by all
+SELECT /*+ COALESCE(2) */ `k`, session_window(ts, '2 seconds'), count(*) AS `how many`, -- of them
+       max(u) /* the greatest */ FROM events GROUP BY ALL;
+
+-- name: in other words
+SELECT k, window.start, window.end, avg(x) AS m FROM events GROUP BY k, window(ts, "1 minute")
 """
 
 

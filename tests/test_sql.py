@@ -9,6 +9,7 @@ import pickle
 import random
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import duckdb
 import polars as pl
@@ -16,6 +17,7 @@ import pytest
 
 import windrow as wr
 import windrow.testing.own
+from windrow.expressions import FUNCTIONS
 from windrow.testing import recompute, same
 from windrow.windows import Window
 
@@ -254,6 +256,15 @@ def test_group_by_and_the_window_may_be_written_in_every_way_of_spark(text: str)
     assert one(text) == one("SELECT count(*) AS n FROM events GROUP BY car, window(ts, '1 m')")
 
 
+def test_the_page_lists_every_function_of_expressions() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "sql.md").read_text(encoding="utf-8")
+    section = page.split("## Expressions\n")[1].split("\n## ")[0]
+    listed = {
+        word.upper() for word in re.findall(r"\b[a-z][a-z_0-9]+\b", "".join(re.findall(r"(?m)^    .*$", section)))
+    }
+    assert listed == set(FUNCTIONS)
+
+
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 REFUSED = {  # ^ marks the place
@@ -306,7 +317,7 @@ REFUSED = {  # ^ marks the place
     "SELECT count(*), ^window.start AS begin FROM a GROUP BY window(ts, '1 m')": "window_start",
     "SELECT count(*), ^w.start FROM a GROUP BY window(ts, '1 m')": "write window.start",
     "SELECT count(*) n FROM a GROUP BY window(ts, '1 m') HAVING n > 1 AND ^window.start > '2024'": "of the results",
-    "SELECT ^count(DISTINCT x, y) FROM a GROUP BY window(ts, '1 m')": "count(DISTINCT concat(x, '|', y))",
+    "SELECT ^count(DISTINCT x, y) FROM a GROUP BY window(ts, '1 m')": "count(DISTINCT concat(x, '/', y))",
     "SELECT max(x) + ^averge(x) FROM a GROUP BY window(ts, '1 m')": "no function averge; did you mean avg?",
     "SELECT ^stdev(x) FROM a GROUP BY window(ts, '1 m')": "no function stdev; did you mean stddev or std?",
     "SELECT ^round(avg(x), 2) FROM a GROUP BY window(ts, '1 m')": "no function round; compute it from the results",

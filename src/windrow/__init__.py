@@ -1,4 +1,21 @@
-"""windrow: many window queries over event streams, answered in one pass."""
+"""Many window queries over event streams, answered in one pass, with exact results.
+
+    import windrow as wr
+
+    queries = [
+        wr.Query("speed", wr.tumbling("1 minute"), [wr.mean("speed"), wr.max("speed")], by="car"),
+        wr.Query("trip", wr.session("10 minutes"), [wr.count()], by="car", where="speed > 0"),
+    ]
+    queries += wr.sql("SELECT car, median(speed) AS m FROM events GROUP BY car, window(ts, '1 hour', '5 minutes')")
+    results = wr.windows(events, queries, time="ts")      # Polars, Arrow, pandas or Spark, and the same comes back
+    trips = wr.results_of(results, "trip")
+
+windows     tumbling sliding cumulating session · counting punctuated frames latest
+aggregates  count sum min max mean … quantile median mode distinct · approx_quantile … · formula · Monoid
+streams     Engine: push, advance, finish, add, remove, snapshot, restore
+on Spark    windows(df, …), and windrow.spark: session, nodes, explain; QueryBook
+errors      QueryError: a query that cannot be; SqlError, with line and column; InputError: events that do not fit
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -119,3 +136,8 @@ def __getattr__(name: str) -> Any:
 
         return QueryBook
     raise AttributeError(f"module 'windrow' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, and not the modules that they come from."""
+    return [*__all__, "__version__"]

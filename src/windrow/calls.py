@@ -92,7 +92,7 @@ def spark(*names: str) -> Callable[[Translation], Translation]:
 def _count(given: Call) -> Aggregate:
     if given.distinct:
         if len(given.arguments) > 1:
-            joined = ", '|', ".join(argument.text for argument in given.arguments)
+            joined = ", '/', ".join(argument.text for argument in given.arguments)
             given.refuse(f"DISTINCT of several columns is not read; write count(DISTINCT concat({joined})) of strings")
         return call("distinct", *given.values(1, 1))
     if len(given.arguments) == 1 and (given.arguments[0].text == "*" or not parse(*given.values(1, 1)).columns):

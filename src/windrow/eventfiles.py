@@ -107,6 +107,8 @@ class EventFiles:
         known = forms[paths[0]]
         assert known is not None
         columns = columns_of(paths, known)
+        if not columns:
+            raise InputError(f"file {paths[0]!r} is empty, and so has no columns; CSV needs a header, JSON an event")
         for name in types or {}:
             if name not in columns:
                 raise InputError(f"there is no column {name!r} in {paths[0]!r}; there are {', '.join(columns)}")

@@ -38,32 +38,36 @@ def _option(text: str, panel: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=panel, **more)
 
 
+def _flag(text: str, panel: str, *names: str) -> Any:
+    return _option(text, panel, *names, metavar="")
+
+
 Queries = Annotated[str, typer.Argument(help="a .sql or .yaml file; - for SQL on standard input", metavar="QUERIES")]
-Events = Annotated[str, _option("a file, a directory or a quoted pattern", _EVENTS)]
-Only = Annotated[list[str] | None, _option("only the query of this name; repeatable", _EVENTS)]
-Time = Annotated[str | None, _option("the time column, where it is not plain", _EVENTS)]
-Lateness = Annotated[str | None, _option("how far a stream may be out of order", _EVENTS)]
-Updates = Annotated[str | None, _option("how long late events change a stream's results", _EVENTS)]
-OrderBy = Annotated[list[str] | None, _option("orders events of the same time; repeatable", _EVENTS)]
+Events = Annotated[str, _option("a file, a directory or a quoted pattern", _EVENTS, metavar="PATH")]
+Only = Annotated[list[str] | None, _option("only the query of this name; repeatable", _EVENTS, metavar="NAME")]
+Time = Annotated[str | None, _option("the time, where neither SQL nor the events say it", _EVENTS, metavar="COLUMN")]
+Lateness = Annotated[str | None, _option("how far a stream may be out of order", _EVENTS, metavar="LENGTH")]
+Updates = Annotated[str | None, _option("how long late events change a stream's results", _EVENTS, metavar="LENGTH")]
+OrderBy = Annotated[list[str] | None, _option("orders events of the same time; repeatable", _EVENTS, metavar="COLUMN")]
 BadEvents = Annotated[Literal["raise", "drop"] | None, _option("for events without a time", _EVENTS)]
-Partial = Annotated[bool, _option("also windows that are not whole at the end", _EVENTS, "--partial")]
+Partial = Annotated[bool, _flag("also windows that are not whole at the end", _EVENTS, "--partial")]
 EventsFormat = Annotated[Literal["parquet", "arrow", "csv", "json"] | None, _option("if names do not say it", _EVENTS)]
-Types = Annotated[str | None, _option("of CSV and JSON: 'id STRING, x DOUBLE'", _EVENTS)]
-Out = Annotated[Path | None, _option("a directory to write into", _RESULTS)]
+Types = Annotated[str | None, _option("of CSV and JSON: 'id STRING, x DOUBLE'", _EVENTS, metavar="TYPES")]
+Out = Annotated[Path | None, _option("a directory to write into", _RESULTS, metavar="PATH")]
 Format = Annotated[
     Literal["parquet", "csv", "json", "console"] | None,
     _option("parquet with --out, else tables, in a pipe CSV", _RESULTS, "--format"),
 ]
-Rows = Annotated[int | None, _option("how many to show of each query (10 in tables)", _RESULTS, min=0)]
-Overwrite = Annotated[bool, _option("replace results that are there", _RESULTS, "--overwrite")]
+Rows = Annotated[int | None, _option("how many to show of each query (10 in tables)", _RESULTS, min=0, metavar="N")]
+Overwrite = Annotated[bool, _flag("replace results that are there", _RESULTS, "--overwrite")]
 Engine = Annotated[Literal["spark", "local"] | None, _option("spark if PySpark is there, else this process", _SPARK)]
-Master = Annotated[str, _option("where Spark runs", _SPARK)]
-Stream = Annotated[bool, _option("read a directory as a stream of files", _SPARK, "--stream")]
-Follow = Annotated[bool, _option("a stream that goes on until Ctrl-C", _SPARK, "--follow")]
-FilesPerBatch = Annotated[int | None, _option("files that a stream takes at a time", _SPARK, min=1)]
-Checkpoint = Annotated[Path | None, _option("of a stream, by default OUT/_checkpoint", _SPARK)]
-Quiet = Annotated[bool, _option("no progress, no last line", _OTHER, "--quiet", "-q")]
-Debug = Annotated[bool, _option("stack traces, and what Spark logs", _OTHER, "--debug")]
+Master = Annotated[str, _option("where Spark runs", _SPARK, metavar="URL")]
+Stream = Annotated[bool, _flag("read a directory as a stream of files", _SPARK, "--stream")]
+Follow = Annotated[bool, _flag("a stream that goes on until Ctrl-C", _SPARK, "--follow")]
+FilesPerBatch = Annotated[int | None, _option("files that a stream takes at a time", _SPARK, min=1, metavar="N")]
+Checkpoint = Annotated[Path | None, _option("of a stream, by default OUT/_checkpoint", _SPARK, metavar="PATH")]
+Quiet = Annotated[bool, _flag("no progress, no last line", _OTHER, "--quiet", "-q")]
+Debug = Annotated[bool, _flag("stack traces, and what Spark logs", _OTHER, "--debug")]
 
 
 @app.command()
@@ -132,7 +136,9 @@ def run(
 @app.command()
 def explain(
     queries: Queries,
-    events: Annotated[str | None, _option("files, whose types and rates are then known", _EVENTS)] = None,
+    events: Annotated[
+        str | None, _option("files, whose types and rates are then known", _EVENTS, metavar="PATH")
+    ] = None,
     time: Time = None,
     only: Only = None,
     events_format: EventsFormat = None,
@@ -152,8 +158,8 @@ def explain(
 @app.command()
 def report(
     results: Annotated[Path, typer.Argument(help="what `windrow run --out` has written", metavar="RESULTS")],
-    out: Annotated[Path | None, _option("the page, by default report.html in RESULTS", _OTHER)] = None,
-    open_it: Annotated[bool, _option("open it in the browser", _OTHER, "--open")] = False,
+    out: Annotated[Path | None, _option("the page, by default report.html in RESULTS", _OTHER, metavar="PATH")] = None,
+    open_it: Annotated[bool, _flag("open it in the browser", _OTHER, "--open")] = False,
     debug: Debug = False,
 ) -> None:
     """Write a page with charts, the plan and the figures of a run, which needs no network.
@@ -182,8 +188,12 @@ def functions() -> None:
 
 @app.command()
 def demo(
-    folder: Annotated[Path, typer.Argument(help="where its events, its results and its page go")] = Path("demo"),
-    months: Annotated[int, _option("how many months of the year are replayed", _OTHER, "--months", min=1, max=12)] = 12,
+    folder: Annotated[
+        Path, typer.Argument(help="where its events, its results and its page go", metavar="FOLDER")
+    ] = Path("demo"),
+    months: Annotated[
+        int, _option("how many months of the year are replayed", _OTHER, "--months", min=1, max=12, metavar="N")
+    ] = 12,
     debug: Debug = False,
 ) -> None:
     """See it work: a year of real flights from three local nodes, fourteen queries, one pass on Spark.
@@ -210,7 +220,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def common(
     _: Annotated[
-        bool, typer.Option("--version", help="print the version", is_eager=True, callback=_show_version)
+        bool, typer.Option("--version", help="print the version", metavar="", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
     """What is before the command."""

@@ -53,7 +53,7 @@ class Asked:
             raise Refused(f"the events have several timestamps: say which one with --time: {', '.join(stamps)}")
         numbers = [name for name, dtype in columns.items() if dtype.is_integer()]
         hint = f"; if it is a whole number, say --time: {', '.join(numbers)}" if numbers else ""
-        others = f" among {', '.join(columns)}" if not numbers else ""
+        others = f" among {', '.join(columns)}; say its type with --types 'ts TIMESTAMP'" if not numbers else ""
         raise Refused(f"the events have no timestamp{others}{hint}")
 
     @property

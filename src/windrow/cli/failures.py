@@ -80,7 +80,7 @@ def told(error: BaseException) -> tuple[int, str]:
     if hasattr(error, "format_message"):  # of the command line itself
         return REFUSED, _usage(error)
     if isinstance(error, Refused | QueryError | InputError | OverflowError):
-        return REFUSED, str(error)
+        return REFUSED, str(error).replace("bad_events='drop'", "--bad-events drop")
     if isinstance(error, Failed):
         return FAILED, str(error)
     module = type(error).__module__
@@ -123,7 +123,7 @@ def spark(text: str) -> tuple[int, str]:
     if found := _NO_MODULE.search(text):
         return FAILED, found[0].strip().split(": ", 1)[-1]
     if ours := [one[1] or one[2] for one in _OURS.finditer(text)]:
-        return REFUSED, ours[-1].strip()
+        return REFUSED, ours[-1].strip().replace("bad_events='drop'", "--bad-events drop")
     causes = _CAUSE.findall(text)
     if causes:  # the last one is the first that happened
         kind, line = causes[-1]

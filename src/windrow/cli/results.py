@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from windrow.cli.failures import Refused
+from windrow.cli.failures import Failed, Refused
 from windrow.query import Query
 from windrow.report.runs import FILE
 from windrow.tables import results_of
@@ -53,9 +53,14 @@ def check_out(out: Path, overwrite: bool) -> None:
 @contextmanager
 def complete(out: Path) -> Iterator[Path]:
     """A directory to write into, which takes its place when all went well."""
-    out.parent.mkdir(parents=True, exist_ok=True)
     made = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    shutil.rmtree(made, ignore_errors=True)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir()  # before any work is done
+        made.rmdir()
+    except OSError as error:
+        raise Failed(f"--out {out} cannot be written: {error.strerror}; choose another place") from error
     try:
         yield made
         before = out.with_name(f".{out.name}.{os.getpid()}.old")
