@@ -7,6 +7,7 @@ WINDROW_SEED=<n>      that seed again
 
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,6 +70,19 @@ def spark() -> Iterator[Any]:
     made.sparkContext.setLogLevel("ERROR")
     yield made
     made.stop()
+
+
+@pytest.fixture(autouse=True)
+def _streams_end(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test starts, it ends: a stream that went on would take the time of all others."""
+    yield
+    if request.node.get_closest_marker("spark") is None or "pyspark.sql" not in sys.modules:
+        return
+    session = sys.modules["pyspark.sql"].SparkSession.getActiveSession()
+    left = [] if session is None else session.streams.active
+    for query in left:
+        query.stop()
+    assert not left, "the test has left streams running"
 
 
 @pytest.fixture

@@ -135,14 +135,14 @@ def documents() -> list[object]:
     return cases
 
 
-@pytest.mark.parametrize(("path", "spark"), documents())
+@pytest.mark.parametrize(("path", "on_spark"), documents())
 def test_document(
-    path: Path, spark: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    path: Path, on_spark: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if spark:
+    if on_spark:
         request.getfixturevalue("spark")  # the session that `session()` then finds
-    run_document(path.read_text(encoding="utf-8"), str(path), spark=spark)
+    run_document(path.read_text(encoding="utf-8"), str(path), spark=on_spark)
 
 
 # --- links --------------------------------------------------------------------------------------------------
