@@ -165,10 +165,7 @@ class Engine:
         self._bound, self._plan, self._rates = bound, bound.plan, rates  # from here on nothing is refused
         bound.columns |= {name: dtype for name, dtype in frame.schema.items() if name not in bound.columns}
         self._kept = self._kept | taken.kept
-        for state, table in taken.slices:
-            state.absorb(table)
-        for waiting, held in taken.held:
-            waiting.hold(held)
+        dropped = taken.settle()
         if taken.dropped is not None and taken.dropped.any():
             self._set_aside(frame.filter(pl.Series(taken.dropped)))
         self._arrived += frame.height
@@ -176,7 +173,7 @@ class Engine:
             self._counts,
             events=self._counts.events + frame.height,
             late=self._counts.late + taken.late,
-            dropped=self._counts.dropped + (0 if taken.dropped is None else int(taken.dropped.sum())),
+            dropped=self._counts.dropped + dropped,
             repeats=self._counts.repeats + taken.repeats,
             bad=self._counts.bad + (0 if missing is None else int(missing.sum())),
         )

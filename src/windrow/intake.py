@@ -49,6 +49,14 @@ class Taken:
         assert self.dropped is not None
         self.dropped[events if place is None else place[events]] = True
 
+    def settle(self) -> int:
+        """Let the states have what is theirs; returns how many events some window leaves out."""
+        for state, table in self.slices:
+            state.absorb(table)
+        for waiting, events in self.held:
+            waiting.hold(events)
+        return 0 if self.dropped is None else int(self.dropped.sum())
+
 
 def take(
     events: pl.DataFrame,

@@ -65,6 +65,13 @@ def checked(asked: Asked, columns: Mapping[str, pl.DataType]) -> tuple[str, list
     return time, list(Table(asked.queries, time, **asked.options).binding(columns).needed)
 
 
+def _time_on_spark(asked: Asked, events: Any) -> str:
+    """The time column of events that only Spark could look at."""
+    from windrow.spark.types import polars_columns
+
+    return checked(asked, polars_columns(events.schema))[0]
+
+
 def run_local(asked: Asked, where: Where, shown: Shown) -> None:
     """A run in this process."""
     where.check()
@@ -109,10 +116,7 @@ def run_spark(asked: Asked, where: Where, master: str, shown: Shown, debug: bool
         session = stack.enter_context(on_spark.started(master, debug))
         stack.enter_context(shown)
         events = source.batch(session, needed)
-        if time is None:
-            from windrow.spark.types import polars_columns
-
-            time, _ = checked(asked, polars_columns(events.schema))
+        time = time or _time_on_spark(asked, events)
         found = on_spark.run(session, events, asked, time, folder, where.written, shown)
         found.events = files.count() if files is not None else events.count()
         shown.at(events=found.events, results=found.results)
@@ -148,10 +152,7 @@ def run_stream(
         session = stack.enter_context(on_spark.started(master, debug))
         stack.enter_context(shown)
         events = source.stream(session, most)
-        if time is None:
-            from windrow.spark.types import polars_columns
-
-            time, _ = checked(asked, polars_columns(events.schema))
+        time = time or _time_on_spark(asked, events)
         sink = on_spark.Sink(
             where.written,
             where.out,

@@ -42,12 +42,7 @@ class Assembly:
         for name, table in tables.items():
             state = self._states[name]
             if isinstance(state, OrderedState):
-                taken = hold(state, state.ordering.conform(table), self._measure)
-                for other, slices in taken.slices:
-                    other.absorb(slices)
-                for waits, held in taken.held:
-                    waits.hold(held)
-                self.dropped += 0 if taken.dropped is None else int(taken.dropped.sum())
+                self.dropped += hold(state, state.ordering.conform(table), self._measure).settle()
             else:
                 made = merge([state.schema.conform(table)], state.schema)
                 made, dropped = slices_behind(state, made, self._measure.frozen)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import polars as pl
 
@@ -216,7 +216,7 @@ class Machine:
             return []  # it will say Hello again; or it is one that was overtaken
         if message.epoch > child.epoch:
             child.epoch = message.epoch
-            self._keep_counters()
+            self._keep_epochs()
         welcome = Welcome(message.epoch, child.accepted, child.position, self.asked.to_dict())
         return [(sender, replace(welcome, tables={"columns": self.asked.table}))]
 
@@ -225,11 +225,14 @@ class Machine:
         if child is None or batch.node != sender or not self._is_next(child, batch):
             again = child is not None and batch.epoch == child.epoch and batch.number <= child.accepted
             return [(sender, Ack(batch.epoch, child.accepted))] if again and child is not None else []
-        put = {f"log {self._log + 1}": to_bytes(batch)}
         self._log += 1
+        put: dict[str, bytes] = {}
         out = self._take(batch, now, put)
         assert self.spool is not None
-        self.spool.commit(put, self._gone)
+        if "checkpoint" in put:
+            self.spool.commit(put, [name for name in self.spool.names() if name.startswith("log ")])
+        else:
+            self.spool.commit({f"log {self._log}": to_bytes(batch), **put}, [])
         return [(sender, Ack(batch.epoch, child.accepted)), *out]
 
     @staticmethod
@@ -238,7 +241,6 @@ class Machine:
 
     def _take(self, batch: Batch, now: int, put: dict[str, bytes]) -> Out:
         """Fold a batch into what there is; what is to be kept is put beside it."""
-        self._gone: list[str] = []
         child = self._known[batch.node]
         child.accepted, child.position, child.events = batch.number, batch.position, child.events + batch.events
         child.watermark = max(child.watermark, batch.watermark)
@@ -278,15 +280,7 @@ class Machine:
 
     # --- the spool ----------------------------------------------------------------------------------------------------
 
-    def _counters(self) -> dict[str, Any]:
-        return {
-            "children": {name: vars(child) for name, child in self._known.items()},
-            "number": self._number,
-            "watermark": self._watermark,
-            "log": self._log,
-        }
-
-    def _keep_counters(self) -> None:
+    def _keep_epochs(self) -> None:
         """An epoch that was heard of is remembered, so that an older one is not taken after a restart."""
         if self.spool is not None:
             epochs = {name: child.epoch for name, child in self._known.items()}
@@ -295,16 +289,12 @@ class Machine:
     def _checkpoint(self, put: dict[str, bytes]) -> None:
         """Keep the state itself, instead of the batches that it came from."""
         header, tables = self._assembly.saved() if self._assembly is not None else ({}, {})
-        results = self.results
-        if results:
-            put[f"results {self._log}"] = pack({}, {"results": pl.concat(results)})
+        if self.results:
+            put[f"results {self._log}"] = pack({}, {"results": pl.concat(self.results)})
             self.results = []
-        put["checkpoint"] = pack({**self._counters(), "state": header}, tables)
-        assert self.spool is not None
-        names = {*self.spool.names(), *put}
-        self._gone = [name for name in names if name.startswith("log ")]
-        for name in self._gone:
-            put.pop(name, None)
+        counters = {"number": self._number, "watermark": self._watermark, "log": self._log}
+        children = {name: vars(child) for name, child in self._known.items()}
+        put["checkpoint"] = pack({**counters, "children": children, "state": header}, tables)
 
     def _recover(self) -> None:
         """Be as it was: the checkpoint, and the batches since then."""

@@ -357,11 +357,7 @@ class Bucket:
 
     def _late_in_order(self, state: OrderedState, late: pl.DataFrame, span: Span, told: Told) -> list[Emitted]:
         taken = hold(state, late, self._measure)
-        for other, table in taken.slices:
-            other.absorb(table)
-        for waits, held in taken.held:
-            waits.hold(held)
-        told.dropped += 0 if taken.dropped is None else int(taken.dropped.sum())
+        told.dropped += taken.settle()
         change = taken.changes.get(state.group.identity)
         if change is None:
             return []
