@@ -19,7 +19,7 @@ import polars as pl
 from windrow.groups import Entry
 from windrow.jobs import Job, job_of
 from windrow.query import Query, QueryError
-from windrow.windows import INT64_MIN, Session
+from windrow.windows import INT64_MAX, INT64_MIN, Session
 
 NODE = "node"
 
@@ -151,6 +151,6 @@ class Asked:
 
 def _aligned(query: Query, moment: int) -> int:
     """The next time at which the slices of a session query are cut in any case."""
-    if isinstance(query.window, Session) and moment > INT64_MIN:
+    if isinstance(query.window, Session) and INT64_MIN < moment < INT64_MAX:
         return -(-moment // query.window.gap) * query.window.gap
     return moment

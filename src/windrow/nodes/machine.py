@@ -190,15 +190,17 @@ class Machine:
             is_idle = int(self.idle is not None and now - self._read_at >= self.idle)
             if (self._reports or is_idle != self._told[2]) and not self._reader.is_behind:
                 out += self._send(self._reader.due() or {}, now, idle=is_idle)
-        if self.parent is None or now - self._said < self._wait or self.refused is not None:
+        if now - self._said < self._wait or self.refused is not None:
             return out
-        if not self._welcomed:
-            self._said, self._wait = now, min(2 * self._wait, SELDOM)
-            return [*out, (self.parent, Hello(self.name, self.epoch))]
         self._said = now
+        if not self._welcomed:
+            self._wait = min(2 * self._wait, SELDOM)
+            return [*out, (self._up, Hello(self.name, self.epoch))]
         if self._sent:
             self._wait = min(2 * self._wait, SELDOM)
-            return [*out, *((self.parent, batch) for batch in self._sent)]
+            return [*out, *((self._up, batch) for batch in self._sent)]
+        if self.parent is None:
+            return out
         if self._leaving:
             return [*out, (self.parent, Leave(self.name, self.epoch))]
         return [*out, (self.parent, Alive(self.name, self.epoch, self._told[0]))]
@@ -276,8 +278,8 @@ class Machine:
 
     def _hear(self, asked: Asked, now: int) -> Out:
         """A plan has come from the parent."""
-        if self.asked is not None and asked.version <= self.asked.version:
-            return []
+        if not self._welcomed or (self.asked is not None and asked.version <= self.asked.version):
+            return []  # what comes before a Welcome is in it
         if self._reader is not None and self._reader.is_behind:
             self._next = asked
             return []
@@ -485,7 +487,7 @@ class Machine:
         elif self._merger is not None:
             self._merger.absorb(batch.tables, batch.events)
         child.watermark = max(child.watermark, batch.watermark)
-        return self._advance(now)
+        return self._advance(now, is_late=batch.watermark <= self._watermark)
 
     def _settle(self) -> None:
         """Queries that all nodes know by now begin after everything that was cut without them."""
@@ -497,7 +499,7 @@ class Machine:
             self.asked = self.asked.settled(done, begin)
             self._assembly = self._assembly.switched(self.asked.job)
 
-    def _advance(self, now: int) -> Out:
+    def _advance(self, now: int, is_late: bool = False) -> Out:
         """Move the watermark to the least of the children's, and say what is due."""
         if self.asked is None:
             return []
@@ -515,7 +517,7 @@ class Machine:
         since = max((child.since for child in self._known.values()), default=INT64_MIN)
         told = min((child.plan for child in counted), default=0), since
         idle = int(bool(counted) and not busy)
-        tables = self._merger.due(least, everything=least == INT64_MAX) if moved else None
+        tables = self._merger.due(least, everything=least == INT64_MAX) if moved or is_late else None
         if tables is None and (*told, idle) == self._told:
             return []
         return self._send(tables or {}, now, idle, told)
@@ -621,7 +623,7 @@ class Machine:
 
 
 def _after(time: int) -> int:
-    return time if time == INT64_MIN else time + 1
+    return time if time in (INT64_MIN, INT64_MAX) else time + 1
 
 
 def _number(name: str) -> int:
