@@ -17,8 +17,9 @@ import polars as pl
 
 import windrow as wr
 from windrow.nodes.asked import Asked
-from windrow.nodes.machine import AGAIN, Machine
+from windrow.nodes.machine import Machine
 from windrow.nodes.simulation import Faults, Simulation, Tree
+from windrow.nodes.uplink import AGAIN
 from windrow.testing import differences, recompute
 from windrow.windows import INT64_MIN, FixedWindow
 

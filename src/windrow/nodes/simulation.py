@@ -19,8 +19,10 @@ from typing import Any
 import polars as pl
 
 from windrow.nodes.asked import Asked
-from windrow.nodes.machine import AGAIN, OUTLET, Machine, Out
+from windrow.nodes.machine import OUTLET, Machine
 from windrow.nodes.messages import Ack, Batch, Message, from_bytes, to_bytes
+from windrow.nodes.parent import Out
+from windrow.nodes.uplink import AGAIN
 from windrow.query import Query
 
 
