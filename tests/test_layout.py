@@ -23,7 +23,7 @@ LAYERS = {
     "model": {
         *("windows", "ordered", "sqltypes", "terms", "rules", "expressions", "operators", "selections", "sketches"),
         *("sketching", "collecting", "aggregates", "formulas", "folding", "monoids", "texts", "query", "tokens"),
-        *("calls", "sql", "groupby", "queryfile"),
+        *("calls", "sql", "groupby", "yamlfile", "queryfile"),
     },
     "plan": {"groups", "plan"},
     "kernels": {
