@@ -108,6 +108,7 @@ class Generator:
 
     @cached_property
     def ticks_a_step(self) -> int:
+        """How many a micro-batch has."""
         return -(-_length("step", self.step, 1) // TICK)
 
     @cached_property
