@@ -31,7 +31,7 @@ LAYERS = {
         *("binding", "bound", "measures", "intake", "results", "driving", "waiting", "retelling", "ordering"),
         *("ordered_state", "sequences"),
     },
-    "runtimes": {"engine", "snapshots", "tables", "eventfiles", "jobs", "slicers", "spark", "nodes"},
+    "runtimes": {"engine", "snapshots", "tables", "eventfiles", "generator", "jobs", "slicers", "spark", "nodes"},
     "interface": {"__init__"},
     "applications": {"cli", "demo", "report", "__main__"},
     "testing": {"testing"},
