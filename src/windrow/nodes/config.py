@@ -31,6 +31,7 @@ from windrow.windows import duration
 from windrow.yamlfile import Fields, Wrong, load, placed
 
 T = TypeVar("T")
+_FILES = ("files", "path", "password_file", "ca", "certificate", "key")  # of a source
 Role = Literal["local", "intermediate", "root"]
 ROLES: tuple[Role, ...] = ("local", "intermediate", "root")
 
@@ -124,7 +125,7 @@ def node_of(given: Fields, role: Role, folder: Path) -> NodeConfig:
         timeout=at.time("timeout"),
         max_ahead=None if given.get("max_ahead") in ("never", False) else at.time("max_ahead", AHEAD),
         limits=_limits(at),
-        at_stop=at.choice("at_stop", ("leave", "stay"), "leave"),
+        at_stop=at.choice("at_stop", ("leave", "stay"), "leave" if role == "local" else "stay"),
         asked=asked_of(given, folder) if role == "root" else None,
         results=at.results(),
         feeds=at.choice("feeds", ("results", "slices"), "results"),
@@ -235,6 +236,17 @@ def columns_of(said: object) -> dict[str, pl.DataType]:
     raise ValueError("columns must be like ts TIMESTAMP, key STRING, value DOUBLE")
 
 
+def source_from(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A source as it is described, with its files found from the folder."""
+    found: dict[str, Any] = {}
+    for word, value in given.items():
+        if isinstance(value, Mapping):
+            found[word] = source_from(value, folder)
+        else:
+            found[word] = str(folder / value) if word in _FILES and isinstance(value, str) else value
+    return found
+
+
 # --- values of fields -----------------------------------------------------------------------------------------------
 
 
@@ -304,13 +316,11 @@ class _Reading:
 
     def source(self) -> Mapping[str, Any]:
         value = self.given.get("source")
-        if not isinstance(value, Fields):
-            why = "it has no source; write source: and where its events come from"
-            raise Wrong(
-                why if value is None else f"source must have fields, not be {value!r}",
-                self.given.lines.get("source", self.given.line),
-            )
-        return value
+        if value is None:
+            raise Wrong("it has no source; write source: and where its events come from", self.given.line)
+        if not isinstance(value, str | Fields):
+            raise Wrong(f"source must have fields, not be {value!r}", self.given.lines["source"])
+        return {"kind": value} if isinstance(value, str) else source_from(value, self.folder)
 
     def results(self) -> str:
         value = self.text("results") or "results"
