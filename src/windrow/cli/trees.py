@@ -60,15 +60,19 @@ class _Processes:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def start(self) -> None:
-        for member in self.tree:
-            parent = next((one for one in self.tree if one.name == member.parent), None)
-            member.write(parent.status["address"] if parent else None)
-            command = [sys.executable, "-m", "windrow", "node", member.role, "--config", str(member.config)]
-            # of a group of its own: Ctrl-C is for this process, which tells the others in order
-            process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-            self._running[member.name] = process
-            threading.Thread(target=self._listen, args=(member, process), daemon=True).start()
-            self._wait_for(member, process)
+        for level in self.tree.levels:
+            parents = [self.tree.parent(member) for member in level]
+            above = [parent.status["address"] if parent else None for parent in parents]
+            for member, parent in zip(level, above, strict=True):
+                member.write(parent)
+                command = [sys.executable, "-m", "windrow", "node", member.role, "--config", str(member.config)]
+                # of a group of its own: Ctrl-C is for this process, which tells the others in order
+                process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+                self._running[member.name] = process
+                threading.Thread(target=self._listen, args=(member, process), daemon=True).start()
+            for member, parent in zip(level, above, strict=True):
+                self._wait_for(member, self._running[member.name])
+                member.write(parent, member.status.get("address"))  # where it is when it is started again
 
     def _wait_for(self, member: Member, process: subprocess.Popen[str]) -> None:
         """Until its status is that of the new process, and its address is known."""

@@ -46,11 +46,12 @@ class Member:
     def config(self) -> Path:
         return self.folder / "node.yaml"
 
-    def write(self, parent: str | None) -> None:
-        """Write its file, with the address of its parent."""
+    def write(self, parent: str | None, listen: str | None = None) -> None:
+        """Write its file, with the address of its parent, and its own once that is known."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        above = {"parent": parent} if parent else {}
-        text = yaml.safe_dump({"name": self.name, **above, **self.described}, sort_keys=False, allow_unicode=True)
+        places = {"parent": parent, "listen": listen and listen.partition("://")[2]}
+        described = {"name": self.name, **self.described, **{word: place for word, place in places.items() if place}}
+        text = yaml.safe_dump(described, sort_keys=False, allow_unicode=True)
         self.config.write_text(text, encoding="utf-8")
 
     @property
@@ -73,6 +74,18 @@ class Tree:
     @property
     def root(self) -> Member:
         return self.members[0]
+
+    def parent(self, member: Member) -> Member | None:
+        return next((one for one in self.members if one.name == member.parent), None)
+
+    @property
+    def levels(self) -> list[list[Member]]:
+        """The root, its children, theirs, and so on."""
+        found = [[self.root]]
+        while found[-1]:
+            above = {member.name for member in found[-1]}
+            found.append([member for member in self.members if member.parent in above])
+        return found[:-1]
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self.members)
