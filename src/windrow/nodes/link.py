@@ -102,30 +102,34 @@ class Link:
     def _connect(self) -> None:
         """Be connected until the stream ends."""
         before = set(connections())
-        client = fl.FlightClient(str(self.parent), tls_root_certs=self._ca, generic_options=_LOCAL)
-        writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(b"windrow"), self._options)
-        self._reader, outgoing = reader, Outgoing()
-        self._heard = time.monotonic()
-        writing = threading.Thread(target=self._write, args=(outgoing, writer, reader), daemon=True)
-        writing.start()
-        try:
-            while True:
-                try:
-                    chunk = reader.read_chunk()
-                except StopIteration:
-                    return
-                if not self._is_in:
-                    self._let_in(outgoing, before)
-                self._hear(chunk.app_metadata)
-        finally:
-            self._outgoing, self._reader = None, None
-            outgoing.close()
-            reader.cancel()
-            writing.join()
-            self._before, self._meter = self.traffic(), Meter()
-            with contextlib.suppress(pa.ArrowException):
-                writer.close()
-            client.close()
+        with contextlib.closing(
+            fl.FlightClient(str(self.parent), tls_root_certs=self._ca, generic_options=_LOCAL)
+        ) as one:
+            writer, reader = one.do_exchange(fl.FlightDescriptor.for_command(b"windrow"), self._options)
+            self._reader, outgoing = reader, Outgoing()
+            self._heard = time.monotonic()
+            writing = threading.Thread(target=self._write, args=(outgoing, writer, reader), daemon=True)
+            writing.start()
+            try:
+                self._read(reader, outgoing, before)
+            finally:
+                self._outgoing, self._reader = None, None
+                outgoing.close()
+                reader.cancel()
+                writing.join()
+                self._before, self._meter = self.traffic(), Meter()
+                with contextlib.suppress(pa.ArrowException):
+                    writer.close()
+
+    def _read(self, reader: Any, outgoing: Outgoing, before: set[Any]) -> None:
+        while True:
+            try:
+                chunk = reader.read_chunk()
+            except StopIteration:
+                return
+            if not self._is_in:
+                self._let_in(outgoing, before)
+            self._hear(chunk.app_metadata)
 
     def _let_in(self, outgoing: Outgoing, before: set[Any]) -> None:
         new = (ends for ends in connections() if ends not in before and ends[1][1] == self.parent.port)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from windrow import queryfile
-from windrow.nodes.access import Tokens, pem
+from windrow.nodes.access import Address, Tokens, pem
 from windrow.nodes.answers import Outlet, ResultFiles, ResultLines
 from windrow.nodes.config import ConfigError, NodeConfig
 from windrow.nodes.feed import Feed
@@ -72,6 +72,15 @@ class NodeProcess:
     def stop(self) -> None:
         """End in order; may be called from a signal or another thread."""
         self._inbox.put(self._begin_to_stop)
+
+    @property
+    def is_running(self) -> bool:
+        return self._state == "running"
+
+    @property
+    def address(self) -> Address | None:
+        """Where its children find it."""
+        return self._server.address if self._server is not None else None
 
     def run(self) -> None:
         """Work until there is nothing more to do, or `stop` is called."""
