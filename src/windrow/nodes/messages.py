@@ -19,6 +19,7 @@ from typing import Any
 import polars as pl
 
 from windrow.slices import pack, unpack
+from windrow.windows import INT64_MAX, INT64_MIN
 
 LARGEST = 256 * 2**20  # bytes of a message
 
@@ -151,7 +152,8 @@ def from_bytes(data: bytes) -> Message:
         raise MessageError(f"{kind.__name__} has {', '.join(wanted)}, not {', '.join(map(str, given))}")
     for name, expected in wanted.items():
         is_wrong = type(given[name]) is not _TYPES[expected]
-        if is_wrong or (expected == "Mapping[str, int]" and any(type(one) is not int for one in given[name].values())):
+        numbers = {"int": lambda: [given[name]], "Mapping[str, int]": lambda: given[name].values()}.get(expected, list)
+        if is_wrong or any(type(one) is not int or not INT64_MIN <= one <= INT64_MAX for one in numbers()):
             raise MessageError(f"{kind.__name__}.{name} is {given[name]!r}")
     if not any(one.name == "tables" for one in fields(kind)):
         if tables:
