@@ -217,6 +217,25 @@ def test_a_clock_far_in_the_future_is_refused(root: Running, north: North) -> No
         north.goes_on()
 
 
+def test_what_a_machine_cannot_bear_is_refused_and_the_node_goes_on(tmp_path: Path) -> None:
+    with Running(tmp_path / "root.yaml", "root", ROOT.replace("[north]", "[]")) as root:
+        with Raw(root.address) as raw:
+            raw.say(Hello("stranger", 1))
+            assert isinstance(raw.hear(), Welcome)
+            table = pl.DataFrame({"slice_start": [2**63 - 1], "count().count": [1]})  # a window that ends nowhere
+            raw.say(Batch("stranger", 1, 1, {}, 0, 1, 0, 0, {}, {"by () on ts": table}))
+            answer = raw.hear()
+            assert isinstance(answer, Refused)
+            assert "its Batch cannot be taken: OverflowError" in answer.reason
+            raw.say(Hello("stranger", 2))
+            assert raw.hear() == Refused(2, answer.reason)
+        north = North(tmp_path, root)
+        with north.running:
+            until(lambda: "north" in root.node.status()["children"], "the good child")
+        assert root.error is None
+        assert [line for line in root.said if "refused" in line] == [f"refused stranger: {answer.reason}"]
+
+
 def test_data_where_messages_belong_is_refused(root: Running, north: North) -> None:
     with Raw(root.address) as raw:
         raw.writer.begin(pa.schema([("x", pa.int64())]))

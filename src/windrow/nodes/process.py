@@ -33,7 +33,7 @@ from windrow.nodes.feed import Feed
 from windrow.nodes.flight import Server
 from windrow.nodes.link import Link
 from windrow.nodes.machine import OUTLET, Machine, Out
-from windrow.nodes.messages import Ack, Batch, Message
+from windrow.nodes.messages import Ack, Batch, Message, Refused
 from windrow.nodes.sources import source_of
 from windrow.nodes.spool import FileSpool
 
@@ -63,6 +63,7 @@ class NodeProcess:
         self._outlet: Outlet | None = None
         self._reason: str | None = None  # why the parent has refused it
         self._error: Exception | None = None
+        self._banned: dict[str, str] = {}  # children that are not heard any more, and why
         self._rows = 0
         self._told: dict[str, Any] = {}
         self._state = "starting"
@@ -107,21 +108,9 @@ class NodeProcess:
                 spool = FileSpool(config.spool / "spool")
                 stack.callback(spool.close)
         source = source_of(config.source, config.name) if config.role == "local" else None
-        self.machine = Machine(
-            config.name,
-            str(config.parent) if config.parent else None,
-            config.children,
-            time.time_ns() // 1_000_000,
-            spool,
-            config.asked,
-            joins=config.joins,
-            lateness=config.lateness,
-            eager=source is not None and not source.replayable,
-            idle=config.idle,
-            timeout=config.timeout,
-            ahead=config.max_ahead,
-            feeds=config.feeds,
-        )
+        self._is_eager = source is not None and not source.replayable
+        self._spool = spool
+        self.machine = self._new_machine()
         if config.role == "root":
             self._outlet = self._outlet_of()
         if source is not None:
@@ -142,6 +131,25 @@ class NodeProcess:
             )
             self._link.start()
             stack.callback(self._link.close)
+
+    def _new_machine(self) -> Machine:
+        """A machine in its next life, as the spool has it."""
+        config = self.config
+        return Machine(
+            config.name,
+            str(config.parent) if config.parent else None,
+            config.children,
+            time.time_ns() // 1_000_000,
+            self._spool,
+            config.asked,
+            joins=config.joins,
+            lateness=config.lateness,
+            eager=self._is_eager,
+            idle=config.idle,
+            timeout=config.timeout,
+            ahead=config.max_ahead,
+            feeds=config.feeds,
+        )
 
     def _outlet_of(self) -> Outlet:
         if self.config.feeds == "slices":
@@ -235,7 +243,30 @@ class NodeProcess:
     # --- the machine's thread -----------------------------------------------------------------------------------------
 
     def _receive(self, sender: str, message: Message) -> None:
-        self._do(self.machine.receive(sender, message, _now()))
+        if sender in self._banned and self._server is not None:
+            self._server.send(sender, Refused(message.epoch, self._banned[sender]))
+            return
+        try:
+            out = self.machine.receive(sender, message, _now())
+        except (OSError, MemoryError):
+            raise  # nobody's message is to blame
+        except Exception as error:
+            if sender == self.machine.parent:
+                raise
+            self._ban(sender, message, error)
+            return
+        self._do(out)
+
+    def _ban(self, child: str, message: Message, error: Exception) -> None:
+        """A child has sent what the machine cannot bear: go on from the spool, which does not have it, without it."""
+        said = (str(error).splitlines() or [""])[0]
+        reason = f"its {type(message).__name__} cannot be taken: {type(error).__name__}: {said}"
+        self._banned[child] = reason
+        self._say(f"refused {child}: {reason}")
+        if self._server is not None:
+            self._server.send(child, Refused(message.epoch, reason))
+        self.machine = self._new_machine()
+        self._do(self.machine.start(_now()))
 
     def _do(self, out: Out) -> None:
         """Send what the machine says, and log what it notes."""
