@@ -152,11 +152,15 @@ def from_bytes(data: bytes) -> Message:
         raise MessageError(f"{kind.__name__} has {', '.join(wanted)}, not {', '.join(map(str, given))}")
     for name, expected in wanted.items():
         is_wrong = type(given[name]) is not _TYPES[expected]
-        numbers = {"int": lambda: [given[name]], "Mapping[str, int]": lambda: given[name].values()}.get(expected, list)
-        if is_wrong or any(type(one) is not int or not INT64_MIN <= one <= INT64_MAX for one in numbers()):
+        numbers = given[name].values() if expected == "Mapping[str, int]" and not is_wrong else [given[name]]
+        if is_wrong or ("int" in expected and not all(type(one) is int and _fits(one) for one in numbers)):
             raise MessageError(f"{kind.__name__}.{name} is {given[name]!r}")
     if not any(one.name == "tables" for one in fields(kind)):
         if tables:
             raise MessageError(f"{kind.__name__} has no tables")
         return kind(**given)  # type: ignore[no-any-return]
     return kind(**given, tables=tables)  # type: ignore[no-any-return]
+
+
+def _fits(number: int) -> bool:
+    return INT64_MIN <= number <= INT64_MAX

@@ -33,7 +33,7 @@ from windrow.nodes.feed import Feed
 from windrow.nodes.flight import Server
 from windrow.nodes.link import Link
 from windrow.nodes.machine import OUTLET, Machine, Out
-from windrow.nodes.messages import Ack, Batch, Message, Refused
+from windrow.nodes.messages import Ack, Batch, Leave, Message, Refused
 from windrow.nodes.sources import source_of
 from windrow.nodes.spool import FileSpool
 
@@ -267,6 +267,8 @@ class NodeProcess:
             self._server.send(child, Refused(message.epoch, reason))
         self.machine = self._new_machine()
         self._do(self.machine.start(_now()))
+        gone = self.machine.receive(child, Leave(child, message.epoch), _now())  # nobody waits for it
+        self._do([(to, answer) for to, answer in gone if to != child])
 
     def _do(self, out: Out) -> None:
         """Send what the machine says, and log what it notes."""
