@@ -1,7 +1,7 @@
 """windrow on Spark."""
 
+from windrow.generator import Generator
 from windrow.spark.frames import explain
-from windrow.spark.generator import Generator
 from windrow.spark.session import session
 from windrow.spark.source import nodes, register
 

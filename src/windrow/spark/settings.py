@@ -14,11 +14,12 @@ import polars as pl
 from pyspark.sql import types as t
 
 from windrow.binding import ARRIVAL
+from windrow.generator import Generator
 from windrow.jobs import own_classes
 from windrow.measures import Lengths
 from windrow.query import Query, QueryError
 from windrow.spark.files import Files
-from windrow.spark.generator import Generator
+from windrow.spark.generator import Generated
 from windrow.spark.origins import Origin, fingerprint
 from windrow.spark.types import polars_columns
 from windrow.sqltypes import types_of
@@ -49,7 +50,7 @@ OPTIONS = {
 class Settings:
     """The options of a source, read and checked."""
 
-    feed: Files | Generator
+    feed: Files | Generated
     queries: tuple[Query, ...]
     time: str
     lateness: Lengths = 0
@@ -73,9 +74,9 @@ class Settings:
         given = {known[name.lower()]: value for name, value in options.items()}
         if ("path" in given) == ("generator" in given):
             raise QueryError("give either a path, with a directory for each node, or a generator")
-        feed: Files | Generator
+        feed: Files | Generated
         if "generator" in given:
-            feed = Generator.from_json(given["generator"])
+            feed = Generated(Generator.from_json(given["generator"]))
         else:
             feed = Files(given["path"], given.get("format"))
         for name in ("queries", "time"):
@@ -83,7 +84,7 @@ class Settings:
                 raise QueryError(f"the option {name} is missing: {OPTIONS[name]}")
         if given["time"] == ARRIVAL:
             raise QueryError("nodes have no arrival times; name a time column")
-        if isinstance(feed, Generator) and given["time"] != "ts":
+        if isinstance(feed, Generated) and given["time"] != "ts":
             raise QueryError(f"the generator's time is 'ts', not {given['time']!r}")
         if given.get("bad_events", "raise") not in ("raise", "drop"):
             raise QueryError(f"option bad_events must be raise or drop, not {given['bad_events']!r}")

@@ -37,6 +37,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from windrow.binding import InputError
+from windrow.generator import Generator
 from windrow.intake import span
 from windrow.jobs import Job
 from windrow.measures import Lengths, plain
@@ -44,7 +45,7 @@ from windrow.query import Query, QueryError, time_of
 from windrow.slicers import Gathered, Slicer, Tables, Unordered
 from windrow.slices import pack
 from windrow.spark.files import Files
-from windrow.spark.generator import Generator
+from windrow.spark.generator import Generated
 from windrow.spark.origins import Limit, Marks, origin_of, row_schema
 from windrow.spark.payloads import split
 from windrow.spark.settings import Settings, options_of
@@ -170,7 +171,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before: Marks = start["nodes"]
-        if self._is_last and isinstance(self._feed, Generator):
+        if self._is_last and isinstance(self._feed, Generated):
             self._feed = self._feed.pause(before)  # once it has an end it stays as it is
         taken = self._feed.take(before, self._limit(limit), self._job)
         if not taken and self._is_last:
