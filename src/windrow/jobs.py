@@ -13,8 +13,9 @@ from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.bound import Bound, bind
 from windrow.groups import Entry, Rates
 from windrow.measures import Lengths, Measure, measures_of
+from windrow.ordered import JOINED, scope_of
 from windrow.plan import plan
-from windrow.query import Query
+from windrow.query import Query, QueryError
 from windrow.slicing import time_column
 
 
@@ -89,9 +90,20 @@ def job_of(
     bad_events: str = "raise",
     rates: Rates | None = None,
     ties: bool = True,
+    joins: bool = False,
 ) -> Job:
-    """A job over events that have no arrival: with `ties`, those in time are broken by every column that is read."""
+    """A job over events that have no arrival: with `ties`, those in time are broken by every column that is read.
+
+    Without `joins`, windows that are joined from those of several nodes are refused: events of one key are then in
+    several places.
+    """
     entries = tuple(one if isinstance(one, Entry) else Entry(one) for one in queries)
+    for query in () if joins else [entry.query for entry in entries]:
+        if scope_of(query.window) in JOINED:
+            raise QueryError(
+                f"query {query.name!r}: {query.window} is not answered on Spark, where no place sees the windows of "
+                "all nodes; ask with scope='node' and put its rows together, or use an engine or a tree of nodes"
+            )
     planned = plan(entries, time, rates, kinds_apart=True)
     measures = measures_of(planned.measures, time, lateness, updates)
     job = Job(

@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Any
 
 from windrow.groups import Entry, Group, Rates, Source, edges_per_unit
-from windrow.ordered import Counting, DataDrivenWindow, OrderedWindow
+from windrow.ordered import JOINED, NODE, Counting, DataDrivenWindow, OrderedWindow, scope_of
 from windrow.query import Query, QueryError, time_of
 from windrow.windows import (
     INT64_MIN,
@@ -139,9 +139,11 @@ def plan(
         source = Source(query.time or time, query.distinct_on, query.filter_first, since)
         ordered = kinds_apart and query.needs_order
         sessions = kinds_apart and not ordered and isinstance(query.window, Session)
-        group = groups.get((source, query.by, sessions, ordered))
+        joined = scope_of(query.window) in JOINED
+        keys = (*query.by, NODE) if joined else query.by
+        group = groups.get((source, keys, sessions, ordered, joined))
         if group is None:
-            group = groups[source, query.by, sessions, ordered] = Group(source, query.by, sessions, ordered)
+            group = groups[source, keys, sessions, ordered, joined] = Group(source, keys, sessions, ordered, joined)
         group.add(entry, number)
     if not kinds_apart:
         _part_sessions(groups, entries, rates, apart)
@@ -249,6 +251,8 @@ def _placement(group: Group) -> str:
         return "sliceable anywhere: slices merge in any order" + ("" if group.keys else ", one key")
     needed = [str(timeline.window) for timeline in group.timelines if isinstance(timeline.window, OrderedWindow)]
     needed += [one.operator.text for one in group.held if one.operator.needs_order]
+    if group.joined:
+        return f"sliceable at each node, and joined after that: {_some(needed, 3)}"
     where = "sliceable where its key lives" if group.keys else "needs the global order"
     return f"{where}: {_some(needed, 3)} depend{'s' if len(needed) == 1 else ''} on the order of events"
 

@@ -13,9 +13,8 @@ from typing import Any
 import polars as pl
 
 from windrow.jobs import Job, job_of
+from windrow.ordered import NODE
 from windrow.query import Query
-
-NODE = "node"
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,8 @@ class Asked:
     def job(self) -> Job:
         """The job that every node binds for itself."""
         columns = {**dict(self.columns), NODE: pl.String()}
-        order_by = (NODE, *self.order_by)
-        return job_of(self.queries, self.time, columns, lateness=self.lateness, order_by=order_by, ties=False)
+        options: dict[str, Any] = {"lateness": self.lateness, "order_by": (NODE, *self.order_by)}
+        return job_of(self.queries, self.time, columns, **options, ties=False, joins=True)
 
     @property
     def fingerprint(self) -> str:

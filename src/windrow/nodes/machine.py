@@ -26,9 +26,10 @@ from typing import Protocol
 import polars as pl
 
 from windrow.jobs import Job
-from windrow.nodes.asked import NODE, Asked
+from windrow.nodes.asked import Asked
 from windrow.nodes.assembly import Assembly
 from windrow.nodes.messages import Ack, Batch, Hello, Message, Refused, Welcome, from_bytes, to_bytes
+from windrow.ordered import NODE
 from windrow.slicers import Slicer, Unordered
 from windrow.slices import merge, pack, unpack
 from windrow.slicing import time_column
