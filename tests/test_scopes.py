@@ -136,6 +136,6 @@ def test_the_check_catches_a_window_that_is_told_too_early(monkeypatch: pytest.M
     query = wr.Query("q", wr.frames("x > 1", "overlap"), "count()")
     stream = Stream((query,), {"time": "t"}, (*steps, Step("finish", True, {})))
     assert disagreements(stream) == []
-    opened = JoinedState._opened
-    monkeypatch.setattr(JoinedState, "_opened", lambda state: opened(state).clear())
+    opened = JoinedState.opened
+    monkeypatch.setattr(JoinedState, "opened", lambda state: opened(state).clear())
     assert any("is not expected" in line for line in disagreements(stream))

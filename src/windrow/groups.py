@@ -134,6 +134,7 @@ class Group:
     sessions_apart: bool = False
     order_apart: bool = False
     joined: bool = False  # its keys have the node as well, and the windows of all nodes are joined
+    pushed: bool = False  # its windows are found at the nodes where its events are
     ordered: bool = False  # some query needs the final order of events, so that all slices are made in it
     timelines: dict[Timeline, int] = field(default_factory=dict)
     signatures: dict[Signature, int] = field(default_factory=dict)
@@ -144,17 +145,13 @@ class Group:
     why: str = ""
 
     @property
-    def identity(self) -> tuple[Source, tuple[str, ...], bool, bool, bool]:
-        return self.source, self.keys, self.sessions_apart, self.order_apart, self.joined
+    def identity(self) -> tuple[Source, tuple[str, ...], bool, bool, bool, bool]:
+        return self.source, self.keys, self.sessions_apart, self.order_apart, self.joined, self.pushed
 
     @property
     def name(self) -> str:
-        joined = " (joined)" if self.joined else ""
-        return (
-            self.shared_name
-            + joined
-            + (" (sessions)" if self.sessions_apart else " (in order)" if self.order_apart else "")
-        )
+        kind = " (sessions)" if self.sessions_apart else " (in order)" if self.order_apart else ""
+        return self.shared_name + (" (joined)" if self.joined else "") + (" (at nodes)" if self.pushed else kind)
 
     @property
     def by(self) -> tuple[str, ...]:

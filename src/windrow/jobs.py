@@ -30,6 +30,7 @@ class Job:
     lengths: tuple[tuple[str, int | None, int, bool | None], ...] = ()  # measure, lateness, updates, are they times
     bad_events: str = "raise"
     rates: tuple[float, tuple[tuple[str, float], ...]] | None = None
+    pushed: tuple[str, ...] = ()  # queries whose windows are found at the nodes
     own: tuple[type, ...] = ()  # windows and monoids of the user's own: known to a worker once they are unpickled
 
     @property
@@ -76,7 +77,8 @@ class Job:
 @lru_cache(maxsize=64)
 def _bound(job: Job) -> Bound:
     rates = Rates(job.rates[0], dict(job.rates[1])) if job.rates else None
-    return bind(plan(job.entries, job.time, rates, kinds_apart=True), dict(job.columns), job.order_by, job.measures)
+    planned = plan(job.entries, job.time, rates, kinds_apart=True, pushed=job.pushed)
+    return bind(planned, dict(job.columns), job.order_by, job.measures)
 
 
 def job_of(
@@ -91,6 +93,7 @@ def job_of(
     rates: Rates | None = None,
     ties: bool = True,
     joins: bool = False,
+    pushed: Iterable[str] = (),
 ) -> Job:
     """A job over events that have no arrival: with `ties`, those in time are broken by every column that is read.
 
@@ -114,6 +117,7 @@ def job_of(
         tuple((name, one.lateness, one.updates, one.temporal) for name, one in measures.items()),
         bad_events,
         (rates.events, tuple(rates.keys.items())) if rates else None,
+        tuple(pushed),
         own_classes(entry.query for entry in entries),
     )
     if not ties:

@@ -161,7 +161,7 @@ class JoinedState(OrderedState):
         return self.joined.height > 0 or super().may_be_due(span)
 
     def step(self, span: Span, change: Any = None, partial: bool = False) -> Iterator[Emitted]:
-        yield from super().step(span, change, partial)
+        yield from super().step(span, change, partial)  # which says nothing
         if self.joined.height:
             yield from self._tell(span.now)
 
@@ -171,6 +171,16 @@ class JoinedState(OrderedState):
         self.wait(self.joining.closed(rows, one) for one in found if len(one.windows.lo))
         return iter(())
 
+    def close(self, span: Span) -> None:
+        """Find the windows of nodes that a step closes, and say nothing of them yet."""
+        for _ in super().step(span):
+            raise AssertionError("nothing but joined windows are here")
+
+    def taken(self) -> pl.DataFrame:
+        """The windows that wait, to be joined elsewhere."""
+        found, self.joined = self.joined, self.joined.clear()
+        return found
+
     def wait(self, closed: Iterable[pl.DataFrame]) -> None:
         """Take windows of nodes in."""
         if several := list(closed):
@@ -178,7 +188,7 @@ class JoinedState(OrderedState):
 
     def _tell(self, watermark: int) -> Iterator[Emitted]:
         """What is final is lowered and forgotten."""
-        is_final = self.joining.is_final(self.joined, watermark, self._opened(), self._closed())
+        is_final = self.joining.is_final(self.joined, watermark, self.opened(), self.closed())
         if not is_final.any():
             return
         rows, windows = self.joining.windows(self.joined.filter(is_final))
@@ -187,13 +197,13 @@ class JoinedState(OrderedState):
         for answers in self.assembler.answers(rows, windows, {None: np.ones(len(windows.lo), np.bool_)}):
             yield Emitted(rows, windows, answers, revision)
 
-    def _opened(self) -> pl.DataFrame:
+    def opened(self) -> pl.DataFrame:
         """The open windows of all nodes."""
         rows = rows_in_order(self.rows)
         parts = [self.joining.described(rows, one) for one in self.sequences.open(rows, self._known(rows.keys))]
         return pl.concat(parts)
 
-    def _closed(self) -> pl.DataFrame:
+    def closed(self) -> pl.DataFrame:
         """For each key and line whose windows are numbered, how many every node has closed that was seen."""
         table = self.now.table
         known_by = [*self.joining.by, "line"]
@@ -216,5 +226,5 @@ class JoinedState(OrderedState):
         timeline = self.assembler.timelines[place]
         if frozen < timeline.until:
             return False
-        waits = pl.concat([part.select("line", "first") for part in (self.joined, self._opened())])
+        waits = pl.concat([part.select("line", "first") for part in (self.joined, self.opened())])
         return waits.filter((pl.col("line") == timeline.line) & (pl.col("first") < timeline.until)).is_empty()

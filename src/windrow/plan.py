@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -113,6 +113,7 @@ def plan(
     rates: Rates | None = None,
     apart: frozenset[str] | None = None,
     kinds_apart: bool = False,
+    pushed: Collection[str] = (),
 ) -> Plan:
     """Group queries so that everything that can be shared is computed once; `plan(…).explain()` shows how.
 
@@ -123,6 +124,8 @@ def plan(
     kinds_apart:  for state on disk: queries that need the order get groups of their own, so that for all others slices
                   travel and not events; and so do sessions, from the same slices, because their state is looked up by
                   key and that of windows with fixed bounds by time
+    pushed:       queries whose windows are found at the nodes where their events are, by name; they have groups of
+                  their own
     """
     entries = [one if isinstance(one, Entry) else Entry(one) for one in queries]
     time = time_of((entry.query for entry in entries), time)
@@ -141,9 +144,10 @@ def plan(
         sessions = kinds_apart and not ordered and isinstance(query.window, Session)
         joined = scope_of(query.window) in JOINED
         keys = (*query.by, NODE) if joined else query.by
-        group = groups.get((source, keys, sessions, ordered, joined))
+        identity = (source, keys, sessions, ordered, joined, query.name in pushed)
+        group = groups.get(identity)
         if group is None:
-            group = groups[source, keys, sessions, ordered, joined] = Group(source, keys, sessions, ordered, joined)
+            group = groups[identity] = Group(*identity[:4], joined=joined, pushed=query.name in pushed)
         group.add(entry, number)
     if not kinds_apart:
         _part_sessions(groups, entries, rates, apart)

@@ -18,7 +18,7 @@ import polars as pl
 
 from windrow.groups import Entry
 from windrow.jobs import Job, job_of
-from windrow.ordered import NODE
+from windrow.ordered import JOINED, NODE, scope_of
 from windrow.query import Query, QueryError
 from windrow.windows import INT64_MIN, Session
 
@@ -33,6 +33,8 @@ class Asked:
     lateness: str | int = 0
     order_by: tuple[str, ...] = ()
     bad_events: str = "raise"
+    push_down: bool = False  # whether local nodes find windows themselves where they can; they need a spool then
+    local_keys: tuple[str, ...] = ()  # columns whose every value comes in at one node only
     version: int = 1
     since: tuple[tuple[str, int], ...] = ()  # of queries that have come later, from which event time on
     pending: tuple[tuple[str, int], ...] = ()  # of queries for which that is not known yet, the version that has them
@@ -45,8 +47,14 @@ class Asked:
         lateness: str | int = 0,
         order_by: Sequence[str] = (),
         bad_events: str = "raise",
+        push_down: bool = False,
+        local_keys: Sequence[str] = (),
     ) -> Asked:
-        asked = Asked(tuple(queries), time, tuple(columns.items()), lateness, tuple(order_by), bad_events)
+        given = tuple(queries), time, tuple(columns.items()), lateness, tuple(order_by), bad_events
+        asked = Asked(*given, push_down, tuple(local_keys))
+        for column in local_keys:
+            if column not in columns:
+                raise QueryError(f"local_keys: there is no column {column!r} in the events")
         if NODE in columns:
             raise QueryError(f"the column {NODE!r} says which node an event came to; call the events' own otherwise")
         asked.check()
@@ -75,7 +83,21 @@ class Asked:
             bad_events=self.bad_events,
             ties=False,
             joins=True,
+            pushed=self.pushed,
         )
+
+    @property
+    def pushed(self) -> tuple[str, ...]:
+        """The queries whose windows local nodes find: not those of run time, which begin when all have heard of them."""
+        if not self.push_down:
+            return ()
+        later = dict(self.since)
+        return tuple(one.name for one in self.queries if self._can_be_pushed(one) and one.name not in later)
+
+    def _can_be_pushed(self, query: Query) -> bool:
+        """Whether each node can find its windows alone."""
+        at_one_node = NODE in query.by or not set(self.local_keys).isdisjoint(query.by)
+        return query.needs_order and (at_one_node or scope_of(query.window) in JOINED)
 
     # --- queries that come and go ---------------------------------------------------------------------------------
 
@@ -124,6 +146,8 @@ class Asked:
             "lateness": self.lateness,
             "order_by": list(self.order_by),
             "bad_events": self.bad_events,
+            "push_down": self.push_down,
+            "local_keys": list(self.local_keys),
             "version": self.version,
             "since": dict(self.since),
             "pending": dict(self.pending),
@@ -143,6 +167,8 @@ class Asked:
             described["lateness"],
             tuple(described["order_by"]),
             described["bad_events"],
+            described["push_down"],
+            tuple(described["local_keys"]),
             described["version"],
             tuple(described["since"].items()),
             tuple(described["pending"].items()),

@@ -18,6 +18,7 @@ from windrow.intake import hold
 from windrow.jobs import Job
 from windrow.late import slices_behind
 from windrow.measures import Measure
+from windrow.nodes.pushed import Reported
 from windrow.ordered_state import OrderedState
 from windrow.results import too_large
 from windrow.revisions import Emitted
@@ -30,7 +31,9 @@ class Assembly:
         self.job = job
         self._measure: Measure = job.measures[job.time]
         bound = job.bound
-        self._states = {group.name: state_of(group, bound.binding, job.measures) for group in bound.plan.groups}
+        groups = [group for group in bound.plan.groups if not group.pushed]
+        self._states = {group.name: state_of(group, bound.binding, job.measures) for group in groups}
+        self._reported = Reported(job)
 
     @property
     def watermark(self) -> int:
@@ -39,12 +42,13 @@ class Assembly:
     @property
     def slices(self) -> int:
         """How many slices and events it holds."""
-        return sum(len(state.rows) + state.held_events for state in self._states.values())
+        held = sum(len(state.rows) + state.held_events for state in self._states.values())
+        return held + self._reported.size
 
     def absorb(self, tables: Mapping[str, pl.DataFrame]) -> int:
         """Take the tables of a batch in, by the names of their groups; returns how many events came too late for some
         window."""
-        late = 0
+        late = self._reported.absorb(tables)
         for name, table in tables.items():
             state = self._states.get(name)
             if isinstance(state, OrderedState):
@@ -67,10 +71,11 @@ class Assembly:
         for state in self._states.values():
             if state.may_be_due(span) or watermark == INT64_MAX:
                 emitted += state.step(span)
+        emitted += self._reported.step(span)
         found, overflows = results.build(emitted)
         if overflows:
             raise too_large(overflows)
-        return found
+        return self._reported.told(found)
 
     def switched(self, job: Job) -> Assembly:
         """The same with another plan: what that does not know is dropped."""
@@ -79,6 +84,7 @@ class Assembly:
         for name, state in other._states.items():
             if name in self._states:
                 state.take_over(self._states[name])
+        other._reported = self._reported.switched(job)
         return other
 
     def saved(self) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
@@ -87,7 +93,7 @@ class Assembly:
             f"{name}|{part}": table for name, state in self._states.items() for part, table in state.tables().items()
         }
         bars = {name: [sorted(bar) for bar in state.bars] for name, state in self._states.items()}
-        return {"watermark": self.watermark, "bars": bars}, tables
+        return {"watermark": self.watermark, "bars": bars}, tables | self._reported.saved()
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
         self._measure.watermark = header["watermark"]
@@ -96,3 +102,4 @@ class Assembly:
             mine = {key.rpartition("|")[2]: table for key, table in tables.items() if key.rpartition("|")[0] == name}
             if mine:
                 state.load(mine)
+        self._reported.restore(tables)

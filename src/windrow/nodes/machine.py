@@ -47,6 +47,7 @@ from windrow.nodes.messages import (
     from_bytes,
     to_bytes,
 )
+from windrow.nodes.pushed import NODES, nodes_table, wrong_with
 from windrow.nodes.reading import Mark, Reader
 from windrow.query import Query, QueryError
 from windrow.slicers import Tables
@@ -216,7 +217,7 @@ class Machine:
         out: Out = []
         if self._next is not None and not reader.is_behind:
             out += self._switch(self._next, now)
-        tables = reader.due(everything=self.ended)
+        tables = reader.due(everything=self.ended, ended=self.ended)
         if tables is None and not reader.is_behind and (self._reports or (events.height and self._told[2])):
             tables = {}
         return out if tables is None else [*out, *self._send(tables, now, idle=0)]
@@ -245,7 +246,7 @@ class Machine:
         if not self._leaving and self._welcomed and self.parent is not None:
             tables = None
             if self._reader is not None and not self.ended:
-                tables = self._reader.due(everything=True)
+                tables = self._reader.due(everything=True, leaves=True)
             elif self._merger is not None:
                 tables = self._merger.due(self._watermark, everything=True)
             if tables:
@@ -285,6 +286,8 @@ class Machine:
 
     def _begin(self, asked: Asked) -> None:
         self.asked = asked
+        if asked.pushed and self.feeds == "slices":
+            raise QueryError("a root that feeds Spark passes slices and events on: leave push_down out")
         if self.role == "local":
             self._reader = Reader(asked, self.name, self.lateness, self.eager)
         elif self.role == "root" and self.feeds == "results":
@@ -330,6 +333,8 @@ class Machine:
             # a new life, of the node or of the parent: the parent says where to go on
             self._begin(asked)
             assert self._reader is not None
+            if not self._resume_windows(message.accepted):
+                return []
             self._sent, self._number, self._confirmed = [], message.accepted, message.position
             self._acknowledged = message.accepted
             self._reader.resume(message.position, message.position.get("watermark", INT64_MIN))
@@ -337,6 +342,22 @@ class Machine:
             return []
         before: Out = [(self.parent, batch) for batch in self._sent]
         return [*before, *(self._switch(asked, now) if self.asked is None else self._hear(asked, now))]
+
+    def _resume_windows(self, number: int) -> bool:
+        """Go on with the windows that were open after a batch; whether that can be done."""
+        assert self._reader is not None
+        if not self._reader.pushed:
+            return True
+        if self.spool is None:
+            self.refused = "windows are found at the local nodes of this tree (push_down), and this one has no spool"
+            return False
+        saved = self.spool.get(f"pushed {number}")
+        if saved is None and number:
+            self.refused = f"its spool does not know batch {number}, which {self.parent} has: it is another one"
+            return False
+        if saved is not None:
+            self._reader.pushed.restore(saved)
+        return True
 
     def _forget(self, number: int) -> None:
         """Batches up to this one are held by the parent."""
@@ -346,6 +367,7 @@ class Machine:
             for batch in done:
                 self._weights.pop(batch.number, None)
             self._gone += [f"out {batch.number}" for batch in done]
+            self._gone += [f"pushed {batch.number - 1}" for batch in done]
             self._acknowledged, self._confirmed = done[-1].number, done[-1].position
 
     def _ack(self, message: Ack, now: int) -> Out:
@@ -364,6 +386,9 @@ class Machine:
         events: dict[str, int] = {}
         if self._reader is not None:
             position = {**self._reader.position, "watermark": self._reader.watermark}
+            if self._reader.pushed and self.spool is not None:
+                self.spool.commit({f"pushed {self._number}": self._reader.pushed.saved()}, self._gone)
+                self._gone = []
             events = {self.name: position["count"]}
         elif self._merger is not None:
             events = dict(self._merger.events)
@@ -389,6 +414,7 @@ class Machine:
         if child.state == "silent":
             child.state = "live"
             self.notes.append(f"{sender} is back")
+            self._have_gone(child, False)
             self._checkpoint_now()
         out: Out = []
         if isinstance(message, Batch):
@@ -458,9 +484,11 @@ class Machine:
         job = self.asked.job
         if not job.is_integer and self.ahead is not None and now + self.ahead < batch.watermark < INT64_MAX:
             return f"its clock is {(batch.watermark - now) // 1_000_000:,} seconds ahead; mend it, or raise max_ahead"
+        if reason := wrong_with(job, batch.tables):
+            return reason
         for group in job.bound.plan.groups:
             table = batch.tables.get(group.name)
-            if table is None:
+            if table is None or group.pushed:
                 continue
             state: Any = job.bound.states[group.identity]
             wanted = state.ordering.needed if group.ordered else state.schema.columns
@@ -527,10 +555,19 @@ class Machine:
             if child.counts and now - self._heard.setdefault(name, now) > self.timeout:
                 child.state = "silent"
                 self.notes.append(f"{name} is silent; the watermark does not wait for it")
+                self._have_gone(child, True)
                 out = self._advance(now)
                 self._checkpoint_now()
                 return out
         return []
+
+    def _have_gone(self, child: Child, gone: bool) -> None:
+        """Windows of other nodes do not wait for those of local nodes that are not heard."""
+        tables = {NODES: nodes_table(child.events, gone)}
+        if self._assembly is not None:
+            self._assembly.absorb(tables)
+        elif self._merger is not None:
+            self._merger.absorb(tables, {})
 
     # --- the spool ----------------------------------------------------------------------------------------------------
 
@@ -589,7 +626,7 @@ class Machine:
     def _reconcile(self, given: Asked, before: list[Query]) -> None:
         """The root was started with other queries than the last time: they come and go as at run time."""
         assert self.asked is not None
-        for name in ("time", "columns", "lateness", "order_by", "bad_events"):
+        for name in ("time", "columns", "lateness", "order_by", "bad_events", "push_down", "local_keys"):
             if getattr(given, name) != getattr(self.asked, name):
                 raise QueryError(
                     f"this spool belongs to a tree whose {name} is {getattr(self.asked, name)!r}, "
