@@ -61,10 +61,11 @@ class Assembly:
         return late
 
     def advance(self, watermark: int) -> pl.DataFrame:
-        """Move the watermark, and say what is due."""
+        """Move the watermark, and say what is due: windows that it passes, and those that nodes have found."""
         results = self.job.bound.results
         if watermark <= self._measure.watermark:
-            return results.empty
+            at_end = self._reported.step(self._measure.span(watermark)) if watermark == INT64_MAX else ()
+            return self._reported.told(results.build(at_end)[0])
         span = self._measure.span(watermark)
         self._measure.watermark = watermark
         emitted: list[Emitted] = []

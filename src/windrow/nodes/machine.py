@@ -534,10 +534,10 @@ class Machine:
         least = max(self._watermark, min(busy, default=self._watermark))
         moved, self._watermark = least > self._watermark, least
         if self._assembly is not None:
-            found = self._assembly.advance(least) if moved else None
-            if found is not None and self.asked.pending:
+            found = self._assembly.advance(least)
+            if self.asked.pending:
                 found = found.filter(~pl.col("query").is_in([name for name, _ in self.asked.pending]))
-            return self._send({"results": found}, now) if found is not None and found.height else []
+            return self._send({"results": found}, now) if found.height else []
         if self._merger is None:
             return []
         since = max((child.since for child in self._known.values()), default=INT64_MIN)
@@ -573,7 +573,7 @@ class Machine:
 
     def _checkpoint_now(self) -> None:
         """Keep the state itself, instead of the batches that it came from."""
-        if self.spool is None or self.asked is None:
+        if self.spool is None or self.asked is None or self.role == "local":
             return
         work = self._assembly or self._merger
         assert work is not None
