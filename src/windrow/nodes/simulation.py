@@ -122,7 +122,8 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self._way: list[tuple[int, int, str, str, bytes]] = []  # when, number, from, to, message
-        self._disks = {name: Disk() for name in self.tree.parents if self.tree.children[name]}
+        durable = [name for name in self.tree.parents if self.tree.children[name] or self.asked.push_down]
+        self._disks = {name: Disk() for name in durable}
         self._epochs = dict.fromkeys(self.tree.parents, 0)
         self._cuts: dict[tuple[str, str], int] = {}  # links that are cut, until when
         self._away: dict[str, int] = {}  # nodes that have left, until when
