@@ -11,7 +11,21 @@ import pytest
 import windrow as wr
 from windrow.nodes.asked import Asked
 from windrow.nodes.machine import Child, Machine
-from windrow.nodes.messages import Ack, Batch, Hello, Message, MessageError, Refused, Welcome, from_bytes, to_bytes
+from windrow.nodes.messages import (
+    Ack,
+    Alive,
+    Batch,
+    Hello,
+    Leave,
+    Left,
+    Message,
+    MessageError,
+    Plan,
+    Refused,
+    Welcome,
+    from_bytes,
+    to_bytes,
+)
 from windrow.nodes.simulation import Faults, Simulation, Tree
 from windrow.testing import differences, recompute
 
@@ -54,9 +68,10 @@ def wrong_with(run: Simulation) -> list[str]:
     rows = [{**row, "node": name} for name, events in sorted(run.events.items()) for row in events.to_dicts()]
     rows.sort(key=lambda row: (row["t"], row["node"]))
     told = recompute(rows, QUERIES, time="t", order_by=("node",))
-    found = differences(root.all_results().to_dicts(), told, QUERIES)
-    if root.accepted_events != len(rows):
-        found.append(f"{len(rows)} events were produced, and {root.accepted_events} accepted")
+    found = differences(run.results.to_dicts(), told, QUERIES)
+    accepted = sum(sum(child["events"].values()) for child in root.status()["children"].values())
+    if accepted != len(rows):
+        found.append(f"{len(rows)} events were produced, and {accepted} accepted")
     return found
 
 
@@ -82,7 +97,7 @@ def test_without_faults() -> None:
 def test_the_same_seed_gives_the_same_run() -> None:
     one, other = simulated(11), simulated(11)
     assert (one.messages, one.bytes, one.now, one.trace) == (other.messages, other.bytes, other.now, other.trace)
-    assert one.machines["root"].all_results().equals(other.machines["root"].all_results())
+    assert one.results.equals(other.results)
 
 
 # --- planted errors -------------------------------------------------------------------------------------------------
@@ -91,19 +106,19 @@ def test_the_same_seed_gives_the_same_run() -> None:
 class TakesTwice(Machine):
     @staticmethod
     def _is_next(child: Child, batch: Batch) -> bool:
-        return batch.epoch == child.epoch and child.accepted <= batch.number <= child.accepted + 1
+        return child.accepted <= batch.number <= child.accepted + 1
 
 
 class TakesOfAnOldLife(Machine):
     @staticmethod
-    def _is_next(child: Child, batch: Batch) -> bool:
-        return batch.number == child.accepted + 1
+    def _is_of_this_life(child: Child, message: Batch | Alive | Leave) -> bool:
+        return True
 
 
 class LeavesGaps(Machine):
     @staticmethod
     def _is_next(child: Child, batch: Batch) -> bool:
-        return batch.epoch == child.epoch and batch.number > child.accepted
+        return batch.number > child.accepted
 
 
 @pytest.mark.parametrize("planted", [TakesTwice, TakesOfAnOldLife, LeavesGaps])
@@ -118,11 +133,15 @@ def test_a_planted_error_is_found_within_200_seeds(planted: type[Machine]) -> No
 
 TABLE = pl.DataFrame({"slice_start": [0, 10], "count().count": [3, 4]})
 MESSAGES: list[Message] = [
-    Hello("a", 3, "f00"),
-    Welcome(3, 7, 70, {"queries": []}, {"columns": TABLE.clear()}),
-    Refused(3, "no"),
-    Batch("a", 3, 8, 80, 75, 7, {"by () on t": TABLE}),
+    Hello("a", 3),
+    Batch("a", 3, 8, {"mark": {"at": 80}}, 75, 1, -5, 0, {"a": 80}, {"by () on t": TABLE}),
+    Alive("a", 3, 1),
+    Leave("a", 3),
+    Welcome(3, 7, {"mark": {"at": 70}}, {"queries": []}, {"columns": TABLE.clear()}),
+    Plan(3, {"queries": []}, {"columns": TABLE.clear()}),
     Ack(3, 8),
+    Left(3),
+    Refused(3, "no"),
 ]
 
 
