@@ -7,6 +7,7 @@ through Spark, with a checkpoint in the middle.
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ class Stream:
         self.milliseconds = max(self.milliseconds, max(marks, default=0) // 1000 - delay_of(self.job))
 
     def run(self, one: RootStreamReader, several: list[dict[str, Any]]) -> None:
-        for start, end in zip(several, several[1:], strict=False):
+        for start, end in pairwise(several):
             self.step(rows_between(one, start, end))
 
 
@@ -118,12 +119,12 @@ def streamed(path: Path, limit: ReadLimit = ALL) -> list[dict[str, Any]]:
 # --- what is read ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limit", [ALL, ReadMaxFiles(1), ReadMaxFiles(4), ReadMaxRows(40), ReadMaxBytes(1)], ids=str)
-@pytest.mark.parametrize("step", [1, 9, 100])
+@pytest.mark.parametrize("limit", [ALL, ReadMaxFiles(1), ReadMaxRows(40)], ids=str)
+@pytest.mark.parametrize("step", [2, 9])
 def test_the_batches_of_a_tree_give_the_oracles_rows_however_they_are_read(
     tmp_path: Path, seed: int, limit: ReadLimit, step: int
 ) -> None:
-    several = events_of(seed, 40)
+    several = events_of(seed, 30)
     Tree(tmp_path).run(several, step)
     assert differences(streamed(tmp_path, limit), told(several), QUERIES) == []
 
@@ -141,7 +142,7 @@ def test_a_batch_is_all_that_is_there(tmp_path: Path, seed: int) -> None:
     settings = Settings.of({"root": str(tmp_path)})
     one = RootReader(settings, row_schema(settings.origin))
     found = [row for part in one.partitions() for batch in one.read(part) for row in batch.to_pylist()]
-    held = sum(Root(tmp_path).outlet.head(number).events for number in Root(tmp_path).outlet.numbers)
+    held = Root(tmp_path).outlet.head(Root(tmp_path).outlet.newest).events
     assert sum(row["events"] for row in found) == held
     assert {row["watermark"] for row in found} == {None}
 
@@ -162,10 +163,10 @@ def test_a_micro_batch_that_is_read_again_has_the_same_rows(tmp_path: Path, seed
     tree.run({node: events[:30] for node, events in several.items()}, end=False)
     one = reader(tmp_path)
     marks = offsets(one, ReadMaxFiles(2))
-    before = [rows_between(one, *pair) for pair in zip(marks, marks[1:], strict=False)]
+    before = [rows_between(one, *pair) for pair in pairwise(marks)]
     tree.run({node: events[30:] for node, events in several.items()})
     again = reader(tmp_path)
-    assert [rows_between(again, *pair) for pair in zip(marks, marks[1:], strict=False)] == before
+    assert [rows_between(again, *pair) for pair in pairwise(marks)] == before
 
 
 def test_every_bucket_hears_of_every_micro_batch_and_events_are_counted_once(tmp_path: Path, seed: int) -> None:
@@ -173,7 +174,7 @@ def test_every_bucket_hears_of_every_micro_batch_and_events_are_counted_once(tmp
     Tree(tmp_path).run(several)
     one = reader(tmp_path)
     marks = offsets(one, ReadMaxFiles(5))
-    rows = [rows_between(one, *pair) for pair in zip(marks, marks[1:], strict=False)]
+    rows = [rows_between(one, *pair) for pair in pairwise(marks)]
     assert all(sorted(row["bucket"] for row in some) == [0, 1, 2] for some in rows)
     assert sum(row["events"] for some in rows for row in some) == sum(map(len, several.values()))
 
@@ -191,8 +192,9 @@ def test_limits_count_batches_events_and_bytes(tmp_path: Path, seed: int) -> Non
     assert reader(tmp_path, maxFilesPerTrigger=3).getDefaultReadLimit() == ReadMaxFiles(3)
     assert one.latestOffset(start, ReadMaxFiles(2))["batch"] == 2
     assert one.latestOffset(start, ReadMaxRows(1))["batch"] == 1  # a batch is read whole
-    two = heads[0].events + heads[1].events
-    assert one.latestOffset(start, ReadMaxRows(two))["batch"] == 2
+    for most in (20, 50, 90):
+        within = [number for number, head in enumerate(heads, 1) if head.events <= most]
+        assert one.latestOffset(start, ReadMaxRows(most))["batch"] == max(within)
     assert one.latestOffset(start, ReadMaxBytes(heads[0].size + heads[1].size))["batch"] == 2
     assert one.latestOffset(start, ReadMinRows(10**6)) == start
     one.prepareForTriggerAvailableNow()  # nothing more will come
@@ -219,9 +221,7 @@ def test_spark_comes_to_the_watermark_of_the_tree(tmp_path: Path, seed: int) -> 
     tree.run(several, end=False)
     one = reader(tmp_path)
     stream = Stream(one)
-    for start, end in zip(
-        *(iter(marks) for marks in [offsets(one, ReadMaxFiles(1)), offsets(one, ReadMaxFiles(1))[1:]]), strict=False
-    ):
+    for start, end in pairwise(offsets(one, ReadMaxFiles(1))):
         stream.step(rows_between(one, start, end))
         assert stream.watermark == tree.outlet.head(end["batch"]).watermark
     assert stream.watermark == min(events["t"].max() for events in several.values()) - LATENESS  # type: ignore[type-var]
@@ -244,7 +244,7 @@ def test_of_timestamps_it_is_the_whole_millisecond_at_or_before(tmp_path: Path) 
 def test_there_is_none_while_the_tree_has_none(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     one = reader(tmp_path)
-    assert offsets(one) == [{"batch": 0, "watermark": None}]
+    assert offsets(one) == [{"batch": 0, "watermark": None, "events": 0}]
     stream = Stream(one)
     stream.run(one, offsets(one))
     assert stream.watermark == INT64_MIN
@@ -261,16 +261,16 @@ def test_late_slices_are_judged_as_at_a_root_with_windows(tmp_path: Path, seed: 
     late = several["b"].with_columns(t=pl.when(pl.col("x") == 3).then(pl.col("t") - 40).otherwise(pl.col("t")))
     tree = Tree(tmp_path, asking(queries))
     tree.run({**several, "b": late})
-    root = Assembly(asking(queries).job())
-    wanted = []
+    root = Assembly(asking(queries).job)
+    wanted, dropped = [], 0
     for number in tree.outlet.numbers:
         batch = tree.outlet.read(number)
-        root.absorb(batch.tables)
+        dropped += root.absorb(batch.tables)
         wanted += root.advance(batch.watermark).to_dicts()
     one = reader(tmp_path)
     stream = Stream(one)
     stream.run(one, offsets(one, ReadMaxFiles(1)))
-    assert root.dropped > 0
+    assert dropped > 0
     assert stream.dropped > 0
     assert differences(stream.results, wanted, queries) == []
 
@@ -288,11 +288,12 @@ def test_what_is_committed_is_deleted_unless_all_is_kept(tmp_path: Path, seed: i
     one.commit({"batch": 3, "watermark": 0})
     assert tree.outlet.numbers == list(range(4, newest + 1))
     with pytest.raises(OutletError, match=r"batch 3 is gone from .* another query is done with it"):
-        keeping.latestOffset({"batch": 2, "watermark": 0}, ALL)
-    assert reader(tmp_path).initialOffset() == {"batch": 3, "watermark": None}  # a new stream has what is left
+        keeping.latestOffset({"batch": 2, "watermark": 0, "events": 0}, ALL)
+    assert reader(tmp_path).initialOffset()["batch"] == 3  # a new stream has what is left
     one.commit({"batch": newest, "watermark": 0})
     assert tree.outlet.numbers == [newest]
-    assert one.latestOffset({"batch": newest, "watermark": 0}, ALL) == {"batch": newest, "watermark": 0}
+    read = {"batch": newest, "watermark": 0, "events": 0}
+    assert one.latestOffset(read, ALL) == read
 
 
 def test_other_queries_at_the_root_end_a_stream_after_its_own_batches(tmp_path: Path, seed: int) -> None:
@@ -300,9 +301,10 @@ def test_other_queries_at_the_root_end_a_stream_after_its_own_batches(tmp_path: 
     tree = Tree(tmp_path)
     tree.run({node: events[:30] for node, events in several.items()}, end=False)
     one, since = reader(tmp_path), tree.outlet.newest + 1
+    start = one.initialOffset()
     tree.outlet.ask(asking([*QUERIES, wr.Query("more", wr.tumbling(4), "count()")]))
     tree.run({node: events[30:] for node, events in several.items()}, end=False)
-    last = one.latestOffset(one.initialOffset(), ReadMaxFiles(10**6))
+    last = one.latestOffset(start, ALL)
     assert last["batch"] == since - 1
     with pytest.raises(wr.QueryError, match=rf"is asked other queries from batch {since} on.* start it again, and it"):
         one.latestOffset(last, ALL)
@@ -310,7 +312,7 @@ def test_other_queries_at_the_root_end_a_stream_after_its_own_batches(tmp_path: 
     assert again.initialOffset()["batch"] == since - 1
     assert again.latestOffset(last, ALL)["batch"] == tree.outlet.newest
     with pytest.raises(wr.QueryError, match=rf"is asked other queries from batch {since} on.* with a new checkpoint"):
-        again.latestOffset({"batch": 1, "watermark": 0}, ALL)
+        again.latestOffset({"batch": 1, "watermark": 0, "events": 0}, ALL)
 
 
 @pytest.mark.parametrize(
@@ -319,7 +321,7 @@ def test_other_queries_at_the_root_end_a_stream_after_its_own_batches(tmp_path: 
         ({"root": "nowhere"}, r"'.*nowhere' is not the directory of a root that feeds slices"),
         (
             {"root": "hdfs://there/root"},
-            "a root is read from a directory that is mounted where Spark runs, not from 'hdfs",
+            "a root is read from a directory that is mounted where Spark runs, not",
         ),
         ({"keep": "some"}, "keep must be one of uncommitted, all, not 'some'"),
         ({"lateness": "5"}, "the option lateness is not for the root of a tree"),
@@ -381,7 +383,5 @@ def test_a_batch_on_spark_has_all_that_is_kept(spark: SparkSession, tmp_path: Pa
     assert slices.columns == ["bucket", "payload", "watermark", "node", "events"]
     found = pl.DataFrame(pl.from_arrow(wr.windows(slices, QUERIES).toArrow()))
     assert differences(found.to_dicts(), told(several), QUERIES) == []
-    with pytest.raises(
-        wr.QueryError, match="these slices were cut for 'tumbling', .* and the queries here need others"
-    ):
+    with pytest.raises(wr.QueryError, match=r"these slices were cut for 'tumbling', .* and the queries here"):
         wr.windows(slices, QUERIES[0])

@@ -11,7 +11,7 @@ import polars as pl
 
 import windrow as wr
 from windrow.nodes.asked import Asked
-from windrow.nodes.machine import Machine, Out
+from windrow.nodes.machine import OUTLET, Machine, Out
 from windrow.nodes.messages import Ack, Batch
 from windrow.nodes.outlet import SliceOutlet
 from windrow.nodes.simulation import Disk
@@ -27,7 +27,6 @@ QUERIES = [
     wr.Query("frames", wr.frames(when="x > 3"), ["collect(x)"], by="k"),
     wr.Query("latest", wr.latest(3, every=10), ["sum(x)"], by="node"),
 ]
-OUTLET = "outlet"
 
 
 def asking(queries: Sequence[wr.Query] = QUERIES) -> Asked:
@@ -60,31 +59,31 @@ class Tree:
         self.outlet = SliceOutlet(path)
         self.asked = asked or asking()
         self.outlet.ask(self.asked)
-        self._machines = {
-            "root": Machine("root", OUTLET, ("middle", "c"), 1, Disk(), self.asked),
+        self.machines = {
+            "root": Machine("root", None, ("middle", "c"), 1, Disk(), self.asked, feeds="slices"),
             "middle": Machine("middle", "root", ("a", "b"), 1, Disk()),
             "a": Machine("a", "middle", epoch=1),
             "b": Machine("b", "middle", epoch=1),
             "c": Machine("c", "root", epoch=1),
         }
-        for name, machine in self._machines.items():
-            if name != "root":
-                self._deliver(name, machine.start(0))
+        for name, machine in self.machines.items():
+            self.deliver(name, machine.start(0))
 
-    def _deliver(self, sender: str, out: Out) -> None:
+    def deliver(self, sender: str, out: Out) -> None:
+        """Let messages arrive, and what they are answered with."""
         for to, message in out:
             if to == OUTLET:
                 assert isinstance(message, Batch)
                 self.outlet.put(message)
-                self._deliver(OUTLET, [(sender, Ack(message.epoch, message.number))])
+                self.deliver(OUTLET, [(sender, Ack(message.epoch, message.number))])
             else:
-                self._deliver(to, self._machines[to].receive(sender, message, 0))
+                self.deliver(to, self.machines[to].receive(sender, message, 0))
 
     def read(self, node: str, events: pl.DataFrame, last: bool = False) -> None:
         """A node reads what is new."""
-        machine = self._machines[node]
-        assert machine.position is not None
-        self._deliver(node, machine.read(events, machine.position + events.height, 0, last))
+        machine = self.machines[node]
+        assert machine.mark is not None
+        self.deliver(node, machine.read(events, {"rows": machine.mark.get("rows", 0) + events.height}, 0, last))
 
     def run(self, several: Mapping[str, pl.DataFrame], step: int = 7, end: bool = True) -> None:
         """All nodes read what they have in turn, a few events at a time; and that was all, with `end`."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -35,7 +36,7 @@ class OutletError(ValueError):
 class Head(NamedTuple):
     """What is known of a batch before its tables are read."""
 
-    events: int
+    events: int  # that are in it and in those before it, of all nodes
     watermark: int
     size: int  # bytes
 
@@ -55,9 +56,9 @@ class SliceOutlet:
         self._folder.mkdir(parents=True, exist_ok=True)
         if (self._folder / ASKED).exists():
             known, plan, _ = self._asked()
-            if known == asked and plan == asked.fingerprint:
+            if _lasting(known) == _lasting(asked) and plan == _fingerprint(asked):
                 return
-        said = {"asked": asked.to_dict(), "plan": asked.fingerprint, "since": self.newest + 1}
+        said = {"asked": asked.to_dict(), "plan": _fingerprint(asked), "since": self.newest + 1}
         self._write(ASKED, pack(said, {"columns": asked.table}))
 
     def put(self, batch: Batch) -> None:
@@ -94,10 +95,10 @@ class SliceOutlet:
     def asked(self) -> Asked:
         """What is asked of the tree."""
         asked, plan, _ = self._asked()
-        if asked.fingerprint != plan:
+        if _fingerprint(asked) != plan:
             raise OutletError(
                 f"the root of {self.path!r} runs another version of windrow, whose plan for these queries is {plan}; "
-                f"here it is {asked.fingerprint}: use the same version for both"
+                f"here it is {_fingerprint(asked)}: use the same version for both"
             )
         return asked
 
@@ -151,8 +152,9 @@ class SliceOutlet:
         with self._open(number) as file:
             try:
                 said = json.loads(file.readline())["fields"]
-                return Head(int(said["events"]), int(said["watermark"]), os.fstat(file.fileno()).st_size)
-            except (ValueError, KeyError, TypeError) as error:
+                events = sum(said["events"].values())
+                return Head(events, int(said["watermark"]), os.fstat(file.fileno()).st_size)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise OutletError(f"file {file.name!r} is no batch: {error}") from error
 
     def read(self, number: int) -> Batch:
@@ -203,6 +205,15 @@ class SliceOutlet:
 
     def _file(self, number: int) -> Path:
         return self._folder / _name(number)
+
+
+def _fingerprint(asked: Asked) -> str:
+    return asked.job.bound.plan.fingerprint
+
+
+def _lasting(asked: Asked) -> Asked:
+    """What is asked, without how it came to be."""
+    return replace(asked, version=1, since=(), pending=())
 
 
 def _name(number: int) -> str:

@@ -66,28 +66,32 @@ class Root:
     def first(self) -> dict[str, Any]:
         """The offset before the first batch that is there and was made for what is asked now."""
         outlet = self.outlet
-        return {"batch": max(outlet.since, min(outlet.numbers, default=1)) - 1, "watermark": None}
+        begin = max(outlet.since, min(outlet.numbers, default=1)) - 1
+        events = outlet.head(begin).events if begin in outlet.numbers else 0
+        return {"batch": begin, "watermark": None, "events": events}
 
     def after(self, before: dict[str, Any], limit: Limit, until: int | None, plan: str) -> dict[str, Any]:
         """The offset after the batches that come next within a limit, at least one; none later than `until`."""
-        outlet, last, watermark = self.outlet, before["batch"], before["watermark"]
-        events = size = count = 0
+        outlet, last, watermark, events = self.outlet, before["batch"], before["watermark"], before["events"]
+        size = count = 0
         for number in self._made_for(plan, outlet.after(last)):
             if until is not None and number > until:
                 break
             head = outlet.head(number)
             if count and (
                 (limit.files is not None and count >= limit.files)
-                or (limit.rows is not None and events + head.events > limit.rows)
+                or (limit.rows is not None and head.events - before["events"] > limit.rows)
                 or (limit.bytes is not None and size + head.size > limit.bytes)
             ):
                 break
-            events, size, count, last = events + head.events, size + head.size, count + 1, number
+            events, size, count, last = head.events, size + head.size, count + 1, number
             if head.watermark > INT64_MIN:
                 watermark = head.watermark if watermark is None else max(watermark, head.watermark)
         if not count:
             return {**before, "ended": True} if watermark == INT64_MAX else before
-        return before if events < (limit.least or 0) else {"batch": last, "watermark": watermark}
+        if limit.least is not None and events - before["events"] < limit.least:
+            return before
+        return {"batch": last, "watermark": watermark, "events": events}
 
     def _made_for(self, plan: str, numbers: range) -> range:
         """Those of the batches that follow which were made for the queries of a stream; refuses to go beyond them."""
@@ -106,24 +110,23 @@ class Root:
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
-    def together(self) -> Iterator[tuple[int, int]]:
-        """All batches that are there, as stretches that a task reads each: the first and the last one's number."""
-        outlet, size, first = self.outlet, 0, None
-        numbers = [number for number in outlet.numbers if number >= outlet.since]
+    def stretches(self) -> Iterator[tuple[int, int, int]]:
+        """All batches that are there, as stretches that a task reads each: the first, the last, and how many events."""
+        outlet, before = self.outlet, self.first()
+        numbers, first, size, events = outlet.after(before["batch"]), before["batch"] + 1, 0, before["events"]
         for number in numbers:
-            first = number if first is None else first
-            size += outlet.head(number).size
+            head = outlet.head(number)
+            size += head.size
             if size >= TOGETHER or number == numbers[-1]:
-                yield first, number
-                size, first = 0, None
+                yield first, number, head.events - events
+                first, size, events = number + 1, 0, head.events
 
-    def tables(self, first: int, last: int, job: Job) -> tuple[Tables, int]:
-        """The tables of some batches, each group's in one, and how many events are in them."""
+    def tables(self, first: int, last: int, job: Job) -> Tables:
+        """The tables of some batches, each group's in one."""
         outlet, slicer = self.outlet, Slicer(job, cut=True)
-        gathered, held, events = Gathered(slicer), dict[str, list[pl.DataFrame]](), 0
+        gathered, held = Gathered(slicer), dict[str, list[pl.DataFrame]]()
         for number in range(first, last + 1):
             batch = outlet.read(number)
-            events += batch.events
             for group in job.bound.plan.groups:
                 table = batch.tables.get(group.name)
                 if table is None:
@@ -133,10 +136,10 @@ class Root:
                 else:
                     gathered.add({group.name: table})
         merged = {name: slicer.merge(name, [table]) for name, table in gathered.tables().items()}
-        return merged | {name: pl.concat(several) for name, several in held.items()}, events
+        return merged | {name: pl.concat(several) for name, several in held.items()}
 
 
 @lru_cache(maxsize=8)
 def plan_of(asked: Asked) -> str:
     """How the slices are cut of a tree that is asked this."""
-    return fingerprint(asked.job())
+    return fingerprint(asked.job)

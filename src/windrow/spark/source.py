@@ -193,6 +193,7 @@ class Stretch(InputPartition):
 
     first: int
     last: int
+    events: int
     watermark: int | None = None
     to_all: bool = False
 
@@ -208,7 +209,7 @@ class RootSlices:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Stretch):  # of a root that has no batch yet
             return
-        tables, events = self.root.tables(partition.first, partition.last, self._job)
+        tables, events = self.root.tables(partition.first, partition.last, self._job), partition.events
         mark = None if partition.watermark is None else time_before(partition.watermark, self._job)
         yield from rows_of(
             tables, self._job, self._schema, mark=mark, node=None, events=events, to_all=partition.to_all
@@ -222,7 +223,7 @@ class RootReader(DataSourceReader):
         self._slices = RootSlices(settings, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Stretch(first, last) for first, last in self._slices.root.together()]
+        return [Stretch(*stretch) for stretch in self._slices.root.stretches()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._slices.read(partition)
@@ -250,7 +251,10 @@ class RootStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._root.after(start, within, self._until, self._slices.origin.plan)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [] if start == end else [Stretch(start["batch"] + 1, end["batch"], end["watermark"], True)]
+        if start == end:
+            return []
+        events = end["events"] - start["events"]
+        return [Stretch(start["batch"] + 1, end["batch"], events, end["watermark"], to_all=True)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._slices.read(partition)
