@@ -131,8 +131,9 @@ class Root:
                 table = batch.tables.get(group.name)
                 if table is None:
                     continue
-                if group.ordered:
-                    held.setdefault(group.name, []).append(table)
+                if group.ordered:  # a node's events come in its order, in a batch and from one to the next
+                    nth = pl.int_range(number << 32, (number << 32) + pl.len(), dtype=pl.Int64)
+                    held.setdefault(group.name, []).append(table.with_columns(nth=nth))
                 else:
                     gathered.add({group.name: table})
         merged = {name: slicer.merge(name, [table]) for name, table in gathered.tables().items()}
