@@ -8,10 +8,11 @@ import polars as pl
 import pytest
 
 import windrow as wr
-from trees import COLUMNS, Tree, asking, events_of
+from trees import COLUMNS, QUERIES, Tree, asking, events_of
 from windrow.nodes.asked import Asked
 from windrow.nodes.messages import Batch
 from windrow.nodes.outlet import Head, OutletError, SliceOutlet
+from windrow.nodes.simulation import Disk
 from windrow.slices import pack, unpack
 
 TABLE = pl.DataFrame({"slice_start": [0, 10], "count().count": [3, 4]})
@@ -63,6 +64,21 @@ def test_a_gap_is_refused(tmp_path: Path) -> None:
         outlet.put(batch(5))
     with pytest.raises(OutletError, match="is empty, and batch 2 was to follow"):
         SliceOutlet(tmp_path / "two").put(batch(2))
+
+
+def test_an_outlet_is_filled_from_one_spool(tmp_path: Path) -> None:
+    spool, other = Disk(), Disk()
+    SliceOutlet(tmp_path / "one").tie(spool)
+    outlet = filled(tmp_path / "one")
+    SliceOutlet(tmp_path / "one").tie(spool)  # after a restart
+    with pytest.raises(OutletError, match=r"was filled from another spool than the root's"):
+        SliceOutlet(tmp_path / "one").tie(other)
+    (tmp_path / "one" / "slices" / "spool").unlink()
+    with pytest.raises(OutletError, match=r"was filled from another spool than the root's"):
+        outlet.tie(spool)
+    SliceOutlet(tmp_path / "two").tie(spool)  # an empty one: a crash may have come before it was written
+    with pytest.raises(OutletError, match=r"was filled from another spool than the root's"):
+        SliceOutlet(tmp_path / "two").tie(other)
 
 
 def test_what_is_half_written_is_not_there(tmp_path: Path) -> None:
@@ -124,7 +140,15 @@ def test_what_is_asked_holds_from_the_next_batch_on(tmp_path: Path) -> None:
     assert outlet.since == 1
     other = Asked.of([wr.Query("one", wr.tumbling(5), "count()")], "t", COLUMNS)
     SliceOutlet(tmp_path).ask(other)
-    assert (outlet.asked, outlet.since) == (other, 4)
+    assert (outlet.asked, outlet.since, outlet.changes) == (other, 4, [4])
+
+
+def test_batches_that_have_more_than_is_asked_serve_as_well(tmp_path: Path) -> None:
+    outlet = filled(tmp_path)
+    outlet.ask(asking(QUERIES[1:]))
+    assert (outlet.since, outlet.changes) == (1, [4])
+    outlet.ask(asking())
+    assert (outlet.since, outlet.changes) == (4, [4, 4])
 
 
 def test_another_place_and_another_version_are_refused(tmp_path: Path) -> None:
@@ -134,7 +158,7 @@ def test_another_place_and_another_version_are_refused(tmp_path: Path) -> None:
     outlet = filled(tmp_path)
     path = tmp_path / "slices" / "asked"
     header, tables = unpack(path.read_bytes())
-    path.write_bytes(pack({"asked": header["asked"], "since": 1, "plan": "f00"}, tables))
+    path.write_bytes(pack({"asked": header["asked"], "since": 1, "changes": [], "plan": "f00"}, tables))
     with pytest.raises(
         OutletError, match="another version of windrow, whose plan for these queries is f00; here it is"
     ):

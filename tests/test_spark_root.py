@@ -296,23 +296,48 @@ def test_what_is_committed_is_deleted_unless_all_is_kept(tmp_path: Path, seed: i
     assert one.latestOffset(read, ALL) == read
 
 
-def test_other_queries_at_the_root_end_a_stream_after_its_own_batches(tmp_path: Path, seed: int) -> None:
+def test_fewer_queries_at_the_root_end_a_stream_which_goes_on_once_it_is_started_again(
+    tmp_path: Path, seed: int
+) -> None:
+    several = events_of(seed)
+    tree = Tree(tmp_path)
+    tree.run({node: events[:30] for node, events in several.items()}, end=False)
+    one, then = reader(tmp_path), tree.outlet.newest + 1
+    tree.remove("tumbling")
+    tree.remove("frames")
+    tree.run({node: events[30:] for node, events in several.items()})
+    start, stream = one.initialOffset(), Stream(one)
+    last = one.latestOffset(start, ALL)
+    stream.run(one, [start, last])
+    assert last["batch"] >= then - 1  # what had been cut for all of them is sent first
+    refused = r"is asked other queries from batch \d+ on, and this stream .* start it again, and it goes on with those"
+    with pytest.raises(wr.QueryError, match=refused):
+        one.latestOffset(last, ALL)
+    again = reader(tmp_path)
+    stream.job = again._slices._job
+    stream.run(again, offsets(again, ReadMaxFiles(3), last))
+    kept = [query for query in QUERIES if query.name not in ("tumbling", "frames")]
+    found = [row for row in stream.results if row["query"] not in ("tumbling", "frames")]
+    assert differences(found, told(several, kept), kept) == []
+    assert differences(streamed(tmp_path), told(several, kept), kept) == []  # a new stream has all batches, too
+
+
+def test_more_queries_at_the_root_need_a_new_checkpoint(tmp_path: Path, seed: int) -> None:
     several = events_of(seed)
     tree = Tree(tmp_path)
     tree.run({node: events[:30] for node, events in several.items()}, end=False)
     one, since = reader(tmp_path), tree.outlet.newest + 1
-    start = one.initialOffset()
+    start, old = one.initialOffset(), row_schema(Settings.of({"root": str(tmp_path)}).origin)
     tree.outlet.ask(asking([*QUERIES, wr.Query("more", wr.tumbling(4), "count()")]))
     tree.run({node: events[30:] for node, events in several.items()}, end=False)
-    last = one.latestOffset(start, ALL)
-    assert last["batch"] == since - 1
-    with pytest.raises(wr.QueryError, match=rf"is asked other queries from batch {since} on.* start it again, and it"):
-        one.latestOffset(last, ALL)
+    assert one.latestOffset(start, ALL)["batch"] == since - 1
     again = reader(tmp_path)
     assert again.initialOffset()["batch"] == since - 1
-    assert again.latestOffset(last, ALL)["batch"] == tree.outlet.newest
+    assert again.latestOffset(again.initialOffset(), ALL)["batch"] == tree.outlet.newest
     with pytest.raises(wr.QueryError, match=rf"is asked other queries from batch {since} on.* with a new checkpoint"):
-        again.latestOffset({"batch": 1, "watermark": 0, "events": 0}, ALL)
+        again.latestOffset(start, ALL)
+    with pytest.raises(wr.QueryError, match="is asked other queries since this DataFrame was made; make it again"):
+        RootStreamReader(Settings.of({"root": str(tmp_path)}), old)
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,15 @@ class Tree:
             else:
                 self.deliver(to, self.machines[to].receive(sender, message, 0))
 
+    def remove(self, name: str) -> None:
+        """The root is asked a query less: what was made for it before goes first."""
+        root = self.machines["root"]
+        out = root.remove(name, 0)
+        self.deliver("root", [(to, message) for to, message in out if to == OUTLET])
+        assert root.asked is not None
+        self.outlet.ask(root.asked)
+        self.deliver("root", [(to, message) for to, message in out if to != OUTLET])
+
     def read(self, node: str, events: pl.DataFrame, last: bool = False) -> None:
         """A node reads what is new."""
         machine = self.machines[node]

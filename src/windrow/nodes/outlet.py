@@ -2,6 +2,7 @@
 
     path/slices/
       asked                          what is asked of the tree, and from which batch on
+      spool                          which spool it is filled from
       00000000000000000041.batch     a batch: slices, events of groups that need the order, a watermark
       00000000000000000042.batch     the next one; numbers have no gap
       .00000000000000000043.batch    one that is being written
@@ -9,22 +10,26 @@
 A file is written under a hidden name, flushed to the disk and renamed, so that what has a name is whole and stays as it
 is. Who reads says what it is done with, and that is deleted; the newest batch stays, because it says how far the
 outlet has come: a root that has been restarted brings again what was not acknowledged, and it is not written twice.
+Numbers are those of the root's spool, and begin anew with another one, so that an outlet is tied to its spool.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import uuid
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from windrow.nodes.asked import Asked
+from windrow.nodes.machine import Spool
 from windrow.nodes.messages import Batch, MessageError, from_bytes, to_bytes
 from windrow.slices import pack, unpack
 
 ASKED = "asked"
+TIED = "spool"
 SUFFIX = ".batch"
 _DIGITS = 20
 
@@ -41,6 +46,15 @@ class Head(NamedTuple):
     size: int  # bytes
 
 
+class Said(NamedTuple):
+    """What the file `asked` says."""
+
+    asked: Asked
+    plan: str  # its fingerprint where the root runs
+    since: int
+    changes: list[int]
+
+
 class SliceOutlet:
     """A directory of numbered batches; one process writes, and any number may read."""
 
@@ -51,14 +65,33 @@ class SliceOutlet:
 
     # --- the root's side ----------------------------------------------------------------------------------------------
 
+    def tie(self, spool: Spool) -> None:
+        """Be filled from this spool, and from no other."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path, known = self._folder / TIED, spool.get("outlet")
+        mine = path.read_bytes() if path.exists() else None
+        if mine is None and self.newest == 0:  # an empty one; the spool may have been told before a crash
+            known = uuid.uuid4().hex.encode() if known is None else known
+            spool.commit({"outlet": known}, [])
+            self._write(TIED, known)
+        elif mine != known:
+            raise OutletError(
+                f"the outlet {str(self._folder)!r} was filled from another spool than the root's, and its numbers "
+                "would be taken for those of now; give the root its spool again, or another directory"
+            )
+
     def ask(self, asked: Asked) -> None:
         """Say what is asked of the tree, from the next batch on; the same again changes nothing."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        since, changes = self.newest + 1, list[int]()
         if (self._folder / ASKED).exists():
-            known, plan, _ = self._asked()
-            if _lasting(known) == _lasting(asked) and plan == _fingerprint(asked):
+            known = self._said()
+            if _lasting(known.asked) == _lasting(asked) and known.plan == _fingerprint(asked):
                 return
-        said = {"asked": asked.to_dict(), "plan": _fingerprint(asked), "since": self.newest + 1}
+            changes = [*known.changes, since]
+            kept = tuple(query for query in known.asked.queries if query in asked.queries)
+            if _lasting(replace(known.asked, queries=kept)) == _lasting(asked):
+                since = known.since  # only less is asked
+        said = {"asked": asked.to_dict(), "plan": _fingerprint(asked), "since": since, "changes": changes}
         self._write(ASKED, pack(said, {"columns": asked.table}))
 
     def put(self, batch: Batch) -> None:
@@ -94,18 +127,23 @@ class SliceOutlet:
     @property
     def asked(self) -> Asked:
         """What is asked of the tree."""
-        asked, plan, _ = self._asked()
-        if _fingerprint(asked) != plan:
+        said = self._said()
+        if _fingerprint(said.asked) != said.plan:
             raise OutletError(
-                f"the root of {self.path!r} runs another version of windrow, whose plan for these queries is {plan}; "
-                f"here it is {_fingerprint(asked)}: use the same version for both"
+                f"the root of {self.path!r} runs another version of windrow, whose plan for these queries is "
+                f"{said.plan}; here it is {_fingerprint(said.asked)}: use the same version for both"
             )
-        return asked
+        return said.asked
 
     @property
     def since(self) -> int:
-        """The first batch that was made for what is asked now."""
-        return self._asked()[2]
+        """The first batch that has everything that is asked now."""
+        return self._said().since
+
+    @property
+    def changes(self) -> list[int]:
+        """The batches from which on something else was asked."""
+        return self._said().changes
 
     @property
     def numbers(self) -> list[int]:
@@ -182,7 +220,7 @@ class SliceOutlet:
                     "set keep to all, and delete what is old elsewhere"
                 ) from error
 
-    def _asked(self) -> tuple[Asked, str, int]:
+    def _said(self) -> Said:
         try:
             data = (self._folder / ASKED).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -227,7 +265,7 @@ def _number(name: str) -> int | None:
 
 
 @lru_cache(maxsize=8)
-def _understood(data: bytes) -> tuple[Asked, str, int]:
-    """What is asked, its plan where it was asked, and since which batch."""
+def _understood(data: bytes) -> Said:
     header, tables = unpack(data)
-    return Asked.from_dict(header["asked"], tables["columns"]), header["plan"], header["since"]
+    asked = Asked.from_dict(header["asked"], tables["columns"])
+    return Said(asked, header["plan"], header["since"], header["changes"])

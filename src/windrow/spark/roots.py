@@ -14,13 +14,14 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from windrow.jobs import Job
 from windrow.nodes.asked import NODE, Asked
 from windrow.nodes.outlet import SliceOutlet
+from windrow.ordered_state import OrderedState
 from windrow.query import QueryError
 from windrow.slicers import Gathered, Slicer, Tables
 from windrow.spark.files import local_path
@@ -29,6 +30,13 @@ from windrow.windows import INT64_MAX, INT64_MIN
 
 KEEP = ("uncommitted", "all")
 TOGETHER = 1 << 26  # bytes of batches that one task of a batch reads
+
+
+class Known(NamedTuple):
+    """What a stream knew of its root when it began: the first batch that serves it, and how many changes of queries."""
+
+    since: int
+    changes: int
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ class Root:
 
     @property
     def outlet(self) -> SliceOutlet:
+        """Where its batches are."""
         return SliceOutlet(local_path(os.fspath(self.path), "a root is read from a directory that is"))
 
     @property
@@ -61,6 +70,11 @@ class Root:
         """Of the events, without the node."""
         return {name: dtype for name, dtype in self.asked.columns if name != NODE}
 
+    @property
+    def known(self) -> Known:
+        """What there is to know now."""
+        return Known(self.outlet.since, len(self.outlet.changes))
+
     # --- offsets ------------------------------------------------------------------------------------------------------
 
     def first(self) -> dict[str, Any]:
@@ -70,11 +84,11 @@ class Root:
         events = outlet.head(begin).events if begin in outlet.numbers else 0
         return {"batch": begin, "watermark": None, "events": events}
 
-    def after(self, before: dict[str, Any], limit: Limit, until: int | None, plan: str) -> dict[str, Any]:
+    def after(self, before: dict[str, Any], limit: Limit, until: int | None, known: Known) -> dict[str, Any]:
         """The offset after the batches that come next within a limit, at least one; none later than `until`."""
         outlet, last, watermark, events = self.outlet, before["batch"], before["watermark"], before["events"]
         size = count = 0
-        for number in self._made_for(plan, outlet.after(last)):
+        for number in self._made_for(known, outlet.after(last)):
             if until is not None and number > until:
                 break
             head = outlet.head(number)
@@ -93,20 +107,19 @@ class Root:
             return before
         return {"batch": last, "watermark": watermark, "events": events}
 
-    def _made_for(self, plan: str, numbers: range) -> range:
-        """Those of the batches that follow which were made for the queries of a stream; refuses to go beyond them."""
+    def _made_for(self, known: Known, numbers: range) -> range:
+        """Those of the batches that follow which have what a stream's queries need; refuses to go beyond them."""
         if not numbers:
             return numbers
-        since, is_same = self.outlet.since, plan_of(self.asked) == plan
-        if is_same and numbers[0] >= since:
-            return numbers
-        if is_same or numbers[0] >= since:
-            raise QueryError(
-                f"the root {os.fspath(self.path)!r} is asked other queries from batch {since} on, and this stream has "
-                f"read up to {numbers[0] - 1}; start it "
-                + ("with a new checkpoint" if is_same else "again, and it goes on with those queries")
-            )
-        return range(numbers[0], min(numbers[-1] + 1, since))
+        then = next(iter(self.outlet.changes[known.changes :]), numbers[-1] + 1)
+        if known.since <= numbers[0] < then:
+            return range(numbers[0], min(numbers[-1] + 1, then))
+        is_old = numbers[0] < known.since
+        raise QueryError(
+            f"the root {os.fspath(self.path)!r} is asked other queries from batch {known.since if is_old else then} "
+            f"on, and this stream has read up to {numbers[0] - 1}; start it "
+            + ("with a new checkpoint" if is_old else "again, and it goes on with those")
+        )
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
@@ -128,14 +141,15 @@ class Root:
         for number in range(first, last + 1):
             batch = outlet.read(number)
             for group in job.bound.plan.groups:
-                table = batch.tables.get(group.name)
+                table, state = batch.tables.get(group.name), job.bound.states[group.identity]
                 if table is None:
                     continue
-                if group.ordered:  # a node's events come in its order, in a batch and from one to the next
+                if isinstance(state, OrderedState):  # a node's events come in its order, in a batch and after it
                     nth = pl.int_range(number << 32, (number << 32) + pl.len(), dtype=pl.Int64)
-                    held.setdefault(group.name, []).append(table.with_columns(nth=nth))
+                    table = state.ordering.conform(table).with_columns(nth=nth)
+                    held.setdefault(group.name, []).append(table)
                 else:
-                    gathered.add({group.name: table})
+                    gathered.add({group.name: state.schema.conform(table)})
         merged = {name: slicer.merge(name, [table]) for name, table in gathered.tables().items()}
         return merged | {name: pl.concat(several) for name, several in held.items()}
 

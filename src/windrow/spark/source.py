@@ -32,12 +32,12 @@ from windrow.binding import InputError
 from windrow.intake import span
 from windrow.measures import Lengths, plain
 from windrow.nodes.asked import NODE
-from windrow.query import Query, time_of
+from windrow.query import Query, QueryError, time_of
 from windrow.slicers import Gathered, Slicer, Tables, Unordered
 from windrow.spark.files import Files
 from windrow.spark.generator import Generator
 from windrow.spark.origins import Marks, row_schema, rows_of, spark_time, time_before
-from windrow.spark.roots import Root
+from windrow.spark.roots import Root, plan_of
 from windrow.spark.settings import Settings, options_of, origin_in
 from windrow.windows import Duration, duration
 
@@ -205,6 +205,9 @@ class RootSlices:
         assert isinstance(settings.feed, Root)
         self.root, self.origin, self._schema = settings.feed, origin_in(schema), schema
         self._job = self.origin.job(self.origin.cut_for)
+        self.known = self.root.known
+        if plan_of(self.root.asked) != self.origin.plan:
+            raise QueryError("the root is asked other queries since this DataFrame was made; make it again")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Stretch):  # of a root that has no batch yet
@@ -248,7 +251,7 @@ class RootStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         within = self._settings.limit(limit, self._until is not None)
-        return self._root.after(start, within, self._until, self._slices.origin.plan)
+        return self._root.after(start, within, self._until, self._slices.known)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
