@@ -7,6 +7,7 @@ through Spark, with a checkpoint in the middle.
 from __future__ import annotations
 
 import json
+import random
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import polars as pl
 import pytest
 
 import windrow as wr
-from trees import COLUMNS, LATENESS, QUERIES, Tree, asking, events_of, told
+from trees import COLUMNS, LATENESS, QUERIES, Faulty, Tree, asking, events_of, told
+from windrow.nodes import simulation
 from windrow.nodes.asked import Asked
 from windrow.nodes.assembly import Assembly
 from windrow.nodes.outlet import OutletError
@@ -127,6 +129,17 @@ def test_the_batches_of_a_tree_give_the_oracles_rows_however_they_are_read(
     several = events_of(seed, 30)
     Tree(tmp_path).run(several, step)
     assert differences(streamed(tmp_path, limit), told(several), QUERIES) == []
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_whatever_breaks_in_the_tree(tmp_path: Path, seed: int, number: int) -> None:
+    dice = random.Random(seed * 100 + number)
+    shape = simulation.Tree.random(dice.randint(3, 8), dice)
+    several = events_of(seed * 100 + number, 15, shape.leaves)
+    run = Faulty(shape, asking(), several, simulation.Faults(), dice, path=tmp_path)
+    run.run()
+    assert run.crashes > 0
+    assert differences(streamed(tmp_path, ReadMaxFiles(3)), told(several), QUERIES) == []
 
 
 def test_the_comparison_can_fail(tmp_path: Path, seed: int) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import polars as pl
 import windrow as wr
 from windrow.nodes.asked import Asked
 from windrow.nodes.machine import OUTLET, Machine, Out
-from windrow.nodes.messages import Ack, Batch
+from windrow.nodes.messages import Ack, Batch, Message
 from windrow.nodes.outlet import SliceOutlet
-from windrow.nodes.simulation import Disk
+from windrow.nodes.simulation import Disk, Simulation
 from windrow.testing import recompute
 
 COLUMNS = {"t": pl.Int64(), "k": pl.String(), "x": pl.Int64()}
@@ -33,7 +34,7 @@ def asking(queries: Sequence[wr.Query] = QUERIES) -> Asked:
     return Asked.of(queries, "t", COLUMNS, lateness=LATENESS)
 
 
-def events_of(seed: int, most: int = 60, nodes: str = "abc") -> dict[str, pl.DataFrame]:
+def events_of(seed: int, most: int = 60, nodes: Iterable[str] = "abc") -> dict[str, pl.DataFrame]:
     """Events of each node, out of order by as much as the lateness allows."""
     several = {}
     for node in nodes:
@@ -50,6 +51,25 @@ def told(several: Mapping[str, pl.DataFrame], queries: Sequence[wr.Query] = QUER
     rows = [{**row, "node": node} for node, events in sorted(several.items()) for row in events.to_dicts()]
     rows.sort(key=lambda row: (row["t"], row["node"]))
     return recompute(rows, queries, time="t", order_by=("node",))
+
+
+@dataclass
+class Faulty(Simulation):
+    """A tree of any shape that feeds an outlet, and breaks in every way that a seed can think of."""
+
+    path: Path = Path()
+
+    def __post_init__(self) -> None:
+        self.settings = {**self.settings, "feeds": "slices"}
+        self.outlet = SliceOutlet(self.path)
+        self.outlet.ask(self.asked)
+        super().__post_init__()
+
+    def _tell(self, batch: Message) -> None:
+        assert isinstance(batch, Batch)
+        self.outlet.put(batch)
+        if not self._happens(self.faults.crash):
+            self.machines["root"].receive(OUTLET, Ack(batch.epoch, batch.number), self.now)
 
 
 class Tree:
