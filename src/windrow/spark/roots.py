@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from windrow.jobs import Job
-from windrow.nodes.asked import NODE, Asked
+from windrow.nodes.asked import Asked
 from windrow.nodes.outlet import SliceOutlet
+from windrow.ordered import NODE
 from windrow.ordered_state import OrderedState
 from windrow.query import QueryError
 from windrow.slicers import Gathered, Slicer, Tables
