@@ -9,7 +9,7 @@ ARGS   ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java test test-core lint bench bench-spark docs demo clean
+.PHONY: help setup java test test-core lint bench bench-spark bench-nodes docs demo clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ bench: $(STAMP) ## measure the core
 
 bench-spark: java $(STAMP) ## measure it on Spark, beside Spark's own windows
 	$(BIN)/python bench/spark.py $(ARGS)
+
+bench-nodes: $(STAMP) ## measure a tree of nodes
+	$(BIN)/python bench/nodes.py $(ARGS)
 
 docs: $(STAMP) ## make docs/api.md from the docstrings
 	$(BIN)/python docs/api.py $(ARGS)
