@@ -38,7 +38,7 @@ ROLES: tuple[Role, ...] = ("local", "intermediate", "root")
 _EVERY = ("name", "spool", "tls", "timeout", "max_ahead", "limits")
 _CHILD = ("parent", "token", "token_file", "at_stop")
 _PARENT = ("listen", "tokens", "children", "joins")
-ASKED = ("queries", "time", "columns", "lateness", "order_by", "bad_events")
+ASKED = ("queries", "time", "columns", "lateness", "order_by", "bad_events", "push_down", "local_keys")
 FIELDS: dict[Role, tuple[str, ...]] = {
     "local": (*_EVERY, *_CHILD, "source", "lateness", "idle"),
     "intermediate": (*_EVERY, *_CHILD, *_PARENT),
@@ -209,8 +209,11 @@ def asked_of(given: Fields, folder: Path) -> Asked:
     lateness = said.get("lateness", 0)
     at.blame("lateness", lambda: duration(lateness, "lateness"))
     order_by = [said["order_by"]] if isinstance(said.get("order_by"), str) else said.get("order_by", [])
-    bad = said.get("bad_events", "raise")
-    return at.blame("queries", lambda: Asked.of(queries, time, columns, lateness, order_by, bad))
+    bad, push_down = said.get("bad_events", "raise"), at.choice("push_down", (True, False), False)
+    local_keys = at.names("local_keys")
+    return at.blame(
+        "queries", lambda: Asked.of(queries, time, columns, lateness, order_by, bad, push_down, local_keys)
+    )
 
 
 def _queries(given: Fields, folder: Path) -> tuple[tuple[Query, ...], dict[str, Any]]:
