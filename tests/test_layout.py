@@ -29,7 +29,7 @@ LAYERS = {
     "kernels": {
         *("slices", "slicing", "irregular", "sessions", "assembly", "revisions", "state", "late", "repeats"),
         *("binding", "bound", "measures", "intake", "results", "driving", "waiting", "retelling", "ordering"),
-        *("ordered_state", "sequences"),
+        *("ordered_state", "sequences", "joining"),
     },
     "runtimes": {"engine", "snapshots", "tables", "eventfiles", "generator", "jobs", "slicers", "spark", "nodes"},
     "interface": {"__init__"},

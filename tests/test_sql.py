@@ -74,6 +74,8 @@ WINDOWS = {
     "count_window(100)": (wr.counting(100), None),
     "count_window(100, 10)": (wr.counting(100, 10), None),
     "count_window(n => 100, step => 10, time => ts)": (wr.counting(100, 10), "ts"),
+    "count_window(100, scope => 'overlap')": (wr.counting(100, scope="overlap"), None),
+    "punctuated(end => speed = 0, scope => bounds)": (wr.punctuated(end="speed = 0", scope="bounds"), None),
     "punctuated(end => speed = 0)": (wr.punctuated(end="speed = 0"), None),
     "punctuated(start => doors = 'shut', end => speed = 0 AND NOT moving)": (
         wr.punctuated(start="doors = 'shut'", end="speed = 0 AND NOT moving"),
@@ -372,8 +374,10 @@ REFUSED = {  # ^ marks the place
     "SELECT count(*) FROM a GROUP BY ^session_window(ts)": "missing",
     "SELECT count(*) FROM a GROUP BY ^count_window()": "missing",
     "SELECT count(*) FROM a GROUP BY count_window(^'ten')": "not a whole number",
-    "SELECT count(*) FROM a GROUP BY count_window(^size => 10)": "there are n, step, time",
+    "SELECT count(*) FROM a GROUP BY count_window(^size => 10)": "there are n, step, scope, time",
     "SELECT count(*) FROM a GROUP BY ^cumulate(ts, '1 hour', '7 minutes')": "must divide",
+    "SELECT count(*) FROM a GROUP BY ^count_window(10, scope => 'all')": "scope is one of 'global', 'node', 'bounds'",
+    "SELECT count(*) FROM a GROUP BY latest(10, 5, ^scope => 'node')": "latest has no argument scope",
     "SELECT count(*) FROM a GROUP BY frames(when => ^speed_of(x))": "no function speed_of",
     "SELECT count(*) FROM a GROUP BY frames(^'x > ')": "not a complete SQL expression",
     "SELECT count(*) FROM a GROUP BY ^punctuated()": "give start, end or both",
@@ -478,6 +482,7 @@ def test_time_is_asked_for_where_the_queries_do_not_name_it_or_name_several(even
 
 
 def test_extensions_answer_as_their_windows(events: pl.DataFrame) -> None:
+    events = events.with_columns(node=pl.col("lane").cast(pl.String))
     for text, (window, _) in WINDOWS.items():
         if "ts" not in text and "speed" not in text and "count_window" not in text:
             continue
@@ -487,6 +492,12 @@ def test_extensions_answer_as_their_windows(events: pl.DataFrame) -> None:
         assert isinstance(query.window, Window)
         expected = wr.Query("q1", window, wr.count().alias("n"), by="car")
         assert wr.windows(events, query, "ts").equals(wr.windows(events, expected, "ts"))
+
+
+def test_windows_of_each_node_have_the_node_as_a_key() -> None:
+    query = one("SELECT node, car, count(*) AS n FROM events GROUP BY car, count_window(10, scope => 'node')")
+    assert query == wr.Query("q1", wr.counting(10, scope="node"), wr.count().alias("n"), by="car")
+    assert query.by == ("car", "node")
 
 
 def test_whatever_is_written_is_read_or_refused_with_a_place_in_the_text(seed: int) -> None:

@@ -16,7 +16,7 @@ import polars as pl
 from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.expressions import Expression, parse
 from windrow.groups import Group, Timeline
-from windrow.ordered import DataDrivenWindow, Frames, Punctuated
+from windrow.ordered import NODE, DataDrivenWindow, Frames, Punctuated, scope_of
 from windrow.plan import Plan
 from windrow.query import Query, QueryError
 from windrow.slices import SliceSchema
@@ -76,7 +76,8 @@ class Binding:
                 )
                 raise QueryError(f"query {whose.name!r}: {window} does not fit {measure!r}, which is {kind}")
         for key in group.keys:
-            dtype = self._column(key, f"query {query.name!r}: by")
+            scoped = key == NODE and scope_of(query.window) != "global"
+            dtype = self._column(key, f"query {query.name!r}: {query.window if scoped else 'by'}")
             if dtype.is_nested():
                 raise QueryError(f"query {query.name!r}: by: column {key!r} is {dtype}, which cannot be a key")
             self.keys[key] = dtype

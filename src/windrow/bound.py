@@ -10,9 +10,11 @@ import polars as pl
 
 from windrow.binding import Binding
 from windrow.groups import Group
+from windrow.joining import JoinedState
 from windrow.measures import Measure
 from windrow.ordered_state import OrderedState
 from windrow.plan import Plan
+from windrow.query import QueryError
 from windrow.results import ResultSchema
 from windrow.state import GroupState
 
@@ -34,6 +36,13 @@ def bind(
     for name, dtype in binding.measures.items():
         if name in measures:
             measures[name].check(name, dtype)
+    for group in plan.groups:
+        if group.joined and group.source.measure in measures and measures[group.source.measure].updates:
+            asked = plan.entries[next(iter(group.members.values()))[0]].query
+            raise QueryError(
+                f"query {asked.name!r}: {asked.window} cannot have updates: a late event at one node could part and "
+                "shift the windows of all; leave updates out, or ask with scope='global' or 'node'"
+            )
     states = {group.identity: state_of(group, binding, measures) for group in plan.groups}
     bounds = {binding.measures[group.source.measure] for group in plan.groups}
     bound = bounds.pop() if len(bounds) == 1 else pl.Int64()
@@ -48,4 +57,5 @@ def state_of(group: Group, binding: Binding, measures: Mapping[str, Measure]) ->
     measure = measures.get(group.source.measure)
     updates = measure is not None and measure.updates > 0
     own, shared = (binding.schema(group, shared, updates) for shared in (False, True))
-    return (OrderedState if group.ordered else GroupState)(group, own, shared)
+    kind = JoinedState if group.joined else OrderedState if group.ordered else GroupState
+    return kind(group, own, shared)

@@ -17,7 +17,7 @@ from sqlglot import TokenType
 
 from windrow.calls import is_aggregate
 from windrow.expressions import Expression
-from windrow.ordered import counting, frames, latest, punctuated
+from windrow.ordered import NODE, counting, frames, latest, punctuated, scope_of
 from windrow.tokens import Piece, SqlError, Token, tokenize
 from windrow.windows import Duration, Window, cumulating, duration, session, sliding, tumbling
 
@@ -78,6 +78,8 @@ def grouping(clause: Piece, selected: Sequence[Item]) -> Grouping:
     for at, (name, item) in enumerate(keys):
         if name in names[:at]:
             item.refuse(f"{name} is a key twice; leave one out")
+    if scope_of(found[1]) == "node" and NODE not in names:
+        names.append(NODE)
     aliases = [alias.name.lower() for shown, alias in selected if alias and is_window(shown)]
     return Grouping(tuple(names), *found, frozenset(("window", found[0], *aliases)))
 
@@ -170,6 +172,8 @@ def _value(piece: Piece, kind: str, name: str) -> Any:
     if not piece.tokens:
         piece.refuse(f"{name}: an argument is missing here")
     first, text = piece[0], piece.text
+    if kind == "Scope":
+        return first.name.lower() if len(piece) == 1 else text
     if kind.startswith("str"):
         if len(piece) == 1 and first.kind == TokenType.STRING:
             return _quoted(piece).text

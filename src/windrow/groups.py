@@ -15,7 +15,7 @@ from typing import NamedTuple
 from windrow.aggregates import Aggregate
 from windrow.expressions import Expression, both
 from windrow.operators import Count, Operator
-from windrow.ordered import DataDrivenWindow, Latest, OrderedWindow
+from windrow.ordered import NODE, DataDrivenWindow, Latest, OrderedWindow
 from windrow.query import Query
 from windrow.windows import (
     INT64_MAX,
@@ -133,6 +133,8 @@ class Group:
     keys: tuple[str, ...]
     sessions_apart: bool = False
     order_apart: bool = False
+    joined: bool = False  # its keys have the node as well, and the windows of all nodes are joined
+    pushed: bool = False  # its windows are found at the nodes where its events are
     ordered: bool = False  # some query needs the final order of events, so that all slices are made in it
     timelines: dict[Timeline, int] = field(default_factory=dict)
     signatures: dict[Signature, int] = field(default_factory=dict)
@@ -143,12 +145,18 @@ class Group:
     why: str = ""
 
     @property
-    def identity(self) -> tuple[Source, tuple[str, ...], bool, bool]:
-        return self.source, self.keys, self.sessions_apart, self.order_apart
+    def identity(self) -> tuple[Source, tuple[str, ...], bool, bool, bool, bool]:
+        return self.source, self.keys, self.sessions_apart, self.order_apart, self.joined, self.pushed
 
     @property
     def name(self) -> str:
-        return self.shared_name + (" (sessions)" if self.sessions_apart else " (in order)" if self.order_apart else "")
+        kind = " (sessions)" if self.sessions_apart else " (in order)" if self.order_apart else ""
+        return self.shared_name + (" (joined)" if self.joined else "") + (" (at nodes)" if self.pushed else kind)
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """The keys of its queries."""
+        return tuple(key for key in self.keys if key != NODE) if self.joined else self.keys
 
     @property
     def shared_name(self) -> str:

@@ -13,8 +13,9 @@ from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.bound import Bound, bind
 from windrow.groups import Entry, Rates
 from windrow.measures import Lengths, Measure, measures_of
+from windrow.ordered import JOINED, scope_of
 from windrow.plan import plan
-from windrow.query import Query
+from windrow.query import Query, QueryError
 from windrow.slicing import time_column
 
 
@@ -29,6 +30,7 @@ class Job:
     lengths: tuple[tuple[str, int | None, int, bool | None], ...] = ()  # measure, lateness, updates, are they times
     bad_events: str = "raise"
     rates: tuple[float, tuple[tuple[str, float], ...]] | None = None
+    pushed: tuple[str, ...] = ()  # queries whose windows are found at the nodes
     own: tuple[type, ...] = ()  # windows and monoids of the user's own: known to a worker once they are unpickled
 
     @property
@@ -75,7 +77,8 @@ class Job:
 @lru_cache(maxsize=64)
 def _bound(job: Job) -> Bound:
     rates = Rates(job.rates[0], dict(job.rates[1])) if job.rates else None
-    return bind(plan(job.entries, job.time, rates, kinds_apart=True), dict(job.columns), job.order_by, job.measures)
+    planned = plan(job.entries, job.time, rates, kinds_apart=True, pushed=job.pushed)
+    return bind(planned, dict(job.columns), job.order_by, job.measures)
 
 
 def job_of(
@@ -89,9 +92,21 @@ def job_of(
     bad_events: str = "raise",
     rates: Rates | None = None,
     ties: bool = True,
+    joins: bool = False,
+    pushed: Iterable[str] = (),
 ) -> Job:
-    """A job over events that have no arrival: with `ties`, those in time are broken by every column that is read."""
+    """A job over events that have no arrival: with `ties`, those in time are broken by every column that is read.
+
+    Without `joins`, windows that are joined from those of several nodes are refused: events of one key are then in
+    several places.
+    """
     entries = tuple(one if isinstance(one, Entry) else Entry(one) for one in queries)
+    for query in () if joins else [entry.query for entry in entries]:
+        if scope_of(query.window) in JOINED:
+            raise QueryError(
+                f"query {query.name!r}: {query.window} is not answered on Spark, where no place sees the windows of "
+                "all nodes; ask with scope='node' and put its rows together, or use an engine or a tree of nodes"
+            )
     planned = plan(entries, time, rates, kinds_apart=True)
     measures = measures_of(planned.measures, time, lateness, updates)
     job = Job(
@@ -102,6 +117,7 @@ def job_of(
         tuple((name, one.lateness, one.updates, one.temporal) for name, one in measures.items()),
         bad_events,
         (rates.events, tuple(rates.keys.items())) if rates else None,
+        tuple(pushed),
         own_classes(entry.query for entry in entries),
     )
     if not ties:

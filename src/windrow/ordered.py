@@ -8,14 +8,17 @@
 
 All are per key, or over the whole stream where a query has no key. They are answered when the watermark has made the
 order of events final. A window of your own whose bounds the events decide is a subclass of `DataDrivenWindow`.
+
+Over events of several nodes the first four have a **scope**: the order over all nodes, each node's own windows, or one
+of three ways to make one window of those of all nodes (see `joining`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +26,10 @@ import polars as pl
 
 from windrow.expressions import parse
 from windrow.windows import FURTHEST, Duration, Window, duration_text, lengths_of
+
+NODE = "node"  # the column that says which node an event entered at
+Scope = Literal["global", "node", "bounds", "position", "overlap"]
+JOINED = ("bounds", "position", "overlap")  # the scopes that make one window of those of several nodes
 
 CARRIED = ("number", "started", "open")  # of each data-driven window, beside its own state
 Mask = npt.NDArray[np.bool_]
@@ -38,15 +45,55 @@ class OrderedWindow(Window):
         """The SQL expressions over events that decide its bounds."""
         return ()
 
+    @property
+    def has_position(self) -> bool:
+        """Whether its results have a position."""
+        return False
+
 
 @dataclass(frozen=True)
-class Counting(OrderedWindow):
+class Scoped(OrderedWindow):
+    """A window over the events of all nodes in one order, of each node, or joined from those of each node."""
+
+    scope: Scope = field(default="global", kw_only=True)
+
+    @property
+    def has_position(self) -> bool:
+        return self.scope == "position"
+
+    def to_dict(self) -> dict[str, Any]:
+        described = super().to_dict()
+        if self.scope == "global":
+            del described["scope"]
+        return described
+
+    def _shown(self, *arguments: str) -> str:
+        return ", ".join(arguments if self.scope == "global" else (*arguments, f"scope={self.scope!r}"))
+
+
+def scope_of(window: Window) -> Scope:
+    """Over which events a window goes where there are several nodes."""
+    return window.scope if isinstance(window, Scoped) else "global"
+
+
+@dataclass(frozen=True)
+class Counting(Scoped):
     kind: ClassVar[str] = "counting"
     n: int
     step: int
 
+    @property
+    def refusal(self) -> str | None:
+        if self.scope in ("bounds", "overlap") and self.step < self.n:
+            return f"{self}: windows of one node overlap, and joined by {self.scope} an event would count twice"
+        return None
+
+    @property
+    def has_position(self) -> bool:
+        return self.scope not in ("bounds", "overlap")
+
     def __str__(self) -> str:
-        return f"counting({self.n})" if self.step == self.n else f"counting({self.n}, {self.step})"
+        return f"counting({self._shown(*map(str, (self.n,) if self.step == self.n else (self.n, self.step)))})"
 
 
 @dataclass(frozen=True)
@@ -163,7 +210,7 @@ class DataDrivenWindow(OrderedWindow):
 
 
 @dataclass(frozen=True)
-class Punctuated(DataDrivenWindow):
+class Punctuated(DataDrivenWindow, Scoped):
     kind: ClassVar[str] = "punctuated"
     start: str | None
     end: str | None
@@ -193,7 +240,7 @@ class Punctuated(DataDrivenWindow):
 
     def __str__(self) -> str:
         shown = [f"{name}={text!r}" for name, text in (("start", self.start), ("end", self.end)) if text is not None]
-        return f"punctuated({', '.join(shown)})"
+        return f"punctuated({self._shown(*shown)})"
 
 
 def _since(events: OrderedEvents, on: Mask, off: Mask, carried: Mask) -> Mask:
@@ -208,7 +255,7 @@ def _since(events: OrderedEvents, on: Mask, off: Mask, carried: Mask) -> Mask:
 
 
 @dataclass(frozen=True)
-class Frames(DataDrivenWindow):
+class Frames(DataDrivenWindow, Scoped):
     kind: ClassVar[str] = "frames"
     closes_at_end: ClassVar[bool] = True
     when: str
@@ -223,7 +270,7 @@ class Frames(DataDrivenWindow):
         return Cuts(inside & ~before, np.zeros(len(inside), np.bool_), before & ~inside, {})
 
     def __str__(self) -> str:
-        return f"frames(when={self.when!r})"
+        return f"frames({self._shown(f'when={self.when!r}')})"
 
 
 def _whole(kind: str, name: str, value: int) -> int:
@@ -232,39 +279,51 @@ def _whole(kind: str, name: str, value: int) -> int:
     return int(value)
 
 
-def counting(n: int, step: int | None = None) -> Counting:
+def _scope(kind: str, scope: Scope) -> Scope:
+    if scope not in get_args(Scope):
+        raise ValueError(f"{kind}: scope is one of {', '.join(map(repr, get_args(Scope)))}, not {scope!r}")
+    return scope
+
+
+def counting(n: int, step: int | None = None, scope: Scope = "global") -> Counting:
     """Windows of n events each, at the positions [k·step, k·step + n) of a key's events in their order.
 
     n:     how many events a window has
     step:  a new window every so many events; by default n, so that they follow each other
+    scope: over several nodes: "global", the order over all; "node", each node's own windows; or these joined where
+           they are at the same "position", have equal "bounds" or "overlap"; events then have a column `node`
 
     Without keys positions count all events. A window is emitted once its last event is final.
     """
     count = _whole("counting", "n", n)
-    return Counting(count, count if step is None else _whole("counting", "step", step))
+    every = count if step is None else _whole("counting", "step", step)
+    return Counting(count, every, scope=_scope("counting", scope))
 
 
-def punctuated(start: str | None = None, end: str | None = None) -> Punctuated:
+def punctuated(start: str | None = None, end: str | None = None, scope: Scope = "global") -> Punctuated:
     """Windows between events of a key that satisfy predicates; an event with null for a predicate does not.
 
     start:  SQL predicate of an event that is the first of its window; alone, the next start ends the window
     end:    SQL predicate of an event that is the last of its window; alone, the next event begins another
+    scope:  over several nodes, as of `counting`
 
     With both, a window goes from a start to the next end, and events outside belong to none. One of them is needed.
     """
     if start is None and end is None:
         raise ValueError("punctuated: give start, end or both, as SQL predicates")
-    return Punctuated(_predicate("punctuated: start", start), _predicate("punctuated: end", end))
+    first, last = _predicate("punctuated: start", start), _predicate("punctuated: end", end)
+    return Punctuated(first, last, scope=_scope("punctuated", scope))
 
 
-def frames(when: str) -> Frames:
+def frames(when: str, scope: Scope = "global") -> Frames:
     """Maximal runs of consecutive events of a key that satisfy a predicate; the first that does not closes the run.
 
-    when:  SQL predicate
+    when:   SQL predicate
+    scope:  over several nodes, as of `counting`
     """
     if when is None:
         raise ValueError("frames: give when, as an SQL predicate")
-    return Frames(_predicate("frames: when", when) or "")
+    return Frames(_predicate("frames: when", when) or "", scope=_scope("frames", scope))
 
 
 def latest(n: int, every: Duration) -> Latest:

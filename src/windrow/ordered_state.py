@@ -235,7 +235,7 @@ class OrderedState(GroupState):
         """A step in which a time may have come, or late events: windows of any key may have something to say."""
         self._next_close = INT64_MAX
         rows = self.rows
-        in_order = _in_order(rows)
+        in_order = rows_in_order(rows)
         for ordered in self._rounds:
             yield from self._measured(in_order if ordered else rows, span, self._seen(change, ordered), ordered)
         if self.sequences and len(in_order):
@@ -255,7 +255,7 @@ class OrderedState(GroupState):
         """The slices in the order of the keys that a step has touched; it costs a look at the others, not a sort."""
         keys = list(self.schema.keys)
         if not keys:
-            return _in_order(self.rows)
+            return rows_in_order(self.rows)
         settled = pl.concat([self._table, *self._pending], rechunk=True)  # Polars is slow with many small chunks
         mine = join_keys(settled, sliced.keys, keys, "semi")
         older = merge([mine.filter(pl.col("position") >= 0)], self.schema)
@@ -301,7 +301,7 @@ class OrderedState(GroupState):
     def told(self, watermark: int) -> Told:
         found: dict[tuple[Timeline, bool | None], pl.DataFrame] = {}
         for ordered in self._rounds:
-            found |= self._told(_in_order(self.rows) if ordered else self.rows, watermark, ordered)
+            found |= self._told(rows_in_order(self.rows) if ordered else self.rows, watermark, ordered)
         return found
 
     # --- forgetting -----------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ class OrderedState(GroupState):
             position = rows.table["position"].to_numpy()
             inside = position >= 0
             if self.sequences and not needed.all() and inside.any():
-                in_order = _in_order(rows)
+                in_order = rows_in_order(rows)
                 known = self._known(in_order.keys)
                 needed[inside] |= self.sequences.counted(in_order, known, self.schema.digests)
                 loose[inside] |= self.sequences.driven(in_order, known, self.schema.digests)
@@ -367,12 +367,12 @@ class OrderedState(GroupState):
             return super().is_over(place, frozen)
         if frozen < timeline.until:
             return False
-        rows = _in_order(self.rows)
+        rows = rows_in_order(self.rows)
         known = self._known(rows.keys)
         return not len(rows) or not self.sequences.is_open(rows, known, timeline, place, frozen)
 
 
-def _in_order(rows: Rows) -> OrderedRows:
+def rows_in_order(rows: Rows) -> OrderedRows:
     """The rows that stand in the order."""
     inside = rows.table["position"] >= 0
     return OrderedRows(rows.table if inside.all() else rows.table.filter(inside), rows.schema)

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from windrow.groups import Entry, Group, Rates, Source, edges_per_unit
-from windrow.ordered import Counting, DataDrivenWindow, OrderedWindow
+from windrow.ordered import JOINED, NODE, Counting, DataDrivenWindow, OrderedWindow, scope_of
 from windrow.query import Query, QueryError, time_of
 from windrow.windows import (
     INT64_MIN,
@@ -113,6 +113,7 @@ def plan(
     rates: Rates | None = None,
     apart: frozenset[str] | None = None,
     kinds_apart: bool = False,
+    pushed: Collection[str] = (),
 ) -> Plan:
     """Group queries so that everything that can be shared is computed once; `plan(…).explain()` shows how.
 
@@ -123,6 +124,8 @@ def plan(
     kinds_apart:  for state on disk: queries that need the order get groups of their own, so that for all others slices
                   travel and not events; and so do sessions, from the same slices, because their state is looked up by
                   key and that of windows with fixed bounds by time
+    pushed:       queries whose windows are found at the nodes where their events are, by name; they have groups of
+                  their own
     """
     entries = [one if isinstance(one, Entry) else Entry(one) for one in queries]
     time = time_of((entry.query for entry in entries), time)
@@ -139,9 +142,12 @@ def plan(
         source = Source(query.time or time, query.distinct_on, query.filter_first, since)
         ordered = kinds_apart and query.needs_order
         sessions = kinds_apart and not ordered and isinstance(query.window, Session)
-        group = groups.get((source, query.by, sessions, ordered))
+        joined = scope_of(query.window) in JOINED
+        keys = (*query.by, NODE) if joined else query.by
+        identity = (source, keys, sessions, ordered, joined, query.name in pushed)
+        group = groups.get(identity)
         if group is None:
-            group = groups[source, query.by, sessions, ordered] = Group(source, query.by, sessions, ordered)
+            group = groups[identity] = Group(*identity[:4], joined=joined, pushed=query.name in pushed)
         group.add(entry, number)
     if not kinds_apart:
         _part_sessions(groups, entries, rates, apart)
@@ -249,6 +255,8 @@ def _placement(group: Group) -> str:
         return "sliceable anywhere: slices merge in any order" + ("" if group.keys else ", one key")
     needed = [str(timeline.window) for timeline in group.timelines if isinstance(timeline.window, OrderedWindow)]
     needed += [one.operator.text for one in group.held if one.operator.needs_order]
+    if group.joined:
+        return f"sliceable at each node, and joined after that: {_some(needed, 3)}"
     where = "sliceable where its key lives" if group.keys else "needs the global order"
     return f"{where}: {_some(needed, 3)} depend{'s' if len(needed) == 1 else ''} on the order of events"
 

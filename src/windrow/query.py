@@ -11,7 +11,7 @@ from typing import Any
 from windrow.aggregates import Aggregate
 from windrow.expressions import Expression, parse
 from windrow.formulas import aggregate, formula
-from windrow.ordered import OrderedWindow
+from windrow.ordered import JOINED, NODE, OrderedWindow, scope_of
 from windrow.texts import window as window_of
 from windrow.windows import Session, Window, window_from_dict
 
@@ -29,7 +29,7 @@ class Query:
     name:        what its rows are called in the results; unique in an engine
     window:      made by `tumbling`, `session`, `counting` and so on, or one of your own; or text: "tumbling(1 hour)"
     aggregates:  one or several of `wr.mean("speed")`, or SQL text such as "mean(speed)", or {"v": "mean(speed)"}
-    by:          key columns; () for the whole stream, the default
+    by:          key columns; () for the whole stream, the default; a window with scope="node" adds `node`
     where:       a predicate in SQL; a window without an event that satisfies it is not emitted
     time:        the measure of its window, where it is not the engine's own; "arrival" for processing time
     distinct_on: drop events that repeat these columns, no further apart than the lateness
@@ -78,7 +78,7 @@ class Query:
             raise QueryError(f"query {name!r}: {reason}")
         put(self, "window", window)
         put(self, "aggregates", _aggregates(name, aggregates))
-        put(self, "by", _columns(name, "by", by))
+        put(self, "by", _keys(name, window, _columns(name, "by", by)))
         try:
             put(self, "where", parse(where) if isinstance(where, str) else where)
         except ValueError as error:
@@ -91,6 +91,11 @@ class Query:
             put(self, "having", formula(having) if isinstance(having, str) else having)
         except ValueError as error:
             raise QueryError(f"query {name!r}: having: {error}") from error
+        if scope_of(window) in JOINED and (found := next((one for one in self.asked if one.needs_order), None)):
+            raise QueryError(
+                f"query {name!r}: {found.text} needs the events of all nodes in order, and scope={scope_of(window)!r} "
+                "joins what each node has made of its own; ask for it with scope='global' or 'node'"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """A description in plain data, from which `from_dict` makes the same query."""
@@ -194,6 +199,17 @@ def _aggregate(given: Aggregate | str, alias: str | None) -> Aggregate:
     if not isinstance(asked, Aggregate):
         raise ValueError(f"{asked!r} is not an aggregate; write wr.mean('x') or 'mean(x)'")
     return asked if alias is None else asked.alias(alias)
+
+
+def _keys(name: str, window: Window, by: tuple[str, ...]) -> tuple[str, ...]:
+    """The keys of a query, which a window of each node parts by the node."""
+    scope = scope_of(window)
+    if scope in JOINED and NODE in by:
+        raise QueryError(
+            f"query {name!r}: scope={scope!r} joins the windows of several nodes, and by has {NODE!r}, which parts "
+            "them; leave one out"
+        )
+    return (*by, NODE) if scope == "node" and NODE not in by else by
 
 
 def _columns(name: str, what: str, given: str | Sequence[str]) -> tuple[str, ...]:

@@ -22,11 +22,12 @@ from windrow.aggregates import Aggregate
 from windrow.assembly import lost_column
 from windrow.frames import empty_frame, join_keys
 from windrow.groups import Signature
-from windrow.ordered import Counting
+from windrow.ordered import OrderedWindow
 from windrow.query import Query, QueryError
 from windrow.revisions import Emitted
 from windrow.slicing import key_column
 from windrow.state import GroupState
+from windrow.windows import Window
 
 RESULT_COLUMNS = ("query", "window_start", "window_end", "revision", "retracted")  # that are never left out
 
@@ -46,7 +47,7 @@ class ResultSchema:
         self.keys = {key: self.keys[key] for key in keys}
         self.names = pl.Series("query", [query.name for query in self.queries], dtype=pl.String)
         windows = dict.fromkeys(query.window for query in self.queries)
-        self.positions = any(isinstance(window, Counting) for window in windows)
+        self.positions = any(_has_position(window) for window in windows)
         self.rank = self.names.rank("ordinal").cast(pl.Int64).to_numpy()
 
     @cached_property
@@ -260,6 +261,10 @@ def _as(bound: pl.Series, dtype: pl.DataType) -> pl.Series:
     return bound.cast(dtype) if dtype != pl.Int64() else bound
 
 
+def _has_position(window: Window) -> bool:
+    return isinstance(window, OrderedWindow) and window.has_position
+
+
 def too_large(overflows: Counter[str]) -> OverflowError:
     """What is said of a whole table whose integers do not fit."""
     name, lost = overflows.most_common(1)[0]
@@ -270,6 +275,6 @@ def own_columns(query: Query, columns: Sequence[str]) -> list[str]:
     """The columns of a query's own results, among those of all."""
     own = ["query", *query.by, "window_start", "window_end", "revision"]
     own += [column for column in ("retracted",) if column in columns]
-    if isinstance(query.window, Counting):
+    if _has_position(query.window):
         own.insert(own.index("revision"), "position")
     return own + [asked.name for asked in query.aggregates]

@@ -8,7 +8,7 @@ a run of slices with the same number, and `latest` ends where a cell of time end
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -81,10 +81,12 @@ class Found:
     at: Ints  # the time that it is known by, 0 where none is
     nth: Ints  # the position of a counting window; else how many of the same time there are before it
     stop: Ints
+    number: Ints  # of its key's windows, from 0; 0 where they are not numbered
     is_open: bool = False
 
     def take(self, chosen: Array) -> Found:
-        return Found(self.windows.take(chosen), self.at[chosen], self.nth[chosen], self.stop[chosen], self.is_open)
+        at, nth, stop, number = (values[chosen] for values in (self.at, self.nth, self.stop, self.number))
+        return Found(self.windows.take(chosen), at, nth, stop, number, self.is_open)
 
 
 class Sequences:
@@ -92,8 +94,12 @@ class Sequences:
 
     def __init__(self, group: Group) -> None:
         timelines = list(group.timelines.items())
+        if group.joined:  # when a query that is being removed ends is judged by what windows become
+            once = {one.line: (one._replace(until=INT64_MAX), place) for one, place in timelines}
+            timelines = list(once.values())
         self.lines = [(one, place) for one, place in timelines if isinstance(one.window, DataDrivenWindow)]
         counting = [(one, place) for one, place in timelines if isinstance(one.window, Counting)]
+        self.counting = [one for one, _ in counting]
         self.by_since: dict[int, Ints] = {}  # since → n, step, until, timeline of its counting windows
         for since in dict.fromkeys(one.since for one, _ in counting):
             rows = [
@@ -152,15 +158,15 @@ class Sequences:
             lo, hi = rows.first_position(key, begin), rows.first_position(key, stop)
             start, end = rows.first[lo], rows.last[hi - 1]
             windows = Windows(part[3][line], key, start, end, lo, hi, hi, position)
-            found = Found(windows, np.zeros(len(lo), np.int64), position, stop)
+            found = Found(windows, np.zeros(len(lo), np.int64), position, stop, position // part[1][line])
             yield found.take(start < part[2][line])
 
     def _driven(
         self, rows: OrderedRows, progress: Progress, timeline: Timeline, place: int, span: Span, partial: bool
     ) -> Iterator[Found]:
         assert isinstance(timeline.window, DataDrivenWindow)
-        found, number = self.runs(rows, timeline, place)
-        of = found.windows.key
+        found = self.runs(rows, timeline, place)
+        of, number = found.windows.key, found.number
         complete, told = _complete(timeline, progress.now)[of], _complete(timeline, progress.before)[of]
         changed = progress.changed[of]
         wanted = np.where(changed < INT64_MAX, found.stop >= changed, number >= told)
@@ -170,11 +176,10 @@ class Sequences:
             is_open[:] = False
         yield found.take(wanted & ~is_open)
         if bool((wanted & is_open).any()):
-            opened = found.take(wanted & is_open)
-            yield Found(opened.windows, opened.at, opened.nth, opened.stop, is_open=True)
+            yield replace(found.take(wanted & is_open), is_open=True)
 
-    def runs(self, rows: OrderedRows, timeline: Timeline, place: int) -> tuple[Found, Ints]:
-        """All windows of a data-driven kind, and their numbers."""
+    def runs(self, rows: OrderedRows, timeline: Timeline, place: int) -> Found:
+        """All windows of a data-driven kind."""
         mark = rows.table[timeline.line].to_numpy()
         number = mark >> 1
         begins = np.append(True, (number[1:] != number[:-1]) | (rows.key[1:] != rows.key[:-1]))[: len(mark)]
@@ -186,7 +191,33 @@ class Sequences:
         other = np.append(True, (key[1:] != key[:-1]) | (start[1:] != start[:-1]))[: len(lo)]
         since = np.maximum.accumulate(np.where(other, np.arange(len(lo)), 0))
         windows = Windows(np.full(len(lo), place), key, start, rows.last[hi - 1], lo, hi, hi)
-        return Found(windows, start, np.arange(len(lo)) - since, rows.stop[hi - 1]), number[lo]
+        return Found(windows, start, np.arange(len(lo)) - since, rows.stop[hi - 1], number[lo])
+
+    def open(self, rows: OrderedRows, known: Mapping[str, Array]) -> Iterator[Found]:
+        """The windows that have begun and are not complete; of counting windows, those that do not overlap."""
+        for one, place in self.lines:
+            found = self.runs(rows, one, place)
+            yield found.take(found.number >= _complete(one, known)[found.windows.key])
+        for since, several in self.by_since.items():
+            origin = _origin(known, since)
+            for n, step, _, place in several.T:
+                count = np.maximum(known["count"] - origin, 0)
+                key = np.flatnonzero((count % step > 0) & (count % step < n))
+                number = count[key] // step
+                lo = rows.first_position(key, number * step + origin[key])
+                hi = rows.first_position(key, known["count"][key])
+                at = np.full(len(key), place)
+                windows = Windows(at, key, rows.first[lo], known["last"][key], lo, hi, hi, number * step)
+                yield Found(windows, np.zeros_like(lo), number * step, known["count"][key], number, is_open=True)
+
+    def complete(self, ledger: Mapping[str, Array]) -> Iterator[tuple[Timeline, Ints]]:
+        """For each kind of window how many each key has that are complete."""
+        for one, _ in self.lines:
+            yield one, _complete(one, ledger)
+        for one in self.counting:
+            assert isinstance(one.window, Counting)
+            count = ledger["count"] - _origin(ledger, one.since)
+            yield one, np.maximum((count - one.window.n) // one.window.step + 1, 0)
 
     def _latest(self, rows: OrderedRows, progress: Progress, span: Span) -> Found:
         late = bool((progress.changed < INT64_MAX).any())
@@ -203,7 +234,8 @@ class Sequences:
         changed = progress.changed[cells.key]
         wanted &= np.where(changed < INT64_MAX, stop >= changed, cells.end > span.before)
         windows = Windows(place[cells.timeline], cells.key, start, cells.end, lo, cells.hi, cells.hi)
-        return Found(windows, cells.end, np.zeros(len(lo), np.int64), stop).take(wanted)
+        nothing = np.zeros(len(lo), np.int64)
+        return Found(windows, cells.end, nothing, stop, nothing).take(wanted)
 
     def counted(self, rows: OrderedRows, known: Mapping[str, Array], keep_told: bool) -> Array:
         """Which rows a counting window may still need; `known` is the ledger for all keys of the rows."""
@@ -226,9 +258,9 @@ class Sequences:
         keep = np.zeros(len(rows), np.bool_)
         frozen = known["frozen"] - (1 if keep_told else 0)
         for one, place in self.lines:
-            found, number = self.runs(rows, one, place)
+            found = self.runs(rows, one, place)
             of = found.windows.key
-            live = (number >= _complete(one, known)[of]) | (keep_told & (found.stop > frozen[of]))
+            live = (found.number >= _complete(one, known)[of]) | (keep_told & (found.stop > frozen[of]))
             oldest = np.full(rows.key_count, INT64_MAX)
             np.minimum.at(oldest, of[live], found.windows.start[live])
             keep |= covered(found.windows.lo[live], found.windows.hi[live], len(rows))
@@ -242,9 +274,9 @@ class Sequences:
         """Whether a timeline that is being removed has a window that may still be told."""
         window = timeline.window
         if isinstance(window, DataDrivenWindow):
-            found, number = self.runs(rows, timeline, place)
+            found = self.runs(rows, timeline, place)
             of = found.windows.key
-            waits = (number >= _complete(timeline, known)[of]) | (found.stop > known["frozen"][of])
+            waits = (found.number >= _complete(timeline, known)[of]) | (found.stop > known["frozen"][of])
             return bool((waits & (found.windows.start < timeline.until)).any())
         if isinstance(window, Counting):
             origin = _origin(known, timeline.since)

@@ -46,6 +46,8 @@ def window(text: str) -> Window:
             keyword = re.match(r"(\w+)\s*=\s*(?!=)(.*)", argument, re.DOTALL)
             if keyword and keyword[1] in names:
                 named[keyword[1]] = _value(keyword[2])
+            elif keyword and keyword[1] == "scope":
+                raise ValueError(f"{found[1]} has no scope: only counting, punctuated and frames have one")
             else:
                 positional.append(_value(argument))
         return make(*positional, **named)

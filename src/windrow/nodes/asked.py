@@ -18,12 +18,13 @@ import polars as pl
 
 from windrow.groups import Entry
 from windrow.jobs import Job, job_of
+from windrow.nodes.explaining import explain
+from windrow.nodes.pushed import wrong_with
+from windrow.ordered import JOINED, NODE, scope_of
 from windrow.ordered_state import OrderedState
 from windrow.query import Query, QueryError
 from windrow.slicing import time_column
 from windrow.windows import INT64_MAX, INT64_MIN, Session
-
-NODE = "node"
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Asked:
     lateness: str | int = 0
     order_by: tuple[str, ...] = ()
     bad_events: str = "raise"
+    push_down: bool = False  # whether local nodes find windows themselves where they can; they need a spool then
+    local_keys: tuple[str, ...] = ()  # columns whose every value comes in at one node only
     version: int = 1
     since: tuple[tuple[str, int], ...] = ()  # of queries that have come later, from which event time on
     pending: tuple[tuple[str, int], ...] = ()  # of queries for which that is not known yet, the version that has them
@@ -48,8 +51,14 @@ class Asked:
         lateness: str | int = 0,
         order_by: Sequence[str] = (),
         bad_events: str = "raise",
+        push_down: bool = False,
+        local_keys: Sequence[str] = (),
     ) -> Asked:
-        asked = Asked(tuple(queries), time, tuple(columns.items()), lateness, tuple(order_by), bad_events)
+        given = tuple(queries), time, tuple(columns.items()), lateness, tuple(order_by), bad_events
+        asked = Asked(*given, push_down, tuple(local_keys))
+        for column in local_keys:
+            if column not in columns:
+                raise QueryError(f"local_keys: there is no column {column!r} in the events")
         if NODE in columns:
             raise QueryError(f"the column {NODE!r} says which node an event came to; call the events' own otherwise")
         asked.check()
@@ -77,7 +86,22 @@ class Asked:
             order_by=(NODE, *self.order_by),
             bad_events=self.bad_events,
             ties=False,
+            joins=True,
+            pushed=self.pushed,
         )
+
+    @property
+    def pushed(self) -> tuple[str, ...]:
+        """The queries whose windows local nodes find; not those of run time, which begin when all have heard them."""
+        if not self.push_down:
+            return ()
+        later = dict(self.since)
+        return tuple(one.name for one in self.queries if self._can_be_pushed(one) and one.name not in later)
+
+    def _can_be_pushed(self, query: Query) -> bool:
+        """Whether each node can find its windows alone."""
+        at_one_node = NODE in query.by or not set(self.local_keys).isdisjoint(query.by)
+        return query.needs_order and (at_one_node or scope_of(query.window) in JOINED)
 
     # --- queries that come and go ---------------------------------------------------------------------------------
 
@@ -119,7 +143,7 @@ class Asked:
 
     def differs(self, given: Asked, before: Sequence[Query]) -> tuple[list[Query], list[Query]]:
         """Which of its queries are to go and which to come, if others are given now than before."""
-        for name in ("time", "columns", "lateness", "order_by", "bad_events"):
+        for name in ("time", "columns", "lateness", "order_by", "bad_events", "push_down", "local_keys"):
             if getattr(given, name) != getattr(self, name):
                 raise QueryError(
                     f"this spool belongs to a tree whose {name} is {getattr(self, name)!r}, "
@@ -134,7 +158,7 @@ class Asked:
         bound = self.job.bound
         for group in bound.plan.groups:
             table, state = tables.get(group.name), bound.states[group.identity]
-            if table is None:
+            if table is None or group.pushed:
                 continue
             wanted = state.ordering.needed if isinstance(state, OrderedState) else state.schema.columns
             for name, dtype in table.schema.items():
@@ -143,7 +167,11 @@ class Asked:
             for name in (*state.schema.keys, time_column(self.time) if group.ordered else "slice_start"):
                 if name not in table.columns:
                     return f"{group.name} has no {name!r} in its batch"
-        return None
+        return wrong_with(self.job, tables)
+
+    def explain(self) -> str:
+        """What travels for each query, and why."""
+        return explain(self.job, {one.name for one in self.queries if self._can_be_pushed(one)}, self.push_down)
 
     # --- how it is written ----------------------------------------------------------------------------------------
 
@@ -154,6 +182,8 @@ class Asked:
             "lateness": self.lateness,
             "order_by": list(self.order_by),
             "bad_events": self.bad_events,
+            "push_down": self.push_down,
+            "local_keys": list(self.local_keys),
             "version": self.version,
             "since": dict(self.since),
             "pending": dict(self.pending),
@@ -173,6 +203,8 @@ class Asked:
             described["lateness"],
             tuple(described["order_by"]),
             described["bad_events"],
+            described["push_down"],
+            tuple(described["local_keys"]),
             described["version"],
             tuple(described["since"].items()),
             tuple(described["pending"].items()),

@@ -18,6 +18,7 @@ from windrow.intake import hold
 from windrow.jobs import Job
 from windrow.late import slices_behind
 from windrow.measures import Measure
+from windrow.nodes.pushed import Reported
 from windrow.ordered_state import OrderedState
 from windrow.revisions import Emitted
 from windrow.slices import merge
@@ -30,7 +31,9 @@ class Assembly:
         self.overflows = 0  # results that did not fit into 64 bits, and are null
         self._measure: Measure = job.measures[job.time]
         bound = job.bound
-        self._states = {group.name: state_of(group, bound.binding, job.measures) for group in bound.plan.groups}
+        groups = [group for group in bound.plan.groups if not group.pushed]
+        self._states = {group.name: state_of(group, bound.binding, job.measures) for group in groups}
+        self._reported = Reported(job)
 
     @property
     def watermark(self) -> int:
@@ -39,12 +42,13 @@ class Assembly:
     @property
     def slices(self) -> int:
         """How many slices and events it holds."""
-        return sum(len(state.rows) + state.held_events for state in self._states.values())
+        held = sum(len(state.rows) + state.held_events for state in self._states.values())
+        return held + self._reported.size
 
     def absorb(self, tables: Mapping[str, pl.DataFrame]) -> int:
         """Take the tables of a batch in, by the names of their groups; returns how many events came too late for some
         window."""
-        late = 0
+        late = self._reported.absorb(tables)
         for name, table in tables.items():
             state = self._states.get(name)
             if isinstance(state, OrderedState):
@@ -57,19 +61,21 @@ class Assembly:
         return late
 
     def advance(self, watermark: int) -> pl.DataFrame:
-        """Move the watermark, and say what is due."""
+        """Move the watermark, and say what is due: windows that it passes, and those that nodes have found."""
         results = self.job.bound.results
         if watermark <= self._measure.watermark:
-            return results.empty
+            at_end = self._reported.step(self._measure.span(watermark)) if watermark == INT64_MAX else ()
+            return self._reported.told(results.build(at_end)[0])
         span = self._measure.span(watermark)
         self._measure.watermark = watermark
         emitted: list[Emitted] = []
         for state in self._states.values():
             if state.may_be_due(span) or watermark == INT64_MAX:
                 emitted += state.step(span)
+        emitted += self._reported.step(span)
         found, overflows = results.build(emitted)
         self.overflows += overflows.total()
-        return found
+        return self._reported.told(found)
 
     def switched(self, job: Job) -> Assembly:
         """The same with another plan: what that does not know is dropped."""
@@ -78,6 +84,7 @@ class Assembly:
         for name, state in other._states.items():
             if name in self._states:
                 state.take_over(self._states[name])
+        other._reported = self._reported.switched(job)
         return other
 
     def saved(self) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
@@ -86,7 +93,8 @@ class Assembly:
             f"{name}|{part}": table for name, state in self._states.items() for part, table in state.tables().items()
         }
         bars = {name: [sorted(bar) for bar in state.bars] for name, state in self._states.items()}
-        return {"watermark": self.watermark, "overflows": self.overflows, "bars": bars}, tables
+        header = {"watermark": self.watermark, "overflows": self.overflows, "bars": bars}
+        return header, tables | self._reported.saved()
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
         self._measure.watermark, self.overflows = header["watermark"], header["overflows"]
@@ -95,3 +103,4 @@ class Assembly:
             mine = {key.rpartition("|")[2]: table for key, table in tables.items() if key.rpartition("|")[0] == name}
             if mine:
                 state.load(mine)
+        self._reported.restore(tables)

@@ -49,7 +49,7 @@ class Machine(Parent):
     parent: str | None = None
     children: tuple[str, ...] = ()  # that are waited for from the beginning
     epoch: int = 0
-    spool: Spool | None = None  # of a node with children
+    spool: Spool | None = None  # of a node with children, and of one that finds windows itself
     asked: Asked | None = None  # of the root; the others hear it
     _: KW_ONLY
     joins: bool = False  # whether others may come as its children
@@ -142,7 +142,8 @@ class Machine(Parent):
             return [*out, *((self._up, batch) for batch in self._link.sent)]
         if self.parent is None:
             return out
-        still = Leave(self.name, self.epoch) if self._leaving else Alive(self.name, self.epoch, self._told[0])
+        known = self.asked.version if self.asked is not None else 0
+        still = Leave(self.name, self.epoch) if self._leaving else Alive(self.name, self.epoch, known)
         return [*out, (self.parent, still)]
 
     def read(self, events: pl.DataFrame, mark: Mark, now: int, last: bool = False) -> Out:
@@ -158,7 +159,7 @@ class Machine(Parent):
         out: Out = []
         if self._next is not None and not reader.is_behind:
             out += self._switch(self._next, now)
-        tables = reader.due(everything=self.ended)
+        tables = reader.due(everything=self.ended, ended=self.ended)
         if tables is None and not reader.is_behind and (self._reports or (events.height and self._told[2])):
             tables = {}
         return out if tables is None else [*out, *self._send(tables, now, idle=0)]
@@ -187,7 +188,7 @@ class Machine(Parent):
         if not self._leaving and self._welcomed and self.parent is not None:
             tables = None
             if self._reader is not None and not self.ended:
-                tables = self._reader.due(everything=True)
+                tables = self._reader.due(everything=True, leaves=True)
             elif self._merger is not None:
                 tables = self._merger.due(self._watermark, everything=True)
             if tables:
@@ -227,6 +228,8 @@ class Machine(Parent):
 
     def _begin(self, asked: Asked) -> None:
         self.asked = asked
+        if asked.pushed and self.feeds == "slices":
+            raise QueryError("a root that feeds Spark passes slices and events on; leave push_down out")
         if self.role == "local":
             self._reader = Reader(asked, self.name, self.lateness, self.eager)
         elif self.role == "root" and self.feeds == "results":
@@ -269,12 +272,30 @@ class Machine(Parent):
         if self.role == "local" and (self._reader is None or has_lost):
             self._begin(asked)
             assert self._reader is not None
+            if not self._resume_windows(message.accepted):
+                return []
             self._link.restart(message.accepted, message.position)
             self._reader.resume(message.position, message.position.get("watermark", INT64_MIN))
             self._told, self._reports = (asked.version, after(self._reader.newest), 0), True
             return []
         before: Out = [(self.parent, batch) for batch in self._link.sent]
         return [*before, *(self._switch(asked, now) if self.asked is None else self._hear(asked, now))]
+
+    def _resume_windows(self, number: int) -> bool:
+        """Go on with the windows that were open after a batch; whether that can be done."""
+        assert self._reader is not None
+        if not self._reader.pushed:
+            return True
+        if self.spool is None:
+            self.refused = "windows are found at the local nodes of this tree (push_down), and this one has no spool"
+            return False
+        saved = self.spool.get(f"pushed {number}")
+        if saved is None and number:
+            self.refused = f"its spool does not know batch {number}, which {self.parent} has: it is another one"
+            return False
+        if saved is not None:
+            self._reader.pushed.restore(saved)
+        return True
 
     def _ack(self, message: Ack, now: int) -> Out:
         self._link.forget(message.number, now)
@@ -294,6 +315,10 @@ class Machine(Parent):
         elif self._merger is not None:
             events = dict(self._merger.events)
         number = self._link.number + 1
+        if self._reader is not None and self._reader.pushed and self.spool is not None:
+            gone = [f"pushed {number - 1}" for number in self._link.gone]  # that of the last one held is still needed
+            self.spool.commit({f"pushed {number}": self._reader.pushed.saved()}, gone)
+            self._link.gone.clear()
         batch = Batch(
             self.name, self.epoch, number, position, self.watermark, *self._told, events=events, tables=tables
         )

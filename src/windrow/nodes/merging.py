@@ -2,6 +2,7 @@
 
 batches ── merged by (key, slice) ──▶ open slices ── the children's least watermark passes ──▶ sent, once
         ── runs of sessions, and events of groups that need the order ───────────────────────▶ sent with the next batch
+        ── windows that were found at local nodes ───────────────────────────────────────────▶ likewise
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from windrow.jobs import Job
+from windrow.nodes.pushed import tables_of
 from windrow.nodes.reading import Closing, apart
 from windrow.slicers import Tables
 from windrow.slices import merge
@@ -24,26 +26,30 @@ class Merger:
     def __init__(self, job: Job) -> None:
         self._use(job)
         self._held: dict[str, list[pl.DataFrame]] = {}
+        self._passing: dict[str, list[pl.DataFrame]] = {}  # windows of local nodes
         self._sent: dict[str, int] = {}
         self._waiting: list[tuple[dict[str, int], dict[str, int]]] = []  # events of a batch, and its last slices
         self.events: dict[str, int] = {}  # of each local node, how many were wholly sent
 
     def _use(self, job: Job) -> None:
-        self.job, self._closing = job, Closing(job)
+        self.job, self._closing, self._passed = job, Closing(job), tables_of(job)
         self._schemas = {
             group.name: None if group.ordered else job.bound.states[group.identity].schema
             for group in job.bound.plan.groups
+            if not group.pushed
         }
         self._orderings = {
             group.name: job.bound.states[group.identity].ordering  # type: ignore[attr-defined]
             for group in job.bound.plan.groups
-            if group.ordered
+            if group.ordered and not group.pushed
         }
 
     def absorb(self, tables: Mapping[str, pl.DataFrame], events: Mapping[str, int]) -> None:
         """Take a batch in; what the plan does not know any more is left out."""
         last: dict[str, int] = {}
         for name, table in tables.items():
+            if name in self._passed:
+                self._passing.setdefault(name, []).append(table)
             if name not in self._schemas:
                 continue
             schema = self._schemas[name]
@@ -58,9 +64,10 @@ class Merger:
         """What is to be sent at a watermark; None while nothing is."""
         bounds = self._closing.bounds(INT64_MAX if everything else watermark)
         moved = any(bound > self._sent.get(name, INT64_MIN) for name, bound in bounds.items())
-        if not (moved or everything or self._closing.at_once or self._held):
+        if not (moved or everything or self._closing.at_once or self._held or self._passing):
             return None
-        tables: Tables = {}
+        tables = self._passed_on()
+        self._passing = {}
         for name, parts in self._held.items():
             schema = self._schemas[name]
             if schema is None:
@@ -74,6 +81,9 @@ class Merger:
             self.events |= self._waiting.pop(0)[0]
         return {name: table for name, table in tables.items() if table.height}
 
+    def _passed_on(self) -> Tables:
+        return {name: pl.concat(parts, how="diagonal_relaxed") for name, parts in self._passing.items()}
+
     def switch(self, job: Job, watermark: int) -> Tables:
         """Go on with another plan; returns all that was cut by the one before."""
         tables = self.due(watermark, everything=True) or {}
@@ -83,7 +93,7 @@ class Merger:
 
     def saved(self) -> tuple[dict[str, Any], Tables]:
         """Everything that it knows, as plain data and tables; `restore` goes on with them."""
-        tables = {}
+        tables = self._passed_on()
         for name, parts in self._held.items():
             schema = self._schemas[name]
             tables[name] = pl.concat(parts) if schema is None else merge(parts, schema)
@@ -92,4 +102,5 @@ class Merger:
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
         self._sent, self.events = dict(header["sent"]), dict(header["events"])
         self._waiting = [(events, last) for events, last in header["waiting"]]
-        self._held = {name: [table] for name, table in tables.items()}
+        self._held = {name: [table] for name, table in tables.items() if name not in self._passed}
+        self._passing = {name: [table] for name, table in tables.items() if name in self._passed}

@@ -17,7 +17,8 @@ from windrow.nodes.children import Child, Children
 from windrow.nodes.journal import Journal
 from windrow.nodes.merging import Merger
 from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Left, Message, Plan, Refused, Welcome
-from windrow.nodes.uplink import Uplink
+from windrow.nodes.pushed import NODES, nodes_table
+from windrow.nodes.uplink import AGAIN, Uplink
 from windrow.query import Query
 from windrow.slicers import Tables
 from windrow.windows import INT64_MAX, INT64_MIN
@@ -73,6 +74,7 @@ class Parent:
         if child.state == "silent":
             child.state = "live"
             self.notes.append(f"{sender} is back")
+            self._have_gone(child, False)
             self._checkpoint()
         out: Out = []
         if isinstance(message, Batch):
@@ -84,7 +86,9 @@ class Parent:
                 out += self._advance(now)
                 self._checkpoint()
             return [(sender, Left(message.epoch)), *out]
-        if self.asked is not None and message.plan < self.asked.version:
+        is_behind = self.asked is not None and message.plan < self.asked.version
+        if is_behind and now - self._known.planned.get(sender, INT64_MIN) >= AGAIN:
+            self._known.planned[sender] = now
             out.append((sender, self._plan(child)))
         return out
 
@@ -105,6 +109,7 @@ class Parent:
             if child.state in ("silent", "left"):
                 self.notes.append(f"{sender} is back")
             child.epoch, child.state = message.epoch, "live"
+            self._have_gone(child, False)
             self._checkpoint()
         asked = self.asked.to_dict()
         welcome = Welcome(message.epoch, child.accepted, child.position, asked, {"columns": self.asked.table})
@@ -166,10 +171,10 @@ class Parent:
         least = max(self._watermark, min(self._known.busy, default=self._watermark))
         moved, self._watermark = least > self._watermark, least
         if self._assembly is not None:
-            found = self._assembly.advance(least) if moved else None
-            if found is not None and self.asked.pending:
+            found = self._assembly.advance(least)
+            if self.asked.pending:
                 found = found.filter(~pl.col("query").is_in([name for name, _ in self.asked.pending]))
-            return self._send({"results": found}, now) if found is not None and found.height else []
+            return self._send({"results": found}, now) if found.height else []
         if self._merger is None:
             return []
         told, idle = (self._known.plan, self._known.since), int(self._known.all_idle)
@@ -184,12 +189,21 @@ class Parent:
         silent = self._known.unheard(now, self.timeout)
         for name in silent:
             self._known[name].state = "silent"
+            self._have_gone(self._known[name], True)
             self.notes.append(f"{name} is silent; the watermark does not wait for it")
         if not silent:
             return []
         out = self._advance(now)
         self._checkpoint()
         return out
+
+    def _have_gone(self, child: Child, gone: bool) -> None:
+        """Windows of other nodes do not wait for those of local nodes that are not heard."""
+        tables = {NODES: nodes_table(child.events, gone)}
+        if self._assembly is not None:
+            self._assembly.absorb(tables)
+        elif self._merger is not None:
+            self._merger.absorb(tables, {})
 
     def _plan(self, child: Child) -> Plan:
         assert self.asked is not None

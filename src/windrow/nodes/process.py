@@ -32,8 +32,9 @@ from windrow.nodes.config import ConfigError, NodeConfig
 from windrow.nodes.feed import Feed
 from windrow.nodes.flight import Server
 from windrow.nodes.link import Link
-from windrow.nodes.machine import OUTLET, Machine, Out
+from windrow.nodes.machine import OUTLET, Machine
 from windrow.nodes.messages import Ack, Batch, Leave, Message, Refused
+from windrow.nodes.parent import Out
 from windrow.nodes.sources import source_of
 from windrow.nodes.spool import FileSpool
 

@@ -3,6 +3,7 @@
     events ── sliced ──▶ open slices ── the node's watermark passes their end ──▶ sent, once per slice and key
            ── runs of sessions ──────────────────────────────────────────────────▶ sent with the next batch
            ── events of groups that need the order ──────────────────────────────▶ likewise
+           ── windows of groups that are pushed down (`pushed`) ─────────────────▶ once they are closed
 
 A session may close at any time, so the parent must know of all events before the watermark that it is told.
 
@@ -28,8 +29,10 @@ from windrow.binding import InputError, no_time
 from windrow.groups import Group
 from windrow.intake import span
 from windrow.jobs import Job
-from windrow.nodes.asked import NODE, Asked
+from windrow.nodes.asked import Asked
 from windrow.nodes.messages import Position
+from windrow.nodes.pushed import Pushed
+from windrow.ordered import NODE
 from windrow.slicers import Gathered, Slicer, Tables, Unordered, edges_of
 from windrow.slicing import time_column
 from windrow.windows import INT64_MAX, INT64_MIN, Session
@@ -51,6 +54,7 @@ class Closing:
 
     def __init__(self, job: Job) -> None:
         groups = job.bound.plan.groups
+        groups = [group for group in groups if not group.pushed]
         self.at_once = {group.name for group in groups if group.ordered or _has_sessions(group)}
         self._edges = {group.name: edges_of(group, False, False) for group in groups if group.name not in self.at_once}
 
@@ -81,6 +85,7 @@ class Reader:
         self._again_from: dict[str, int] = {}  # and those from this time on were in open slices
         self._chunks: list[Chunk] = []
         self._recut = False  # what it has is cut by several plans, and has to be sent as it is
+        self.pushed = Pushed(asked.job, node)
         self._use(asked)
 
     def _use(self, asked: Asked) -> None:
@@ -142,6 +147,7 @@ class Reader:
                 newest = int(prepared[time_column(self.job.time)].max())  # type: ignore[arg-type]
                 self._chunks.append(Chunk(begin, before, newest))
                 self._see(newest)
+            self.pushed.take(prepared, begin + events.height)
         self.count += events.height
         self.mark = mark
 
@@ -182,10 +188,15 @@ class Reader:
 
     # --- slices out -----------------------------------------------------------------------------------------------
 
-    def due(self, everything: bool = False) -> Tables | None:
+    def due(self, everything: bool = False, ended: bool = False, leaves: bool = False) -> Tables | None:
         """What is to be sent now; None while nothing is."""
         if self.is_behind:
             return None
+        windows = self.pushed.due(INT64_MAX if ended else self.watermark, gone=ended or leaves)
+        slices = self._slices_due(everything)
+        return windows or None if slices is None else slices | windows
+
+    def _slices_due(self, everything: bool) -> Tables | None:
         bounds = self._closing.bounds(self.watermark)
         moved = any(bound > self._sent.get(name, INT64_MIN) for name, bound in bounds.items())
         is_waiting = self._has_events and (self._eager or bool(self._closing.at_once))
@@ -211,6 +222,7 @@ class Reader:
         tables = self.due(everything=True)
         assert tables is not None
         self._use(asked)
+        self.pushed.switch(self.job)
         self._sent = self._closing.bounds(self.watermark)
         return tables
 

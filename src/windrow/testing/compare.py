@@ -23,7 +23,7 @@ from decimal import Decimal
 from typing import Any
 
 from windrow.aggregates import Aggregate
-from windrow.ordered import Counting, DataDrivenWindow, Latest
+from windrow.ordered import DataDrivenWindow, Latest, OrderedWindow, scope_of
 from windrow.query import Query
 from windrow.testing.answers import answer, canonical, counts, is_nan, monoid_of, neighbours, numbers_of, values_of
 from windrow.testing.expressions import evaluate
@@ -80,11 +80,12 @@ def _identity(row: Row, queries: Mapping[str, Query]) -> tuple[Any, ...]:
 def _identifying(query: Query | None) -> tuple[str, ...]:
     """The columns that tell the windows of a query and key apart."""
     window = query.window if query else None
-    if isinstance(window, Counting):
+    if isinstance(window, OrderedWindow) and window.has_position:
         return ("position",)
     if isinstance(window, Latest):
         return ("window_end",)
-    return ("window_start",) if isinstance(window, Session | DataDrivenWindow) else ("window_start", "window_end")
+    begins = isinstance(window, Session | DataDrivenWindow) and scope_of(window) != "bounds"
+    return ("window_start",) if begins else ("window_start", "window_end")
 
 
 def _shown(rows: Iterable[Row]) -> str:
@@ -102,7 +103,7 @@ def _order_differences(actual: list[Row], expected: list[Row], queries: Mapping[
 
 def _row_differences(actual: Row, expected: Row, query: Query) -> list[str]:
     found = []
-    counted = ("position",) if isinstance(query.window, Counting) else ()
+    counted = ("position",) if isinstance(query.window, OrderedWindow) and query.window.has_position else ()
     if not counted and actual.get("position") is not None:
         found.append(f"position is {actual['position']!r}, and nothing is counted")
     for column in ("window_start", "window_end", *counted, "revision", *query.by):

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from windrow.ordered import Counting, Latest, OrderedWindow
+from windrow.ordered import JOINED, NODE, Counting, Latest, OrderedWindow, Scoped
 from windrow.query import Query
+from windrow.testing import scopes
 from windrow.testing.answers import canonical, monoid_of
 from windrow.testing.sequences import latest, sessions, stretches, windows_at
 from windrow.windows import Session
@@ -63,6 +64,7 @@ class Standing:
     events: list[Event] = field(default_factory=list)  # that it sees and that satisfy its where
     kept: list[tuple[tuple[Any, ...], int]] = field(default_factory=list)  # distinct_on: values and times
     emitted: dict[tuple[Any, ...], Emission] = field(default_factory=dict)
+    joined: set[tuple[Any, ...]] = field(default_factory=set)  # the windows of nodes that were told
 
     def sees(self, row: Row, time: int, lateness: int | None) -> bool:
         """Whether an event is there at all for this query: not before `since`, and no repeat."""
@@ -165,6 +167,10 @@ class Standing:
 
     def changes(self, watermark: Point, partial: bool) -> Iterator[Emission]:
         """What is to be said now: which windows exist no longer, which closed ones differ from what was said."""
+        window = self.query.window
+        if isinstance(window, Scoped) and window.scope in JOINED:
+            yield from self._joined(window, watermark, partial)
+            return
         there = {content.identity: content for content in self.contents()}
         for identity, said in list(self.emitted.items()):
             if identity not in there and not said.retracted:
@@ -178,6 +184,24 @@ class Standing:
                 continue
             self.emitted[identity] = Emission(said_before.revision + 1 if said_before else 0, content)
             yield self.emitted[identity]
+
+    def _joined(self, window: Scoped, watermark: Point, partial: bool) -> Iterator[Emission]:
+        """Windows of several nodes that are one, and final."""
+        final = [one for one in self.events if not one.left_out and one.time < watermark]
+        final.sort(key=lambda event: event.order)
+        nodes = {canonical(event.row[NODE]) for event in final}
+        every = list(scopes.parts(window, final, watermark == math.inf, partial))
+        fresh = [part for part in every if part.is_whole and (part.key, part.node, part.number) not in self.joined]
+        for several in scopes.joined(window.scope, fresh):
+            if not scopes.is_final(window.scope, several, every, nodes, watermark):
+                continue
+            self.joined |= {(part.key, part.node, part.number) for part in several}
+            events = tuple(sorted((one for part in several for one in part.events), key=lambda event: event.order))
+            start, end = scopes.bounds(several)
+            position = scopes.position(window, several)
+            if start < self.until:
+                key = several[0].key
+                yield Emission(0, Content((), key, start, end, end, events, position=position))
 
 
 def _runs(events: Iterable[Event], gap: int) -> list[list[Event]]:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from windrow.aggregates import Aggregate
 from windrow.formulas import aggregate
-from windrow.ordered import counting, frames, latest, punctuated
+from windrow.ordered import JOINED, counting, frames, latest, punctuated, scope_of
 from windrow.query import Query
 from windrow.testing.own import Filled, Uneven
 from windrow.testing.transcripts import Step
@@ -42,6 +42,7 @@ SCHEMA: dict[str, pl.DataType] = {
     "z": pl.Int64(),
     "s": pl.String(),
     "b": pl.Boolean(),
+    "node": pl.String(),  # where it came in
 }
 
 LENGTHS = (10, 1, 2, 3, 5, 7, 12, 25)  # most do not divide each other
@@ -112,6 +113,7 @@ _X = (1, 2, None, 0, -7, 3, 2, 5, None, 1, 100)
 _Y = (1.5, None, -2.25, 0.1, 0.0, 0.3, 1e6, -0.0, 7.75, 1.5, None, 1e-3, 2.0)
 _WILD_Y = (*_Y, _NAN, _INF, -_INF, _NAN)
 _Z = (1, 2**63 - 1, None, -(2**63), 2**62, 7, -(2**61))
+_NODES = ("a", "b", "c", "b")
 _S = (("a", True), ("b", False), (None, None), ("", True), ("ä", None))
 _K = (
     ("a", 1, 1.5),
@@ -181,6 +183,20 @@ WINDOWS: dict[str, st.SearchStrategy[Window]] = {
 }
 KINDS = tuple(WINDOWS)
 ORDERED = ("counting", "punctuated", "frames", "latest", "filled")
+_counts = st.integers(1, 4)
+WINDOWS["joined"] = st.one_of(  # of several nodes; not every runtime has them
+    st.builds(lambda n, more, scope: counting(n, n + more, scope), _counts, st.integers(0, 2), st.sampled_from(JOINED)),
+    st.builds(lambda n, step: counting(n, step, "position"), _counts, st.one_of(st.none(), st.integers(1, 4))),
+    st.builds(punctuated, start=predicates, scope=st.sampled_from(JOINED)),
+    st.builds(punctuated, end=predicates, scope=st.sampled_from(JOINED)),
+    st.builds(punctuated, start=predicates, end=predicates, scope=st.sampled_from(JOINED)),
+    st.builds(frames, predicates, scope=st.sampled_from(JOINED)),
+)
+WINDOWS["of each node"] = st.one_of(
+    st.builds(counting, _counts, st.one_of(st.none(), st.integers(1, 4)), st.just("node")),
+    st.builds(punctuated, end=predicates, scope=st.just("node")),
+    st.builds(frames, predicates, scope=st.just("node")),
+)
 
 
 def windows(kinds: Sequence[str] = KINDS) -> st.SearchStrategy[Window]:
@@ -203,15 +219,19 @@ def queries(
 ) -> Query:
     """One query; `measures` to choose its own from."""
     rare = st.integers(0, 7)
+    window = draw(windows(kinds))
+    asked, havings = draw(_aggregates()), list(HAVINGS)
+    if scope_of(window) in JOINED:
+        asked, havings = [one for one in asked if not one.needs_order] or [aggregate("count()")], havings[:-1]
     return Query(
         name,
-        draw(windows(kinds)),
-        draw(_aggregates()),
+        window,
+        asked,
         by=draw(st.sampled_from(KEYS)),
         where=draw(st.sampled_from(FILTERS)) if draw(st.integers(0, 2)) == 2 else None,
         time=draw(st.sampled_from(measures)),
         distinct_on=draw(st.sampled_from(DISTINCT_ON)) if draw(rare) == 7 else (),
-        having=draw(st.sampled_from(HAVINGS)) if draw(st.integers(0, 4)) == 4 else None,
+        having=draw(st.sampled_from(havings)) if draw(st.integers(0, 4)) == 4 else None,
     )
 
 
@@ -255,6 +275,7 @@ def batches(draw: st.DrawFn, backs: Mapping[str, int], most: int = 24, close: bo
         newest = {measure: max(newest[measure], times[measure]) for measure in backs}
         (s, b), x, y, z = _S[n % len(_S)], _X[n % len(_X)], ys[n % len(ys)], _Z[n % len(_Z)]
         row = {"t": 0, "o": 0, **times, "k": k, "j": j, "g": g, "x": x, "y": y, "z": z, "s": s, "b": b}
+        row["node"] = _NODES[n % len(_NODES)]
         found[-1].append(row)
         found += [[] for _ in range(ended)]
     return found

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import polars as pl
 
 from windrow.frames import empty_frame
-from windrow.nodes.asked import NODE
+from windrow.ordered import NODE
 
 GATHER = 0.05  # seconds in which what comes is gathered, once something has come
 POLL = 0.05  # seconds between two looks at files
