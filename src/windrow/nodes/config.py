@@ -25,6 +25,7 @@ from windrow.nodes.asked import Asked
 from windrow.nodes.flight import Limits
 from windrow.nodes.machine import AHEAD
 from windrow.nodes.messages import LARGEST
+from windrow.nodes.sources import source_of
 from windrow.query import Query
 from windrow.sqltypes import type_of, types_of
 from windrow.windows import duration
@@ -119,7 +120,7 @@ def node_of(given: Fields, role: Role, folder: Path) -> NodeConfig:
         children=at.names("children"),
         joins=at.choice("joins", (True, False), not at.names("children")) if role != "local" else False,
         spool=at.path("spool"),
-        source=at.source() if role == "local" else {},
+        source=at.source(name) if role == "local" else {},
         lateness=at.length("lateness") if role == "local" else None,
         idle=at.time("idle"),
         timeout=at.time("timeout"),
@@ -317,13 +318,15 @@ class _Reading:
             raise Wrong(f"{word} must be {told}, not {value!r}", self.given.lines[word])
         return value
 
-    def source(self) -> Mapping[str, Any]:
+    def source(self, node: str) -> Mapping[str, Any]:
         value = self.given.get("source")
         if value is None:
             raise Wrong("it has no source; write source: and where its events come from", self.given.line)
         if not isinstance(value, str | Fields):
             raise Wrong(f"source must have fields, not be {value!r}", self.given.lines["source"])
-        return {"kind": value} if isinstance(value, str) else source_from(value, self.folder)
+        found = {"kind": value} if isinstance(value, str) else source_from(value, self.folder)
+        self.blame("source", lambda: source_of(found, node).close())  # refuses what cannot be
+        return found
 
     def results(self) -> str:
         value = self.text("results") or "results"
