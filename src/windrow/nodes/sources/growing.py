@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import polars as pl
 
 from windrow.binding import InputError
-from windrow.eventfiles import columns_of
+from windrow.eventfiles import columns_in, named
 from windrow.nodes.sources.folder import Folder, yes_or_no
 from windrow.nodes.sources.lines import LONGEST, Lines, header_of
 from windrow.nodes.sources.reading import POLL, Mark, Read, Types, checked_mark, nothing
@@ -53,9 +53,10 @@ class GrowingFiles:
     def columns(self) -> dict[str, pl.DataType]:
         """Those of the first file that has an event."""
         if not self._columns:
-            names = self._folder.names()
-            if names:
-                self._columns = columns_of([self._folder.full(names[0])], self._folder.form(names[0]))
+            for name in self._folder.names()[:1]:
+                with named(self._folder.full(name)), open(self._folder.full(name), "rb") as file:
+                    data = file.read(1 << 20)
+                    self._columns = columns_in(data[: data.rfind(b"\n") + 1], self._folder.form(name))
         return self._columns
 
     @property
