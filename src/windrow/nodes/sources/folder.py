@@ -49,7 +49,10 @@ class Folder:
             found = below(self._path)
         else:
             found = [self._path] if os.path.isfile(self._path) else []
-        return sorted({os.path.relpath(one, self.root) for one in found})
+        begin = os.path.join(self.root, "")
+        return sorted(
+            {one.removeprefix(begin) if one.startswith(begin) else os.path.relpath(one, begin) for one in found}
+        )
 
     def after(self, name: str | None, names: list[str]) -> list[str]:
         """Those that are still to be read."""

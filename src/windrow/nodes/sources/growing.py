@@ -8,7 +8,6 @@ checksum of the last few, by which a file is recognised that was written anew.
 from __future__ import annotations
 
 import os
-import time
 import zlib
 from typing import Any, BinaryIO
 
@@ -18,7 +17,7 @@ from windrow.binding import InputError
 from windrow.eventfiles import columns_in, named
 from windrow.nodes.sources.folder import Folder, yes_or_no
 from windrow.nodes.sources.lines import LONGEST, Lines, header_of
-from windrow.nodes.sources.reading import POLL, Mark, Read, Types, checked_mark, nothing
+from windrow.nodes.sources.reading import Mark, Read, Types, checked_mark, nothing, waited_for
 
 BLOCK = 1 << 24  # bytes that are read at a time
 TAIL = 256  # bytes by which a file is recognised
@@ -81,13 +80,7 @@ class GrowingFiles:
         self._end = self._folder.names() if self._until_end else None
 
     def read(self, needed: Types, wait: float) -> Read | None:
-        until = time.monotonic() + wait
-        while True:
-            found = self._next(needed)
-            left = until - time.monotonic()
-            if found is not None or left <= 0:
-                return found
-            time.sleep(min(POLL, left))
+        return waited_for(lambda: self._next(needed), wait)
 
     def _next(self, needed: Types) -> Read | None:
         while True:

@@ -9,7 +9,8 @@ held, and that the source may let go of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import polars as pl
@@ -57,6 +58,18 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Let go of everything."""
+
+
+def waited_for(look: Callable[[], Read | None], wait: float) -> Read | None:
+    """What is found within so many seconds; where a look takes long, it is done less often."""
+    until = time.monotonic() + wait
+    while True:
+        began = time.monotonic()
+        found = look()
+        now = time.monotonic()
+        if found is not None or now >= until:
+            return found
+        time.sleep(min(max(POLL, 10 * (now - began)), until - now))
 
 
 def wanted(needed: Types) -> dict[str, pl.DataType]:

@@ -7,7 +7,6 @@ others from their beginning, and what was read before is passed over.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ import polars as pl
 from windrow.binding import InputError
 from windrow.eventfiles import columns_of, named, read
 from windrow.nodes.sources.folder import Folder, yes_or_no
-from windrow.nodes.sources.reading import POLL, Mark, Read, Types, checked_mark, nothing, wanted
+from windrow.nodes.sources.reading import Mark, Read, Types, checked_mark, nothing, waited_for, wanted
 
 _MARK = {"file": str, "rows": int, "size": int, "files": int, "done": bool}
 
@@ -62,13 +61,7 @@ class WholeFiles:
         self._end = self._folder.names() if self._until_end else None
 
     def read(self, needed: Types, wait: float) -> Read | None:
-        until = time.monotonic() + wait
-        while True:
-            found = self._next(needed)
-            left = until - time.monotonic()
-            if found is not None or left <= 0:
-                return found
-            time.sleep(min(POLL, left))
+        return waited_for(lambda: self._next(needed), wait)
 
     def _next(self, needed: Types) -> Read | None:
         if needed != self._needed:  # another query: what was read ahead has not its columns
