@@ -2,18 +2,26 @@
 
 Events have a column more, the node that they come from. Their order is (time, node, `order_by`, position in the node's
 stream), so that it is the same in whatever order they travel.
+
+What is asked has a version, which grows with every query that comes or goes. A query that has come is `pending` until
+every node cuts its events by it; the root then knows the event time from which on it can be answered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import polars as pl
 
+from windrow.groups import Entry
 from windrow.jobs import Job, job_of
-from windrow.query import Query
+from windrow.ordered_state import OrderedState
+from windrow.query import Query, QueryError
+from windrow.slicing import time_column
+from windrow.windows import INT64_MAX, INT64_MIN, Session
 
 NODE = "node"
 
@@ -27,6 +35,10 @@ class Asked:
     columns: tuple[tuple[str, pl.DataType], ...]
     lateness: str | int = 0
     order_by: tuple[str, ...] = ()
+    bad_events: str = "raise"
+    version: int = 1
+    since: tuple[tuple[str, int], ...] = ()  # of queries that have come later, from which event time on
+    pending: tuple[tuple[str, int], ...] = ()  # of queries for which that is not known yet, the version that has them
 
     @staticmethod
     def of(
@@ -35,18 +47,105 @@ class Asked:
         columns: Mapping[str, pl.DataType],
         lateness: str | int = 0,
         order_by: Sequence[str] = (),
+        bad_events: str = "raise",
     ) -> Asked:
-        return Asked(tuple(queries), time, tuple(columns.items()), lateness, tuple(order_by))
+        asked = Asked(tuple(queries), time, tuple(columns.items()), lateness, tuple(order_by), bad_events)
+        if NODE in columns:
+            raise QueryError(f"the column {NODE!r} says which node an event came to; call the events' own otherwise")
+        asked.check()
+        return asked
 
+    def check(self) -> None:
+        """Refuse what a tree cannot do."""
+        for query in self.queries:
+            if query.distinct_on:
+                raise QueryError(f"query {query.name!r}: no node sees the repeats of all, so distinct_on is refused")
+            if query.time not in (None, self.time) or self.time == "arrival":
+                raise QueryError(f"query {query.name!r}: a tree has one time, a column of the events: {self.time!r}")
+        _ = self.job.bound
+
+    @cached_property
     def job(self) -> Job:
         """The job that every node binds for itself."""
+        since = dict(self.since)
         columns = {**dict(self.columns), NODE: pl.String()}
-        order_by = (NODE, *self.order_by)
-        return job_of(self.queries, self.time, columns, lateness=self.lateness, order_by=order_by, ties=False)
+        return job_of(
+            [Entry(query, since.get(query.name, INT64_MIN)) for query in self.queries],
+            self.time,
+            columns,
+            lateness=self.lateness,
+            order_by=(NODE, *self.order_by),
+            bad_events=self.bad_events,
+            ties=False,
+        )
 
-    @property
-    def fingerprint(self) -> str:
-        return self.job().bound.plan.fingerprint
+    # --- queries that come and go ---------------------------------------------------------------------------------
+
+    def added(self, query: Query, since: int) -> Asked:
+        """With one more query, which is there from an event time on that is not before this one."""
+        if any(one.name == query.name for one in self.queries):
+            raise QueryError(f"there already is a query called {query.name!r}; remove it first, or choose a name")
+        version = self.version + 1
+        asked = replace(
+            self,
+            queries=(*self.queries, query),
+            version=version,
+            since=(*self.since, (query.name, since)),
+            pending=(*self.pending, (query.name, version)),
+        )
+        asked.check()
+        return asked
+
+    def removed(self, name: str) -> Asked:
+        names = [query.name for query in self.queries]
+        if name not in names:
+            raise QueryError(f"there is no query called {name!r}; there are {', '.join(map(repr, names)) or 'none'}")
+        return replace(
+            self,
+            queries=tuple(query for query in self.queries if query.name != name),
+            version=self.version + 1,
+            since=tuple(one for one in self.since if one[0] != name),
+            pending=tuple(one for one in self.pending if one[0] != name),
+        )
+
+    def settled(self, names: Iterable[str], since: int) -> Asked:
+        """Queries that were pending are there from an event time on; sessions from the next multiple of their gap."""
+        known, done = dict(self.since), set(names)
+        for query in self.queries:
+            if query.name in done:
+                known[query.name] = max(known[query.name], _aligned(query, since))
+        pending = tuple(one for one in self.pending if one[0] not in done)
+        return replace(self, since=tuple(known.items()), pending=pending)
+
+    def differs(self, given: Asked, before: Sequence[Query]) -> tuple[list[Query], list[Query]]:
+        """Which of its queries are to go and which to come, if others are given now than before."""
+        for name in ("time", "columns", "lateness", "order_by", "bad_events"):
+            if getattr(given, name) != getattr(self, name):
+                raise QueryError(
+                    f"this spool belongs to a tree whose {name} is {getattr(self, name)!r}, "
+                    f"not {getattr(given, name)!r}; leave it as it was, or take another spool"
+                )
+        gone = [query for query in before if query not in given.queries and query in self.queries]
+        new = [query for query in given.queries if query not in before and query not in self.queries]
+        return gone, new
+
+    def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
+        """Why tables of a node cannot be what was asked for; None if they can."""
+        bound = self.job.bound
+        for group in bound.plan.groups:
+            table, state = tables.get(group.name), bound.states[group.identity]
+            if table is None:
+                continue
+            wanted = state.ordering.needed if isinstance(state, OrderedState) else state.schema.columns
+            for name, dtype in table.schema.items():
+                if wanted.get(name, dtype) != dtype:
+                    return f"{name!r} of {group.name} is {dtype} in its batch, not {wanted[name]}"
+            for name in (*state.schema.keys, time_column(self.time) if group.ordered else "slice_start"):
+                if name not in table.columns:
+                    return f"{group.name} has no {name!r} in its batch"
+        return None
+
+    # --- how it is written ----------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -54,6 +153,10 @@ class Asked:
             "time": self.time,
             "lateness": self.lateness,
             "order_by": list(self.order_by),
+            "bad_events": self.bad_events,
+            "version": self.version,
+            "since": dict(self.since),
+            "pending": dict(self.pending),
         }
 
     @property
@@ -63,5 +166,21 @@ class Asked:
 
     @staticmethod
     def from_dict(described: Mapping[str, Any], table: pl.DataFrame) -> Asked:
-        queries = [Query.from_dict(query) for query in described["queries"]]
-        return Asked.of(queries, described["time"], table.schema, described["lateness"], described["order_by"])
+        return Asked(
+            tuple(Query.from_dict(query) for query in described["queries"]),
+            described["time"],
+            tuple(table.schema.items()),
+            described["lateness"],
+            tuple(described["order_by"]),
+            described["bad_events"],
+            described["version"],
+            tuple(described["since"].items()),
+            tuple(described["pending"].items()),
+        )
+
+
+def _aligned(query: Query, moment: int) -> int:
+    """The next time at which the slices of a session query are cut in any case."""
+    if isinstance(query.window, Session) and INT64_MIN < moment < INT64_MAX:
+        return -(-moment // query.window.gap) * query.window.gap
+    return moment

@@ -19,7 +19,6 @@ from windrow.jobs import Job
 from windrow.late import slices_behind
 from windrow.measures import Measure
 from windrow.ordered_state import OrderedState
-from windrow.results import too_large
 from windrow.revisions import Emitted
 from windrow.slices import merge
 from windrow.windows import INT64_MAX
@@ -28,7 +27,7 @@ from windrow.windows import INT64_MAX
 class Assembly:
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.dropped = 0  # events that some window has left out
+        self.overflows = 0  # results that did not fit into 64 bits, and are null
         self._measure: Measure = job.measures[job.time]
         bound = job.bound
         self._states = {group.name: state_of(group, bound.binding, job.measures) for group in bound.plan.groups}
@@ -37,17 +36,25 @@ class Assembly:
     def watermark(self) -> int:
         return self._measure.watermark
 
-    def absorb(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        """Take the tables of a batch in, by the names of their groups."""
+    @property
+    def slices(self) -> int:
+        """How many slices and events it holds."""
+        return sum(len(state.rows) + state.held_events for state in self._states.values())
+
+    def absorb(self, tables: Mapping[str, pl.DataFrame]) -> int:
+        """Take the tables of a batch in, by the names of their groups; returns how many events came too late for some
+        window."""
+        late = 0
         for name, table in tables.items():
-            state = self._states[name]
+            state = self._states.get(name)
             if isinstance(state, OrderedState):
-                self.dropped += hold(state, state.ordering.conform(table), self._measure).settle()
-            else:
+                late += hold(state, state.ordering.conform(table), self._measure).settle()
+            elif state is not None:  # else no query asks for it any more
                 made = merge([state.schema.conform(table)], state.schema)
                 made, dropped = slices_behind(state, made, self._measure.frozen)
-                self.dropped += dropped
+                late += dropped
                 state.absorb(made)
+        return late
 
     def advance(self, watermark: int) -> pl.DataFrame:
         """Move the watermark, and say what is due."""
@@ -61,9 +68,17 @@ class Assembly:
             if state.may_be_due(span) or watermark == INT64_MAX:
                 emitted += state.step(span)
         found, overflows = results.build(emitted)
-        if overflows:
-            raise too_large(overflows)
+        self.overflows += overflows.total()
         return found
+
+    def switched(self, job: Job) -> Assembly:
+        """The same with another plan: what that does not know is dropped."""
+        other = Assembly(job)
+        other._measure.watermark, other.overflows = self.watermark, self.overflows
+        for name, state in other._states.items():
+            if name in self._states:
+                state.take_over(self._states[name])
+        return other
 
     def saved(self) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
         """Everything that it knows, as plain data and tables; `restore` goes on with them."""
@@ -71,10 +86,10 @@ class Assembly:
             f"{name}|{part}": table for name, state in self._states.items() for part, table in state.tables().items()
         }
         bars = {name: [sorted(bar) for bar in state.bars] for name, state in self._states.items()}
-        return {"watermark": self.watermark, "dropped": self.dropped, "bars": bars}, tables
+        return {"watermark": self.watermark, "overflows": self.overflows, "bars": bars}, tables
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
-        self._measure.watermark, self.dropped = header["watermark"], header["dropped"]
+        self._measure.watermark, self.overflows = header["watermark"], header["overflows"]
         for name, state in self._states.items():
             state.bars = [frozenset((a, b) for a, b in bar) for bar in header["bars"][name]]
             mine = {key.rpartition("|")[2]: table for key, table in tables.items() if key.rpartition("|")[0] == name}

@@ -2,339 +2,312 @@
 
     local          read(events) ──▶ slices, numbered ──▶ parent          keeps a batch until it is acknowledged
     intermediate   batches of children ──▶ merged, numbered ──▶ parent   keeps what it has accepted in its spool
-    root           batches of children ──▶ windows ──▶ results           likewise
+    root           batches of children ──▶ windows ──▶ outlet            likewise
 
-One class for all three: a node that reads has a source, one without a parent assembles. There are no threads, no
-sockets and no wall clock, so that many machines run in one process, with every fault that a seed can think of.
+One class for all three, which differ in what they are asked to do. There are no threads, no sockets and no wall clock,
+so that many machines run in one process, with every fault that a seed can think of.
 
 **Nothing lost, nothing twice.** A node's batches are numbered without a gap, over all its lives; a parent takes number
 n + 1 after n and nothing else, and acknowledges what its spool holds. A node that has been restarted says Hello with a
 greater epoch; the answer says which batch was the last and where in the source it ended, and the node reads on from
 there. What an earlier life has sent is thereby overtaken: batches of an old epoch are not taken any more.
 
-**State is a fold.** What a node with children holds follows from the batches that it has accepted, in their order:
-when all children have moved their watermark, what has come is merged into one batch of its own. So the spool is a
-checkpoint, the batches since then, and those that the parent has not acknowledged.
+**Queries come and go.** A node that hears of another plan sends what it has cut so far, cuts by the new one from then
+on, and says so with the first event time for which that is true of all its events. A query that has come begins at the
+greatest of these times, once all nodes have said theirs. Until then the watermark cannot have passed it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
 
 import polars as pl
 
-from windrow.jobs import Job
-from windrow.nodes.asked import NODE, Asked
+from windrow.nodes.asked import Asked
 from windrow.nodes.assembly import Assembly
-from windrow.nodes.messages import Ack, Batch, Hello, Message, Refused, Welcome, from_bytes, to_bytes
-from windrow.slicers import Slicer, Unordered
-from windrow.slices import merge, pack, unpack
-from windrow.slicing import time_column
+from windrow.nodes.children import Children
+from windrow.nodes.journal import Journal, Spool
+from windrow.nodes.merging import Merger
+from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Left, Message, Plan, Welcome
+from windrow.nodes.parent import Out, Parent, after
+from windrow.nodes.reading import Mark, Reader
+from windrow.nodes.uplink import Uplink
+from windrow.query import Query, QueryError
+from windrow.slicers import Tables
 from windrow.windows import INT64_MAX, INT64_MIN
 
-AGAIN = 1_000_000  # microseconds after which what is not answered is said again
-WINDOW = 32  # batches that may be on their way without an acknowledgement
-CHECKPOINT = 16  # batches that the root accepts between two checkpoints
-
-Out = list[tuple[str, Message]]
-
-
-class Spool(Protocol):
-    """Bytes by name that outlive the process; what one `commit` says happens wholly or not at all."""
-
-    def get(self, name: str) -> bytes | None: ...
-    def names(self) -> Iterable[str]: ...
-    def commit(self, put: dict[str, bytes], delete: Iterable[str]) -> None: ...
+OUTLET = ""  # whom the root speaks to: whoever takes its batches, once each by their number
+AHEAD = 86_400_000_000  # microseconds that event time may be ahead of the clock
 
 
 @dataclass
-class Child:
-    """What a parent knows of a child."""
-
-    epoch: int = -1
-    accepted: int = 0
-    position: int = 0
-    watermark: int = INT64_MIN
-    events: int = 0
-
-
-@dataclass
-class Machine:
+class Machine(Parent):
     """A node: its name, its parent if it has one, its children, and where it keeps what must not be lost."""
 
     name: str
-    parent: str | None
-    children: tuple[str, ...] = ()
+    parent: str | None = None
+    children: tuple[str, ...] = ()  # that are waited for from the beginning
     epoch: int = 0
     spool: Spool | None = None  # of a node with children
     asked: Asked | None = None  # of the root; the others hear it
-    results: list[pl.DataFrame] = field(default_factory=list)  # of the root, since its last checkpoint
-    refused: str | None = None
+    _: KW_ONLY
+    joins: bool = False  # whether others may come as its children
+    lateness: int | None = None  # of a local node, if its own
+    eager: bool = False  # of a local node: its source cannot be read again
+    idle: int | None = None  # after how long without events a local node holds the watermark back no more
+    timeout: int | None = None  # after how long without a word a child is silent
+    ahead: int | None = AHEAD  # how far event time may be ahead of the clock
+    feeds: Literal["results", "slices"] = "results"  # of the root
+    log: int = 256  # batches that are accepted between two checkpoints, at most
 
     def __post_init__(self) -> None:
-        self._job: Job | None = None
-        self._known = {name: Child() for name in self.children}
-        self._sent: list[Batch] = []  # not acknowledged
-        self._number = 0  # of the last batch that was made
-        self._position = 0  # in the source
-        self._arrived = 0  # events that were read
+        inner = bool(self.children or self.joins)
+        self.role = "root" if self.parent is None else "intermediate" if inner else "local"
+        self.refused: str | None = None  # the parent's reason
+        self.notes: list[str] = []  # what is to be said in a log, once each
+        self.left = False  # it may go
+        self.ended = False  # its source has come to its end
+        self._link = Uplink()
+        self._known = Children(self.children)
+        self._noted: set[str] = set()
         self._watermark = INT64_MIN
-        self._pending: list[Batch] = []  # accepted, and in no batch of its own
-        self._log = 0  # names of entries in the spool
-        self._said = INT64_MIN
+        self._told: tuple[int, int, int] = (0, INT64_MIN, 0)  # plan, since and idle as the parent knows them
+        self._reports = False  # it cuts by a plan of which the parent does not know it yet
+        self._next: Asked | None = None  # a plan that has to wait
+        self._read_at: int | None = None  # when events have come last
+        self._leaving = False
         self._welcomed = self.parent is None
+        self._reader: Reader | None = None
+        self._merger: Merger | None = None
         self._assembly: Assembly | None = None
-        if self.asked is not None:
-            self._learn(self.asked)
-        if self.spool is not None:
+        if self.role != "local":
+            if self.spool is None:
+                raise ValueError(f"{self.name} has children, so it needs a spool")
+            self._journal = Journal(self.spool, self.log)
+            self._given = self.asked.queries if self.asked is not None else ()
             self._recover()
+
+    @property
+    def _up(self) -> str:
+        return OUTLET if self.parent is None else self.parent
 
     # --- what drives it -----------------------------------------------------------------------------------------------
 
     @property
-    def position(self) -> int | None:
+    def mark(self) -> Mark | None:
         """From where its source is to be read; None while it must not be."""
-        ready = self._welcomed and self._job is not None and len(self._sent) < WINDOW
-        return self._position if ready and not self.children else None
+        is_ready = self._welcomed and not (self.ended or self._leaving or self.refused is not None)
+        return self._reader.mark if is_ready and self._reader is not None and not self._link.is_full else None
+
+    @property
+    def confirmed(self) -> Mark | None:
+        """Up to where in its source everything is safely held by the parent; None while nothing is known."""
+        return self._link.confirmed.get("mark")
 
     @property
     def watermark(self) -> int:
         """How far the windows of the root have come, or what this node says to its parent."""
-        return self._watermark if self._assembly is None else self._assembly.watermark
+        if self._reader is not None:
+            return INT64_MAX if self.ended else self._reader.watermark
+        return self._watermark
 
     @property
-    def accepted_events(self) -> int:
-        """How many events the batches hold that were accepted."""
-        return sum(child.events for child in self._known.values())
-
-    @property
-    def unacknowledged(self) -> int:
-        """How many events its parent has not acknowledged."""
-        return sum(batch.events for batch in self._sent)
+    def done(self) -> bool:
+        """Whether all sources below have come to their end, and everything is acknowledged."""
+        return self.watermark == INT64_MAX and not self._link.sent
 
     def start(self, now: int) -> Out:
-        """Say Hello."""
+        """Say Hello, or what the outlet may not have; also when a link has come again."""
+        self._link.spoke(now)
         if self.parent is None:
-            return []
-        self._said = now
-        return [(self.parent, Hello(self.name, self.epoch, self.asked.fingerprint if self.asked else ""))]
+            return [(OUTLET, batch) for batch in self._link.sent]
+        self._welcomed = False
+        return [(self.parent, Hello(self.name, self.epoch))]
 
     def tick(self, now: int) -> Out:
-        """Say again what has not been answered for a while."""
-        if self.parent is None or now - self._said < AGAIN:
-            return []
+        """Say again what has not been answered for a while, and notice who has not been heard."""
+        out = self._notice_silence(now)
+        reader = self._reader
+        if reader is not None and self._welcomed and not self.ended and not reader.is_behind:
+            self._read_at = now if self._read_at is None else self._read_at
+            is_idle = int(self.idle is not None and now - self._read_at >= self.idle)
+            if self._reports or is_idle != self._told[2]:
+                out += self._send(reader.due() or {}, now, idle=is_idle)
+        if self.refused is not None or not self._link.is_due(now, self._welcomed and not self._link.sent):
+            return out
         if not self._welcomed:
-            return self.start(now)
-        self._said = now
-        return [(self.parent, batch) for batch in self._sent]
+            return [*out, (self._up, Hello(self.name, self.epoch))]
+        if self._link.sent:
+            return [*out, *((self._up, batch) for batch in self._link.sent)]
+        if self.parent is None:
+            return out
+        still = Leave(self.name, self.epoch) if self._leaving else Alive(self.name, self.epoch, self._told[0])
+        return [*out, (self.parent, still)]
 
-    def read(self, events: pl.DataFrame, position: int, now: int, last: bool = False) -> Out:
-        """Slice events of the source, which has been read up to a position; after the last ones nothing comes."""
-        assert self._job is not None
-        job = self._job
-        binding, time = job.bound.binding, job.time
-        checked = binding.checked(events.with_columns(pl.lit(self.name).alias(NODE)))
-        prepared = binding.prepare(checked, self._arrived, lambda: 0)
-        if "nth" not in prepared.columns:
-            prepared = prepared.with_columns(nth=pl.int_range(self._arrived, self._arrived + pl.len(), dtype=pl.Int64))
-        unordered = Unordered(job)
-        unordered.add(prepared)
-        tables = {
-            name: table for name, table in (self._slicer.slice(prepared) | unordered.tables()).items() if table.height
-        }
+    def read(self, events: pl.DataFrame, mark: Mark, now: int, last: bool = False) -> Out:
+        """Take events of the source, and its mark after them; after the last ones nothing comes."""
+        reader = self._reader
+        assert reader is not None
+        temporal = not reader.job.is_integer and self.ahead is not None
+        reader.read(events, mark, now + (self.ahead or 0) if temporal else INT64_MAX)
         if events.height:
-            newest = int(prepared[time_column(time)].max())  # type: ignore[arg-type]
-            self._watermark = max(self._watermark, newest - (job.measures[time].lateness or 0))
-        if last:
-            self._watermark = INT64_MAX
-        self._arrived += events.height
-        self._position = position
-        return self._send(tables, events.height, now)
+            self._read_at = now
+        if last and not reader.is_behind:
+            self.ended = True
+        out: Out = []
+        if self._next is not None and not reader.is_behind:
+            out += self._switch(self._next, now)
+        tables = reader.due(everything=self.ended)
+        if tables is None and not reader.is_behind and (self._reports or (events.height and self._told[2])):
+            tables = {}
+        return out if tables is None else [*out, *self._send(tables, now, idle=0)]
 
     def receive(self, sender: str, message: Message, now: int) -> Out:
         """Take a message in."""
-        if isinstance(message, Hello):
-            return self._hello(sender, message)
-        if isinstance(message, Batch):
-            return self._batch(sender, message, now)
-        if sender != self.parent or message.epoch != self.epoch:
+        if isinstance(message, Hello | Batch | Alive | Leave):
+            return self._from_child(sender, message, now)
+        if sender != self._up or message.epoch != self.epoch:
             return []  # of an earlier life, or not for this node
         if isinstance(message, Welcome):
             return self._welcome(message, now)
+        if isinstance(message, Plan):
+            return self._hear(Asked.from_dict(message.asked, message.tables["columns"]), now)
         if isinstance(message, Ack):
-            return self._ack(message)
-        self.refused = message.reason
+            return self._ack(message, now)
+        if isinstance(message, Left):
+            self.left = self._leaving
+        else:
+            self.refused = message.reason
         return []
+
+    def leave(self, now: int) -> Out:
+        """Send what there is, and go once it is acknowledged: see `left`."""
+        out: Out = []
+        if not self._leaving and self._welcomed and self.parent is not None:
+            tables = None
+            if self._reader is not None and not self.ended:
+                tables = self._reader.due(everything=True)
+            elif self._merger is not None:
+                tables = self._merger.due(self._watermark, everything=True)
+            if tables:
+                out = self._send(tables, now)
+                self._checkpoint()
+        self._leaving = True
+        self.left = not self._welcomed and not self._link.sent
+        if self._link.sent or self.parent is None:
+            return out
+        return [*out, (self.parent, Leave(self.name, self.epoch))]
+
+    # --- what is asked ------------------------------------------------------------------------------------------------
+
+    def add(self, query: Query, now: int) -> Out:
+        """At the root: ask one more query, of all nodes, from an event time on that is known once all have heard it."""
+        assert self.asked is not None
+        if self.feeds == "slices":
+            raise QueryError("a root that feeds Spark asks what its configuration says; change that, and restart")
+        return self._change(self.asked.added(query, after(self._watermark)), now)
+
+    def remove(self, name: str, now: int) -> Out:
+        """At the root: a query is answered no more."""
+        assert self.asked is not None
+        return self._change(self.asked.removed(name), now)
+
+    def _change(self, asked: Asked, now: int) -> Out:
+        return [*self._switch(asked, now), *self._advance(now)]
+
+    def _hear(self, asked: Asked, now: int) -> Out:
+        """A plan has come from the parent."""
+        if not self._welcomed or (self.asked is not None and asked.version <= self.asked.version):
+            return []  # what comes before a Welcome is in it
+        if self._reader is not None and self._reader.is_behind:
+            self._next = asked
+            return []
+        return self._switch(asked, now)
+
+    def _begin(self, asked: Asked) -> None:
+        self.asked = asked
+        if self.role == "local":
+            self._reader = Reader(asked, self.name, self.lateness, self.eager)
+        elif self.role == "root" and self.feeds == "results":
+            self._assembly = Assembly(asked.job)
+        else:
+            self._merger = Merger(asked.job)
+
+    def _switch(self, asked: Asked, now: int) -> Out:
+        """Go on with another plan; what was cut by the one before goes first."""
+        out: Out = []
+        self._next = None
+        if self._reader is not None:
+            tables = self._reader.switch(asked)
+            self.asked = asked
+            return self._send(tables, now, told=(asked.version, after(self._reader.newest)))
+        if self._merger is not None:
+            tables = self._merger.switch(asked.job, self._watermark)
+            out = self._send(tables, now) if tables else []
+        elif self._assembly is not None:
+            self._assembly = self._assembly.switched(asked.job)
+        else:
+            self._begin(asked)
+        self.asked = asked
+        self._checkpoint()
+        return [*out, *((name, self._plan(child)) for name, child in self._known.items() if child.state == "live")]
 
     # --- the child's side ---------------------------------------------------------------------------------------------
 
-    def _learn(self, asked: Asked) -> None:
-        self.asked, self._job = asked, asked.job()
-        self._slicer = Slicer(self._job, cut=True)
-        if self.parent is None:
-            self._assembly = Assembly(self._job)
-        if self.spool is not None:
-            self.spool.commit({"asked": pack({"asked": asked.to_dict()}, {"columns": asked.table})}, [])
-
     def _welcome(self, message: Welcome, now: int) -> Out:
-        if self._welcomed:
+        if self._welcomed or self.parent is None:
+            return []
+        has_lost = message.accepted < self._link.acknowledged
+        if has_lost and self.role != "local":
+            self.refused = f"{self.parent} has lost what it had acknowledged: its spool is another one"
             return []
         self._welcomed = True
-        if self.asked is None:
-            self._learn(Asked.from_dict(message.asked, message.tables["columns"]))
-        if not self.children:  # what it had is lost, and the parent knows where to go on
-            self._number, self._position = message.accepted, message.position
-            self._arrived = message.position
-        self._sent = [batch for batch in self._sent if batch.number > message.accepted]
-        self._said = now
-        return [(self.parent, replace(batch, epoch=self.epoch)) for batch in self._sent] if self.parent else []
+        self._link.spoke(now)
+        self._link.forget(message.accepted, now)
+        asked = Asked.from_dict(message.asked, message.tables["columns"])
+        if self.role == "local" and (self._reader is None or has_lost):
+            self._begin(asked)
+            assert self._reader is not None
+            self._link.restart(message.accepted, message.position)
+            self._reader.resume(message.position, message.position.get("watermark", INT64_MIN))
+            self._told, self._reports = (asked.version, after(self._reader.newest), 0), True
+            return []
+        before: Out = [(self.parent, batch) for batch in self._link.sent]
+        return [*before, *(self._switch(asked, now) if self.asked is None else self._hear(asked, now))]
 
-    def _ack(self, message: Ack) -> Out:
-        done = [batch.number for batch in self._sent if batch.number <= message.number]
-        self._sent = [batch for batch in self._sent if batch.number > message.number]
-        if self.spool is not None and done:
-            self.spool.commit({}, [f"out {number}" for number in done])
+    def _ack(self, message: Ack, now: int) -> Out:
+        self._link.forget(message.number, now)
+        if self._leaving and not self._link.sent and not self.left and self.parent is not None:
+            return [(self.parent, Leave(self.name, self.epoch))]
         return []
 
-    def _send(self, tables: dict[str, pl.DataFrame], events: int, now: int) -> Out:
+    def _send(self, tables: Tables, now: int, idle: int | None = None, told: tuple[int, int] | None = None) -> Out:
         """A batch of its own, which is kept until it is acknowledged."""
-        self._number += 1
-        batch = Batch(self.name, self.epoch, self._number, self._position, self._watermark, events, tables)
-        self._sent.append(batch)
-        self._said = now
-        return [] if self.parent is None else [(self.parent, batch)]
+        self._told = (*(told or self._told[:2]), self._told[2] if idle is None else idle)
+        self._reports = False
+        position: dict[str, Any] = {}
+        events: dict[str, int] = {}
+        if self._reader is not None:
+            position = {**self._reader.position, "watermark": self._reader.watermark}
+            events = {self.name: position["count"]}
+        elif self._merger is not None:
+            events = dict(self._merger.events)
+        number = self._link.number + 1
+        batch = Batch(
+            self.name, self.epoch, number, position, self.watermark, *self._told, events=events, tables=tables
+        )
+        self._link.add(batch, now)
+        return [(self._up, batch)]
 
-    # --- the parent's side --------------------------------------------------------------------------------------------
+    # --- what it says of itself ---------------------------------------------------------------------------------------
 
-    def _hello(self, sender: str, message: Hello) -> Out:
-        child = self._known.get(message.node)
-        if child is None or sender != message.node:
-            return [(sender, Refused(message.epoch, f"{self.name} has no child {message.node!r}"))]
-        if self.asked is None or message.epoch < child.epoch:
-            return []  # it will say Hello again; or it is one that was overtaken
-        if message.epoch > child.epoch:
-            child.epoch = message.epoch
-            self._keep_epochs()
-        welcome = Welcome(message.epoch, child.accepted, child.position, self.asked.to_dict())
-        return [(sender, replace(welcome, tables={"columns": self.asked.table}))]
-
-    def _batch(self, sender: str, batch: Batch, now: int) -> Out:
-        child = self._known.get(sender)
-        if child is None or batch.node != sender or not self._is_next(child, batch):
-            again = child is not None and batch.epoch == child.epoch and batch.number <= child.accepted
-            return [(sender, Ack(batch.epoch, child.accepted))] if again and child is not None else []
-        self._log += 1
-        put: dict[str, bytes] = {}
-        out = self._take(batch, now, put)
-        assert self.spool is not None
-        if "checkpoint" in put:
-            self.spool.commit(put, [name for name in self.spool.names() if name.startswith("log ")])
-        else:
-            self.spool.commit({f"log {self._log}": to_bytes(batch), **put}, [])
-        return [(sender, Ack(batch.epoch, child.accepted)), *out]
-
-    @staticmethod
-    def _is_next(child: Child, batch: Batch) -> bool:
-        return batch.epoch == child.epoch and batch.number == child.accepted + 1
-
-    def _take(self, batch: Batch, now: int, put: dict[str, bytes]) -> Out:
-        """Fold a batch into what there is; what is to be kept is put beside it."""
-        child = self._known[batch.node]
-        child.accepted, child.position, child.events = batch.number, batch.position, child.events + batch.events
-        child.watermark = max(child.watermark, batch.watermark)
-        least = min(one.watermark for one in self._known.values())
-        if self._assembly is not None:
-            self._assembly.absorb(batch.tables)
-            found = self._assembly.advance(least)
-            if found.height:
-                self.results.append(found)
-            if self._log % CHECKPOINT == 0:
-                self._checkpoint(put)
-            return []
-        self._pending.append(batch)
-        if least <= self._watermark:
-            return []
-        self._watermark = least
-        out = self._send(self._merged(), sum(one.events for one in self._pending), now)
-        self._pending = []
-        put[f"out {self._number}"] = to_bytes(self._sent[-1])
-        self._checkpoint(put)
-        return out
-
-    def _merged(self) -> dict[str, pl.DataFrame]:
-        """The tables of all pending batches, each group's in one."""
-        assert self._job is not None
-        several: dict[str, list[pl.DataFrame]] = {}
-        for batch in self._pending:
-            for name, table in batch.tables.items():
-                several.setdefault(name, []).append(table)
-        found: dict[str, pl.DataFrame] = {}
-        for group in self._job.bound.plan.groups:
-            if group.name in several:
-                parts = several[group.name]
-                schema = None if group.ordered else self._job.bound.states[group.identity].schema
-                found[group.name] = pl.concat(parts) if schema is None else merge(parts, schema)
-        return found
-
-    # --- the spool ----------------------------------------------------------------------------------------------------
-
-    def _keep_epochs(self) -> None:
-        """An epoch that was heard of is remembered, so that an older one is not taken after a restart."""
-        if self.spool is not None:
-            epochs = {name: child.epoch for name, child in self._known.items()}
-            self.spool.commit({"epochs": pack({"epochs": epochs}, {})}, [])
-
-    def _checkpoint(self, put: dict[str, bytes]) -> None:
-        """Keep the state itself, instead of the batches that it came from."""
-        header, tables = self._assembly.saved() if self._assembly is not None else ({}, {})
-        if self.results:
-            put[f"results {self._log}"] = pack({}, {"results": pl.concat(self.results)})
-            self.results = []
-        counters = {"number": self._number, "watermark": self._watermark, "log": self._log}
-        children = {name: vars(child) for name, child in self._known.items()}
-        put["checkpoint"] = pack({**counters, "children": children, "state": header}, tables)
-
-    def _recover(self) -> None:
-        """Be as it was: the checkpoint, and the batches since then."""
-        assert self.spool is not None
-        heard = self.spool.get("asked")
-        if self.asked is None and heard is not None:
-            header, tables = unpack(heard)
-            self._learn(Asked.from_dict(header["asked"], tables["columns"]))
-        saved = self.spool.get("checkpoint")
-        if saved is not None:
-            header, tables = unpack(saved)
-            self._known = {name: Child(**child) for name, child in header["children"].items()}
-            self._number, self._watermark, self._log = header["number"], header["watermark"], header["log"]
-            if self._assembly is not None:
-                self._assembly.restore(header["state"], tables)
-        kept = {name: self.spool.get(name) for name in self.spool.names()}
-        outs = sorted((name for name in kept if name.startswith("out ")), key=_number)
-        self._sent = [replace(_read(kept[name]), epoch=self.epoch) for name in outs]
-        for name in sorted((name for name in kept if name.startswith("log ")), key=_number):
-            self._log = max(self._log, _number(name))
-            self._take(_read(kept[name]), INT64_MIN, {})
-        epochs = kept.get("epochs")
-        if epochs is not None:
-            for name, epoch in unpack(epochs)[0]["epochs"].items():
-                self._known[name].epoch = epoch
-
-    def all_results(self) -> pl.DataFrame:
-        """Everything that the root has answered, also in earlier lives."""
-        assert self.spool is not None
-        assert self._job is not None
-        kept = sorted((name for name in self.spool.names() if name.startswith("results ")), key=_number)
-        frames = [unpack(self.spool.get(name) or b"")[1]["results"] for name in kept]
-        return pl.concat([self._job.bound.results.empty, *frames, *self.results])
-
-
-def _number(name: str) -> int:
-    return int(name.rpartition(" ")[2])
-
-
-def _read(data: bytes | None) -> Batch:
-    found = from_bytes(data or b"")
-    assert isinstance(found, Batch)
-    return found
+    def status(self) -> dict[str, Any]:
+        """Plain data: how far it has come, and what it knows of its children."""
+        said: dict[str, Any] = {"name": self.name, "role": self.role, "epoch": self.epoch, "watermark": self.watermark}
+        said["plan"] = self.asked.version if self.asked else 0
+        said["batches"] = {"made": self._link.number, "unacknowledged": len(self._link.sent)}
+        if self._reader is not None:
+            held = self._link.confirmed.get("count", 0)
+            said["events"] = {"read": self._reader.count, "acknowledged": held, "left_out": self._reader.left_out}
+        return said if self.role == "local" else {**said, "children": self._known.status()}

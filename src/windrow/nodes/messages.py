@@ -1,8 +1,10 @@
 """Messages: what nodes say to each other, and how it is written.
 
-    up      Hello   a node has come (again)             Batch  slices, events of groups that need the order, a watermark
-    down    Welcome what is asked, where to go on from  Ack    up to here everything is safely held
-            Refused why not
+    up      Hello    a node has come (again)              Batch  slices, raw events where the order counts
+            Alive    nothing new, but it is still there   Leave  nothing comes any more
+    down    Welcome  what is asked, where to go on from   Ack    up to here everything is safely held
+            Plan     what is asked now                    Left   it may go
+            Refused  why not
 
 Bytes are a JSON line and Arrow IPC streams with a checksum (`slices.pack`); nothing is ever unpickled. What cannot be
 read is a `MessageError`, whatever the bytes are.
@@ -20,6 +22,8 @@ from windrow.slices import pack, unpack
 
 LARGEST = 256 * 2**20  # bytes of a message
 
+Position = Mapping[str, Any]  # in a node's source: plain data of the node's own
+
 
 class MessageError(ValueError):
     """Bytes that are no message, or one that cannot be: what is wrong."""
@@ -31,26 +35,6 @@ class Hello:
 
     node: str
     epoch: int
-    plan: str = ""  # the fingerprint of the plan that it knows
-
-
-@dataclass(frozen=True)
-class Welcome:
-    """The parent's answer: what is asked, and the last batch of the node that it holds."""
-
-    epoch: int
-    accepted: int
-    position: int  # in the node's source, after that batch
-    asked: Mapping[str, Any]  # as `Asked.to_dict` writes it
-    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict, compare=False)  # an empty one with its columns
-
-
-@dataclass(frozen=True)
-class Refused:
-    """The parent does not take a node or a message, and why."""
-
-    epoch: int
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -60,9 +44,49 @@ class Batch:
     node: str
     epoch: int
     number: int
-    position: int
+    position: Position  # from where a node goes on that has lost everything after this batch
     watermark: int
-    events: int  # that are in it
+    plan: int  # the version of what is asked by which its events are cut
+    since: int  # all events from this time on are cut by that version
+    idle: int  # 1 while it has nothing to say and does not hold the watermark back
+    events: Mapping[str, int]  # of each local node, how many are wholly in this batch and those before it
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True)
+class Alive:
+    """A node has nothing new."""
+
+    node: str
+    epoch: int
+    plan: int
+
+
+@dataclass(frozen=True)
+class Leave:
+    """A node goes; everything that it had is acknowledged."""
+
+    node: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """The parent's answer: what is asked, and the last batch of the node that it holds."""
+
+    epoch: int
+    accepted: int
+    position: Position
+    asked: Mapping[str, Any]  # as `Asked.to_dict` writes it
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict, compare=False)  # an empty one with its columns
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked has changed."""
+
+    epoch: int
+    asked: Mapping[str, Any]
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict, compare=False)
 
 
@@ -74,15 +98,38 @@ class Ack:
     number: int
 
 
-Message = Hello | Welcome | Refused | Batch | Ack
-_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Hello, Welcome, Refused, Batch, Ack)}
-_TYPES: dict[str, type[Any]] = {"str": str, "int": int, "Mapping[str, Any]": dict}
+@dataclass(frozen=True)
+class Left:
+    """The parent waits for the node no more."""
+
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The parent does not take a node or a message, and why."""
+
+    epoch: int
+    reason: str
+
+
+Up = Hello | Batch | Alive | Leave
+Down = Welcome | Plan | Ack | Left | Refused
+Message = Up | Down
+_ALL = (Hello, Batch, Alive, Leave, Welcome, Plan, Ack, Left, Refused)
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in _ALL}
+_TYPES: dict[str, type[Any]] = {
+    "str": str,
+    "int": int,
+    "Position": dict,
+    "Mapping[str, Any]": dict,
+    "Mapping[str, int]": dict,
+}
 
 
 def to_bytes(message: Message) -> bytes:
     header = {one.name: getattr(message, one.name) for one in fields(message) if one.name != "tables"}
-    tables = message.tables if isinstance(message, Batch | Welcome) else {}
-    data = pack({"message": type(message).__name__, "fields": header}, tables)
+    data = pack({"message": type(message).__name__, "fields": header}, getattr(message, "tables", {}))
     if len(data) > LARGEST:
         raise MessageError(f"a message of {len(data):,} bytes is larger than {LARGEST:,}")
     return data
@@ -99,11 +146,12 @@ def from_bytes(data: bytes) -> Message:
     given = header.get("fields")
     if kind is None or not isinstance(given, dict):
         raise MessageError(f"there is no message {header.get('message')!r}")
-    wanted = {one.name: _TYPES[str(one.type)] for one in fields(kind) if one.name != "tables"}
+    wanted = {one.name: str(one.type) for one in fields(kind) if one.name != "tables"}
     if given.keys() != wanted.keys():
         raise MessageError(f"{kind.__name__} has {', '.join(wanted)}, not {', '.join(map(str, given))}")
     for name, expected in wanted.items():
-        if type(given[name]) is not expected:
+        is_wrong = type(given[name]) is not _TYPES[expected]
+        if is_wrong or (expected == "Mapping[str, int]" and any(type(one) is not int for one in given[name].values())):
             raise MessageError(f"{kind.__name__}.{name} is {given[name]!r}")
     if not any(one.name == "tables" for one in fields(kind)):
         if tables:

@@ -3,23 +3,27 @@
     seed ──▶ tree, events, faults ──▶ steps: a message arrives, a node reads, something breaks ──▶ what the root says
 
 Every link loses, delays, doubles and reorders messages and can be cut for a while; every node can crash and start
-again, with its spool as it was after the last thing that it did. After a time the faults end, the sources come to their
-end, and what the root has said can be compared with one process that has all events. The same seed gives the same run.
+again, with its spool as it was after the last thing that it did. Queries come and go, nodes leave and come again. After
+a time the faults end, the sources come to their end, and what the root has said can be compared with one process that
+has all events. The same seed gives the same run.
 """
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import polars as pl
 
 from windrow.nodes.asked import Asked
-from windrow.nodes.machine import AGAIN, Machine, Out
-from windrow.nodes.messages import Message, from_bytes, to_bytes
-from windrow.windows import INT64_MAX
+from windrow.nodes.machine import OUTLET, Machine
+from windrow.nodes.messages import Ack, Batch, Message, from_bytes, to_bytes
+from windrow.nodes.parent import Out
+from windrow.nodes.uplink import AGAIN
+from windrow.query import Query
 
 
 class Disk:
@@ -49,11 +53,12 @@ class Faults:
     delay: int = 2 * AGAIN
     crash: float = 0.02
     cut: float = 0.01
+    leave: float = 0.0
     until: int = 40 * AGAIN  # when the faults end
 
     @staticmethod
     def none() -> Faults:
-        return Faults(0.0, 0.0, 1, 0.0, 0.0, 0)
+        return Faults(0.0, 0.0, 1, 0.0, 0.0, 0.0, 0)
 
 
 @dataclass(frozen=True)
@@ -95,10 +100,17 @@ class Simulation:
     faults: Faults
     dice: random.Random
     machine: type[Machine] = Machine
+    changes: Sequence[Query | str] = ()  # queries that come at run time, and the names of those that go
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of all machines
+    lateness: Mapping[str, int] = field(default_factory=dict)  # of local nodes that have their own
+    exact: bool = True  # whether no event can come too late
     now: int = 0
     messages: int = 0
     bytes: int = 0
     crashes: int = 0
+    told: dict[int, pl.DataFrame] = field(default_factory=dict)  # what the root has said, by number
+    changed: list[Query | str] = field(default_factory=list)  # of the changes, those that were made
+    removed: dict[str, int] = field(default_factory=dict)  # queries that have gone, and at which watermark
     trace: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -106,7 +118,8 @@ class Simulation:
         self._disks = {name: Disk() for name in self.tree.parents if self.tree.children(name)}
         self._epochs = dict.fromkeys(self.tree.parents, 0)
         self._cuts: dict[tuple[str, str], int] = {}  # links that are cut, until when
-        self._ended: set[str] = set()
+        self._away: dict[str, int] = {}  # nodes that have left, until when
+        self._changes = list(self.changes)
         self.machines: dict[str, Machine] = {}
         for name in self.tree.parents:
             self._begin(name)
@@ -120,15 +133,28 @@ class Simulation:
             self._epochs[name],
             self._disks.get(name),
             self.asked if self.tree.parents[name] is None else None,
+            lateness=self.lateness.get(name),
+            **self.settings,
         )
-        self._ended.discard(name)
         self._post(name, self.machines[name].start(self.now))
 
     def _post(self, sender: str, out: Out) -> None:
         for to, message in out:
+            if to == OUTLET:
+                self._tell(message)
+                continue
             self._put(sender, to, message)
             if self._happens(self.faults.double):
                 self._put(sender, to, message)
+
+    def _tell(self, batch: Message) -> None:
+        """Take a batch of the root, which may crash before it hears of that."""
+        assert isinstance(batch, Batch)
+        before = self.told.setdefault(batch.number, batch.tables["results"])
+        if not before.equals(batch.tables["results"]):
+            raise AssertionError(f"the root says {batch.number} otherwise than before")
+        if not self._happens(self.faults.crash):
+            self.machines["root"].receive(OUTLET, Ack(batch.epoch, batch.number), self.now)
 
     def _put(self, sender: str, to: str, message: Message) -> None:
         data = to_bytes(message)
@@ -149,7 +175,7 @@ class Simulation:
     def run(self, steps: int = 100_000) -> None:
         """Go on until the root has everything; refuses to go on for ever."""
         for _ in range(steps):
-            if self.machines["root"].watermark == INT64_MAX:
+            if all(machine.done for machine in self.machines.values()):
                 return
             self._step()
         raise RuntimeError(f"not done after {steps:,} steps")
@@ -165,9 +191,24 @@ class Simulation:
             name = self.dice.choice([name for name, parent in self.tree.parents.items() if parent])
             parent = self.tree.parents[name] or ""
             self._cuts[min(name, parent), max(name, parent)] = self.now + self.dice.randrange(10 * AGAIN)
-        reads = [name for name in self.tree.leaves if self._can_read(name)]
+        if self._happens(self.faults.leave):
+            name = self.dice.choice(self.tree.leaves)
+            if name not in self._away:
+                self._away[name] = self.now + self.dice.randrange(5 * AGAIN)
+                self.trace.append(f"{self.now}: {name} leaves")
+                self._post(name, self.machines[name].leave(self.now))
+        for name, until in list(self._away.items()):
+            if until < self.now and self.machines[name].left:
+                del self._away[name]
+                self._begin(name)
+        if self._changes and self._faulty and self.dice.random() < 0.02:
+            self._change(self._changes.pop(0))
+        root = self.machines["root"]
+        assert root.asked is not None
+        waits = bool((self._changes and self._faulty) or root.asked.pending)  # the end comes after all changes
+        reads = [name for name in self.tree.leaves if self._can_read(name, waits)]
         if reads and (not self._way or self.dice.random() < 0.3):
-            self._read(self.dice.choice(reads))
+            self._read(self.dice.choice(reads), waits)
         elif self._way:
             self._deliver()
         else:
@@ -175,17 +216,27 @@ class Simulation:
             for name, machine in self.machines.items():
                 self._post(name, machine.tick(self.now))
 
-    def _can_read(self, name: str) -> bool:
-        return name not in self._ended and self.machines[name].position is not None
+    def _change(self, change: Query | str) -> None:
+        root = self.machines["root"]
+        self.trace.append(f"{self.now}: {change if isinstance(change, str) else change.name} changes")
+        self.changed.append(change)
+        if isinstance(change, Query):
+            self._post("root", root.add(change, self.now))
+        else:
+            self.removed[change] = root.watermark
+            self._post("root", root.remove(change, self.now))
 
-    def _read(self, name: str) -> None:
+    def _can_read(self, name: str, waits: bool) -> bool:
+        mark = self.machines[name].mark
+        return mark is not None and not (waits and mark.get("at", 0) == self.events[name].height)
+
+    def _read(self, name: str, waits: bool) -> None:
         machine, events = self.machines[name], self.events[name]
-        begin = machine.position or 0
+        assert machine.mark is not None
+        begin = machine.mark.get("at", 0)
         end = min(events.height, begin + self.dice.randint(1, 8))
-        last = end == events.height
-        if last:
-            self._ended.add(name)
-        self._post(name, machine.read(events[begin:end], end, self.now, last))
+        last = end == events.height and not waits
+        self._post(name, machine.read(events[begin:end], {"at": end}, self.now, last))
 
     def _deliver(self) -> None:
         arrives, _, sender, to, data = heapq.heappop(self._way)
@@ -194,3 +245,9 @@ class Simulation:
         if self.dice.random() < 0.05:
             for name, machine in self.machines.items():
                 self._post(name, machine.tick(self.now))
+
+    @property
+    def results(self) -> pl.DataFrame:
+        """All that the root has said."""
+        said = [self.told[number] for number in sorted(self.told)]
+        return pl.concat(said, how="diagonal_relaxed") if said else self.asked.job.bound.results.empty

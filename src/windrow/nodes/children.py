@@ -1,0 +1,86 @@
+"""What a parent knows of its children."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from windrow.nodes.messages import Batch, Position
+from windrow.windows import INT64_MAX, INT64_MIN
+
+
+@dataclass
+class Child:
+    """The last that was accepted of it, and whether it is waited for."""
+
+    epoch: int = -1
+    accepted: int = 0
+    position: Position = field(default_factory=dict)
+    watermark: int = INT64_MIN
+    plan: int = 0
+    since: int = INT64_MIN
+    idle: int = 0
+    events: dict[str, int] = field(default_factory=dict)  # of each local node below, how many are wholly here
+    late: int = 0  # events that came too late for some window; the root knows
+    state: Literal["expected", "live", "silent", "left"] = "expected"
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is waited for."""
+        return self.state in ("expected", "live")
+
+    def take(self, batch: Batch) -> None:
+        self.accepted, self.position = batch.number, batch.position
+        self.plan, self.since, self.idle = batch.plan, batch.since, batch.idle
+        self.watermark = max(self.watermark, batch.watermark)
+        self.events |= batch.events
+
+
+class Children(dict[str, Child]):
+    """All of them, by name."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__((name, Child()) for name in names)
+        self.heard: dict[str, int] = {}  # when, of those that were
+
+    @property
+    def counted(self) -> list[Child]:
+        return [child for child in self.values() if child.counts]
+
+    @property
+    def busy(self) -> list[int]:
+        """The watermarks of those that hold it back."""
+        return [child.watermark for child in self.counted if not child.idle or child.watermark == INT64_MAX]
+
+    @property
+    def plan(self) -> int:
+        """By which version all cut that are waited for."""
+        return min((child.plan for child in self.counted), default=0)
+
+    @property
+    def since(self) -> int:
+        """From which event time on they do."""
+        return max((child.since for child in self.values()), default=INT64_MIN)
+
+    @property
+    def all_idle(self) -> bool:
+        return bool(self.counted) and not self.busy
+
+    def unheard(self, now: int, timeout: int) -> list[str]:
+        """Those that are waited for and have not said a word for so long, or since they were first asked about."""
+        return [name for name, one in self.items() if one.counts and now - self.heard.setdefault(name, now) > timeout]
+
+    def saved(self) -> dict[str, Any]:
+        return {name: asdict(child) for name, child in self.items()}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        self.update({name: Child(**child) for name, child in saved.items()})
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for name, child in self.items():
+            state = "ended" if child.watermark == INT64_MAX else "idle" if child.idle else "live"
+            found[name] = {"state": state if child.state == "live" else child.state, "watermark": child.watermark}
+            found[name] |= {"batches": child.accepted, "late": child.late, "events": dict(child.events)}
+        return found

@@ -1,0 +1,249 @@
+"""The parent's side of a node: what comes from children is checked, kept, and folded into what the node holds.
+
+**State is a fold.** What a node with children holds follows from the batches that it has accepted, in their order, and
+so do the batches that it makes itself. So the journal is a checkpoint and the batches since then. What does not follow
+from batches (a child is silent, leaves, comes; other queries) makes a checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+
+from windrow.nodes.asked import Asked
+from windrow.nodes.assembly import Assembly
+from windrow.nodes.children import Child, Children
+from windrow.nodes.journal import Journal
+from windrow.nodes.merging import Merger
+from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Left, Message, Plan, Refused, Welcome
+from windrow.nodes.uplink import Uplink
+from windrow.query import Query
+from windrow.slicers import Tables
+from windrow.windows import INT64_MAX, INT64_MIN
+
+Out = list[tuple[str, Message]]
+_COLUMNS = "columns"  # in a checkpoint, an empty table of events
+
+
+class Parent:
+    """A node as its children see it; `Machine` is the whole of it."""
+
+    name: str
+    role: str
+    epoch: int
+    asked: Asked | None
+    joins: bool
+    timeout: int | None
+    ahead: int | None
+    notes: list[str]
+    _link: Uplink
+    _known: Children
+    _journal: Journal
+    _given: tuple[Query, ...]
+    _noted: set[str]
+    _watermark: int
+    _told: tuple[int, int, int]
+    _merger: Merger | None
+    _assembly: Assembly | None
+
+    def add(self, query: Query, now: int) -> Out:
+        raise NotImplementedError
+
+    def remove(self, name: str, now: int) -> Out:
+        raise NotImplementedError
+
+    def _begin(self, asked: Asked) -> None:
+        raise NotImplementedError
+
+    def _send(self, tables: Tables, now: int, idle: int | None = None, told: tuple[int, int] | None = None) -> Out:
+        raise NotImplementedError
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def _from_child(self, sender: str, message: Hello | Batch | Alive | Leave, now: int) -> Out:
+        child = self._known.get(sender)
+        if message.node != sender or self.role == "local" or (child is None and not self.joins):
+            return self._refuse(sender, message, f"{self.name} has no child {message.node!r}")
+        if isinstance(message, Hello):
+            return self._hello(sender, message, now)
+        if child is None or not self._is_of_this_life(child, message):
+            return []  # or it has to say Hello
+        self._known.heard[sender] = now
+        if child.state == "silent":
+            child.state = "live"
+            self.notes.append(f"{sender} is back")
+            self._checkpoint()
+        out: Out = []
+        if isinstance(message, Batch):
+            out = self._batch(sender, child, message, now)
+        elif isinstance(message, Leave):
+            if child.state != "left":
+                child.state = "left"
+                self.notes.append(f"{sender} has left")
+                out += self._advance(now)
+                self._checkpoint()
+            return [(sender, Left(message.epoch)), *out]
+        if self.asked is not None and message.plan < self.asked.version:
+            out.append((sender, self._plan(child)))
+        return out
+
+    def _refuse(self, sender: str, message: Hello | Batch | Alive | Leave, reason: str) -> Out:
+        if reason not in self._noted:
+            self._noted.add(reason)
+            self.notes.append(f"refused {sender}: {reason}")
+        return [(sender, Refused(message.epoch, reason))]
+
+    def _hello(self, sender: str, message: Hello, now: int) -> Out:
+        if self.asked is None:
+            return []  # it will say Hello again
+        child = self._known.setdefault(sender, Child())
+        if message.epoch < child.epoch:
+            return []  # one that was overtaken
+        self._known.heard[sender] = now
+        if message.epoch > child.epoch or child.state in ("expected", "silent"):
+            if child.state in ("silent", "left"):
+                self.notes.append(f"{sender} is back")
+            child.epoch, child.state = message.epoch, "live"
+            self._checkpoint()
+        asked = self.asked.to_dict()
+        welcome = Welcome(message.epoch, child.accepted, child.position, asked, {"columns": self.asked.table})
+        return [(sender, welcome)]
+
+    def _batch(self, sender: str, child: Child, batch: Batch, now: int) -> Out:
+        if not self._is_next(child, batch):
+            return [(sender, Ack(batch.epoch, child.accepted))] if batch.number <= child.accepted else []
+        reason = self._wrong_with(batch, now)
+        if reason is not None:
+            child.state = "silent"  # the others do not wait for it
+            return [*self._refuse(sender, batch, reason), *self._advance(now)]
+        out = self._take(batch, now)
+        if not self._journal.add(batch, self._link.gone):
+            self._checkpoint()
+        self._link.gone.clear()
+        return [(sender, Ack(batch.epoch, child.accepted)), *out]
+
+    @staticmethod
+    def _is_of_this_life(child: Child, message: Batch | Alive | Leave) -> bool:
+        return message.epoch == child.epoch
+
+    @staticmethod
+    def _is_next(child: Child, batch: Batch) -> bool:
+        return batch.number == child.accepted + 1
+
+    def _wrong_with(self, batch: Batch, now: int) -> str | None:
+        """Why a batch cannot be taken; None if it can."""
+        assert self.asked is not None
+        is_temporal = self.ahead is not None and not self.asked.job.is_integer
+        if is_temporal and now + (self.ahead or 0) < batch.watermark < INT64_MAX:
+            return f"its clock is {(batch.watermark - now) // 1_000_000:,} seconds ahead; mend it, or raise max_ahead"
+        return self.asked.wrong_with(batch.tables)
+
+    def _take(self, batch: Batch, now: int) -> Out:
+        """Fold a batch into what there is."""
+        child, is_late = self._known[batch.node], batch.watermark <= self._watermark
+        child.take(batch)
+        if self.role == "root":
+            self._settle()
+        if self._assembly is not None:
+            child.late += self._assembly.absorb(batch.tables)
+        elif self._merger is not None:
+            self._merger.absorb(batch.tables, batch.events)
+        return self._advance(now, is_late)
+
+    def _settle(self) -> None:
+        """Queries that all nodes know by now begin after everything that was cut without them."""
+        assert self.asked is not None
+        done = [name for name, version in self.asked.pending if version <= self._known.plan]
+        if done and self._assembly is not None:
+            self.asked = self.asked.settled(done, max(after(self._watermark), self._known.since))
+            self._assembly = self._assembly.switched(self.asked.job)
+
+    def _advance(self, now: int, is_late: bool = False) -> Out:
+        """Move the watermark to the least of the children's, and say what is due."""
+        if self.asked is None:
+            return []
+        least = max(self._watermark, min(self._known.busy, default=self._watermark))
+        moved, self._watermark = least > self._watermark, least
+        if self._assembly is not None:
+            found = self._assembly.advance(least) if moved else None
+            if found is not None and self.asked.pending:
+                found = found.filter(~pl.col("query").is_in([name for name, _ in self.asked.pending]))
+            return self._send({"results": found}, now) if found is not None and found.height else []
+        if self._merger is None:
+            return []
+        told, idle = (self._known.plan, self._known.since), int(self._known.all_idle)
+        tables = self._merger.due(least, everything=least == INT64_MAX) if moved or is_late else None
+        if tables is None and (*told, idle) == self._told:
+            return []
+        return self._send(tables or {}, now, idle, told)
+
+    def _notice_silence(self, now: int) -> Out:
+        if self.timeout is None:
+            return []
+        silent = self._known.unheard(now, self.timeout)
+        for name in silent:
+            self._known[name].state = "silent"
+            self.notes.append(f"{name} is silent; the watermark does not wait for it")
+        if not silent:
+            return []
+        out = self._advance(now)
+        self._checkpoint()
+        return out
+
+    def _plan(self, child: Child) -> Plan:
+        assert self.asked is not None
+        return Plan(child.epoch, self.asked.to_dict(), {"columns": self.asked.table})
+
+    # --- the journal ----------------------------------------------------------------------------------------------
+
+    @property
+    def _work(self) -> Assembly | Merger:
+        work = self._assembly or self._merger
+        assert work is not None
+        return work
+
+    def _checkpoint(self) -> None:
+        if self.role == "local" or self.asked is None:
+            return
+        state, tables = self._work.saved()
+        header = {
+            "number": self._link.number,
+            "watermark": self._watermark,
+            "told": self._told,
+            "children": self._known.saved(),
+            "asked": self.asked.to_dict(),
+            "given": [query.to_dict() for query in self._given],
+            "state": state,
+        }
+        self._journal.checkpoint(header, {**tables, _COLUMNS: self.asked.table}, self._link.sent)
+
+    def _recover(self) -> None:
+        """Be as it was: the checkpoint, and the batches since then."""
+        kept, given = self._journal.read(), self.asked
+        if kept is None:
+            if given is not None:
+                self._begin(given)
+            return
+        header, tables = kept.header, dict(kept.tables)
+        self._begin(Asked.from_dict(header["asked"], tables.pop(_COLUMNS)))
+        self._known.restore(header["children"])
+        self._watermark, self._told = header["watermark"], tuple(header["told"])
+        self._work.restore(header["state"], tables)
+        for batch in kept.out:
+            self._link.add(batch, 0)
+        self._link.number = header["number"]
+        for batch in kept.log:
+            self._take(batch, 0)
+        self._link.sent = [replace(batch, epoch=self.epoch) for batch in self._link.sent]
+        if given is not None and self.asked is not None:  # what it is started with may have changed
+            gone, new = self.asked.differs(given, [Query.from_dict(query) for query in header["given"]])
+            for query in gone:
+                self.remove(query.name, 0)
+            for query in new:
+                self.add(query, 0)
+
+
+def after(time: int) -> int:
+    """The first time after one."""
+    return time if time in (INT64_MIN, INT64_MAX) else time + 1

@@ -1,0 +1,231 @@
+"""A local node's work: events of its source become slices, which are sent once nothing more comes into them.
+
+    events ── sliced ──▶ open slices ── the node's watermark passes their end ──▶ sent, once per slice and key
+           ── runs of sessions ──────────────────────────────────────────────────▶ sent with the next batch
+           ── events of groups that need the order ──────────────────────────────▶ likewise
+
+A session may close at any time, so the parent must know of all events before the watermark that it is told.
+
+Open slices are not kept on any disk: a batch says from where in the source a node has to read again if it loses them.
+Between that **safe** position and the one up to which it had read lie events of which some were sent. Which ones is
+known from the time before which each group's slices were sent.
+
+          safe                          read
+    ───────┼─────────────────────────────┼─────────▶ position in the source
+            sent, if before that time;    new
+            else it was in an open slice
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from windrow.binding import InputError, no_time
+from windrow.groups import Group
+from windrow.intake import span
+from windrow.jobs import Job
+from windrow.nodes.asked import NODE, Asked
+from windrow.nodes.messages import Position
+from windrow.slicers import Gathered, Slicer, Tables, Unordered, edges_of
+from windrow.slicing import time_column
+from windrow.windows import INT64_MAX, INT64_MIN, Session
+
+Mark = dict[str, Any]  # a place in a source, in the source's own words
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Events of which some may be in open slices: where they begin, and their greatest time."""
+
+    begin: int
+    mark: Mark
+    newest: int
+
+
+class Closing:
+    """Which slices no further event in time can reach: those that begin before the last edge at or before a time."""
+
+    def __init__(self, job: Job) -> None:
+        groups = job.bound.plan.groups
+        self.at_once = {group.name for group in groups if group.ordered or _has_sessions(group)}
+        self._edges = {group.name: edges_of(group, False, False) for group in groups if group.name not in self.at_once}
+
+    def bounds(self, watermark: int) -> dict[str, int]:
+        """For each group whose slices wait, the last of its edges at or before the watermark."""
+        if watermark in (INT64_MIN, INT64_MAX):
+            return dict.fromkeys(self._edges, watermark)
+        at = np.array([watermark], np.int64)
+        return {name: int(edges.floor(at)[0]) for name, edges in self._edges.items()}
+
+
+def _has_sessions(group: Group) -> bool:
+    return any(isinstance(timeline.window, Session) for timeline in group.timelines)
+
+
+class Reader:
+    """What a local node has read and not sent; an `eager` one sends everything at once, and has no open slices."""
+
+    def __init__(self, asked: Asked, node: str, lateness: int | None = None, eager: bool = False) -> None:
+        self.count = 0  # events that were read
+        self.mark: Mark = {}
+        self.newest = INT64_MIN
+        self.watermark = INT64_MIN
+        self.left_out = 0  # events without a time
+        self._node, self._lateness, self._eager = node, lateness, eager
+        self._sent: dict[str, int] = {}  # by group: before which time everything has been sent
+        self._again = 0  # events before this position had been read when a batch was sent that is known to be held
+        self._again_from: dict[str, int] = {}  # and those from this time on were in open slices
+        self._chunks: list[Chunk] = []
+        self._recut = False  # what it has is cut by several plans, and has to be sent as it is
+        self._use(asked)
+
+    def _use(self, asked: Asked) -> None:
+        self.asked, self.job = asked, asked.job
+        self._slicer, self._closing = Slicer(self.job, cut=True), Closing(self.job)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._open, self._unordered, self._has_events = Gathered(self._slicer), Unordered(self.job), False
+
+    # --- where it is in the source --------------------------------------------------------------------------------
+
+    @property
+    def safe(self) -> tuple[int, Mark]:
+        """The position before which all events were sent."""
+        return (self._chunks[0].begin, self._chunks[0].mark) if self._chunks else (self.count, self.mark)
+
+    @property
+    def position(self) -> Position:
+        count, mark = self.safe
+        whole = {"mark": mark, "count": count, "newest": self.newest, "left_out": self.left_out}
+        if count == self.count:
+            return whole
+        return {**whole, "read": self.count, "sent": self._sent, "plan": self.asked.version}
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it still reads again what an earlier life had read."""
+        return self.count < self._again
+
+    def resume(self, position: Position, watermark: int) -> None:
+        """Go on from the position of the last batch that the parent holds."""
+        self._begin_anew()
+        self._chunks, self._again, self._again_from = [], 0, {}
+        if position:
+            self.mark, self.count, self.newest = dict(position["mark"]), position["count"], position["newest"]
+            self.left_out = position["left_out"]
+            self._again, self._again_from = position.get("read", 0), dict(position.get("sent", {}))
+            self._sent = dict(self._again_from)
+            self._recut = position.get("plan", self.asked.version) != self.asked.version
+        self.watermark = max(self.watermark, watermark)
+
+    # --- events in ------------------------------------------------------------------------------------------------
+
+    def read(self, events: pl.DataFrame, mark: Mark, furthest: int) -> None:
+        """Slice events that follow on in the source; none may be later than `furthest`."""
+        begin, before = self.count, self.mark
+        if events.height:
+            prepared = self._prepared(events, begin, furthest)
+            again = prepared.filter(pl.col("nth") < self._again) if begin < self._again else prepared[:0]
+            new = prepared.filter(pl.col("nth") >= self._again) if again.height else prepared
+            if again.height:
+                self._slice_again(again)
+            if new.height:
+                self._open.add(self._slicer.slice(new))
+                self._unordered.add(new)
+                self._has_events = True
+            if prepared.height:
+                newest = int(prepared[time_column(self.job.time)].max())  # type: ignore[arg-type]
+                self._chunks.append(Chunk(begin, before, newest))
+                self._see(newest)
+        self.count += events.height
+        self.mark = mark
+
+    def _see(self, newest: int) -> None:
+        lateness = self.job.measures[self.job.time].lateness if self._lateness is None else self._lateness
+        self.newest = max(self.newest, newest)
+        self.watermark = max(self.watermark, self.newest - (lateness or 0))
+
+    def _prepared(self, events: pl.DataFrame, begin: int, furthest: int) -> pl.DataFrame:
+        job = self.job
+        binding, measure = job.bound.binding, job.measures[job.time]
+        checked = binding.checked(events.with_columns(pl.lit(self._node).alias(NODE)))
+        missing = binding.without_time(checked)
+        if missing is not None and job.bad_events != "drop":
+            raise no_time(int(missing.sum()), events.height, job.time)
+        prepared = binding.prepare(checked, begin, _no_clock)
+        if "nth" not in prepared.columns:
+            prepared = prepared.with_columns(nth=pl.int_range(begin, begin + pl.len(), dtype=pl.Int64))
+        if missing is not None:
+            prepared = prepared.filter(~missing)
+            self.left_out += int(missing.sum())
+        if prepared.height:
+            _, high = span(prepared, job.time, job.bound.plan.furthest.get(job.time), measure)
+            if high > furthest:
+                raise InputError(
+                    f"an event of node {self._node!r} has the {job.time} {_shown(high)}, further ahead of the clock "
+                    f"than {_shown(furthest)}; mend the clock, or raise max_ahead"
+                )
+        return prepared
+
+    def _slice_again(self, events: pl.DataFrame) -> None:
+        """Events that an earlier life had read: only what it had in open slices is new to the parent."""
+        time, slicer = pl.col(time_column(self.job.time)), self._slicer
+        since = {name: self._again_from.get(name, INT64_MIN) for name in self._closing.bounds(INT64_MIN)}
+        for bound in set(since.values()):
+            tables = slicer.slice(events.filter(time >= bound))
+            self._open.add({name: table for name, table in tables.items() if since.get(name) == bound})
+
+    # --- slices out -----------------------------------------------------------------------------------------------
+
+    def due(self, everything: bool = False) -> Tables | None:
+        """What is to be sent now; None while nothing is."""
+        if self.is_behind:
+            return None
+        bounds = self._closing.bounds(self.watermark)
+        moved = any(bound > self._sent.get(name, INT64_MIN) for name, bound in bounds.items())
+        is_waiting = self._has_events and (self._eager or bool(self._closing.at_once))
+        if not (moved or is_waiting or everything):
+            return None
+        everything = everything or self._eager or self._recut
+        tables, kept = {}, {}
+        for name, table in self._open.tables().items():
+            bound = INT64_MAX if everything else bounds.get(name, INT64_MAX)
+            tables[name], kept[name] = apart(self._slicer.merge(name, [table]), bound)
+        tables |= self._unordered.tables()
+        self._begin_anew()
+        self._open.add(kept)
+        self._sent = bounds
+        low = INT64_MAX if everything else min(bounds.values(), default=INT64_MAX)
+        while self._chunks and (everything or self._chunks[0].newest < low):
+            del self._chunks[0]
+        self._recut = False
+        return {name: table for name, table in tables.items() if table.height}
+
+    def switch(self, asked: Asked) -> Tables:
+        """Cut by another plan from now on; returns all that was cut by the one before."""
+        tables = self.due(everything=True)
+        assert tables is not None
+        self._use(asked)
+        self._sent = self._closing.bounds(self.watermark)
+        return tables
+
+
+def apart(table: pl.DataFrame, bound: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The slices that begin before a time, and the others."""
+    closed = table["slice_start"].to_numpy() < bound
+    if closed.all():
+        return table, table[:0]
+    return table.filter(pl.Series(closed)), table.filter(pl.Series(~closed))
+
+
+def _shown(units: int) -> str:
+    return f"{units:,}"
+
+
+def _no_clock() -> int:
+    raise AssertionError("nodes have no arrival times")
