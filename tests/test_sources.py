@@ -16,6 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import windrow as wr
+from small_tree import SmallTree, rows_of
 from windrow import eventfiles
 from windrow.binding import InputError
 from windrow.generator import Generator
@@ -206,6 +208,38 @@ def pipe(stack: ExitStack, described: dict[str, Any]) -> tuple[Source, Callable[
     source: Any = source_of(described, "n")
     source._file = ends[0]
     return source, write
+
+
+QUERIES = [
+    wr.Query("short", wr.tumbling("50 milliseconds"), ["count()", "sum(key)"]),
+    wr.Query("long", wr.sliding("1 second", "200 milliseconds"), ["count()", "max(value)"], by="key"),
+    wr.Query("busy", wr.session("5 milliseconds"), "count()"),
+]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "growing", "generator"])
+def test_a_tree_over_a_source_says_what_one_process_says_whatever_dies(tmp_path: Path, kind: str, seed: int) -> None:
+    described: dict[str, Any] = {"files": str(tmp_path), "until_end": True, "growing": kind == "growing"}
+    if kind == "generator":
+        described = {"generator": 60, "length": "3 seconds", "rate_change": 0.5, "keys": 3}
+        whole, _ = drained(source_of(described, "n"))
+    else:
+        whole = some_events(200)
+        for begin in range(0, 200, 50):
+            form = "jsonl" if kind == "growing" else kind
+            WRITERS[form](whole[begin : begin + 50], tmp_path / f"{begin:03}.{form}")
+    dice = random.Random(seed)
+    with chunks_of(7):
+        tree = SmallTree(QUERIES, NEEDED, lambda: source_of(described, "n"))
+        for step in range(1000):
+            tree.step(0.0, lost=step % 11 == 9)
+            if step % 11 == 9 or (step % 5 == 4 and dice.random() < 0.3 and not tree.local.ended):
+                tree.kill()
+            if tree.root.done:
+                break
+    assert tree.root.done
+    assert step > 30
+    assert rows_of(tree.results) == rows_of(wr.windows(whole, QUERIES, time="ts"))
 
 
 def test_the_check_of_marks_can_fail(tmp_path: Path) -> None:

@@ -165,6 +165,9 @@ class Client:
         asked.SessionExpiryInterval = broker.expiry
         asked.ReceiveMaximum = broker.unconfirmed
         self._client.connect_async(*broker.address, broker.keepalive, clean_start=False, properties=asked)
+
+    def start(self) -> None:
+        """Connect, and tell of what comes from now on."""
         self._client.loop_start()
 
     def acknowledge(self, packet: int) -> None:

@@ -54,8 +54,11 @@ class Folder:
             {one.removeprefix(begin) if one.startswith(begin) else os.path.relpath(one, begin) for one in found}
         )
 
-    def after(self, name: str | None, names: list[str]) -> list[str]:
-        """Those that are still to be read."""
+    def after(self, name: str | None, only: list[str] | None = None) -> list[str]:
+        """Those that are still to be read, of all that there are now or only of some."""
+        if only is not None:
+            return [one for one in only if name is None or one > name]
+        names = self.names()
         if name is None:
             return names
         place = bisect_right(names, name)

@@ -41,6 +41,7 @@ class GrowingFiles:
     ) -> None:
         self._folder = Folder(path, format, ("csv", "json"))
         self._delete, self._until_end = yes_or_no("delete", delete), yes_or_no("until_end", until_end)
+        self._end = self._folder.names() if until_end else None
         self._settings = bad_lines, epoch
         Lines("files", "json", *self._settings)  # refuses what cannot be set
         self._dropped = 0  # lines of files before this one
@@ -77,7 +78,6 @@ class GrowingFiles:
                 self._lines.number = given["lines"]
         self._told = self._file
         self._folder.begin(self._file, self._files)
-        self._end = self._folder.names() if self._until_end else None
 
     def read(self, needed: Types, wait: float) -> Read | None:
         return waited_for(lambda: self._next(needed), wait)
@@ -85,7 +85,7 @@ class GrowingFiles:
     def _next(self, needed: Types) -> Read | None:
         while True:
             # looked for first: what comes into this file after a later one is there need not be found
-            fresh = self._folder.after(self._file, self._folder.names() if self._end is None else self._end)
+            fresh = self._folder.after(self._file, self._end)
             over = bool(fresh) or self._until_end
             if self._file is not None:
                 data, at_end = self._more(over)

@@ -40,7 +40,9 @@ class Read(NamedTuple):
 class Source(Protocol):
     """Where the events of a local node come from."""
 
-    replayable: bool  # whether `resume` can go back
+    replayable: (
+        bool  # whether `resume` can go back as far as one likes; if not, a node sends on at once what it has read
+    )
     notes: list[str]  # what is to be logged, once each; the caller clears it
 
     @property

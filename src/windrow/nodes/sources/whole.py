@@ -28,6 +28,7 @@ class WholeFiles:
     def __init__(self, path: str, *, format: str | None = None, delete: bool = False, until_end: bool = False) -> None:
         self._folder = Folder(path, format)
         self._delete, self._until_end = yes_or_no("delete", delete), yes_or_no("until_end", until_end)
+        self._end = self._folder.names() if until_end else None
         self._columns: dict[str, pl.DataType] = {}
         self.notes: list[str] = []
         self.resume({})
@@ -58,7 +59,6 @@ class WholeFiles:
             elif not self._done:
                 raise InputError(f"file {path!r} is gone, and only its first {self._rows:,} events were read")
         self._folder.begin(self._file, self._files)
-        self._end = self._folder.names() if self._until_end else None
 
     def read(self, needed: Types, wait: float) -> Read | None:
         return waited_for(lambda: self._next(needed), wait)
@@ -88,7 +88,7 @@ class WholeFiles:
 
     def _fresh(self) -> list[str]:
         """The files that come next."""
-        return self._folder.after(self._file, self._folder.names() if self._end is None else self._end)
+        return self._folder.after(self._file, self._end)
 
     def _events(self) -> Iterator[pl.DataFrame]:
         """What is left of the file."""
