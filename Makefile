@@ -19,8 +19,8 @@ setup: java $(STAMP) ## make .venv with all extras, and see that there is a Java
 test: java lint ## lint, then all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
-test-core: $(STAMP) ## the tests that need no Java and no browser, in seconds
-	$(BIN)/python -m pytest -n 2 -m "not spark and not browser and not nodes" $(ARGS)
+test-core: $(STAMP) ## the tests that need no Java, no browser and no broker, in seconds
+	$(BIN)/python -m pytest -n 2 -m "not spark and not browser and not nodes and not mqtt" $(ARGS)
 
 lint: $(STAMP) ## ruff (rules and format) and mypy
 	$(BIN)/ruff check .
