@@ -219,7 +219,7 @@ class ReportedState(JoinedState):
 
     def step(self, span: Span, change: Any = None, partial: bool = False) -> Iterator[Emitted]:
         if self.joined.height:
-            yield from self._tell(span.now)
+            yield from self._tell(span)
 
     def opened(self) -> pl.DataFrame:
         return self.told_open
