@@ -151,6 +151,12 @@ def test_batches_that_have_more_than_is_asked_serve_as_well(tmp_path: Path) -> N
     assert (outlet.since, outlet.changes) == (4, [4, 4])
 
 
+def test_windows_that_spark_could_not_answer_are_refused_at_the_root(tmp_path: Path) -> None:
+    joined = wr.Query("q", wr.frames("x > 3", scope="bounds"), "count()")
+    with pytest.raises(wr.QueryError, match=r"query 'q': frames\(.*\) is not answered on Spark, where no place sees"):
+        SliceOutlet(tmp_path).ask(asking([joined]))
+
+
 def test_another_place_and_another_version_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OutletError, match=r"is not the directory of a root that feeds slices: there is no 'asked' in"):
         _ = SliceOutlet(tmp_path).asked

@@ -26,6 +26,8 @@ from typing import BinaryIO, NamedTuple
 from windrow.nodes.asked import Asked
 from windrow.nodes.journal import Spool
 from windrow.nodes.messages import Batch, MessageError, from_bytes, to_bytes
+from windrow.ordered import JOINED, scope_of
+from windrow.query import QueryError
 from windrow.slices import pack, unpack
 
 ASKED = "asked"
@@ -82,6 +84,12 @@ class SliceOutlet:
 
     def ask(self, asked: Asked) -> None:
         """Say what is asked of the tree, from the next batch on; the same again changes nothing."""
+        for query in asked.queries:
+            if scope_of(query.window) in JOINED:
+                raise QueryError(
+                    f"query {query.name!r}: {query.window} is not answered on Spark, where no place sees the windows "
+                    "of all nodes; ask with scope='node', or let the root answer (feeds: results)"
+                )
         since, changes = self.newest + 1, list[int]()
         if (self._folder / ASKED).exists():
             known = self._said()

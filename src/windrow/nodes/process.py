@@ -34,6 +34,7 @@ from windrow.nodes.flight import Server
 from windrow.nodes.link import Link
 from windrow.nodes.machine import OUTLET, Machine
 from windrow.nodes.messages import Ack, Batch, Leave, Message, Refused
+from windrow.nodes.outlet import SliceOutlet
 from windrow.nodes.parent import Out
 from windrow.nodes.sources import source_of
 from windrow.nodes.spool import FileSpool
@@ -154,8 +155,6 @@ class NodeProcess:
 
     def _outlet_of(self) -> Outlet:
         if self.config.feeds == "slices":
-            from windrow.nodes.outlet import SliceOutlet
-
             assert self.config.spool is not None
             assert self._spool is not None
             assert self.machine.asked is not None
@@ -339,6 +338,8 @@ class NodeProcess:
         text = given.get("text", "")
         if kind == "remove" and isinstance(text, str):
             self._do(self.machine.remove(text, _now()))
+            if isinstance(self._outlet, SliceOutlet) and self.machine.asked is not None:
+                self._outlet.ask(self.machine.asked)  # what was made before has gone first
             return {"removed": text}
         if kind == "add" and isinstance(text, str):
             read = queryfile.of_yaml if given.get("format") == "yaml" else queryfile.of_sql
