@@ -212,9 +212,7 @@ def asked_of(given: Fields, folder: Path) -> Asked:
     order_by = [said["order_by"]] if isinstance(said.get("order_by"), str) else said.get("order_by", [])
     bad, push_down = said.get("bad_events", "raise"), at.choice("push_down", (True, False), False)
     local_keys = at.names("local_keys")
-    return at.blame(
-        "queries", lambda: Asked.of(queries, time, columns, lateness, order_by, bad, push_down, local_keys)
-    )
+    return at.blame("queries", lambda: Asked.of(queries, time, columns, lateness, order_by, bad, push_down, local_keys))
 
 
 def _queries(given: Fields, folder: Path) -> tuple[tuple[Query, ...], dict[str, Any]]:
