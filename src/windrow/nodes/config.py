@@ -39,7 +39,7 @@ ROLES: tuple[Role, ...] = ("local", "intermediate", "root")
 _EVERY = ("name", "spool", "tls", "timeout", "max_ahead", "limits")
 _CHILD = ("parent", "token", "token_file", "at_stop")
 _PARENT = ("listen", "tokens", "children", "joins")
-ASKED = ("queries", "time", "columns", "lateness", "order_by", "bad_events")
+ASKED = ("queries", "time", "columns", "lateness", "order_by", "bad_events", "push_down", "local_keys")
 FIELDS: dict[Role, tuple[str, ...]] = {
     "local": (*_EVERY, *_CHILD, "source", "lateness", "idle"),
     "intermediate": (*_EVERY, *_CHILD, *_PARENT),
@@ -211,7 +211,9 @@ def asked_of(given: Fields, folder: Path) -> Asked:
     at.blame("lateness", lambda: duration(lateness, "lateness"))
     order_by = [said["order_by"]] if isinstance(said.get("order_by"), str) else said.get("order_by", [])
     bad = said.get("bad_events", "raise")
-    return at.blame("queries", lambda: Asked.of(queries, time, columns, lateness, order_by, bad))
+    push_down, local_keys = at.choice("push_down", (True, False), False), at.names("local_keys")
+    blamed = "local_keys" if local_keys else "queries"
+    return at.blame(blamed, lambda: Asked.of(queries, time, columns, lateness, order_by, bad, push_down, local_keys))
 
 
 def _queries(given: Fields, folder: Path) -> tuple[tuple[Query, ...], dict[str, Any]]:
@@ -286,7 +288,7 @@ class _Reading:
     def names(self, word: str) -> tuple[str, ...]:
         value = self.given.get(word, [])
         if not isinstance(value, list) or not all(isinstance(one, str) and NAMES.fullmatch(one) for one in value):
-            raise Wrong(f"{word} must be a list of names: [north, south]", self.given.lines[word])
+            raise Wrong(f"{word} must be a list of names, like [north, south]", self.given.lines[word])
         return tuple(dict.fromkeys(value))
 
     def time(self, word: str, default: int | None = None) -> int | None:

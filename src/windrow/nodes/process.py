@@ -106,9 +106,8 @@ class NodeProcess:
         spool: FileSpool | None = None
         if config.spool is not None:
             stack.enter_context(locked(config.spool))
-            if config.role != "local":
-                spool = FileSpool(config.spool / "spool")
-                stack.callback(spool.close)
+            spool = FileSpool(config.spool / "spool")
+            stack.callback(spool.close)
         source = source_of(config.source, config.name) if config.role == "local" else None
         self._is_eager = source is not None and not source.replayable
         self._spool = spool
