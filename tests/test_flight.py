@@ -26,6 +26,7 @@ from windrow.nodes.flight import BEAT, PROTOCOL, Limits, Server
 from windrow.nodes.link import Link, ask
 from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Message, Refused, Welcome, from_bytes, to_bytes
 from windrow.nodes.outgoing import ROOM, Outgoing
+from windrow.nodes.outlet import SliceOutlet
 from windrow.nodes.process import NodeProcess, NodeRefused
 from windrow.nodes.traffic import Traffic
 
@@ -464,6 +465,23 @@ def test_a_node_that_is_stopped_leaves_and_one_that_stays_is_waited_for(tmp_path
     with Running(tmp_path / "north.yaml", "local", (tmp_path / "north.yaml").read_text() + "at_stop: stay\n"):
         until(lambda: "north is back" in root.said, "its return")
     assert root.node.status()["children"]["north"]["state"] == "live"
+
+
+def test_a_root_that_feeds_slices_leaves_them_in_its_spool(tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir()
+    times = [BEGIN + timedelta(seconds=second) for second in range(10)]
+    frame = pl.DataFrame({"ts": times, "x": range(10)}, schema={"ts": pl.Datetime("us", "UTC"), "x": pl.Int64})
+    frame.write_parquet(tmp_path / "events/0.parquet")
+    with Running(tmp_path / "root.yaml", "root", f"{ROOT}feeds: slices\n") as root:
+        text = f"name: north\nparent: {root.address}\nsource: {{files: events, until_end: true}}\n"
+        with Running(tmp_path / "north.yaml", "local", text) as north:
+            north.join()
+            root.join()  # all sources have ended
+        assert (north.error, root.error) == (None, None)
+    outlet = SliceOutlet(tmp_path / "root")
+    batches = [outlet.read(number) for number in outlet.numbers]
+    assert sum(batch.tables["by () on ts"]["count().count"].sum() for batch in batches if batch.tables) == 10
+    assert (batches[-1].events, batches[-1].watermark) == ({"north": 10}, 2**63 - 1)
 
 
 # --- links ----------------------------------------------------------------------------------------------------------
