@@ -26,6 +26,7 @@ from windrow.nodes.flight import BEAT, PROTOCOL, Limits, Server
 from windrow.nodes.link import Link, ask
 from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Message, Refused, Welcome, from_bytes, to_bytes
 from windrow.nodes.outgoing import ROOM, Outgoing
+from windrow.nodes.outlet import SliceOutlet
 from windrow.nodes.process import NodeProcess, NodeRefused
 from windrow.nodes.traffic import Traffic
 
@@ -261,7 +262,7 @@ def test_random_and_mutated_messages_disturb_nobody(root: Running, north: North,
         to_bytes(Leave("stranger", 1)),
     ]
     for number in range(60):
-        with Raw(root.address, f"stranger{number}") as raw, contextlib.suppress(pa.ArrowException):
+        with Raw(root.address, f"stranger{number}") as raw, contextlib.suppress(pa.ArrowException, StopIteration):
             raw.say(to_bytes(Hello(f"stranger{number}", 1)))
             for _ in range(5):
                 raw.say(mutated(dice.choice(good).replace(b"stranger", f"stranger{number}".encode()), dice))
@@ -466,6 +467,23 @@ def test_a_node_that_is_stopped_leaves_and_one_that_stays_is_waited_for(tmp_path
     assert root.node.status()["children"]["north"]["state"] == "live"
 
 
+def test_a_root_that_feeds_slices_leaves_them_in_its_spool(tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir()
+    times = [BEGIN + timedelta(seconds=second) for second in range(10)]
+    frame = pl.DataFrame({"ts": times, "x": range(10)}, schema={"ts": pl.Datetime("us", "UTC"), "x": pl.Int64})
+    frame.write_parquet(tmp_path / "events/0.parquet")
+    with Running(tmp_path / "root.yaml", "root", f"{ROOT}feeds: slices\n") as root:
+        text = f"name: north\nparent: {root.address}\nsource: {{files: events, until_end: true}}\n"
+        with Running(tmp_path / "north.yaml", "local", text) as north:
+            north.join()
+            root.join()  # all sources have ended
+        assert (north.error, root.error) == (None, None)
+    outlet = SliceOutlet(tmp_path / "root")
+    batches = [outlet.read(number) for number in outlet.numbers]
+    assert sum(batch.tables["by () on ts"]["count().count"].sum() for batch in batches if batch.tables) == 10
+    assert (batches[-1].events, batches[-1].watermark) == ({"north": 10}, 2**63 - 1)
+
+
 # --- links ----------------------------------------------------------------------------------------------------------
 
 
@@ -496,6 +514,52 @@ def linked(to: Address, heard: list[Message] | None = None, notes: list[str] | N
         one.close()
 
 
+class Proxy(contextlib.AbstractContextManager["Proxy"]):
+    """Passes bytes on between a child and its parent, counts them, and can be cut."""
+
+    def __init__(self, to: Address) -> None:
+        self.up = self.down = 0
+        self._to = to
+        self._ends: list[socket.socket] = []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = Address("127.0.0.1", self._server.getsockname()[1])
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                child, _ = self._server.accept()
+                parent = socket.create_connection((self._to.host, self._to.port))
+                self._ends += [child, parent]
+                for ends in ((child, parent, "up"), (parent, child, "down")):
+                    self._threads.append(threading.Thread(target=self._pass, args=ends))
+                    self._threads[-1].start()
+
+    def _pass(self, source: socket.socket, to: socket.socket, way: str) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                setattr(self, way, getattr(self, way) + len(data))
+                to.sendall(data)
+        with contextlib.suppress(OSError):
+            to.shutdown(socket.SHUT_RDWR)
+
+    def cut(self) -> None:
+        for one in self._ends:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self.cut()
+        for thread in self._threads:
+            thread.join()
+        for one in self._ends:
+            one.close()
+
+
 def test_what_waits_at_the_end_still_arrives() -> None:
     taken: list[Message] = []
     with serving(lambda name, message: taken.append(message)) as server, linked(server.address) as one:
@@ -504,26 +568,23 @@ def test_what_waits_at_the_end_still_arrives() -> None:
     assert taken == [Alive("a", number, 0) for number in range(100)]
 
 
-def test_a_link_comes_again_when_the_parent_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_is_cut_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "MOST", 0.1)
-    taken: list[str] = []
-    heard: list[Message] = []
+    taken: list[Message] = []
     notes: list[str] = []
-    with serving(lambda name, message: None) as first:
-        place = first.address
-        one = Link("a", place, heard.append, lambda: taken.append("opened"), notes.append, notes.append)
-        one.start()
-        until(lambda: taken == ["opened"], "the first stream")
-        with first._lock:
-            streams = list(first._streams.values())
-        one._reader.cancel()  # as if the wire were cut
-        until(lambda: taken == ["opened", "opened"], "the second stream")
-        assert len(streams) == 1
-        one.close()
-    with pytest.raises(OSError, match="it cannot be reached"):
-        ask(place, "status", {})
-    assert notes[0].startswith(f"no stream to {place}: ")
-    assert notes[1:] == [f"connected to {place} again"]
+    with (
+        serving(lambda name, message: taken.append(message)) as server,
+        Proxy(server.address) as proxy,
+        linked(proxy.address, notes=notes) as one,
+    ):
+        for number in range(1, 4):
+            one.send(Alive("a", number, 0))
+            until(lambda number=number: Alive("a", number, 0) in taken, "the message")
+            proxy.cut()
+            again = f"connected to {proxy.address} again"
+            until(lambda number=number, again=again: notes.count(again) == number, "the next stream")
+    assert notes[0].startswith(f"no stream to {proxy.address}: ")
+    assert server.traffic()["a"].messages_up == 3  # of all streams
 
 
 def test_a_parent_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -584,34 +645,6 @@ def test_a_queue_keeps_what_says_most_and_no_more_than_it_has_room_for() -> None
 # --- bytes ----------------------------------------------------------------------------------------------------------
 
 
-class Proxy:
-    """Passes bytes on between a child and its parent, and counts them."""
-
-    def __init__(self, to: Address) -> None:
-        self.up = self.down = 0
-        self._to = to
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.address = Address("127.0.0.1", self._server.getsockname()[1])
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        child, _ = self._server.accept()
-        parent = socket.create_connection((self._to.host, self._to.port))
-        self._server.close()
-        threading.Thread(target=self._pass, args=(child, parent, "up"), daemon=True).start()
-        self._pass(parent, child, "down")
-
-    def _pass(self, source: socket.socket, to: socket.socket, way: str) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                setattr(self, way, getattr(self, way) + len(data))
-                to.sendall(data)
-        for one in (source, to):
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        source.close()
-
-
 @pytest.mark.parametrize("kernel", [True, False], ids=["as the kernel counts", "as it is framed"])
 def test_bytes_are_those_on_the_wire(kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernel:
@@ -620,14 +653,16 @@ def test_bytes_are_those_on_the_wire(kernel: bool, monkeypatch: pytest.MonkeyPat
     taken: list[Message] = []
     heard: list[Message] = []
     table = pl.DataFrame({"x": random.Random(0).randbytes(50_000).hex()})
-    with serving(lambda name, message: taken.append(message)) as server:
-        proxy = Proxy(server.address)
-        with linked(proxy.address, heard) as one:
-            for number in range(1, 101):
-                one.send(Batch("a", 1, number, {}, 0, 1, 0, 0, {}, {"t": table}))
-                server.send("a", Welcome(1, number, {}, {"some": "text" * 100}))
-            until(lambda: len(taken) == 100 and len(heard) == 100, "all messages")
-            at_child, at_parent = one.traffic(), server.traffic()["a"]
+    with (
+        serving(lambda name, message: taken.append(message)) as server,
+        Proxy(server.address) as proxy,
+        linked(proxy.address, heard) as one,
+    ):
+        for number in range(1, 101):
+            one.send(Batch("a", 1, number, {}, 0, 1, 0, 0, {}, {"t": table}))
+            server.send("a", Welcome(1, number, {}, {"some": "text" * 100}))
+        until(lambda: len(taken) == 100 and len(heard) == 100, "all messages")
+        at_child, at_parent = one.traffic(), server.traffic()["a"]
     for counted in (at_child, at_parent):
         assert isinstance(counted, Traffic)
         assert (counted.messages_up, counted.messages_down) == (100, 100)

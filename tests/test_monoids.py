@@ -439,8 +439,8 @@ def test_a_definition_that_cannot_work_is_refused(body: dict[str, Any], reason: 
 def test_the_same_class_may_be_defined_again() -> None:
     """As a notebook's cell is run again."""
     first, second = define(), define(lower=lambda self, state: -state)
-    assert FUNCTIONS["counted"].monoid is second is not first
-    assert wr.windows(EVENTS, [wr.Query("q", wr.tumbling(100), "counted(x)")], "t")["counted(x)"].to_list() == [-7]
+    assert FUNCTIONS["how_often"].monoid is second is not first
+    assert wr.windows(EVENTS, [wr.Query("q", wr.tumbling(100), "how_often(x)")], "t")["how_often(x)"].to_list() == [-7]
 
 
 @pytest.mark.parametrize(
@@ -470,19 +470,19 @@ def test_the_same_class_may_be_defined_again() -> None:
 )
 def test_what_a_method_returns_is_checked(body: dict[str, Any], reason: str) -> None:
     define(**body)
-    query = wr.Query("q", wr.sliding(40, 20), "counted(x)", by="k")
+    query = wr.Query("q", wr.sliding(40, 20), "how_often(x)", by="k")
     with pytest.raises(TypeError, match=reason):
         wr.windows(EVENTS, [query, wr.Query("r", wr.tumbling(10), "count()", by="k")], "t")
 
 
 def test_an_engine_goes_on_after_a_method_that_failed() -> None:
     define(lift=lambda self, x: len(x) if x.max() < 9 else "many")
-    engine = wr.Engine([wr.Query("q", wr.tumbling(10), "counted(x)")], "t")
+    engine = wr.Engine([wr.Query("q", wr.tumbling(10), "how_often(x)")], "t")
     engine.push(EVENTS[:2])
     with pytest.raises(TypeError, match=r"counted\.lift"):
         engine.push(EVENTS.with_columns(x=9.0))
     engine.push(EVENTS[2:3])
-    assert engine.finish()["counted(x)"].to_list() == [3]
+    assert engine.finish()["how_often(x)"].to_list() == [3]
 
 
 def test_numbers_are_widened_and_arrow_types_translated() -> None:
@@ -492,14 +492,14 @@ def test_numbers_are_widened_and_arrow_types_translated() -> None:
         merge=lambda self, a, b: {"n": (a["n"] + b["n"]).cast(pl.Int32), "seen": b["seen"].cast(pl.List(pl.Int8))},
         lower=lambda self, state: state["n"].to_numpy() * 2,
     )
-    found = wr.windows(EVENTS, [wr.Query("q", wr.sliding(40, 20), "counted(x)")], "t")
-    assert found["counted(x)"].to_list() == [2.0, 4.0, 4.0, 2.0]
+    found = wr.windows(EVENTS, [wr.Query("q", wr.sliding(40, 20), "how_often(x)")], "t")
+    assert found["how_often(x)"].to_list() == [2.0, 4.0, 4.0, 2.0]
 
 
 def test_a_lift_may_find_no_state() -> None:
     define(lift=lambda self, x: len(x) if x.max() > 4 else None)
-    found = wr.windows(EVENTS, [wr.Query("q", wr.sliding(40, 20), "counted(x)")], "t")
-    assert found["counted(x)"].to_list() == [4, 6, 2, None]
+    found = wr.windows(EVENTS, [wr.Query("q", wr.sliding(40, 20), "how_often(x)")], "t")
+    assert found["how_often(x)"].to_list() == [4, 6, 2, None]
 
 
 @pytest.mark.parametrize(

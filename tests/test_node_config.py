@@ -67,11 +67,13 @@ def test_an_intermediate_node(tmp_path: Path) -> None:
 
 
 def test_the_root(tmp_path: Path) -> None:
-    found = read(tmp_path, "root", f"{ROOT}lateness: 5 seconds\norder_by: key\n")
+    more = "lateness: 5 seconds\norder_by: key\npush_down: true\nlocal_keys: [key]\n"
+    found = read(tmp_path, "root", ROOT + more)
     assert found.asked is not None
     assert [query.name for query in found.asked.queries] == ["q1"]
     assert found.asked.columns == (("ts", pl.Datetime("us", "UTC")), ("key", pl.String()), ("value", pl.Float64()))
     assert (found.asked.lateness, found.asked.order_by) == ("5 seconds", ("key",))
+    assert (found.asked.push_down, found.asked.local_keys) == (True, ("key",))
     assert (found.results, found.feeds) == (str(tmp_path / "results"), "results")
 
 
@@ -122,7 +124,7 @@ def test_queries_may_be_a_file_with_options_of_its_own(tmp_path: Path) -> None:
         ),
         ("intermediate", INNER + "limits: 5", "line 6: limits must have fields: message"),
         ("intermediate", INNER + "tls: {pem: x}", "line 6: there is no field 'pem'"),
-        ("intermediate", INNER + "children: a", r"line 6: children must be a list of names: \[north, south\]"),
+        ("intermediate", INNER + "children: a", r"line 6: children must be a list of names, like \[north, south\]"),
         ("intermediate", INNER + "tokens: none", "there is no file '.*none' of tokens"),
         ("intermediate", INNER.replace("spool: spool", ""), "line 2: it has no spool; write spool: and a directory"),
         ("intermediate", INNER + "queries: x", "line 6: 'queries' is for a node that is root, not intermediate"),
@@ -131,6 +133,7 @@ def test_queries_may_be_a_file_with_options_of_its_own(tmp_path: Path) -> None:
         ("root", ROOT.replace("avg(value)", "avg(price)"), "line 5: queries: .*price"),
         ("root", ROOT.replace("SELECT", "SELEKT"), "line 5: queries: "),
         ("root", ROOT + "lateness: soon", "line 8: lateness 'soon' is not a duration"),
+        ("root", ROOT + "local_keys: [car]", "line 8: local_keys: .*'car'"),
         ("root", ROOT + "feeds: cats", "line 8: feeds must be results or slices, not 'cats'"),
         ("root", ROOT + "parent: grpc://a:1", "line 8: 'parent' is for a node that is local, not root"),
     ],

@@ -185,7 +185,9 @@ def table(said: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _table(said: Iterable[Mapping[str, Any]]) -> Table:
-    made = Table(*_HEAD, box=None, pad_edge=False)
+    made = Table(box=None, pad_edge=False)
+    for head in _HEAD:
+        made.add_column(head, no_wrap=True)
     for one in said:
         made.add_row(*_row(one))
     return made

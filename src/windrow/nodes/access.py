@@ -67,6 +67,9 @@ class Files:
     ca: Path | None = None
 
 
+NO_TLS = Files()
+
+
 class Tokens:
     """Names and their tokens, in a file that may grow while it is used, so that nodes can join."""
 

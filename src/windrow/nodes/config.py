@@ -210,9 +210,10 @@ def asked_of(given: Fields, folder: Path) -> Asked:
     lateness = said.get("lateness", 0)
     at.blame("lateness", lambda: duration(lateness, "lateness"))
     order_by = [said["order_by"]] if isinstance(said.get("order_by"), str) else said.get("order_by", [])
-    bad, push_down = said.get("bad_events", "raise"), at.choice("push_down", (True, False), False)
-    local_keys = at.names("local_keys")
-    return at.blame("queries", lambda: Asked.of(queries, time, columns, lateness, order_by, bad, push_down, local_keys))
+    bad = said.get("bad_events", "raise")
+    push_down, local_keys = at.choice("push_down", (True, False), False), at.names("local_keys")
+    blamed = "local_keys" if local_keys else "queries"
+    return at.blame(blamed, lambda: Asked.of(queries, time, columns, lateness, order_by, bad, push_down, local_keys))
 
 
 def _queries(given: Fields, folder: Path) -> tuple[tuple[Query, ...], dict[str, Any]]:
@@ -287,7 +288,7 @@ class _Reading:
     def names(self, word: str) -> tuple[str, ...]:
         value = self.given.get(word, [])
         if not isinstance(value, list) or not all(isinstance(one, str) and NAMES.fullmatch(one) for one in value):
-            raise Wrong(f"{word} must be a list of names: [north, south]", self.given.lines[word])
+            raise Wrong(f"{word} must be a list of names, like [north, south]", self.given.lines[word])
         return tuple(dict.fromkeys(value))
 
     def time(self, word: str, default: int | None = None) -> int | None:

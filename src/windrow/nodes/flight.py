@@ -31,7 +31,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from windrow.nodes.access import NAMES, OPERATOR, Address, Files, Tokens, pem
+from windrow.nodes.access import NAMES, NO_TLS, OPERATOR, Address, Files, Tokens, pem
 from windrow.nodes.messages import LARGEST, Alive, Batch, Hello, Leave, Message, MessageError, from_bytes, to_bytes
 from windrow.nodes.outgoing import Outgoing, Pace
 from windrow.nodes.traffic import Meter, Traffic, connections
@@ -52,6 +52,9 @@ class Limits:
 
     message: int = LARGEST  # bytes
     rate: float = 1000.0  # messages in a second
+
+
+LIMITS = Limits()
 
 
 @dataclass
@@ -78,9 +81,9 @@ class Server:
         take: Callable[[str, Message], None],
         answer: Answer,
         note: Callable[[str], None],
-        tls: Files = Files(),  # noqa: B008
+        tls: Files = NO_TLS,
         tokens: Tokens | None = None,
-        limits: Limits = Limits(),  # noqa: B008
+        limits: Limits = LIMITS,
     ) -> None:
         """`take` gets a child's message, and may block; `answer` is asked by an operator; `note` is told to log."""
         self._take, self._answer, self._note = take, answer, note

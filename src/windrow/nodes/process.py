@@ -301,6 +301,8 @@ class NodeProcess:
         if self._feed is None:
             return
         machine, asked = self.machine, self.machine.asked
+        while self._source.notes:
+            self._say(self._source.notes.pop(0))
         while True:
             wanted = machine.mark if self._stop is None else None
             needed = {} if asked is None else machine_needs(machine, self._source.replayable)
@@ -309,9 +311,6 @@ class NodeProcess:
             if found is None:
                 return
             self._do(machine.read(found.events, found.mark, _now(), found.last))
-            for note in self._source.notes:
-                self._say(note)
-            self._source.notes.clear()
             if not self._inbox.empty():
                 return
 
