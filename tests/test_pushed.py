@@ -11,7 +11,7 @@ import pytest
 import windrow as wr
 from windrow.nodes.asked import Asked
 from windrow.nodes.machine import Machine
-from windrow.nodes.messages import Alive, to_bytes
+from windrow.nodes.messages import Alive, Batch, Refused, to_bytes
 from windrow.nodes.simulation import Disk, Faults, Simulation, Tree
 from windrow.ordered import scope_of
 from windrow.testing import differences, own, recompute
@@ -242,3 +242,24 @@ def test_what_travels_is_explained() -> None:
     assert "chained(x) depends on the order over all nodes; if a key lives at one node, name it in local_keys" in raw[3]
     later = local.added(wr.Query("later", wr.counting(2, scope="node"), "sum(x)"), 10)
     assert "came at run time" in later.explain().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "reason"),
+    [
+        ("by (node) on t (at nodes)", {"query": ["q"]}, "by (node) on t (at nodes) has no 'window_start' in its batch"),
+        ("by (node) on t (at nodes)", {"query": [1]}, "'query' of by (node) on t (at nodes) is Int64 in its batch"),
+        ("by (node) on t (joined) (at nodes)", {"at": ["x"]}, "is String in its batch, not Int64"),
+        ("by (node) on t (joined) (at nodes)|opened", {"first": [1]}, "has no 'key:node' in its batch"),
+        ("nodes", {"node": ["a"]}, "nodes has no 'gone' in its batch"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused(name: str, table: dict[str, list[Any]], reason: str) -> None:
+    queries = [wr.Query(f"q {scope}", wr.counting(2, scope=scope), "sum(x)") for scope in ("node", "bounds")]  # type: ignore[arg-type]
+    run = tree_of(queries, {"a": [(1, 1)]})
+    while run.machines["a"].mark is None:
+        run._deliver()
+    bad = Batch("a", run.machines["a"].epoch, 1, {}, 5, 1, 0, 0, {"a": 1}, {name: pl.DataFrame(table)})
+    ((_, answer),) = [one for one in run.machines["root"].receive("a", bad, 0) if isinstance(one[1], Refused)]
+    assert isinstance(answer, Refused)
+    assert reason in answer.reason

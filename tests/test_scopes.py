@@ -21,6 +21,7 @@ from test_properties import disagreements, results
 from windrow import ordered_state
 from windrow.joining import JoinedState
 from windrow.ordered import Scope, scope_of
+from windrow.tables import Table
 from windrow.testing import differences, recompute
 from windrow.testing.strategies import SCHEMA, Row, Stream, frame, query_sets, streams, tables
 from windrow.testing.transcripts import Step
@@ -73,6 +74,22 @@ def test_a_stream_says_what_its_whole_table_says(stream: Stream) -> None:
     at_once = (Step("input", stream.rows, {}), stream.steps[-1])
     whole = replace(stream, queries=queries, options={**stream.options, "lateness": None}, steps=at_once)
     assert differences(results(replace(stream, queries=queries)), results(whole), queries) == []
+
+
+@given(rows=tables(), queries=query_sets(kinds=("joined",)), cuts=st.lists(st.integers(0, 40), max_size=4))
+@settings(max_examples=20)
+def test_a_table_that_comes_in_parts(rows: list[Row], queries: tuple[wr.Query, ...], cuts: list[int]) -> None:
+    """At a position nothing is told before the end: a node may come with the last part."""
+    queries = tuple(wr.Query(one.name, one.window, "count()", one.by, one.where) for one in queries)
+    ordered = sorted(rows, key=lambda row: row["t"])
+    parts = [ordered[a:b] for a, b in zip([0, *sorted(cuts)], [*sorted(cuts), len(rows)], strict=True)]
+    table = Table(queries, "t")
+    found = []
+    for number, part in enumerate(parts):
+        rest = [row["t"] for later in parts[number + 1 :] for row in later]
+        found += table.push(frame(part), {"t": min(rest)} if rest else {}).to_dicts()
+    found += table.finish().to_dicts()
+    assert differences(found, recompute(ordered, queries), queries) == []
 
 
 # --- what it is, and what is refused ----------------------------------------------------------------------------------

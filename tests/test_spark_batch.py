@@ -171,6 +171,24 @@ class TestBadEvents:
                 wr.windows(frame, wr.Query("q", window, wr.count()), "km").toArrow()
 
 
+class TestNodes:
+    """Windows of several nodes; the column that says which is one of the table."""
+
+    def test_windows_of_each_node_are_those_of_a_key(self, frame: Any, events: pl.DataFrame) -> None:
+        nodes = frame.withColumnRenamed("c", "node"), events.rename({"c": "node"})
+        queries = [
+            wr.Query("count", wr.counting(50, scope="node"), [wr.count(), wr.sum("i")]),
+            wr.Query("frame", wr.frames("i > 0", scope="node"), [wr.count(), wr.collect("i")], by="k"),
+        ]
+        found = check(*nodes, *queries, order_by=("km", "x", "i"))
+        assert set(found["node"]) == {"0", "1", "2", None}
+
+    def test_joined_ones_are_refused(self, frame: Any) -> None:
+        query = wr.Query("q", wr.counting(5, scope="bounds"), wr.count())
+        with pytest.raises(wr.QueryError, match=r"query 'q': counting\(5, scope='bounds'\) is not answered on Spark"):
+            wr.windows(frame.withColumnRenamed("c", "node"), query, "ts")
+
+
 class TestAgainstSpark:
     def test_sliding(self, frame: Any) -> None:
         from pyspark.sql import functions as F

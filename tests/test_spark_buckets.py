@@ -186,7 +186,9 @@ def streamed(transcript: Transcript) -> bool:
     plain = actions <= {"input", "watermark", "finish"} and not details & {"error", "measure"}
     options = {"time", "lateness", "order_by", "updates"} >= transcript.options.keys()
     one = not isinstance(transcript.options.get("lateness"), dict) and transcript.options["time"] != "arrival"
-    queries = not any(query.distinct_on or query.time for query in transcript.queries)
+    queries = (
+        not any(query.distinct_on or query.time for query in transcript.queries) and "joins" not in transcript.needs
+    )
     times = [
         row[transcript.options["time"]] for step in transcript.steps if step.action == "input" for row in step.value
     ]

@@ -29,7 +29,7 @@ def is_for_tables(transcript: Transcript) -> bool:
     """Whether it makes sense for a whole table: queries stay, times are columns, nothing is refused."""
     refused = any("error" in step.details for step in transcript.steps)
     arrival = any((query.time or transcript.options["time"]) == "arrival" for query in transcript.queries)
-    return not (transcript.needs & {"add", "remove"}) and not refused and not arrival
+    return not (transcript.needs & {"add", "remove", "joins"}) and not refused and not arrival
 
 
 FOR_TABLES = [one for one in map(read, TRANSCRIPTS) if is_for_tables(one)]

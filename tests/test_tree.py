@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +18,10 @@ import polars as pl
 import pytest
 import yaml
 
+from windrow.cli import main, trees
+from windrow.cli.failures import Interrupted, Refused
 from windrow.nodes.answers import read_results
+from windrow.nodes.process import locked
 from windrow.nodes.sources import source_of
 from windrow.nodes.tree import Member, Tree, read
 from windrow.queryfile import of_yaml
@@ -113,16 +118,16 @@ def tree_of(folder: Path, nodes: dict[str, Any], **more: Any) -> Tree:
     return read(path)
 
 
-def events_of(member: Member) -> list[dict[str, Any]]:
-    """What the node's source gives, read here."""
+def events_of(member: Member, most: float = math.inf) -> list[dict[str, Any]]:
+    """What the node's source gives, or as much of it as is wanted, read here."""
     source = source_of({**member.described["source"]["generator"], "kind": "generator", "speed": None}, member.name)
     rows: list[dict[str, Any]] = []
     while True:
         found = source.read(source.columns, 0)
         assert found is not None
         rows += found.events.with_columns(node=pl.lit(member.name)).to_dicts()
-        if found.last:
-            return rows
+        if found.last or len(rows) >= most:
+            return rows[: int(min(most, len(rows)))]
 
 
 def test_whatever_is_killed_the_root_says_what_one_process_says(
@@ -151,3 +156,85 @@ def test_whatever_is_killed_the_root_says_what_one_process_says(
     assert (root["state"], processes.accepted) == ("ended", len(rows))
     assert [child["late"] for child in root["children"].values()] == [0, 0]
     assert json.loads((tmp_path / "spool/north/status.json").read_text())["events"]["acknowledged"] == len(rows) // 3
+
+
+# --- the command line -----------------------------------------------------------------------------------------------
+
+
+def up(tree: Tree, then: Callable[[], None]) -> None:
+    """`windrow tree up`, here, until something was done beside it; then it is told to end."""
+    wrong: list[BaseException] = []
+    is_up = threading.Event()
+    is_up.set()
+
+    def beside() -> None:
+        try:
+            then()
+        except BaseException as error:
+            wrong.append(error)
+        if is_up.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=beside)
+    thread.start()
+    try:
+        with pytest.raises(Interrupted, match=r"windrow tree up .*tree.yaml goes on from here"):
+            trees.run(tree)
+    finally:
+        is_up.clear()
+        thread.join()
+    assert wrong == []
+    for member in tree:
+        with pytest.raises(ProcessLookupError):
+            os.kill(member.status["pid"], 0)
+
+
+def answered(folder: Path, query: str) -> int:
+    """How many results there are of a query."""
+    try:
+        return read_results(folder).filter(pl.col("query") == query).height
+    except (ValueError, FileNotFoundError):
+        return 0
+
+
+def test_a_tree_goes_up_is_asked_more_is_stopped_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def windrow(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments])
+        printed = capsys.readouterr()
+        assert ended.value.code == 0, printed.err
+        return printed.out
+
+    made = {"rate": 50, "keys": 2, "speed": 5}
+    tree = tree_of(tmp_path, {"north": {"source": {"generator": made}}})
+    (tmp_path / "more.sql").write_text(
+        "-- name: more\nSELECT count(*) AS n FROM events GROUP BY window(ts, '1 second')"
+    )
+    at, results = str(tmp_path / "tree.yaml"), tmp_path / "results"
+
+    def ask_more() -> None:
+        until(lambda: answered(results, "counting"), "results")
+        assert windrow("tree", "query", "add", str(tmp_path / "more.sql"), "--tree", at) == "added more\n"
+        until(lambda: answered(results, "more"), "results of the new query")
+        root, north = json.loads(windrow("tree", "status", at, "--json"))
+        assert root["queries"] == [*(query.name for query in QUERIES), "more"]
+        assert (root["state"], north["state"], north["seen"]["state"]) == ("running", "running", "live")
+        assert north["link"]["bytes_up"] > 1000
+        assert windrow("tree", "query", "remove", "more", "--tree", at) == "removed more\n"
+
+    up(tree, ask_more)
+    assert windrow("tree", "status", at).splitlines()[1].split()[:2] == ["root", "stopped"]
+    before = answered(results, "counting")
+    up(tree, lambda: until(lambda: answered(results, "counting") > before, "more results"))
+    rows = events_of(tree.members[1], 50 * answered(results, "counting"))
+    told = recompute(rows, [QUERIES[3]], time="ts", order_by=("node",))
+    found = read_results(results).filter(pl.col("query") == "counting")
+    assert differences(found.to_dicts(), told, QUERIES) == []
+
+
+def test_a_tree_whose_node_cannot_start_ends_with_the_reason(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path, {"north": {"source": "stdin"}})
+    with locked(tree.root.folder), pytest.raises(Refused, match=r"root: another process uses '.*/spool/root'; end it"):
+        trees.run(tree)

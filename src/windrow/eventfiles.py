@@ -9,6 +9,7 @@ what types they are: the first rows tell, timestamps included, and what does not
 from __future__ import annotations
 
 import glob
+import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -160,16 +161,25 @@ def columns_of(paths: Sequence[str], form: str) -> dict[str, pl.DataType]:
         told = pl.concat([head for head in heads if head.height] or heads[:1], how="diagonal_relaxed")
     except pl.exceptions.PolarsError as error:
         raise InputError(f"the files {paths[0]!r} and others have different types: {_first_line(error)}") from error
+    return _types(told)
+
+
+def columns_in(lines: bytes, form: str) -> dict[str, pl.DataType]:
+    """The columns of some lines of CSV or JSON."""
+    return _types(_head(io.BytesIO(lines), form)) if lines else {}
+
+
+def _types(told: pl.DataFrame) -> dict[str, pl.DataType]:
     return {name: pl.String() if dtype == pl.Null() else dtype for name, dtype in told.schema.items()}
 
 
-def _head(path: str, form: str) -> pl.DataFrame:
+def _head(path: str | io.BytesIO, form: str) -> pl.DataFrame:
     """The first rows, with types that hold them all."""
     if form == "csv":
         few = {"n_rows": TELLING, "infer_schema_length": TELLING, "raise_if_empty": False}
         # rows behind the first are parsed too, by the way; those that do not fit are none of theirs
         return pl.read_csv(path, try_parse_dates=True, ignore_errors=True, **few)  # type: ignore[arg-type]
-    if not os.path.getsize(path):
+    if isinstance(path, str) and not os.path.getsize(path):
         return pl.DataFrame()
     head = pl.scan_ndjson(path, infer_schema_length=TELLING).head(TELLING).collect()
     times = {}
@@ -240,10 +250,13 @@ def _json_lines(path: str, needed: Mapping[str, pl.DataType]) -> Iterator[pl.Dat
         yield frame.with_columns(parsed)
 
 
+_SMALL = (pl.Int8(), pl.Int16(), pl.UInt8(), pl.UInt16())
+
+
 def is_text_in_json(dtype: pl.DataType) -> bool:
-    """Whether values are read as text, such as times, because JSON has none or Polars does not read them."""
-    plain = isinstance(dtype, pl.String | pl.Boolean | pl.Null) or dtype.is_integer() or dtype.is_float()
-    return not (plain or dtype.is_nested())
+    """Whether values are read as text, because JSON has none of them, such as times, or Polars does not read them."""
+    is_number = (dtype.is_integer() or dtype.is_float()) and dtype not in _SMALL
+    return not (is_number or isinstance(dtype, pl.String | pl.Boolean | pl.Null) or dtype.is_nested())
 
 
 def from_text(name: str, dtype: pl.DataType) -> pl.Expr:

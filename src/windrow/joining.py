@@ -13,7 +13,7 @@ a time (`line`), and where it is `at`: its end, its number, or nothing; `first` 
 A joined window is **final** when nothing can join it any more:
 - `bounds`, `overlap`: the watermark is greater than its end, and no node has an open window that has these bounds so
   far, or that began at its end or before;
-- `position`: every node that was seen has closed its window of this number.
+- `position`: every node that was seen has closed its window of this number; in a whole table, all nodes have come.
 At the end of the stream all are.
 """
 
@@ -163,7 +163,7 @@ class JoinedState(OrderedState):
     def step(self, span: Span, change: Any = None, partial: bool = False) -> Iterator[Emitted]:
         yield from super().step(span, change, partial)  # which says nothing
         if self.joined.height:
-            yield from self._tell(span.now)
+            yield from self._tell(span)
 
     def _in_sequence(self, rows: OrderedRows, progress: Progress, span: Span, partial: bool) -> Iterator[Emitted]:
         """Windows of nodes that a step has closed; nothing is said of them until they are joined."""
@@ -186,9 +186,10 @@ class JoinedState(OrderedState):
         if several := list(closed):
             self.joined = self.joining.merged([self.joined, *several])
 
-    def _tell(self, watermark: int) -> Iterator[Emitted]:
+    def _tell(self, span: Span) -> Iterator[Emitted]:
         """What is final is lowered and forgotten."""
-        is_final = self.joining.is_final(self.joined, watermark, self.opened(), self.closed())
+        closed = self.closed().clear() if span.whole else self.closed()
+        is_final = self.joining.is_final(self.joined, span.now, self.opened(), closed)
         if not is_final.any():
             return
         rows, windows = self.joining.windows(self.joined.filter(is_final))

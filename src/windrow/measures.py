@@ -44,7 +44,7 @@ class Measure:
 
     def span(self, now: int) -> Span:
         """The step to a watermark."""
-        return Span(self.watermark, now, self.frozen, self.frozen_at(now))
+        return Span(self.watermark, now, self.frozen, self.frozen_at(now), self.still)
 
     def check(self, name: str, dtype: pl.DataType) -> None:
         if self.temporal is not None and self.temporal == dtype.is_integer():
@@ -62,6 +62,7 @@ class Span:
     now: int
     was_frozen: int
     frozen: int
+    whole: bool = False  # of a whole table that comes in parts: more may come from anywhere
 
 
 def measures_of(names: Sequence[str], default: str, lateness: Lengths, updates: Lengths) -> dict[str, Measure]:

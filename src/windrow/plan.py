@@ -237,8 +237,14 @@ def _group_to_dict(group: Group) -> dict[str, Any]:
         "ordered": group.ordered,
         "sliced": f"rolled up from the slices {group.parent.name}" if group.parent else _sliced(group),
         "placement": _placement(group),
-        "travels": "events, to where they are put in order" if group.ordered else "slices, no events",
+        "travels": _travels(group),
     }
+
+
+def _travels(group: Group) -> str:
+    if group.pushed:
+        return "windows, no events"
+    return "events, to where they are put in order" if group.ordered else "slices, no events"
 
 
 def _is_irregular(window: Window) -> bool:

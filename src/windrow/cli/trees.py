@@ -52,6 +52,7 @@ class _Processes:
         self.tree = tree
         self.code = 0
         self._running: dict[str, subprocess.Popen[str]] = {}
+        self._listening: dict[str, threading.Thread] = {}
         self._last: dict[str, str] = {}  # what each has said last
         self._printed: dict[str, tuple[float, str]] = {}
         self._console = Console(stderr=True)
@@ -69,7 +70,10 @@ class _Processes:
                 # of a group of its own: Ctrl-C is for this process, which tells the others in order
                 process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
                 self._running[member.name] = process
-                threading.Thread(target=self._listen, args=(member, process), daemon=True).start()
+                self._listening[member.name] = threading.Thread(
+                    target=self._listen, args=(member, process), daemon=True
+                )
+                self._listening[member.name].start()
             for member, parent in zip(level, above, strict=True):
                 self._wait_for(member, self._running[member.name])
                 member.write(parent, member.status.get("address"))  # where it is when it is started again
@@ -79,7 +83,7 @@ class _Processes:
         until = time.monotonic() + STARTING
         while (said := member.status).get("pid") != process.pid or said.get("state") == "starting":
             if process.poll() is not None:
-                time.sleep(LOOK)  # for its last words
+                self._listening[member.name].join(1)  # for its last words
                 raise Refused(self._last.get(member.name, f"{member.name} has ended at once"))
             if time.monotonic() > until:
                 raise Failed(f"{member.name} has not started within {STARTING:.0f} seconds")
@@ -88,8 +92,8 @@ class _Processes:
     def _listen(self, member: Member, process: subprocess.Popen[str]) -> None:
         """Keep and show what a node logs."""
         assert process.stderr is not None
-        with (member.folder / "log").open("a") as log:
-            for line in process.stderr:
+        with process.stderr as lines, (member.folder / "log").open("a") as log:
+            for line in lines:
                 log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line}")
                 log.flush()
                 self._last[member.name] = line.strip().removeprefix("windrow ")
@@ -145,6 +149,8 @@ class _Processes:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for thread in self._listening.values():
+            thread.join(1)
         self._running.clear()
 
 

@@ -25,6 +25,7 @@ from windrow.nodes.asked import Asked
 from windrow.nodes.flight import Limits
 from windrow.nodes.machine import AHEAD
 from windrow.nodes.messages import LARGEST
+from windrow.nodes.sources import source_of
 from windrow.query import Query
 from windrow.sqltypes import type_of, types_of
 from windrow.windows import duration
@@ -38,7 +39,7 @@ ROLES: tuple[Role, ...] = ("local", "intermediate", "root")
 _EVERY = ("name", "spool", "tls", "timeout", "max_ahead", "limits")
 _CHILD = ("parent", "token", "token_file", "at_stop")
 _PARENT = ("listen", "tokens", "children", "joins")
-ASKED = ("queries", "time", "columns", "lateness", "order_by", "bad_events")
+ASKED = ("queries", "time", "columns", "lateness", "order_by", "bad_events", "push_down", "local_keys")
 FIELDS: dict[Role, tuple[str, ...]] = {
     "local": (*_EVERY, *_CHILD, "source", "lateness", "idle"),
     "intermediate": (*_EVERY, *_CHILD, *_PARENT),
@@ -119,7 +120,7 @@ def node_of(given: Fields, role: Role, folder: Path) -> NodeConfig:
         children=at.names("children"),
         joins=at.choice("joins", (True, False), not at.names("children")) if role != "local" else False,
         spool=at.path("spool"),
-        source=at.source() if role == "local" else {},
+        source=at.source(name) if role == "local" else {},
         lateness=at.length("lateness") if role == "local" else None,
         idle=at.time("idle"),
         timeout=at.time("timeout"),
@@ -209,8 +210,9 @@ def asked_of(given: Fields, folder: Path) -> Asked:
     lateness = said.get("lateness", 0)
     at.blame("lateness", lambda: duration(lateness, "lateness"))
     order_by = [said["order_by"]] if isinstance(said.get("order_by"), str) else said.get("order_by", [])
-    bad = said.get("bad_events", "raise")
-    return at.blame("queries", lambda: Asked.of(queries, time, columns, lateness, order_by, bad))
+    bad, push_down = said.get("bad_events", "raise"), at.choice("push_down", (True, False), False)
+    local_keys = at.names("local_keys")
+    return at.blame("queries", lambda: Asked.of(queries, time, columns, lateness, order_by, bad, push_down, local_keys))
 
 
 def _queries(given: Fields, folder: Path) -> tuple[tuple[Query, ...], dict[str, Any]]:
@@ -314,13 +316,15 @@ class _Reading:
             raise Wrong(f"{word} must be {told}, not {value!r}", self.given.lines[word])
         return value
 
-    def source(self) -> Mapping[str, Any]:
+    def source(self, node: str) -> Mapping[str, Any]:
         value = self.given.get("source")
         if value is None:
             raise Wrong("it has no source; write source: and where its events come from", self.given.line)
         if not isinstance(value, str | Fields):
             raise Wrong(f"source must have fields, not be {value!r}", self.given.lines["source"])
-        return {"kind": value} if isinstance(value, str) else source_from(value, self.folder)
+        found = {"kind": value} if isinstance(value, str) else source_from(value, self.folder)
+        self.blame("source", lambda: source_of(found, node).close())  # refuses what cannot be
+        return found
 
     def results(self) -> str:
         value = self.text("results") or "results"

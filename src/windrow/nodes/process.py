@@ -58,7 +58,7 @@ class NodeProcess:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._room: dict[str, threading.Semaphore] = {}
         self._stop: str | None = None  # told to, and how
-        self._ended = False
+        self._ended = self._is_over = False
         self._server: Server | None = None
         self._link: Link | None = None
         self._feed: Feed | None = None
@@ -98,6 +98,7 @@ class NodeProcess:
                 self._state = "failed"
                 raise
             finally:
+                self._is_over = True
                 with suppress(OSError):
                     self._write_status()
 
@@ -105,10 +106,9 @@ class NodeProcess:
         config = self.config
         spool: FileSpool | None = None
         if config.spool is not None:
-            stack.enter_context(_locked(config.spool))
-            if config.role != "local":
-                spool = FileSpool(config.spool / "spool")
-                stack.callback(spool.close)
+            stack.enter_context(locked(config.spool))
+            spool = FileSpool(config.spool / "spool")
+            stack.callback(spool.close)
         source = source_of(config.source, config.name) if config.role == "local" else None
         self._is_eager = source is not None and not source.replayable
         self._spool = spool
@@ -218,7 +218,9 @@ class NodeProcess:
 
     def _put(self, sender: str, work: Callable[[], None]) -> None:
         room = self._room.setdefault(sender, threading.Semaphore(SHARE))
-        room.acquire()
+        while not room.acquire(timeout=TICK):
+            if self._is_over:
+                return
 
         def done() -> None:
             try:
@@ -383,7 +385,7 @@ def machine_needs(machine: Machine, replayable: bool) -> Mapping[str, Any]:
     return machine.asked.job.bound.binding.needed if replayable else dict(machine.asked.columns)
 
 
-def _locked(folder: Path) -> BinaryIO:
+def locked(folder: Path) -> BinaryIO:
     """Keep any other process away from a directory, while this is open."""
     folder.mkdir(parents=True, exist_ok=True)
     file = (folder / "lock").open("wb")

@@ -58,22 +58,30 @@ def _groups(job: Job) -> list[Group]:
 def wrong_with(job: Job, tables: Mapping[str, pl.DataFrame]) -> str | None:
     """Why the tables of pushed groups cannot be taken; None if they can."""
     for group in _groups(job):
-        state = job.bound.states[group.identity]
-        wanted: Mapping[str, pl.DataType] = job.bound.results.empty.schema
-        keys = ["query", "window_end"]
+        state, results = job.bound.states[group.identity], job.bound.results.empty.schema
+        wanted: dict[str, Mapping[str, pl.DataType]] = {group.name: results}
+        needed: dict[str, Iterable[str]] = {group.name: ("query", "window_start", "window_end", "revision")}
         if isinstance(state, JoinedState):
-            wanted, keys = {**state.joining.schema.columns, NODE_KEY: pl.String()}, [*state.joining.by, "line", "at"]
-        table = tables.get(group.name)
-        if table is None:
-            continue
-        for name, dtype in table.schema.items():
-            if wanted.get(name, dtype) != dtype:
-                return f"{name!r} of {group.name} is {dtype} in its batch, not {wanted[name]}"
-        if missing := [name for name in keys if name not in table.columns]:
-            return f"{group.name} has no {missing[0]!r} in its batch"
-    if NODES in tables and dict(tables[NODES].schema) != _NODES:
-        return f"{NODES} has {', '.join(tables[NODES].columns)} in its batch, not {', '.join(_NODES)}"
-    return None
+            columns = {**state.joining.schema.columns, NODE_KEY: pl.String()}
+            wanted = {group.name: columns, f"{group.name}|opened": _opened_columns(state)}
+            needed = {group.name: [*state.joining.schema.order, "last", NODE_KEY]}
+            needed |= {f"{group.name}|opened": _opened_columns(state)}
+        for name, types in wanted.items():
+            if name in tables and (reason := _differs(name, tables[name], types, needed[name])):
+                return reason
+    return _differs(NODES, tables[NODES], _NODES, _NODES) if NODES in tables and _groups(job) else None
+
+
+def _differs(name: str, table: pl.DataFrame, wanted: Mapping[str, pl.DataType], needed: Iterable[str]) -> str | None:
+    for column, dtype in table.schema.items():
+        if wanted.get(column, dtype) != dtype:
+            return f"{column!r} of {name} is {dtype} in its batch, not {wanted[column]}"
+    missing = [column for column in needed if column not in table.columns]
+    return f"{name} has no {missing[0]!r} in its batch" if missing else None
+
+
+def _opened_columns(state: JoinedState) -> dict[str, pl.DataType]:
+    return {**state.schema.keys, "line": pl.String(), "first": pl.Int64(), "last": pl.Int64()}
 
 
 class Pushed:
@@ -168,7 +176,7 @@ def _opened(state: OrderedState) -> pl.DataFrame:
     """The open windows for which others wait, as much as these need to know of them."""
     if not isinstance(state, JoinedState):
         return pl.DataFrame()
-    opened = state.opened().select(*state.schema.keys, "line", "first", "last")
+    opened = state.opened().select(*_opened_columns(state))
     begun = pl.col("line").is_in(state.joining.lines("overlap"))
     opened = opened.with_columns(last=pl.when(begun).then("first").otherwise("last"))
     return opened.filter(~pl.col("line").is_in(state.joining.lines("position")))
@@ -192,9 +200,8 @@ class ReportedState(JoinedState):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.nodes = nodes_table([], gone=False)
-        keys = dict(self.schema.keys)
-        self.told_open = pl.DataFrame(schema={**keys, "line": pl.String(), "first": pl.Int64(), "last": pl.Int64()})
-        self.told_closed = pl.DataFrame(schema={**keys, "line": pl.String(), "closed": pl.Int64()})
+        self.told_open = pl.DataFrame(schema=_opened_columns(self))
+        self.told_closed = pl.DataFrame(schema={**self.schema.keys, "line": pl.String(), "closed": pl.Int64()})
 
     def report(self, windows: pl.DataFrame | None, opened: pl.DataFrame | None) -> None:
         """Closed windows of nodes, and which have come to be open or are no more."""
@@ -212,7 +219,7 @@ class ReportedState(JoinedState):
 
     def step(self, span: Span, change: Any = None, partial: bool = False) -> Iterator[Emitted]:
         if self.joined.height:
-            yield from self._tell(span.now)
+            yield from self._tell(span)
 
     def opened(self) -> pl.DataFrame:
         return self.told_open

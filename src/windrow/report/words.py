@@ -6,7 +6,7 @@ import math
 from datetime import datetime, timedelta
 from typing import Any
 
-from windrow.ordered import Counting, Frames, Latest, Punctuated
+from windrow.ordered import Counting, Frames, Latest, Punctuated, scope_of
 from windrow.windows import EPOCH, Cumulating, Session, Sliding, Tumbling, Window, duration_text
 
 DAY = 86_400_000_000
@@ -85,8 +85,21 @@ def stretch(low: int, high: int, temporal: bool) -> str:
     return f"{moment(low, temporal)} – {moment(high, temporal)}"
 
 
+_SCOPES = {
+    "global": "",
+    "node": ", of each node",
+    "bounds": ", of all nodes with the same bounds",
+    "position": ", of all nodes by position",
+    "overlap": ", of all nodes as they overlap",
+}
+
+
 def window(asked: Window) -> str:
     """What a window is, in a sentence without a verb."""
+    return _window(asked) + _SCOPES[scope_of(asked)]
+
+
+def _window(asked: Window) -> str:
 
     def length(units: int, temporal: bool) -> str:
         return duration_text(units, temporal).removeprefix("1 ") if temporal else f"{units:,}"

@@ -31,6 +31,7 @@ from typing import Any, Protocol
 import polars as pl
 import yaml
 
+from windrow.ordered import JOINED, scope_of
 from windrow.query import Query
 from windrow.testing.compare import differences
 from windrow.testing.oracle import Oracle, microseconds
@@ -100,12 +101,15 @@ class Transcript:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What not every runtime can do: `updates`, `add`, `remove`, `bad_events`, `late` (drops), `partial`."""
+        """What not every runtime can do: `updates`, `add`, `remove`, `bad_events`, `late` (drops), `partial`, `joins`
+        (windows of several nodes)."""
         found = {step.action for step in self.steps} & {"add", "remove"}
         if any(step.details.get("counted", {}).get("dropped") for step in self.steps):
             found.add("late")
         if any(step.action == "finish" and step.value == "partial" for step in self.steps):
             found.add("partial")
+        if any(scope_of(query.window) in JOINED for query in self.all_queries):
+            found.add("joins")
         found |= {name for name in ("updates", "bad_events") if self.options.get(name) is not None}
         return frozenset(found)
 

@@ -56,7 +56,7 @@ def source_of(described: Mapping[str, Any] | str, node: str) -> Source:
 def _kind(given: dict[Any, Any]) -> tuple[str, dict[Any, Any]]:
     if "kind" in given:
         kind = given.pop("kind")
-        if kind not in KINDS:
+        if not isinstance(kind, str) or kind not in KINDS:
             raise SourceError(f"source: there is no kind {kind!r}; {_hint(str(kind), KINDS)}")
         return kind, given
     kinds = [name for name in given if name in KINDS]

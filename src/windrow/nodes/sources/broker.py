@@ -7,6 +7,7 @@ breaks is made again; what can only fail again, such as a wrong password, ends i
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from windrow.nodes.sources.reading import SourceError
 from windrow.windows import duration
 
 TAKEN_OVER = 0x8E
+SHORT, SHORT_ONES = 2.0, 4  # a connection of so many seconds is short, and so many of them are no accident
 NEVER = {0x81, 0x82, 0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, TAKEN_OVER, 0x95}  # reasons that another try does not change
 
 
@@ -136,7 +138,9 @@ class Client:
             raise SourceError("mqtt: paho-mqtt is not installed: pip install 'windrow[nodes]'") from error
         self._broker, self._connected, self._note, self._gone = broker, connected, note, list(gone)
         self._is_up, self._complained = False, ""
+        self._since, self._short = 0.0, 0  # when the connection was made, and how many in a row were short ones
         self.failure: str | None = None  # why it is not tried again
+        self.subscribed = threading.Event()  # from then on the broker keeps what is published
         self._client = Paho(CallbackAPIVersion.VERSION2, broker.client, protocol=MQTTv5, manual_ack=True)
         # old messages that the broker retains are not events that happen now
         self._options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND)
@@ -156,11 +160,14 @@ class Client:
         self._client.on_connect_fail = self._on_connect_fail
         self._client.on_disconnect = self._on_disconnect
         self._client.on_subscribe = self._on_subscribe
-        self._client.reconnect_delay_set(1, 10)
+        self._client.reconnect_delay_set(0.1, 10)  # type: ignore[arg-type]  # seconds, doubled each time
         asked: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         asked.SessionExpiryInterval = broker.expiry
         asked.ReceiveMaximum = broker.unconfirmed
         self._client.connect_async(*broker.address, broker.keepalive, clean_start=False, properties=asked)
+
+    def start(self) -> None:
+        """Connect, and tell of what comes from now on."""
         self._client.loop_start()
 
     def acknowledge(self, packet: int) -> None:
@@ -177,10 +184,10 @@ class Client:
         if reason.is_failure:
             self._refused("refuses this node", reason)
             return
-        self._is_up = True
-        if self._complained:
+        self._is_up, self._since = True, time.monotonic()
+        if self._complained and self._short < SHORT_ONES:
             self._note(f"{self._broker.name} is back")
-        self._complained = ""
+            self._complained = ""
         self._connected(bool(flags.session_present))
         if self._gone:
             self._client.unsubscribe(self._gone)
@@ -191,6 +198,8 @@ class Client:
         for topic, reason in zip(self._broker.topics, reasons, strict=False):
             if reason.is_failure:
                 self._end(f"{self._broker.name} does not let {self._broker.client!r} read {topic!r}: {reason}")
+                return
+        self.subscribed.set()
 
     def _on_connect_fail(self, _: Any, __: Any) -> None:
         error = sys.exc_info()[1]
@@ -200,12 +209,19 @@ class Client:
         self._is_up = False
         if reason.value == TAKEN_OVER:
             self._end(
-                f"another client has come to {self._broker.name} as {self._broker.client!r}; two nodes of one name, "
-                "or two brokers' worth of nodes with one option client"
+                f"another client has come to {self._broker.name} as {self._broker.client!r}: give every node a name of "
+                "its own, or the option client"
             )
         elif reason.value in NEVER:
             self._refused("has closed the connection", reason)
         else:
+            self._short = self._short + 1 if time.monotonic() - self._since < SHORT else 0
+            if self._short == SHORT_ONES:
+                self._note(
+                    f"{self._broker.name} closes every connection at once; another client may have come as "
+                    f"{self._broker.client!r}: give every node a name of its own, or the option client"
+                )
+                self._client.reconnect_delay_set(10, 10)
             self._complain(f"the connection to {self._broker.name} is lost ({reason}); it is tried again")
 
     def _refused(self, what: str, reason: Any) -> None:

@@ -49,10 +49,16 @@ class Folder:
             found = below(self._path)
         else:
             found = [self._path] if os.path.isfile(self._path) else []
-        return sorted({os.path.relpath(one, self.root) for one in found})
+        begin = os.path.join(self.root, "")
+        return sorted(
+            {one.removeprefix(begin) if one.startswith(begin) else os.path.relpath(one, begin) for one in found}
+        )
 
-    def after(self, name: str | None, names: list[str]) -> list[str]:
-        """Those that are still to be read."""
+    def after(self, name: str | None, only: list[str] | None = None) -> list[str]:
+        """Those that are still to be read, of all that there are now or only of some."""
+        if only is not None:
+            return [one for one in only if name is None or one > name]
+        names = self.names()
         if name is None:
             return names
         place = bisect_right(names, name)

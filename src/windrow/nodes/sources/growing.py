@@ -8,17 +8,16 @@ checksum of the last few, by which a file is recognised that was written anew.
 from __future__ import annotations
 
 import os
-import time
 import zlib
 from typing import Any, BinaryIO
 
 import polars as pl
 
 from windrow.binding import InputError
-from windrow.eventfiles import columns_of
+from windrow.eventfiles import columns_in, named
 from windrow.nodes.sources.folder import Folder, yes_or_no
 from windrow.nodes.sources.lines import LONGEST, Lines, header_of
-from windrow.nodes.sources.reading import POLL, Mark, Read, Types, checked_mark, nothing
+from windrow.nodes.sources.reading import Mark, Read, Types, checked_mark, nothing, waited_for
 
 BLOCK = 1 << 24  # bytes that are read at a time
 TAIL = 256  # bytes by which a file is recognised
@@ -42,6 +41,7 @@ class GrowingFiles:
     ) -> None:
         self._folder = Folder(path, format, ("csv", "json"))
         self._delete, self._until_end = yes_or_no("delete", delete), yes_or_no("until_end", until_end)
+        self._end = self._folder.names() if until_end else None
         self._settings = bad_lines, epoch
         Lines("files", "json", *self._settings)  # refuses what cannot be set
         self._dropped = 0  # lines of files before this one
@@ -53,9 +53,10 @@ class GrowingFiles:
     def columns(self) -> dict[str, pl.DataType]:
         """Those of the first file that has an event."""
         if not self._columns:
-            names = self._folder.names()
-            if names:
-                self._columns = columns_of([self._folder.full(names[0])], self._folder.form(names[0]))
+            for name in self._folder.names()[:1]:
+                with named(self._folder.full(name)), open(self._folder.full(name), "rb") as file:
+                    data = file.read(1 << 20)
+                    self._columns = columns_in(data[: data.rfind(b"\n") + 1], self._folder.form(name))
         return self._columns
 
     @property
@@ -77,21 +78,14 @@ class GrowingFiles:
                 self._lines.number = given["lines"]
         self._told = self._file
         self._folder.begin(self._file, self._files)
-        self._end = self._folder.names() if self._until_end else None
 
     def read(self, needed: Types, wait: float) -> Read | None:
-        until = time.monotonic() + wait
-        while True:
-            found = self._next(needed)
-            left = until - time.monotonic()
-            if found is not None or left <= 0:
-                return found
-            time.sleep(min(POLL, left))
+        return waited_for(lambda: self._next(needed), wait)
 
     def _next(self, needed: Types) -> Read | None:
         while True:
             # looked for first: what comes into this file after a later one is there need not be found
-            fresh = self._folder.after(self._file, self._folder.names() if self._end is None else self._end)
+            fresh = self._folder.after(self._file, self._end)
             over = bool(fresh) or self._until_end
             if self._file is not None:
                 data, at_end = self._more(over)

@@ -107,7 +107,8 @@ def _csv_events(several: Sequence[bytes], header: Sequence[str], types: Types, e
         return pl.DataFrame(schema=dict(types))
     texts = [name for name in header if name not in types or is_text_in_json(types[name])]
     schema = {name: pl.String() if name in texts else types[name] for name in header}
-    frame = pl.read_csv(io.BytesIO(b"\n".join(several)), has_header=False, schema=schema)
+    data = b"\n".join((*several, b""))  # without an end, a quotation mark that is not closed would pass
+    frame = pl.read_csv(io.BytesIO(data), has_header=False, schema=schema)
     if frame.height != len(several):
         raise InputError("a quotation mark without another one on its line")
     return frame.select(_from_text(name, dtype, epoch) if name in texts else name for name, dtype in types.items())

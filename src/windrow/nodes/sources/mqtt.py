@@ -50,7 +50,7 @@ class _Received(NamedTuple):
 class Mqtt:
     """Messages of some topics."""
 
-    replayable = True
+    replayable = False  # a broker sends no more once so many messages are not acknowledged
 
     def __init__(
         self,
@@ -86,7 +86,8 @@ class Mqtt:
         self._bad, self._epoch, self._clock = bad_messages, checked_epoch(epoch, "mqtt"), clock
         self._client: Client | None = None
         self._lock = threading.Lock()
-        self._arrived = threading.Event()
+        self._arrived, self._drained = threading.Event(), threading.Event()
+        self._most = 2 * unconfirmed  # messages that wait to be read
         self.dropped = 0  # messages that were left out
         self.notes: list[str] = []
         self._reset(0)
@@ -106,15 +107,22 @@ class Mqtt:
         return {}
 
     def resume(self, mark: Mark) -> None:
+        """Go on after the last message that a mark knows.
+
+        What the broker sends again before it is held by the parent, unless this life has read it and waits for that.
+        """
         self.close()
+        waiting = self._waiting
         given: dict[str, Any] = {"messages": 0, "packet": 0, "topics": []}
         if mark:
             given = checked_mark(mark, _MARK, "MQTT")
         self._reset(given["messages"])
+        self._waiting.extend(one._replace(session=0) for one in waiting if one.number <= self._number)
         if given["packet"]:
             self._last = given["packet"], given["checksum"]
         gone = [topic for topic in given["topics"] if topic not in self._broker.topics]
         self._client = Client(self._broker, self._connected, self._receive, self.notes.append, gone, self._clock)
+        self._client.start()
 
     # --- what the broker sends, in a thread of its own ----------------------------------------------------------------
 
@@ -135,6 +143,10 @@ class Mqtt:
             self._last = self._awaited = None
 
     def _receive(self, message: Message) -> None:
+        # Mosquitto 2.0.11 does not keep to what may be unacknowledged: then its connection is read no further
+        while len(self._queue) >= self._most and self._client is not None:
+            self._drained.clear()
+            self._drained.wait(0.1)
         with self._lock:
             if self._awaited is None:
                 self._take(message)
@@ -208,6 +220,7 @@ class Mqtt:
             taken = [self._queue.popleft() for _ in range(min(MOST, len(self._queue)))]
             if not self._queue:
                 self._arrived.clear()
+            self._drained.set()
             last = taken[-1][0]
             known = last.session == self._session
         events = self._events([message for _, message in taken], needed)
@@ -251,9 +264,9 @@ class Mqtt:
                 self._acknowledge(self._waiting.popleft().packet)
 
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
 
 def _identity(message: Message) -> tuple[int, int]:

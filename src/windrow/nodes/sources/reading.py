@@ -9,7 +9,8 @@ held, and that the source may let go of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import polars as pl
@@ -39,7 +40,9 @@ class Read(NamedTuple):
 class Source(Protocol):
     """Where the events of a local node come from."""
 
-    replayable: bool  # whether `resume` can go back
+    replayable: (
+        bool  # whether `resume` can go back as far as one likes; if not, a node sends on at once what it has read
+    )
     notes: list[str]  # what is to be logged, once each; the caller clears it
 
     @property
@@ -57,6 +60,18 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Let go of everything."""
+
+
+def waited_for(look: Callable[[], Read | None], wait: float) -> Read | None:
+    """What is found within so many seconds; where a look takes long, it is done less often."""
+    until = time.monotonic() + wait
+    while True:
+        began = time.monotonic()
+        found = look()
+        now = time.monotonic()
+        if found is not None or now >= until:
+            return found
+        time.sleep(min(max(POLL, 10 * (now - began)), until - now))
 
 
 def wanted(needed: Types) -> dict[str, pl.DataType]:

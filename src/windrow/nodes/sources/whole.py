@@ -7,7 +7,6 @@ others from their beginning, and what was read before is passed over.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ import polars as pl
 from windrow.binding import InputError
 from windrow.eventfiles import columns_of, named, read
 from windrow.nodes.sources.folder import Folder, yes_or_no
-from windrow.nodes.sources.reading import POLL, Mark, Read, Types, checked_mark, nothing, wanted
+from windrow.nodes.sources.reading import Mark, Read, Types, checked_mark, nothing, waited_for, wanted
 
 _MARK = {"file": str, "rows": int, "size": int, "files": int, "done": bool}
 
@@ -29,6 +28,7 @@ class WholeFiles:
     def __init__(self, path: str, *, format: str | None = None, delete: bool = False, until_end: bool = False) -> None:
         self._folder = Folder(path, format)
         self._delete, self._until_end = yes_or_no("delete", delete), yes_or_no("until_end", until_end)
+        self._end = self._folder.names() if until_end else None
         self._columns: dict[str, pl.DataType] = {}
         self.notes: list[str] = []
         self.resume({})
@@ -59,16 +59,9 @@ class WholeFiles:
             elif not self._done:
                 raise InputError(f"file {path!r} is gone, and only its first {self._rows:,} events were read")
         self._folder.begin(self._file, self._files)
-        self._end = self._folder.names() if self._until_end else None
 
     def read(self, needed: Types, wait: float) -> Read | None:
-        until = time.monotonic() + wait
-        while True:
-            found = self._next(needed)
-            left = until - time.monotonic()
-            if found is not None or left <= 0:
-                return found
-            time.sleep(min(POLL, left))
+        return waited_for(lambda: self._next(needed), wait)
 
     def _next(self, needed: Types) -> Read | None:
         if needed != self._needed:  # another query: what was read ahead has not its columns
@@ -95,7 +88,7 @@ class WholeFiles:
 
     def _fresh(self) -> list[str]:
         """The files that come next."""
-        return self._folder.after(self._file, self._folder.names() if self._end is None else self._end)
+        return self._folder.after(self._file, self._end)
 
     def _events(self) -> Iterator[pl.DataFrame]:
         """What is left of the file."""
