@@ -28,7 +28,7 @@ def test_a_tree_of_processes_feeds_a_stream_with_the_oracles_rows(
     started: Callable[[Tree], Processes],  # noqa: F811
 ) -> None:
     source = {
-        "source": {"generator": {"rate": 20, "length": "20 seconds", "disorder": "400 ms", "keys": 2, "speed": 8}}
+        "source": {"generator": {"rate": 20, "length": "10 seconds", "disorder": "400 ms", "keys": 2, "speed": 8}}
     }
     below = {"parent": "plant", **source}
     tree = tree_of(tmp_path, {"plant": {}, "north": below, "south": below, "west": source}, feeds="slices")
