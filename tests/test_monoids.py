@@ -389,10 +389,10 @@ def define(**body: Any) -> type[wr.Monoid]:
         "lift": lambda self, x: len(x),
         "merge": lambda self, a, b: a + b,
         "lower": lambda self, state: state,
-        "__qualname__": "Counted",
+        "__qualname__": "Tally",
         "__module__": __name__,
     }
-    return type("Counted", (wr.Monoid,), {name: one for name, one in (plain | body).items() if one is not None})
+    return type("Tally", (wr.Monoid,), {name: one for name, one in (plain | body).items() if one is not None})
 
 
 OF_FIELDS = {
@@ -409,18 +409,18 @@ class Unplain:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ({"merge": None}, "Counted is a Monoid without 'merge'"),
-        ({"state": None}, "Counted is a Monoid without 'state'"),
-        ({"invertible": True}, "Counted is a Monoid without 'unmerge'"),
-        ({"state": pl.Object}, "Counted.state: a state is data of an Arrow type"),
-        ({"state": pl.List(pl.Object)}, "Counted.state: a state is data of an Arrow type"),
-        ({"state": {"n": pl.Struct({"a": pl.Object})}}, "Counted.n: a state is data of an Arrow type"),
-        ({"state": pl.Int128}, "Counted.state: a state is data of an Arrow type"),
-        ({"state": pl.List}, "Counted.state: .* is not a whole type"),
-        ({"state": int}, "Counted.state: a state is data of an Arrow type"),
+        ({"merge": None}, "Tally is a Monoid without 'merge'"),
+        ({"state": None}, "Tally is a Monoid without 'state'"),
+        ({"invertible": True}, "Tally is a Monoid without 'unmerge'"),
+        ({"state": pl.Object}, "Tally.state: a state is data of an Arrow type"),
+        ({"state": pl.List(pl.Object)}, "Tally.state: a state is data of an Arrow type"),
+        ({"state": {"n": pl.Struct({"a": pl.Object})}}, "Tally.n: a state is data of an Arrow type"),
+        ({"state": pl.Int128}, "Tally.state: a state is data of an Arrow type"),
+        ({"state": pl.List}, "Tally.state: .* is not a whole type"),
+        ({"state": int}, "Tally.state: a state is data of an Arrow type"),
         ({"state": {}}, "state must be a type, or a dict of names and types"),
-        ({"lift": lambda self: 1}, r"Counted.lift must name its inputs, as in lift\(self, x\)"),
-        ({"lift": lambda self, *x: 1}, "Counted.lift must name its inputs"),
+        ({"lift": lambda self: 1}, r"Tally.lift must name its inputs, as in lift\(self, x\)"),
+        ({"lift": lambda self, *x: 1}, "Tally.lift must name its inputs"),
         ({"__init__": Unplain.__init__}, "parameter 'option' must be annotated as float, int, bool or str"),
         ({"name": "sum"}, "the name 'sum' is taken by windrow itself"),
         ({"name": "avg"}, "the name 'avg' is taken by windrow itself"),
@@ -439,50 +439,50 @@ def test_a_definition_that_cannot_work_is_refused(body: dict[str, Any], reason: 
 def test_the_same_class_may_be_defined_again() -> None:
     """As a notebook's cell is run again."""
     first, second = define(), define(lower=lambda self, state: -state)
-    assert FUNCTIONS["how_often"].monoid is second is not first
-    assert wr.windows(EVENTS, [wr.Query("q", wr.tumbling(100), "how_often(x)")], "t")["how_often(x)"].to_list() == [-7]
+    assert FUNCTIONS["tally"].monoid is second is not first
+    assert wr.windows(EVENTS, [wr.Query("q", wr.tumbling(100), "tally(x)")], "t")["tally(x)"].to_list() == [-7]
 
 
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ({"lift": lambda self, x: "three"}, "counted.lift: the state must be Int64: .*String"),
-        ({"lift": lambda self, x: 1.5}, "counted.lift: the state must be Int64: .*Float64"),
-        ({"lift": lambda self, x: x}, "counted.lift: the state must be Int64"),
-        ({"merge": lambda self, a, b: a[:0]}, "counted.merge: the state has 0 rows, and should have 1"),
-        ({"merge": lambda self, a, b: a / b}, "counted.merge: the state is Float64, and should be Int64"),
-        ({"merge": lambda self, a, b: a.cast(pl.String)}, "counted.merge: the state is String, and should be Int64"),
-        ({"merge": lambda self, a, b: 3}, "counted.merge: must give Series, not int"),
-        ({"merge": lambda self, a, b: a.clear(len(a))}, "counted.merge: gave null, and two states make a state"),
-        ({"lower": lambda self, state: 1}, "counted.lower: must give Series, not int"),
-        ({"lower": lambda self, state: state[:1]}, "counted.lower: the result has 1 rows, and should have 7"),
-        ({"lower": lambda self, state: pl.Series(state.to_list())}, "counted.lower: .* give pl.Series a dtype"),
+        ({"lift": lambda self, x: "three"}, "tally.lift: the state must be Int64: .*String"),
+        ({"lift": lambda self, x: 1.5}, "tally.lift: the state must be Int64: .*Float64"),
+        ({"lift": lambda self, x: x}, "tally.lift: the state must be Int64"),
+        ({"merge": lambda self, a, b: a[:0]}, "tally.merge: the state has 0 rows, and should have 1"),
+        ({"merge": lambda self, a, b: a / b}, "tally.merge: the state is Float64, and should be Int64"),
+        ({"merge": lambda self, a, b: a.cast(pl.String)}, "tally.merge: the state is String, and should be Int64"),
+        ({"merge": lambda self, a, b: 3}, "tally.merge: must give Series, not int"),
+        ({"merge": lambda self, a, b: a.clear(len(a))}, "tally.merge: gave null, and two states make a state"),
+        ({"lower": lambda self, state: 1}, "tally.lower: must give Series, not int"),
+        ({"lower": lambda self, state: state[:1]}, "tally.lower: the result has 1 rows, and should have 7"),
+        ({"lower": lambda self, state: pl.Series(state.to_list())}, "tally.lower: .* give pl.Series a dtype"),
         (
             {**OF_FIELDS, "lift": lambda self, x: {"m": 1}},
-            r"counted.lift: must give a dict with the fields \['n'\], not the fields \['m'\]",
+            r"tally.lift: must give a dict with the fields \['n'\], not the fields \['m'\]",
         ),
         (
             {**OF_FIELDS, "merge": lambda self, a, b: a["n"]},
-            r"counted.merge: must give a dict with the fields \['n'\], not Series",
+            r"tally.merge: must give a dict with the fields \['n'\], not Series",
         ),
     ],
     ids=lambda value: value.split(":")[0] if isinstance(value, str) else "",
 )
 def test_what_a_method_returns_is_checked(body: dict[str, Any], reason: str) -> None:
     define(**body)
-    query = wr.Query("q", wr.sliding(40, 20), "how_often(x)", by="k")
+    query = wr.Query("q", wr.sliding(40, 20), "tally(x)", by="k")
     with pytest.raises(TypeError, match=reason):
         wr.windows(EVENTS, [query, wr.Query("r", wr.tumbling(10), "count()", by="k")], "t")
 
 
 def test_an_engine_goes_on_after_a_method_that_failed() -> None:
     define(lift=lambda self, x: len(x) if x.max() < 9 else "many")
-    engine = wr.Engine([wr.Query("q", wr.tumbling(10), "how_often(x)")], "t")
+    engine = wr.Engine([wr.Query("q", wr.tumbling(10), "tally(x)")], "t")
     engine.push(EVENTS[:2])
-    with pytest.raises(TypeError, match=r"counted\.lift"):
+    with pytest.raises(TypeError, match=r"tally\.lift"):
         engine.push(EVENTS.with_columns(x=9.0))
     engine.push(EVENTS[2:3])
-    assert engine.finish()["how_often(x)"].to_list() == [3]
+    assert engine.finish()["tally(x)"].to_list() == [3]
 
 
 def test_numbers_are_widened_and_arrow_types_translated() -> None:
@@ -492,14 +492,14 @@ def test_numbers_are_widened_and_arrow_types_translated() -> None:
         merge=lambda self, a, b: {"n": (a["n"] + b["n"]).cast(pl.Int32), "seen": b["seen"].cast(pl.List(pl.Int8))},
         lower=lambda self, state: state["n"].to_numpy() * 2,
     )
-    found = wr.windows(EVENTS, [wr.Query("q", wr.sliding(40, 20), "how_often(x)")], "t")
-    assert found["how_often(x)"].to_list() == [2.0, 4.0, 4.0, 2.0]
+    found = wr.windows(EVENTS, [wr.Query("q", wr.sliding(40, 20), "tally(x)")], "t")
+    assert found["tally(x)"].to_list() == [2.0, 4.0, 4.0, 2.0]
 
 
 def test_a_lift_may_find_no_state() -> None:
     define(lift=lambda self, x: len(x) if x.max() > 4 else None)
-    found = wr.windows(EVENTS, [wr.Query("q", wr.sliding(40, 20), "how_often(x)")], "t")
-    assert found["how_often(x)"].to_list() == [4, 6, 2, None]
+    found = wr.windows(EVENTS, [wr.Query("q", wr.sliding(40, 20), "tally(x)")], "t")
+    assert found["tally(x)"].to_list() == [4, 6, 2, None]
 
 
 @pytest.mark.parametrize(
