@@ -54,18 +54,19 @@ class Scenario:
 def scenario_of(dice: random.Random) -> Scenario:
     kind = dice.random()
     settings = {"log": dice.choice([1, 3, 16]), "eager": dice.random() < 0.2}
-    if kind < 0.05:
+    most = dice.choice([3, 6, 12])
+    if kind < 0.01:
         return Scenario(QUERIES, settings=settings)
     queries = dice.sample(QUERIES, 3)
     if kind < 0.2:
         changes: list[wr.Query | str] = [queries[1]]
         changes.append(queries[2] if dice.random() < 0.5 else queries[0].name)
-        return Scenario(queries[:1], changes, settings=settings)
+        return Scenario(queries[:1], changes, settings=settings, most=most)
     if kind < 0.4:
         rest = dice.choice([{"timeout": dice.randint(2, 20) * AGAIN}, {"idle": dice.randint(1, 5) * AGAIN}, {}])
         faults = replace(Faults(), leave=0.03 if dice.random() < 0.5 or not rest else 0.0)
-        return Scenario([COUNTED], [], faults, {**settings, **rest}, exact=False)
-    return Scenario(queries[:1], settings=settings, own_lateness=dice.random() < 0.2)
+        return Scenario([COUNTED], [], faults, {**settings, **rest}, most=most, exact=False)
+    return Scenario(queries[:1], settings=settings, own_lateness=dice.random() < 0.2, most=most)
 
 
 def events_of(dice: random.Random, most: int, lateness: int) -> pl.DataFrame:
