@@ -206,7 +206,9 @@ class Machine(Parent):
         """At the root: ask one more query, of all nodes, from an event time on that is known once all have heard it."""
         assert self.asked is not None
         if self.feeds == "slices":
-            raise QueryError("a root that feeds Spark asks what it began with; to ask more, take another spool and another checkpoint")
+            raise QueryError(
+                "a root that feeds Spark asks what it began with; to ask more, take another spool and another checkpoint"
+            )
         return self._change(self.asked.added(query, after(self._watermark)), now)
 
     def remove(self, name: str, now: int) -> Out:
