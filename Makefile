@@ -9,7 +9,7 @@ ARGS   ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java test test-core lint bench bench-spark docs demo clean
+.PHONY: help setup java test test-core lint bench bench-spark bench-nodes docs demo clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -19,8 +19,8 @@ setup: java $(STAMP) ## make .venv with all extras, and see that there is a Java
 test: java lint ## lint, then all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
-test-core: $(STAMP) ## the tests that need no Java and no browser, in seconds
-	$(BIN)/python -m pytest -n 2 -m "not spark and not browser and not nodes" $(ARGS)
+test-core: $(STAMP) ## the tests that need no Java, no browser and no broker, in seconds
+	$(BIN)/python -m pytest -n 2 -m "not spark and not browser and not nodes and not mqtt" $(ARGS)
 
 lint: $(STAMP) ## ruff (rules and format) and mypy
 	$(BIN)/ruff check .
@@ -32,6 +32,9 @@ bench: $(STAMP) ## measure the core
 
 bench-spark: java $(STAMP) ## measure it on Spark, beside Spark's own windows
 	$(BIN)/python bench/spark.py $(ARGS)
+
+bench-nodes: $(STAMP) ## measure a tree of nodes
+	$(BIN)/python bench/nodes.py $(ARGS)
 
 docs: $(STAMP) ## make docs/api.md from the docstrings
 	$(BIN)/python docs/api.py $(ARGS)

@@ -65,6 +65,7 @@ MEMBERS: Mapping[str, Sequence[str]] = {
     "DataDrivenWindow": ("cuts",),
     "QueryBook": ("add", "remove", "queries", "version"),
     "Generator": ("to_json", "from_json"),
+    "Root": (),
 }
 
 

@@ -412,7 +412,7 @@ def test_version(windrow: Windrow, arguments: list[str]) -> None:
     assert windrow(*arguments) == (0, f"windrow {wr.__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", ["run", "explain", "report", "functions", "version"])
+@pytest.mark.parametrize("command", ["run", "explain", "report", "functions", "version", "node", "tree"])
 def test_help_teaches(windrow: Windrow, command: str) -> None:
     done = windrow(command, "--help")
     assert done.code == 0

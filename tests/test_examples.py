@@ -15,8 +15,10 @@ from typing import Any
 
 import polars as pl
 import pytest
+import yaml
 
 import windrow as wr
+from windrow.nodes.sources import source_of
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -162,6 +164,24 @@ def test_edge_to_spark_gives_what_one_process_gives(
     wanted = whole.filter(pl.col("query") == "load", pl.col("window_end").dt.replace_time_zone(None) <= last)
     assert wanted.height == 4 * 9
     same(found, wanted, ["line", "window_start", "n", "watts"])
+
+
+@pytest.mark.spark
+def test_tree_to_spark_gives_what_one_process_gives(spark: Any, tmp_path: Path) -> None:
+    example = load("tree_to_spark")
+    example.main(spark, tmp_path)
+    described = yaml.safe_load(example.TREE)
+    sources = [source_of(one["source"], node) for node, one in described["nodes"].items() if "source" in one]
+    events = []
+    for source in sources:
+        is_last = False
+        while not is_last:
+            found, _, is_last = source.read(source.columns, 0)
+            events.append(found)
+    whole = wr.windows(pl.concat(events), wr.sql(described["queries"]), time="ts")
+    results = spark.read.parquet(str(tmp_path / "windows"))
+    for query, columns in {"load": ["key", "window_start", "n", "value"], "busy": ["key", "window_start", "n"]}.items():
+        same(results.where(f"query = '{query}'"), whole.filter(pl.col("query") == query), columns)
 
 
 def test_kafka_to_windows_has_queries_that_share() -> None:

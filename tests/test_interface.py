@@ -78,7 +78,7 @@ PUBLIC = [
     "window",
     "windows",
 ]
-ON_SPARK = ["Generator", "explain", "nodes", "register", "session"]
+ON_SPARK = ["Generator", "Root", "explain", "nodes", "register", "session"]
 
 
 def test_the_public_names_are_these() -> None:

@@ -23,7 +23,7 @@ LAYERS = {
     "model": {
         *("windows", "ordered", "sqltypes", "terms", "rules", "expressions", "operators", "selections", "sketches"),
         *("sketching", "collecting", "aggregates", "formulas", "folding", "monoids", "texts", "query", "tokens"),
-        *("calls", "sql", "groupby", "queryfile"),
+        *("calls", "sql", "groupby", "yamlfile", "queryfile"),
     },
     "plan": {"groups", "plan"},
     "kernels": {
@@ -31,7 +31,7 @@ LAYERS = {
         *("binding", "bound", "measures", "intake", "results", "driving", "waiting", "retelling", "ordering"),
         *("ordered_state", "sequences", "joining"),
     },
-    "runtimes": {"engine", "snapshots", "tables", "eventfiles", "jobs", "slicers", "spark", "nodes"},
+    "runtimes": {"engine", "snapshots", "tables", "eventfiles", "generator", "jobs", "slicers", "spark", "nodes"},
     "interface": {"__init__"},
     "applications": {"cli", "demo", "report", "__main__"},
     "testing": {"testing"},

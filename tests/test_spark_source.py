@@ -431,7 +431,7 @@ def test_an_endless_generator_gives_one_step_when_it_is_to_end() -> None:
         ({"format": "xml"}, "option format must be one of parquet, arrow, csv, json, not 'xml'"),
         ({"idle": "soon"}, "option idle: idle 'soon' is not a duration"),
         ({"buckets": "0"}, "option buckets must be a whole number from 1"),
-        ({"generator": "{}"}, "give either a path, with a directory for each node, or a generator"),
+        ({"generator": "{}"}, "give a path, with a directory for each node, or a generator, or the root of a tree"),
         ({"node_column": "k"}, "the events have a column 'k' of their own; set the option node_column"),
         ({"bad_events": "keep"}, "option bad_events must be raise or drop"),
         ({"columns": "ts TIMESTAMP, k"}, "option columns"),

@@ -9,8 +9,9 @@ what types they are: the first rows tell, timestamps included, and what does not
 from __future__ import annotations
 
 import glob
+import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ def files_of(path: str) -> list[str]:
     if os.path.isfile(path):
         return [path]
     if os.path.isdir(path):
-        found = _below(path)
+        found = below(path)
         if not found:
             raise InputError(f"the directory {path!r} has no files of events")
         return found
@@ -59,13 +60,14 @@ def files_of(path: str) -> list[str]:
     found = []
     for one in sorted(glob.glob(path, recursive=True)):
         if not is_hidden(os.path.basename(one.rstrip("/"))):
-            found += _below(one) if os.path.isdir(one) else [one]
+            found += below(one) if os.path.isdir(one) else [one]
     if not found:
         raise InputError(f"nothing fits {path!r}")
     return list(dict.fromkeys(found))
 
 
-def _below(top: str) -> list[str]:
+def below(top: str) -> list[str]:
+    """All files below a directory, in the order of their names."""
     found = []
     for folder, folders, names in os.walk(top):
         folders[:] = [name for name in folders if not is_hidden(name)]
@@ -159,16 +161,25 @@ def columns_of(paths: Sequence[str], form: str) -> dict[str, pl.DataType]:
         told = pl.concat([head for head in heads if head.height] or heads[:1], how="diagonal_relaxed")
     except pl.exceptions.PolarsError as error:
         raise InputError(f"the files {paths[0]!r} and others have different types: {_first_line(error)}") from error
+    return _types(told)
+
+
+def columns_in(lines: bytes, form: str) -> dict[str, pl.DataType]:
+    """The columns of some lines of CSV or JSON."""
+    return _types(_head(io.BytesIO(lines), form)) if lines else {}
+
+
+def _types(told: pl.DataFrame) -> dict[str, pl.DataType]:
     return {name: pl.String() if dtype == pl.Null() else dtype for name, dtype in told.schema.items()}
 
 
-def _head(path: str, form: str) -> pl.DataFrame:
+def _head(path: str | io.BytesIO, form: str) -> pl.DataFrame:
     """The first rows, with types that hold them all."""
     if form == "csv":
         few = {"n_rows": TELLING, "infer_schema_length": TELLING, "raise_if_empty": False}
         # rows behind the first are parsed too, by the way; those that do not fit are none of theirs
         return pl.read_csv(path, try_parse_dates=True, ignore_errors=True, **few)  # type: ignore[arg-type]
-    if not os.path.getsize(path):
+    if isinstance(path, str) and not os.path.getsize(path):
         return pl.DataFrame()
     head = pl.scan_ndjson(path, infer_schema_length=TELLING).head(TELLING).collect()
     times = {}
@@ -184,16 +195,19 @@ def _head(path: str, form: str) -> pl.DataFrame:
 # --- events ---------------------------------------------------------------------------------------------------------
 
 
-def read(path: str, form: str, needed: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
-    """The columns of a file that are needed, so many rows at a time; those that it does not have are left out."""
+def read(path: str, form: str, needed: Mapping[str, pl.DataType], skip: int = 0) -> Iterator[pl.DataFrame]:
+    """The columns of a file that are needed, so many rows at a time; those that it does not have are left out.
+
+    skip:  rows that are passed over; Parquet and Arrow do not read them, the others do
+    """
     if form == "parquet":
         there = [name for name in pl.read_parquet_schema(path) if name in needed]
         parquet = pq.ParquetFile(path).metadata
         sizes = [parquet.row_group(number).num_rows for number in range(parquet.num_row_groups)]
-        begin, end = 0, 0
+        begin, end = skip, 0
         for number, size in enumerate(sizes):
             end += size
-            if end - begin >= CHUNK or number == len(sizes) - 1:
+            if end > begin and (end - begin >= CHUNK or number == len(sizes) - 1):
                 whole = pl.scan_parquet(path, glob=False).slice(begin, end - begin).select(there).collect()
                 for at in range(0, whole.height, CHUNK):
                     yield whole[at : at + CHUNK]
@@ -203,31 +217,59 @@ def read(path: str, form: str, needed: Mapping[str, pl.DataType]) -> Iterator[pl
         types = {name: needed[name] for name in header if name in needed}
         if header:
             scan = pl.scan_csv(path, schema_overrides=types, glob=False).select(list(types) or header[:1])
-            yield from scan.collect_batches(chunk_size=CHUNK, maintain_order=True)
+            yield from _behind(scan.collect_batches(chunk_size=CHUNK, maintain_order=True), skip)
     elif form == "json":
         if os.path.getsize(path):
-            yield from _json_lines(path, needed)
+            yield from _behind(_json_lines(path, needed), skip)
     else:
         with open_arrow(path) as (_, batches):
             for several in in_parts(batches, CHUNK):
                 table = pa.Table.from_batches(several)
-                frame = pl.from_arrow(table.select([name for name in table.column_names if name in needed]))
-                assert isinstance(frame, pl.DataFrame)
-                yield frame
+                past = min(skip, table.num_rows)
+                skip -= past
+                if past < table.num_rows:
+                    wanted = table.slice(past).select([name for name in table.column_names if name in needed])
+                    frame = pl.from_arrow(wanted)
+                    assert isinstance(frame, pl.DataFrame)
+                    yield frame
+
+
+def _behind(frames: Iterable[pl.DataFrame], skip: int) -> Iterator[pl.DataFrame]:
+    """Frames without the first rows."""
+    for frame in frames:
+        past = min(skip, frame.height)
+        skip -= past
+        if past < frame.height:
+            yield frame[past:]
 
 
 def _json_lines(path: str, needed: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
-    """Times are text in JSON."""
-    times = {name: dtype for name, dtype in needed.items() if isinstance(dtype, pl.Datetime | pl.Date)}
-    schema = {name: pl.String() if name in times else dtype for name, dtype in needed.items()}
-    for frame in pl.scan_ndjson(path, schema=schema).collect_batches(chunk_size=CHUNK, maintain_order=True):
-        parsed = []
-        for name, dtype in times.items():
-            if isinstance(dtype, pl.Datetime):
-                parsed.append(pl.col(name).str.to_datetime(time_unit="us", time_zone=dtype.time_zone))
-            else:
-                parsed.append(pl.col(name).str.to_date())
+    texts = {name: pl.String() if is_text_in_json(dtype) else dtype for name, dtype in needed.items()}
+    parsed = [from_text(name, dtype) for name, dtype in needed.items() if is_text_in_json(dtype)]
+    for frame in pl.scan_ndjson(path, schema=texts).collect_batches(chunk_size=CHUNK, maintain_order=True):
         yield frame.with_columns(parsed)
+
+
+_SMALL = (pl.Int8(), pl.Int16(), pl.UInt8(), pl.UInt16())
+
+
+def is_text_in_json(dtype: pl.DataType) -> bool:
+    """Whether values are read as text, because JSON has none of them, such as times, or Polars does not read them."""
+    is_number = (dtype.is_integer() or dtype.is_float()) and dtype not in _SMALL
+    return not (is_number or isinstance(dtype, pl.String | pl.Boolean | pl.Null) or dtype.is_nested())
+
+
+def from_text(name: str, dtype: pl.DataType) -> pl.Expr:
+    """A column of text as what it stands for; times without a zone are in UTC."""
+    text = pl.col(name)
+    if isinstance(dtype, pl.Datetime):
+        moment = text.str.to_datetime(time_unit=dtype.time_unit, time_zone="UTC")
+        return moment.dt.convert_time_zone(dtype.time_zone) if dtype.time_zone else moment.dt.replace_time_zone(None)
+    if isinstance(dtype, pl.Date):
+        return text.str.to_date()
+    if isinstance(dtype, pl.Time):
+        return text.str.to_time()
+    return text.cast(dtype)
 
 
 @contextmanager

@@ -15,17 +15,15 @@ that no option is silently left out. Nothing in a file is evaluated as Python.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from windrow.query import Query, QueryError
 from windrow.sql import sql
 from windrow.windows import duration
+from windrow.yamlfile import Fields, Wrong, load, placed
 
 OPTIONS = ("time", "lateness", "updates", "order_by", "bad_events")
 _QUERY = ("name", "window", "aggregates", "by", "where", "time", "distinct_on", "having")
@@ -63,56 +61,55 @@ def of_sql(text: str, name: str) -> QueryFile:
 
 def of_yaml(text: str, name: str) -> QueryFile:
     """The queries and options of a YAML text; `name` is what errors call it."""
-    try:
-        given = yaml.load(text, _Loader)
-        if not isinstance(given, _Mapping) or "queries" not in given:
-            raise _Wrong("it has no queries; write queries: and a list of them")
-        _known(given, ("queries", *OPTIONS))
-        listed = given["queries"]
-        if not isinstance(listed, list) or not listed:
-            raise _Wrong("queries must be a list: - name: …", given.lines["queries"])
-        queries = tuple(_query(one, number) for number, one in enumerate(listed, 1))
-        return QueryFile(queries, _options(given))
-    except _Wrong as error:
-        place = f"{name}, line {error.line}" if error.line else name
-        raise QueryError(f"{place}: {error}") from error
-    except yaml.MarkedYAMLError as error:
-        mark, problem = error.problem_mark, error.problem or error.context or "it is not YAML"
-        place = f"{name}, line {mark.line + 1}" if mark else name
-        raise QueryError(f"{place}: this is not YAML: {problem}") from error
-    except yaml.YAMLError as error:
-        raise QueryError(f"{name}: this is not YAML: {' '.join(str(error).split())}") from error
+    with placed(name, QueryError):
+        return described(load(text))
+
+
+def described(given: Any) -> QueryFile:
+    """The queries and options that a file has been read to; what is wrong with them is `Wrong`."""
+    if not isinstance(given, Fields) or "queries" not in given:
+        raise Wrong("it has no queries; write queries: and a list of them")
+    given.check(("queries", *OPTIONS))
+    return QueryFile(listed(given), _options(given))
+
+
+def listed(given: Fields) -> tuple[Query, ...]:
+    """The queries of a list under `queries`."""
+    several = given["queries"]
+    if not isinstance(several, list) or not several:
+        raise Wrong("queries must be a list: - name: …", given.lines["queries"])
+    return tuple(_query(one, number) for number, one in enumerate(several, 1))
 
 
 def _query(given: Any, number: int) -> Query:
-    if not isinstance(given, _Mapping):
-        raise _Wrong(f"query {number} must have the fields {', '.join(_QUERY)}, not be {given!r}")
+    if not isinstance(given, Fields):
+        raise Wrong(f"query {number} must have the fields {', '.join(_QUERY)}, not be {given!r}")
     named = given.setdefault("name", f"q{number}")
     try:
-        _known(given, _QUERY)
+        given.check(_QUERY)
         for wanted in ("window", "aggregates"):
             if wanted not in given:
-                raise _Wrong(f"it has no {wanted}", given.line)
+                raise Wrong(f"it has no {wanted}", given.line)
         for text in ("name", "window", "where", "time", "having"):
             if text in given and not isinstance(given[text], str):
-                raise _Wrong(f"{text} must be text, not {given[text]!r}", given.lines.get(text, given.line))
+                raise Wrong(f"{text} must be text, not {given[text]!r}", given.lines.get(text, given.line))
         return Query(**{str(name): value for name, value in given.items()})
-    except _Wrong as error:
-        raise _Wrong(f"query {named!r}: {error}", error.line) from error
+    except Wrong as error:
+        raise Wrong(f"query {named!r}: {error}", error.line) from error
     except (ValueError, TypeError) as error:
         blamed = next((word for word in ("where", "by", "distinct_on", "having") if f": {word}" in str(error)), None)
         if "is not a window" in str(error):
             blamed = "window"
-        raise _Wrong(str(error), given.lines.get(blamed or "aggregates", given.line)) from error
+        raise Wrong(str(error), given.lines.get(blamed or "aggregates", given.line)) from error
 
 
-def _options(given: _Mapping) -> dict[str, Any]:
+def _options(given: Fields) -> dict[str, Any]:
     options = {name: given[name] for name in OPTIONS if name in given}
     for name, value in options.items():
         try:
             _check(name, value)
         except (TypeError, ValueError) as error:
-            raise _Wrong(str(error), given.lines[name]) from error
+            raise Wrong(str(error), given.lines[name]) from error
     return options
 
 
@@ -128,50 +125,3 @@ def _check(name: str, value: Any) -> None:
         isinstance(one, str) for one in (value if isinstance(value, list) else [value])
     ):
         raise ValueError(f"order_by must be names of columns, not {value!r}")
-
-
-def _known(given: _Mapping, words: Collection[str]) -> None:
-    for word in given:
-        if word not in words:
-            near = difflib.get_close_matches(str(word), words, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(words)}"
-            raise _Wrong(f"there is no field {word!r}; {hint}", given.lines[word])
-
-
-# --- YAML that knows its lines --------------------------------------------------------------------------------------
-
-
-class _Wrong(ValueError):
-    """What is wrong, and in which line."""
-
-    def __init__(self, reason: str, line: int | None = None) -> None:
-        super().__init__(reason)
-        self.line = line
-
-
-class _Mapping(dict[Any, Any]):
-    """A mapping of the file, with its line and those of its fields."""
-
-    line: int
-    lines: dict[Any, int]
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in plain values."""
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> _Mapping:
-    loader.flatten_mapping(node)
-    found = _Mapping()
-    found.line, found.lines = node.start_mark.line + 1, {}
-    for key_node, value_node in node.value:
-        key, line = loader.construct_object(key_node, deep=True), key_node.start_mark.line + 1
-        if not isinstance(key, str | int | float | bool | None):
-            raise _Wrong("a field must have a name", line)
-        if key in found:
-            raise _Wrong(f"{key!r} is there twice", line)
-        found[key], found.lines[key] = loader.construct_object(value_node, deep=True), line
-    return found
-
-
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)

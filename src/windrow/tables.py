@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def windows(
     data: Any,
-    queries: Query | Iterable[Query] | QueryBook,
+    queries: Query | Iterable[Query] | QueryBook | None = None,
     time: str | None = None,
     *,
     lateness: Lengths = 0,
@@ -32,8 +32,9 @@ def windows(
 ) -> Any:
     """Answer queries; takes and returns a Polars frame, an Arrow table, a pandas frame or a Spark DataFrame.
 
-    data:        events, or on Spark also slices of local nodes
-    queries:     one or several, with names that differ; for a streaming DataFrame also a `QueryBook`
+    data:        events, or on Spark also slices of nodes
+    queries:     one or several, with names that differ; for a streaming DataFrame also a `QueryBook`; can be left out
+                 for slices, which know what they were cut for
     time:        the column that windows are measured on, a timestamp, a date or an integer; can be left out
                  where the queries name it, as those of `sql` do, and for slices
     lateness:    how far the events of a stream may be out of order, 0 by default; a whole table has no late events, and
@@ -56,6 +57,8 @@ def windows(
         )
     if options:
         raise TypeError(f"{next(iter(options))!r} is for a Spark DataFrame, and this is {type(data).__name__}")
+    if queries is None:
+        raise TypeError("say which queries: only slices on Spark know theirs")
     if not isinstance(queries, Query | Iterable):
         raise TypeError(f"expected queries, not {queries!r}")
     asked = [queries] if isinstance(queries, Query) else list(queries)

@@ -1,4 +1,4 @@
-"""The command line: `windrow run`, `explain`, `report`, `functions`, `demo`, `version`.
+"""The command line: `windrow run`, `explain`, `report`, `functions`, `node`, `tree`, `demo`, `version`.
 
 Results go to standard output or into a directory, everything else to standard error; errors are one sentence. What a
 command needs is imported when it runs, so that `--help` does not wait for Spark.
@@ -14,6 +14,7 @@ import typer
 
 from windrow import __version__
 from windrow.cli.failures import INTERRUPTED, Refused, guarded
+from windrow.cli.nodes import node_app, tree_app
 
 app = typer.Typer(
     name="windrow",
@@ -30,6 +31,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(node_app, name="node")
+app.add_typer(tree_app, name="tree")
 
 _EVENTS, _RESULTS, _SPARK, _OTHER = "Queries and events", "Results", "Spark", "Other"
 

@@ -113,7 +113,7 @@ def _usage(error: BaseException) -> str:
 def _from_windrow(error: BaseException) -> bool:
     """Whether windrow itself raised it, to say what was wrong with what it was given."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and "windrow" in frames[-1].filename.replace("\\", "/").split("/")[-3:]
+    return bool(frames) and "windrow" in frames[-1].filename.replace("\\", "/").split("/")[-4:]
 
 
 def spark(text: str) -> tuple[int, str]:

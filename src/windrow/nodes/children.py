@@ -43,6 +43,7 @@ class Children(dict[str, Child]):
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__((name, Child()) for name in names)
         self.heard: dict[str, int] = {}  # when, of those that were
+        self.planned: dict[str, int] = {}  # when they were told the plan again
 
     @property
     def counted(self) -> list[Child]:

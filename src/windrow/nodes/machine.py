@@ -142,7 +142,8 @@ class Machine(Parent):
             return [*out, *((self._up, batch) for batch in self._link.sent)]
         if self.parent is None:
             return out
-        still = Leave(self.name, self.epoch) if self._leaving else Alive(self.name, self.epoch, self._told[0])
+        known = self.asked.version if self.asked is not None else 0
+        still = Leave(self.name, self.epoch) if self._leaving else Alive(self.name, self.epoch, known)
         return [*out, (self.parent, still)]
 
     def read(self, events: pl.DataFrame, mark: Mark, now: int, last: bool = False) -> Out:

@@ -19,6 +19,7 @@ from typing import Any
 import polars as pl
 
 from windrow.slices import pack, unpack
+from windrow.windows import INT64_MAX, INT64_MIN
 
 LARGEST = 256 * 2**20  # bytes of a message
 
@@ -151,10 +152,15 @@ def from_bytes(data: bytes) -> Message:
         raise MessageError(f"{kind.__name__} has {', '.join(wanted)}, not {', '.join(map(str, given))}")
     for name, expected in wanted.items():
         is_wrong = type(given[name]) is not _TYPES[expected]
-        if is_wrong or (expected == "Mapping[str, int]" and any(type(one) is not int for one in given[name].values())):
+        numbers = given[name].values() if expected == "Mapping[str, int]" and not is_wrong else [given[name]]
+        if is_wrong or ("int" in expected and not all(type(one) is int and _fits(one) for one in numbers)):
             raise MessageError(f"{kind.__name__}.{name} is {given[name]!r}")
     if not any(one.name == "tables" for one in fields(kind)):
         if tables:
             raise MessageError(f"{kind.__name__} has no tables")
         return kind(**given)  # type: ignore[no-any-return]
     return kind(**given, tables=tables)  # type: ignore[no-any-return]
+
+
+def _fits(number: int) -> bool:
+    return INT64_MIN <= number <= INT64_MAX

@@ -18,7 +18,7 @@ from windrow.nodes.journal import Journal
 from windrow.nodes.merging import Merger
 from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Left, Message, Plan, Refused, Welcome
 from windrow.nodes.pushed import NODES, nodes_table
-from windrow.nodes.uplink import Uplink
+from windrow.nodes.uplink import AGAIN, Uplink
 from windrow.query import Query
 from windrow.slicers import Tables
 from windrow.windows import INT64_MAX, INT64_MIN
@@ -86,7 +86,9 @@ class Parent:
                 out += self._advance(now)
                 self._checkpoint()
             return [(sender, Left(message.epoch)), *out]
-        if self.asked is not None and message.plan < self.asked.version:
+        is_behind = self.asked is not None and message.plan < self.asked.version
+        if is_behind and now - self._known.planned.get(sender, INT64_MIN) >= AGAIN:
+            self._known.planned[sender] = now
             out.append((sender, self._plan(child)))
         return out
 

@@ -14,6 +14,7 @@ import heapq
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -82,12 +83,18 @@ class Tree:
                 parents[f"local{len(parents)}"] = name
         return Tree(parents)
 
-    def children(self, name: str) -> tuple[str, ...]:
-        return tuple(child for child, parent in self.parents.items() if parent == name)
+    @cached_property
+    def children(self) -> dict[str, tuple[str, ...]]:
+        """Of each node."""
+        found: dict[str, list[str]] = {name: [] for name in self.parents}
+        for name, parent in self.parents.items():
+            if parent is not None:
+                found[parent].append(name)
+        return {name: tuple(several) for name, several in found.items()}
 
-    @property
+    @cached_property
     def leaves(self) -> list[str]:
-        return [name for name in self.parents if not self.children(name)]
+        return [name for name in self.parents if not self.children[name]]
 
 
 @dataclass
@@ -115,7 +122,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self._way: list[tuple[int, int, str, str, bytes]] = []  # when, number, from, to, message
-        durable = [name for name in self.tree.parents if self.tree.children(name) or self.asked.push_down]
+        durable = [name for name in self.tree.parents if self.tree.children[name] or self.asked.push_down]
         self._disks = {name: Disk() for name in durable}
         self._epochs = dict.fromkeys(self.tree.parents, 0)
         self._cuts: dict[tuple[str, str], int] = {}  # links that are cut, until when
@@ -130,7 +137,7 @@ class Simulation:
         self.machines[name] = self.machine(
             name,
             self.tree.parents[name],
-            self.tree.children(name),
+            self.tree.children[name],
             self._epochs[name],
             self._disks.get(name),
             self.asked if self.tree.parents[name] is None else None,
@@ -176,7 +183,8 @@ class Simulation:
     def run(self, steps: int = 100_000) -> None:
         """Go on until the root has everything; refuses to go on for ever."""
         for _ in range(steps):
-            if all(machine.done for machine in self.machines.values()):
+            root = self.machines["root"]
+            if root.done and all(machine.done for machine in self.machines.values()):
                 return
             self._step()
         raise RuntimeError(f"not done after {steps:,} steps")
@@ -207,8 +215,10 @@ class Simulation:
         root = self.machines["root"]
         assert root.asked is not None
         waits = bool((self._changes and self._faulty) or root.asked.pending)  # the end comes after all changes
-        reads = [name for name in self.tree.leaves if self._can_read(name, waits)]
-        if reads and (not self._way or self.dice.random() < 0.3):
+        reads = []
+        if not self._way or self.dice.random() < 0.3:
+            reads = [name for name in self.tree.leaves if self._can_read(name, waits)]
+        if reads:
             self._read(self.dice.choice(reads), waits)
         elif self._way:
             self._deliver()
@@ -243,7 +253,7 @@ class Simulation:
         arrives, _, sender, to, data = heapq.heappop(self._way)
         self.now = max(self.now, arrives)
         self._post(to, self.machines[to].receive(sender, from_bytes(data), self.now))
-        if self.dice.random() < 0.05:
+        if self.dice.random() < min(0.05, 2 / len(self.machines)):
             for name, machine in self.machines.items():
                 self._post(name, machine.tick(self.now))
 

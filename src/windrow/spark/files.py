@@ -42,9 +42,7 @@ class Files:
     def __init__(self, path: str, form: str | None = None) -> None:
         if form is not None and form not in FORMATS:
             raise QueryError(f"option format must be one of {', '.join(FORMATS)}, not {form!r}")
-        self.path, self._format = path.removeprefix("file://").removeprefix("file:"), form
-        if "://" in self.path:
-            raise QueryError(f"nodes are read from directories that are mounted where Spark runs, not from {path!r}")
+        self.path, self._format = local_path(path, "nodes are read from directories that are"), form
         plain = glob.escape(self.path) == self.path
         self.root = self.path if plain else _before_pattern(self.path)
         self._is_pattern = not plain
@@ -227,6 +225,14 @@ class Files:
                 latest = binding.times(frame.select(pl.col(time).max()), time)[0]
                 seen = latest if seen is None else max(seen, latest)
         return Facts(rows, seen, size)
+
+
+def local_path(path: str, what: str) -> str:
+    """A path without its scheme, which must be that of files."""
+    plain = path.removeprefix("file://").removeprefix("file:")
+    if "://" in plain:
+        raise QueryError(f"{what} mounted where Spark runs, not from {path!r}")
+    return plain
 
 
 def _greatest(parquet: pq.ParquetFile, column: str) -> int | None:

@@ -17,14 +17,14 @@ from windrow.query import Query, QueryError, time_of
 from windrow.results import own_columns
 from windrow.spark import batch, streaming
 from windrow.spark.book import QueryBook
-from windrow.spark.origins import META, fingerprint, is_slices, job_of_slices
+from windrow.spark.origins import META, fingerprint, is_slices, job_of_slices, origin_of
 from windrow.spark.session import shuffle_partitions
 from windrow.spark.types import in_spark_words, polars_columns
 
 
 def windows(
     df: DataFrame,
-    queries: Query | Iterable[Query] | QueryBook,
+    queries: Query | Iterable[Query] | QueryBook | None = None,
     time: str | None = None,
     *,
     lateness: Lengths = 0,
@@ -43,6 +43,8 @@ def windows(
     buckets:  streaming only: into how many parts the keys are put, for as long as the checkpoint lives
     metrics:  streaming only: the name of the observed metrics, which count what was dropped
     """
+    if queries is None:
+        queries = queries_of(df)
     if isinstance(queries, QueryBook) and not df.isStreaming:
         raise TypeError("a query book is for a streaming DataFrame; for a whole one say book.queries")
     asked = [] if isinstance(queries, QueryBook) else [queries] if isinstance(queries, Query) else list(queries)
@@ -108,6 +110,14 @@ def explain(df: DataFrame, queries: Query | Iterable[Query], time: str | None = 
     except QueryError as error:
         raise in_spark_words(error, df.schema) from error
     return job.bound.plan.explain() if df.isStreaming else batch.describe(job)
+
+
+def queries_of(df: DataFrame) -> list[Query]:
+    """The queries that a DataFrame of slices was cut for."""
+    origin = origin_of(df.schema)
+    if origin is None:
+        raise TypeError("say which queries: only slices, as windrow.spark.nodes gives them, know theirs")
+    return origin.cut_for
 
 
 def results_of(results: DataFrame, query: str | Query) -> DataFrame:

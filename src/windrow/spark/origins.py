@@ -12,7 +12,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,12 +22,18 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
+from windrow.binding import InputError
 from windrow.jobs import Job, job_of
 from windrow.measures import Lengths, plain
 from windrow.query import Query, QueryError
+from windrow.slicers import Tables
+from windrow.slices import pack
+from windrow.spark.payloads import split
+from windrow.spark.types import END_MS, SHIFT_MS, arrow_schema
+from windrow.windows import INT64_MAX
 
 META = "windrow"  # the key of the metadata
-VERSION = 1
+VERSION = 2
 
 Marks = dict[str, dict[str, Any]]
 """How far each node has been read, as it stands in an offset.
@@ -60,12 +67,13 @@ class Origin:
     buckets: int
     plan: str  # the fingerprint
     queries: tuple[str, ...]  # their names
+    asked: str  # the queries themselves, as `asked_text` writes them
 
     def to_json(self) -> str:
         types = base64.b64encode(pl.DataFrame(schema=self.columns).to_arrow().schema.serialize().to_pybytes()).decode()
         said = {"version": VERSION, "columns": types, "time": self.time, "order_by": self.order_by}
         said |= {"lateness": plain(self.lateness), "bad_events": self.bad_events, "buckets": self.buckets}
-        return json.dumps(said | {"plan": self.plan, "queries": self.queries})
+        return json.dumps(said | {"plan": self.plan, "queries": self.queries, "asked": self.asked})
 
     @staticmethod
     def from_json(text: str) -> Origin:
@@ -77,6 +85,11 @@ class Origin:
         assert isinstance(frame, pl.DataFrame)
         order_by, queries = tuple(said.pop("order_by")), tuple(said.pop("queries"))
         return Origin(dict(frame.schema), order_by=order_by, queries=queries, **said)
+
+    @property
+    def cut_for(self) -> list[Query]:
+        """The queries that the slices were cut for."""
+        return [Query.from_dict(one) for one in json.loads(zlib.decompress(base64.b64decode(self.asked)))]
 
     def job(self, queries: Iterable[Query], lateness: Lengths = 0, updates: Lengths = None) -> Job:
         """A job over its events."""
@@ -90,6 +103,12 @@ class Origin:
             bad_events=self.bad_events,
             ties=False,
         )
+
+
+def asked_text(queries: Iterable[Query]) -> str:
+    """Queries as an origin has them: there may be thousands."""
+    described = json.dumps([query.to_dict() for query in queries])
+    return base64.b64encode(zlib.compress(described.encode())).decode()
 
 
 def fingerprint(job: Job) -> str:
@@ -119,6 +138,23 @@ def row_schema(origin: Origin) -> t.StructType:
             t.StructField("events", t.LongType()),
         ]
     )
+
+
+def rows_of(
+    tables: Tables, job: Job, schema: t.StructType, *, mark: int | None, node: str | None, events: int, to_all: bool
+) -> Iterator[pa.RecordBatch]:
+    """Tables as rows: one for each bucket that has something, or with `to_all` for each, and at least one, because it
+    carries the watermark, in Spark's microseconds. The first one says how many events there were."""
+    origin, columns = origin_of(schema), arrow_schema(schema)
+    assert origin is not None
+    found = split(tables, job.bound, origin.buckets)
+    if to_all or not found:
+        found |= {bucket: {} for bucket in range(origin.buckets if to_all else 1) if bucket not in found}
+    for bucket, several in found.items():
+        values = [[bucket], [pack({"plan": origin.plan}, several)], [mark], [node], [events]]
+        arrays = [pa.array(value, field.type) for value, field in zip(values, columns, strict=True)]
+        yield pa.record_batch(arrays, schema=columns)
+        events = 0
 
 
 def origin_of(schema: t.StructType) -> Origin | None:
@@ -162,9 +198,28 @@ def job_of_slices(
 
 def watermarked(df: DataFrame, job: Job) -> DataFrame:
     """The buckets and payloads of streaming slices, with Spark's watermark on them."""
+    return df.withWatermark("watermark", f"{delay_of(job)} milliseconds").select("bucket", "payload")
+
+
+def delay_of(job: Job) -> int:
+    """The milliseconds by which Spark's watermark lies behind the times that it sees."""
     late = job.measures[job.time].lateness or 0
-    delay = late if job.is_integer else -(-late // 1000)
-    return df.withWatermark("watermark", f"{delay} milliseconds").select("bucket", "payload")
+    return late if job.is_integer else -(-late // 1000)
+
+
+def spark_time(units: int, job: Job) -> int:
+    """A time on the measure as microseconds of Spark's watermark."""
+    if not job.is_integer:
+        return units
+    if abs(units) >= SHIFT_MS:
+        raise InputError(f"{job.time!r} is {units}, further out than Spark's watermark reaches, which is 2**52")
+    return (units + SHIFT_MS) * 1000
+
+
+def time_before(watermark: int, job: Job) -> int:
+    """The time, as microseconds of Spark's watermark, from which Spark comes to exactly this watermark."""
+    reached = END_MS * 1000 if watermark == INT64_MAX else spark_time(watermark, job)
+    return reached + delay_of(job) * 1000
 
 
 def check(header: Mapping[str, Any], plan: str) -> None:

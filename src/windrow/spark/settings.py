@@ -12,14 +12,25 @@ from typing import Any
 
 import polars as pl
 from pyspark.sql import types as t
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    ReadMinRows,
+)
 
 from windrow.binding import ARRIVAL
+from windrow.generator import Generator
 from windrow.jobs import own_classes
 from windrow.measures import Lengths
+from windrow.ordered import NODE
 from windrow.query import Query, QueryError
 from windrow.spark.files import Files
-from windrow.spark.generator import Generator
-from windrow.spark.origins import Origin, fingerprint
+from windrow.spark.generator import Generated
+from windrow.spark.origins import Limit, Origin, asked_text, fingerprint, origin_of
+from windrow.spark.roots import KEEP, Root
 from windrow.spark.types import polars_columns
 from windrow.sqltypes import types_of
 from windrow.windows import duration
@@ -31,6 +42,8 @@ OPTIONS = {
     "format": "parquet, arrow or csv; by default the suffix says it",
     "columns": "the columns of the events, as DDL or as a schema's JSON; by default those of the first file",
     "generator": "made-up events instead of files, as JSON",
+    "root": "the directory of the root of a tree that feeds slices, instead of files",
+    "keep": "of a root: all, or uncommitted, the default: what the stream is done with is deleted",
     "queries": "a JSON list of what Query.to_dict() gives",
     "imports": "the modules that define windows and aggregates of your own, as a JSON list or with commas",
     "time": "the time column",
@@ -40,16 +53,17 @@ OPTIONS = {
     "node_column": "what the node is called in queries; by default node",
     "buckets": f"into how many buckets keys are put; by default {BUCKETS}",
     "idle": "after how long without anything new a node holds the watermark back no more; by default never",
-    "maxFilesPerTrigger": "how many files a micro-batch reads at most",
-    "maxRowsPerTrigger": "how many events a micro-batch reads at most, but at least a file or a second",
+    "maxFilesPerTrigger": "how many files, or batches of a root, a micro-batch reads at most",
+    "maxRowsPerTrigger": "how many events a micro-batch reads at most, but at least a file, a second or a batch",
 }
+OF_A_ROOT = ("root", "keep", "queries", "time", "imports", "buckets", "maxFilesPerTrigger", "maxRowsPerTrigger")
 
 
 @dataclass(frozen=True)
 class Settings:
     """The options of a source, read and checked."""
 
-    feed: Files | Generator
+    feed: Files | Generated | Root
     queries: tuple[Query, ...]
     time: str
     lateness: Lengths = 0
@@ -71,11 +85,20 @@ class Settings:
                 hint = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(OPTIONS)}"
                 raise QueryError(f"windrow has no option {name!r}; {hint}")
         given = {known[name.lower()]: value for name, value in options.items()}
-        if ("path" in given) == ("generator" in given):
-            raise QueryError("give either a path, with a directory for each node, or a generator")
-        feed: Files | Generator
+        if sum(name in given for name in ("path", "generator", "root")) != 1:
+            raise QueryError("give a path, with a directory for each node, or a generator, or the root of a tree")
+        for module in _list(given.get("imports", "")):
+            try:
+                importlib.import_module(module)
+            except ImportError as error:
+                raise QueryError(f"the module {module!r} cannot be imported where the source runs: {error}") from error
+        if "root" in given:
+            return _of_root(given)
+        if "keep" in given:
+            raise QueryError("the option keep is for the root of a tree; what else is read stays where it is")
+        feed: Files | Generated
         if "generator" in given:
-            feed = Generator.from_json(given["generator"])
+            feed = Generated(Generator.from_json(given["generator"]))
         else:
             feed = Files(given["path"], given.get("format"))
         for name in ("queries", "time"):
@@ -83,15 +106,10 @@ class Settings:
                 raise QueryError(f"the option {name} is missing: {OPTIONS[name]}")
         if given["time"] == ARRIVAL:
             raise QueryError("nodes have no arrival times; name a time column")
-        if isinstance(feed, Generator) and given["time"] != "ts":
+        if isinstance(feed, Generated) and given["time"] != "ts":
             raise QueryError(f"the generator's time is 'ts', not {given['time']!r}")
         if given.get("bad_events", "raise") not in ("raise", "drop"):
             raise QueryError(f"option bad_events must be raise or drop, not {given['bad_events']!r}")
-        for module in _list(given.get("imports", "")):
-            try:
-                importlib.import_module(module)
-            except ImportError as error:
-                raise QueryError(f"the module {module!r} cannot be imported where the source runs: {error}") from error
         return Settings(
             feed,
             _queries(given["queries"]),
@@ -119,7 +137,7 @@ class Settings:
         columns[self.node_column] = pl.String()
         order_by = (self.node_column, *self.order_by)
         names = tuple(query.name for query in self.queries)
-        draft = Origin(columns, self.time, order_by, self.lateness, self.bad_events, self.buckets, "", names)
+        draft = Origin(columns, self.time, order_by, self.lateness, self.bad_events, self.buckets, "", names, "")
         job = draft.job(self.queries)
         for query in self.queries:
             if query.distinct_on:
@@ -131,11 +149,70 @@ class Settings:
                 raise QueryError(f"query {query.name!r}: nodes have no arrival times; name a time column")
         if self.time not in job.bound.binding.measures:
             raise QueryError(f"no query is measured on {self.time!r}, which the watermark of nodes follows")
-        return replace(draft, plan=fingerprint(job))
+        return replace(draft, plan=fingerprint(job), asked=asked_text(self.queries))
+
+    # --- how much is read -------------------------------------------------------------------------------------------
+
+    @property
+    def read_limit(self) -> ReadLimit:
+        if self.rows is not None:
+            return ReadMaxRows(self.rows)
+        return ReadAllAvailable() if self.files is None else ReadMaxFiles(self.files)
+
+    def limit(self, limit: ReadLimit, is_last: bool) -> Limit:
+        """What Spark allows a micro-batch, within what the options do."""
+        if isinstance(limit, ReadAllAvailable):
+            return Limit()
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self.rows
+        files = limit.max_files if isinstance(limit, ReadMaxFiles) else self.files
+        least = limit.min_rows if isinstance(limit, ReadMinRows) and not is_last else None
+        return Limit(rows, files, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None, least)
+
+
+def _of_root(given: Mapping[str, str]) -> Settings:
+    """The root of a tree says most of it itself."""
+    for name in given:
+        if name not in OF_A_ROOT:
+            raise QueryError(
+                f"the option {name} is not for the root of a tree, which knows what it was asked; leave it out"
+            )
+    root = Root(given["root"], given.get("keep", KEEP[0]))
+    asked = root.asked
+    if given.get("time", asked.time) != asked.time:
+        raise QueryError(f"the slices of this root are cut along {asked.time!r}, not along {given['time']!r}")
+    settings = Settings(
+        root,
+        asked.queries,
+        asked.time,
+        asked.lateness,
+        asked.order_by,
+        asked.bad_events,
+        NODE,
+        buckets=_whole(given, "buckets") or BUCKETS,
+        files=_whole(given, "maxFilesPerTrigger"),
+        rows=_whole(given, "maxRowsPerTrigger"),
+    )
+    if not given.get("queries"):
+        return settings
+    mine = replace(settings, queries=_queries(given["queries"]))
+    if mine.origin.plan != settings.origin.plan:
+        raise QueryError(
+            f"the root was asked {', '.join(repr(query.name) for query in asked.queries)}, and these queries need "
+            "other slices; leave them out, or ask the root"
+        )
+    return mine
+
+
+def origin_in(schema: t.StructType) -> Origin:
+    """What the schema of a source says; Spark gives it back to the reader."""
+    origin = origin_of(schema)
+    if origin is None:
+        raise QueryError("a source of windrow has columns of its own; leave schema() out, and set the option columns")
+    return origin
 
 
 def options_of(
-    source: str | os.PathLike[str] | Generator, queries: Sequence[Query], time: str, **others: Any
+    source: str | os.PathLike[str] | Generator | Root, queries: Sequence[Query], time: str, **others: Any
 ) -> dict[str, str]:
     """The options that say the same as these arguments."""
     options = {"queries": json.dumps([query.to_dict() for query in queries]), "time": time}
@@ -149,10 +226,17 @@ def options_of(
         options["imports"] = json.dumps(sorted(modules))
     if isinstance(source, Generator):
         options["generator"] = source.to_json()
+    elif isinstance(source, Root):
+        options |= {"root": _absolute(source.path), "keep": source.keep}
     else:
-        path = os.fspath(source)
-        options["path"] = path if ":" in path else os.path.abspath(path)  # workers may stand elsewhere
+        options["path"] = _absolute(source)
     return options | {name: str(value) for name, value in others.items() if value is not None}
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    """A path as workers know it, who may stand elsewhere."""
+    text = os.fspath(path)
+    return text if ":" in text else os.path.abspath(text)
 
 
 def _queries(text: str) -> tuple[Query, ...]:

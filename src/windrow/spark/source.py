@@ -26,29 +26,20 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from windrow.binding import InputError
+from windrow.generator import Generator
 from windrow.intake import span
-from windrow.jobs import Job
 from windrow.measures import Lengths, plain
+from windrow.ordered import NODE
 from windrow.query import Query, QueryError, time_of
 from windrow.slicers import Gathered, Slicer, Tables, Unordered
-from windrow.slices import pack
 from windrow.spark.files import Files
-from windrow.spark.generator import Generator
-from windrow.spark.origins import Limit, Marks, origin_of, row_schema
-from windrow.spark.payloads import split
-from windrow.spark.settings import Settings, options_of
-from windrow.spark.types import SHIFT_MS, arrow_schema
+from windrow.spark.generator import Generated
+from windrow.spark.origins import Marks, row_schema, rows_of, spark_time, time_before
+from windrow.spark.roots import Root, plan_of
+from windrow.spark.settings import Settings, options_of, origin_in
 from windrow.windows import Duration, duration
 
 HELD = 1 << 28  # bytes of events for windows that need the order, beyond which a node sends them in several rows
@@ -70,19 +61,14 @@ class Slices:
     """Reads what is new of a node, and gives its slices as rows."""
 
     def __init__(self, settings: Settings, schema: t.StructType) -> None:
-        origin = origin_of(schema)
-        if origin is None:
-            raise QueryError(
-                "a source of windrow has columns of its own; leave schema() out, and set the option columns"
-            )
-        self._settings, self._feed, self._origin = settings, settings.feed, origin
-        self._job = origin.job(settings.queries)
-        self._schema = arrow_schema(schema)
+        assert not isinstance(settings.feed, Root)
+        self.feed, self.job = settings.feed, origin_in(schema).job(settings.queries)
+        self._node, self._bad_events, self._schema = settings.node_column, settings.bad_events, schema
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Part):  # of a source without nodes
             return
-        job, slicer = self._job, Slicer(self._job, cut=partition.streams)
+        job, slicer = self.job, Slicer(self.job, cut=partition.streams)
         gathered, held, size, count = Gathered(slicer), Unordered(job), 0, 0
         for events, rows in self._events(partition):
             count += rows
@@ -98,14 +84,14 @@ class Slices:
         """Prepared events, and how many there were before those without a time were left out."""
         if part.node is None:
             return
-        job, position = self._job, part.first
-        binding, node = job.bound.binding, pl.lit(part.node).alias(self._settings.node_column)
+        job, position = self.job, part.first
+        binding, node = job.bound.binding, pl.lit(part.node).alias(self._node)
         measures, furthest = job.measures, job.bound.plan.furthest
-        for frame, whose in self._feed.frames(part.node, part.new, part.first, binding.needed):
+        for frame, whose in self.feed.frames(part.node, part.new, part.first, binding.needed):
             try:
                 events = binding.checked(frame.with_columns(node))
                 missing = binding.without_time(events)
-                if missing is not None and self._origin.bad_events != "drop":
+                if missing is not None and self._bad_events != "drop":
                     raise InputError(
                         f"{missing.sum()} of {frame.height} events have no time; bad_events='drop' leaves them out"
                     )
@@ -122,26 +108,18 @@ class Slices:
 
     def _rows(self, tables: Tables, part: Part, count: int) -> Iterator[pa.RecordBatch]:
         """A row for each bucket, but at least one, because it carries the watermark."""
-        header = {"plan": self._origin.plan}
-        mark = None if part.watermark is None else _spark_time(part.watermark, self._job)
-        found = split(tables, self._job.bound, self._origin.buckets)
-        if part.to_all or not found:
-            found |= {bucket: {} for bucket in range(self._origin.buckets if part.to_all else 1) if bucket not in found}
-        for bucket, several in found.items():
-            columns = [[bucket], [pack(header, several)], [mark], [part.node], [count]]
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
-            yield pa.record_batch(arrays, schema=self._schema)
-            count = 0
+        mark = None if part.watermark is None else spark_time(part.watermark, self.job)
+        yield from rows_of(tables, self.job, self._schema, mark=mark, node=part.node, events=count, to_all=part.to_all)
 
 
 class BatchReader(DataSourceReader):
     """All that there is, once."""
 
     def __init__(self, settings: Settings, schema: t.StructType) -> None:
-        self._feed, self._slices = settings.feed, Slices(settings, schema)
+        self._slices = Slices(settings, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Part(node, mark["new"]) for node, mark in self._feed.everything().items()]
+        return [Part(node, mark["new"]) for node, mark in self._slices.feed.everything().items()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._slices.read(partition)
@@ -151,17 +129,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What is new, micro-batch by micro-batch."""
 
     def __init__(self, settings: Settings, schema: t.StructType, now: Callable[[], float] | None = None) -> None:
-        self._settings, self._feed, self._slices = settings, settings.feed, Slices(settings, schema)
-        self._job = self._slices._job
+        self._settings, self._slices = settings, Slices(settings, schema)
+        self._feed, self._job = self._slices.feed, self._slices.job
         self._now, self._noticed, self._is_last = now, dict[str, int](), False
 
     def initialOffset(self) -> dict[str, Any]:
         return {"nodes": {}, "watermark": None}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        if self._settings.rows is not None:
-            return ReadMaxRows(self._settings.rows)
-        return ReadAllAvailable() if self._settings.files is None else ReadMaxFiles(self._settings.files)
+        return self._settings.read_limit
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._is_last = True
@@ -170,9 +146,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before: Marks = start["nodes"]
-        if self._is_last and isinstance(self._feed, Generator):
+        if self._is_last and isinstance(self._feed, Generated):
             self._feed = self._feed.pause(before)  # once it has an end it stays as it is
-        taken = self._feed.take(before, self._limit(limit), self._job)
+        taken = self._feed.take(before, self._settings.limit(limit, self._is_last), self._job)
         if not taken and self._is_last:
             return start
         now = int((self._now or clock.time)() * 1000)
@@ -182,14 +158,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not taken and watermark == start["watermark"]:
             return start
         return {"nodes": marks, "watermark": watermark}
-
-    def _limit(self, limit: ReadLimit) -> Limit:
-        if isinstance(limit, ReadAllAvailable):
-            return Limit()
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._settings.rows
-        files = limit.max_files if isinstance(limit, ReadMaxFiles) else self._settings.files
-        least = limit.min_rows if isinstance(limit, ReadMinRows) and not self._is_last else None
-        return Limit(rows, files, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None, least)
 
     def _watermark(self, marks: Marks, now: int, before: int | None) -> int | None:
         """The least of the greatest times of live nodes; it never moves back."""
@@ -217,6 +185,89 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._slices.read(partition)
 
 
+# --- the root of a tree ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Stretch(InputPartition):
+    """What one task reads of a root: some batches, none if the last is before the first, or only a watermark."""
+
+    first: int
+    last: int
+    events: int
+    watermark: int | None = None
+    to_all: bool = False
+
+
+class RootSlices:
+    """Reads batches of a root, and gives their slices as rows."""
+
+    def __init__(self, settings: Settings, schema: t.StructType) -> None:
+        assert isinstance(settings.feed, Root)
+        self.root, self.origin, self._schema = settings.feed, origin_in(schema), schema
+        self._job = self.origin.job(self.origin.cut_for)
+        self.known = self.root.known
+        if plan_of(self.root.asked) != self.origin.plan:
+            raise QueryError("the root is asked other queries since this DataFrame was made; make it again")
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, Stretch):  # of a root that has no batch yet
+            return
+        tables, events = self.root.tables(partition.first, partition.last, self._job), partition.events
+        mark = None if partition.watermark is None else time_before(partition.watermark, self._job)
+        yield from rows_of(
+            tables, self._job, self._schema, mark=mark, node=None, events=events, to_all=partition.to_all
+        )
+
+
+class RootReader(DataSourceReader):
+    """All batches that are there, once."""
+
+    def __init__(self, settings: Settings, schema: t.StructType) -> None:
+        self._slices = RootSlices(settings, schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [Stretch(*stretch) for stretch in self._slices.root.stretches()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._slices.read(partition)
+
+
+class RootStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The batches that are new, micro-batch by micro-batch; one task reads them, in their order."""
+
+    def __init__(self, settings: Settings, schema: t.StructType) -> None:
+        self._settings, self._slices = settings, RootSlices(settings, schema)
+        self._root = self._slices.root
+        self._until: int | None = None  # the last batch that is read, for Trigger.AvailableNow
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._root.first()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return self._settings.read_limit
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._until = self._root.outlet.newest
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        within = self._settings.limit(limit, self._until is not None)
+        return self._root.after(start, within, self._until, self._slices.known)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if start == end:
+            return []
+        events = end["events"] - start["events"]
+        return [Stretch(start["batch"] + 1, end["batch"], events, end["watermark"], to_all=True)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._slices.read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if self._root.keep != "all":
+            self._root.outlet.forget(end["batch"])
+
+
 class WindrowSource(DataSource):
     """The slices of nodes; see `OPTIONS`."""
 
@@ -228,10 +279,12 @@ class WindrowSource(DataSource):
         return row_schema(Settings.of(self.options).origin)
 
     def reader(self, schema: t.StructType) -> DataSourceReader:
-        return BatchReader(Settings.of(self.options), schema)
+        settings = Settings.of(self.options)
+        return (RootReader if isinstance(settings.feed, Root) else BatchReader)(settings, schema)
 
     def streamReader(self, schema: t.StructType) -> DataSourceStreamReader:
-        return StreamReader(Settings.of(self.options), schema)
+        settings = Settings.of(self.options)
+        return (RootStreamReader if isinstance(settings.feed, Root) else StreamReader)(settings, schema)
 
 
 _KNOWING: WeakSet[SparkSession] = WeakSet()
@@ -246,8 +299,8 @@ def register(spark: SparkSession) -> None:
 
 def nodes(
     spark: SparkSession,
-    source: str | os.PathLike[str] | Generator,
-    queries: Query | Iterable[Query],
+    source: str | os.PathLike[str] | Generator | Root,
+    queries: Query | Iterable[Query] | None = None,
     time: str | None = None,
     *,
     lateness: Lengths = 0,
@@ -256,7 +309,7 @@ def nodes(
     streaming: bool = True,
     format: str | None = None,
     columns: str | t.StructType | None = None,
-    node_column: str = "node",
+    node_column: str = NODE,
     buckets: int | None = None,
     idle: Duration | None = None,
     max_files: int | None = None,
@@ -265,7 +318,8 @@ def nodes(
     """The slices of local nodes as a DataFrame, for `windows(slices, queries)`; what does not fit is refused here.
 
     spark:        the session, which learns `format("windrow")` by it
-    source:       a directory with one for each node, or with the files of one; a pattern; or made-up events
+    source:       a directory with one for each node, or with the files of one; a pattern; made-up events; or the root
+                  of a tree, which says queries, time, lateness, order_by and columns itself
     queries:      the ones that will be asked of the slices
     time:         the column that windows are measured on
     lateness:     how far events may be out of order; 0 by default
@@ -278,23 +332,28 @@ def nodes(
     buckets:      into how many parts keys are put, for as long as a checkpoint lives; by default as many as shuffle
                   partitions, and at least 8
     idle:         after how long without anything new a node holds the watermark back no more; by default never
-    max_files:    how many files a micro-batch reads at most; by default all
+    max_files:    how many files, or batches of a root, a micro-batch reads at most; by default all
     max_rows:     about how many events a micro-batch reads at most; by default all
 
     Classes of your own are known to Spark's workers by the modules that define them: see `docs/own.md`. The options of
     Spark's own reader are in `docs/nodes.md`.
     """
+    if isinstance(source, Root):
+        told = source.asked
+        queries, time = told.queries if queries is None else queries, told.time if time is None else time
+    if queries is None:
+        raise TypeError("say for which queries slices are to be cut; only the root of a tree knows them")
     asked = [queries] if isinstance(queries, Query) else list(queries)
     options = options_of(
         source,
         asked,
         time_of(asked, time),
-        lateness=json.dumps(plain(lateness)),
-        order_by=json.dumps([order_by] if isinstance(order_by, str) else list(order_by)),
-        bad_events=bad_events,
+        lateness=None if lateness == 0 else json.dumps(plain(lateness)),
+        order_by=json.dumps([order_by] if isinstance(order_by, str) else list(order_by)) if order_by else None,
+        bad_events=None if bad_events == "raise" else bad_events,
         format=format,
         columns=columns.json() if isinstance(columns, t.StructType) else columns,
-        node_column=node_column,
+        node_column=None if node_column == NODE else node_column,
         buckets=buckets or max(8, int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)),
         idle=None if idle is None else f"{duration(idle, 'idle').units} us",
         maxFilesPerTrigger=max_files,
@@ -303,15 +362,6 @@ def nodes(
     _ = Settings.of(options).origin
     register(spark)
     return (spark.readStream if streaming else spark.read).format("windrow").options(**options).load()
-
-
-def _spark_time(units: int, job: Job) -> int:
-    """A time on the measure as microseconds of Spark's watermark."""
-    if not job.is_integer:
-        return units
-    if abs(units) >= SHIFT_MS:
-        raise InputError(f"{job.time!r} is {units}, further out than Spark's watermark reaches, which is 2**52")
-    return (units + SHIFT_MS) * 1000
 
 
 def _no_clock() -> int:

@@ -39,7 +39,7 @@ from windrow.spark.origins import check as check_plan
 from windrow.spark.origins import fingerprint, origin_of, watermarked
 from windrow.spark.session import check_streaming
 from windrow.spark.shipping import Shipped, mapped
-from windrow.spark.types import SHIFT_MS, arrow_schema, from_arrow, polars_type, struct, to_arrow
+from windrow.spark.types import END_MS, SHIFT_MS, arrow_schema, from_arrow, polars_type, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
 MARK = "windrow_watermark"
@@ -166,9 +166,11 @@ def with_watermark(df: DataFrame, job: Job) -> tuple[DataFrame, Job]:
 
 
 def watermark_of(milliseconds: int, is_integer: bool) -> int:
-    """Spark's watermark in units of the measure; INT64_MIN while there is none."""
+    """Spark's watermark in units of the measure; INT64_MIN while there is none, INT64_MAX once all has come."""
     if milliseconds <= 0:
         return INT64_MIN
+    if milliseconds >= END_MS:
+        return INT64_MAX
     return milliseconds - SHIFT_MS if is_integer else milliseconds * 1000
 
 
@@ -251,9 +253,10 @@ class Processor(StatefulProcessor):
     def _step(self, tables: Sequence[Mapping[str, pl.DataFrame]], timer_values: Any, asked: Any) -> Iterator[Row]:
         is_integer = self._job.is_integer
         bucket = Bucket(self._store, self._job, self._buckets)
-        told = bucket.step(tables, watermark_of(timer_values.getCurrentWatermarkInMs(), is_integer), asked)
+        watermark = watermark_of(timer_values.getCurrentWatermarkInMs(), is_integer)
+        told = bucket.step(tables, watermark, asked)
         before, after = bucket.timer, None
-        if bucket.next_due < INT64_MAX:
+        if bucket.next_due < INT64_MAX and watermark < INT64_MAX:
             after = max(timer_of(bucket.next_due, is_integer), timer_values.getCurrentWatermarkInMs() + 1, 1)
         if after != before:
             if before is not None:

@@ -1,0 +1,205 @@
+"""`windrow node` and `windrow tree`: nodes as processes, a whole tree on one machine, its status and its queries."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from windrow.cli.failures import Failed, Interrupted, Refused, told
+
+node_app = typer.Typer(
+    help="""Run one node of a tree: local nodes slice, intermediate nodes merge, the root answers.
+
+    `windrow node local --config north.yaml`""",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+tree_app = typer.Typer(
+    help="""A tree of nodes: start a whole one on this machine, look at one that runs, change its queries.
+
+    `windrow tree up tree.yaml`""",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+query_app = typer.Typer(
+    help="Add and remove queries while a tree runs.", no_args_is_help=True, rich_markup_mode="markdown"
+)
+tree_app.add_typer(query_app, name="query")
+
+Config = Annotated[Path, typer.Option("--config", help="the node's file, node.yaml", metavar="PATH")]
+Debug = Annotated[bool, typer.Option("--debug", help="stack traces", metavar="")]
+TreeFile = Annotated[Path, typer.Argument(help="the tree's file", metavar="TREE")]
+InTree = Annotated[Path, typer.Option("--tree", help="the file of a tree on this machine", metavar="TREE")]
+At = Annotated[str | None, typer.Option("--at", help="a root elsewhere: grpc+tls://host:port", metavar="ADDRESS")]
+TokenFile = Annotated[Path | None, typer.Option(help="the operator's token", metavar="PATH")]
+Ca = Annotated[Path | None, typer.Option(help="the authority of the root's certificate", metavar="PATH")]
+Json = Annotated[bool, typer.Option("--json", help="as JSON", metavar="")]
+
+
+@node_app.command()
+def local(config: Config, debug: Debug = False) -> None:
+    """A node that reads events, slices them and sends the slices to its parent."""
+    run_node("local", config, debug)
+
+
+@node_app.command()
+def intermediate(config: Config, debug: Debug = False) -> None:
+    """A node that merges what its children send, and sends it to its parent."""
+    run_node("intermediate", config, debug)
+
+
+@node_app.command()
+def root(config: Config, debug: Debug = False) -> None:
+    """The node that answers: it writes results, or leaves slices for Spark."""
+    run_node("root", config, debug)
+
+
+def run_node(role: Literal["local", "intermediate", "root"], path: Path, debug: bool) -> None:
+    """Be a node until it is done, or told to end; then end the process, whoever still holds a stream."""
+    from windrow.nodes.config import read
+    from windrow.nodes.process import NodeProcess, NodeRefused
+
+    node = NodeProcess(read(path, role))
+    received: list[int] = []
+
+    def stop(number: int, _: Any) -> None:
+        received.append(number)
+        node.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    code = 0
+    try:
+        try:
+            node.run()
+        except NodeRefused as error:
+            raise Refused(str(error)) from error
+        if signal.SIGINT in received:
+            raise Interrupted("what it holds is in its spool; the same command goes on")
+    except Exception as error:
+        code, text = told(error)
+        if debug:
+            import traceback
+
+            traceback.print_exc()
+        print(f"windrow {node.config.name}: {text}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+@tree_app.command()
+def up(tree: TreeFile = Path("tree.yaml"), debug: Debug = False) -> None:
+    """Start a whole tree on this machine, show how far every node is, and end it with Ctrl-C.
+
+    It ends by itself once all sources have come to their end. Started again, it goes on where it was.
+    """
+    from windrow.cli.trees import run
+    from windrow.nodes.tree import read
+
+    raise typer.Exit(run(read(tree)))
+
+
+@tree_app.command()
+def status(
+    tree: TreeFile = Path("tree.yaml"),
+    at: At = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show every node: its state, watermark and events, and the bytes on its link.
+
+    `windrow tree status`
+
+    `windrow tree status --at grpc+tls://plant:8815 --token-file operator.token --ca ca.pem`
+    """
+    import json
+
+    from windrow.cli.trees import statuses, table
+
+    found = [_ask(tree, at, token_file, ca, "status", {})] if at else statuses(_tree(tree))
+    print(json.dumps(found, indent=2) if as_json else table(found))
+
+
+@query_app.command()
+def add(
+    queries: Annotated[Path, typer.Argument(help="a .sql or .yaml file", metavar="QUERIES")],
+    tree: InTree = Path("tree.yaml"),
+    at: At = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    debug: Debug = False,
+) -> None:
+    """Ask more queries of a tree that runs; each is answered from an event time on that no node has passed."""
+    from windrow import queryfile
+
+    queryfile.read(queries)  # what is wrong is told here
+    body = {"text": queries.read_text(encoding="utf-8"), "name": queries.name}
+    body["format"] = "sql" if queries.suffix.lower() == ".sql" else "yaml"
+    added = _ask(tree, at, token_file, ca, "add", body)["added"]
+    print(f"added {', '.join(added)}")
+
+
+@query_app.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="of a query", metavar="NAME")],
+    tree: InTree = Path("tree.yaml"),
+    at: At = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    debug: Debug = False,
+) -> None:
+    """Answer a query no more."""
+    print(f"removed {_ask(tree, at, token_file, ca, 'remove', {'text': name})['removed']}")
+
+
+@tree_app.command()
+def certs(
+    folder: Annotated[Path, typer.Argument(help="where they go", metavar="DIR")],
+    hosts: Annotated[
+        list[str], typer.Option("--hosts", help="a name or address of a node; repeatable", metavar="HOST")
+    ],
+    days: Annotated[int, typer.Option(help="how long they hold", min=1, metavar="N")] = 365,
+    debug: Debug = False,
+) -> None:
+    """Make an authority, and a certificate for every host that listens, so that TLS is quick to set up.
+
+    `windrow tree certs certs --hosts plant.example --hosts 10.0.0.7`
+    """
+    try:
+        from windrow.nodes.certificates import write
+    except ImportError as error:
+        raise Failed(f"{error}: pip install 'windrow[nodes]'") from error
+
+    for path in write(folder, hosts, days):
+        print(path)
+
+
+def _tree(path: Path) -> Any:
+    from windrow.nodes.tree import read
+
+    return read(path)
+
+
+def _ask(tree: Path, at: str | None, token_file: Path | None, ca: Path | None, kind: str, body: dict[str, Any]) -> Any:
+    """Ask a root: the one at an address, or that of a tree on this machine."""
+    from windrow.nodes.access import Address, check_parent, pem, token_of
+    from windrow.nodes.link import ask
+
+    where = at or _tree(tree).root.status.get("address")
+    if where is None:
+        raise Refused(f"the tree of {tree} has not been started: windrow tree up {tree}")
+    address = Address.of(where)
+    token = token_of(token_file) if token_file else None
+    check_parent(address, token)
+    try:
+        return ask(address, kind, body, pem(ca, "ca"), token)
+    except OSError as error:
+        raise Failed(str(error)) from error

@@ -1,0 +1,250 @@
+"""A tree as processes of this machine: started from the root down, shown while they run, and ended together.
+
+On a terminal the table of all nodes is drawn anew as they go on; elsewhere a line is printed for each node that has.
+None is started again by itself. A node that fails ends the tree with its reason; one that is killed is told, with the
+command that starts it again, and the others go on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from windrow.cli.failures import FAILED, Failed, Interrupted, Refused
+from windrow.nodes.tree import Member, Tree
+from windrow.windows import INT64_MAX, INT64_MIN
+
+LOOK = 0.2  # seconds between two looks at the nodes
+PRINT = 2.0  # seconds between two plain lines of a node
+STARTING = 60.0  # seconds that a node may take to start
+ENDING = 10.0  # seconds that it may take to end
+_HEAD = ("node", "state", "watermark", "events", "acknowledged", "late", "up", "down")
+
+
+def run(tree: Tree) -> int:
+    """Start every node, and be there until all have ended; returns the exit code."""
+    processes = _Processes(tree)
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        processes.start()
+        processes.watch()
+    except KeyboardInterrupt as error:
+        raise Interrupted(f"windrow tree up {tree.path} goes on from here") from error
+    finally:
+        processes.end()
+        signal.signal(signal.SIGTERM, before)
+    return processes.code
+
+
+class _Processes:
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.code = 0
+        self._running: dict[str, subprocess.Popen[str]] = {}
+        self._listening: dict[str, threading.Thread] = {}
+        self._last: dict[str, str] = {}  # what each has said last
+        self._printed: dict[str, tuple[float, str]] = {}
+        self._console = Console(stderr=True)
+
+    def say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def start(self) -> None:
+        for level in self.tree.levels:
+            parents = [self.tree.parent(member) for member in level]
+            above = [parent.status["address"] if parent else None for parent in parents]
+            for member, parent in zip(level, above, strict=True):
+                member.write(parent)
+                command = [sys.executable, "-m", "windrow", "node", member.role, "--config", str(member.config)]
+                # of a group of its own: Ctrl-C is for this process, which tells the others in order
+                process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+                self._running[member.name] = process
+                self._listening[member.name] = threading.Thread(
+                    target=self._listen, args=(member, process), daemon=True
+                )
+                self._listening[member.name].start()
+            for member, parent in zip(level, above, strict=True):
+                self._wait_for(member, self._running[member.name])
+                member.write(parent, member.status.get("address"))  # where it is when it is started again
+
+    def _wait_for(self, member: Member, process: subprocess.Popen[str]) -> None:
+        """Until its status is that of the new process, and its address is known."""
+        until = time.monotonic() + STARTING
+        while (said := member.status).get("pid") != process.pid or said.get("state") == "starting":
+            if process.poll() is not None:
+                self._listening[member.name].join(1)  # for its last words
+                raise Refused(self._last.get(member.name, f"{member.name} has ended at once"))
+            if time.monotonic() > until:
+                raise Failed(f"{member.name} has not started within {STARTING:.0f} seconds")
+            time.sleep(0.02)
+
+    def _listen(self, member: Member, process: subprocess.Popen[str]) -> None:
+        """Keep and show what a node logs."""
+        assert process.stderr is not None
+        with process.stderr as lines, (member.folder / "log").open("a") as log:
+            for line in lines:
+                log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line}")
+                log.flush()
+                self._last[member.name] = line.strip().removeprefix("windrow ")
+                self.say(line.rstrip().removeprefix("windrow "))
+
+    def watch(self) -> None:
+        if not self._console.is_terminal:
+            while self._are_running():
+                self._print()
+                time.sleep(LOOK)
+            self._print(last=True)
+            return
+        with Live(console=self._console, auto_refresh=False, transient=False) as live:
+            while self._are_running():
+                live.update(_table(statuses(self.tree)), refresh=True)
+                time.sleep(LOOK)
+            live.update(_table(statuses(self.tree)), refresh=True)
+
+    def _are_running(self) -> bool:
+        for member in self.tree:
+            process = self._running.get(member.name)
+            code = None if process is None else process.poll()
+            if code is not None:
+                del self._running[member.name]
+                if code < 0:
+                    again = f"windrow node {member.role} --config {member.config}"
+                    self.say(f"{member.name} was ended by signal {-code}; to start it again: {again}")
+                    self.code = FAILED
+                elif code:
+                    self.code = code
+                    return False
+        return bool(self._running)
+
+    def _print(self, last: bool = False) -> None:
+        now = time.monotonic()
+        for said in statuses(self.tree):
+            line = ", ".join(f"{head} {cell}" for head, cell in zip(_HEAD[1:], _row(said)[1:], strict=True) if cell)
+            before, shown = self._printed.get(said["name"], (0.0, ""))
+            if line != shown and (last or now - before >= PRINT):
+                self._printed[said["name"]] = now, line
+                self.say(f"{said['name']}: {line}")
+
+    def end(self) -> None:
+        """End those that still run, children before their parents."""
+        for member in reversed(self.tree.members):
+            process = self._running.get(member.name)
+            if process is not None and process.poll() is None:
+                process.terminate()
+        until = time.monotonic() + ENDING
+        for process in self._running.values():
+            try:
+                process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for thread in self._listening.values():
+            thread.join(1)
+        self._running.clear()
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+# --- what is shown --------------------------------------------------------------------------------------------------
+
+
+def statuses(tree: Tree) -> list[dict[str, Any]]:
+    """What every node says of itself, with what its parent knows of it."""
+    found = []
+    said = {member.name: member.status for member in tree}
+    for member in tree:
+        one = {"name": member.name, "role": member.role, **said[member.name]}
+        if one.get("state") in ("running", "starting") and not _is_alive(one.get("pid")):
+            one["state"] = "gone"
+        one.setdefault("state", "not started")
+        if member.parent:
+            one["seen"] = said[member.parent].get("children", {}).get(member.name, {})
+        found.append(one)
+    return found
+
+
+def table(said: Iterable[Mapping[str, Any]]) -> str:
+    """The table as text."""
+    rows = [_HEAD, *(_row(one) for one in said)]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(_HEAD))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _table(said: Iterable[Mapping[str, Any]]) -> Table:
+    made = Table(*_HEAD, box=None, pad_edge=False)
+    for one in said:
+        made.add_row(*_row(one))
+    return made
+
+
+def _row(said: Mapping[str, Any]) -> tuple[str, ...]:
+    """A node in a line."""
+    events, link, children = said.get("events", {}), said.get("link"), said.get("children", {})
+    state = said["state"]
+    if state == "running":
+        if link is not None and not link["connected"]:
+            state = "not connected"
+        elif said.get("seen", {}).get("state") in ("silent", "idle"):
+            state = said["seen"]["state"]
+    below = {name: count for child in children.values() for name, count in child["events"].items()}
+    taken = events.get("read", sum(below.values()) if children else None)
+    late = sum(child["late"] for child in children.values()) if said.get("role") == "root" else None
+    return (
+        said["name"],
+        state,
+        _moment(said.get("watermark")),
+        _count(taken),
+        _count(events.get("acknowledged")),
+        _count(late),
+        _size(link["bytes_up"]) if link else "",
+        _size(link["bytes_down"]) if link else "",
+    )
+
+
+def _moment(watermark: int | None) -> str:
+    if watermark in (None, INT64_MIN):
+        return ""
+    if watermark == INT64_MAX:
+        return "the end"
+    assert watermark is not None
+    if watermark < 10**14:  # an integer measure, or before 1973
+        return f"{watermark:,}"
+    return f"{datetime.fromtimestamp(watermark / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _count(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def _size(number: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:,.1f} GB"
+
+
+def _is_alive(pid: int | None) -> bool:
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,113 @@
+"""A local node's source, read by a thread of its own while the machine slices what was read before.
+
+    source ── read ──▶ at most two reads ahead ── take ──▶ the machine
+           ◀── from where, which columns, up to where it is safely held ── direct ──
+
+The source is only ever touched by that thread. It reads while the machine wants events; once the machine is somewhere
+else than where the reads lead, they are forgotten, and the source resumes from there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import polars as pl
+
+from windrow.nodes.sources import Read, Source
+
+AHEAD = 2  # reads that wait
+GATHERED = 1_000_000  # events that are taken at once, about
+WAIT = 0.2  # seconds that a source is asked to wait for events
+
+
+class Feed:
+    """A source and its thread; `wake` is called when there is something to take, `failed` if it cannot go on."""
+
+    def __init__(self, source: Source, wake: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+        self._source, self._wake, self._failed = source, wake, failed
+        self._changed = threading.Condition()
+        self._ready: deque[Read] = deque()
+        self._mark: Mapping[str, Any] | None = None  # to which the reads that were taken lead
+        self._needed: Mapping[str, pl.DataType] = {}
+        self._generation = 0
+        self._resume: Mapping[str, Any] | None = None
+        self._confirmed: Mapping[str, Any] | None = None
+        self._held: Mapping[str, Any] | None = None  # that was confirmed
+        self._wanted = self._over = self._closed = False
+        self._thread = threading.Thread(target=self._run, name="source", daemon=True)
+        self._thread.start()
+
+    def direct(
+        self,
+        mark: Mapping[str, Any] | None,
+        needed: Mapping[str, pl.DataType],
+        confirmed: Mapping[str, Any] | None,
+    ) -> None:
+        """The machine wants events from this mark on, with these columns; or none for now."""
+        with self._changed:
+            if mark is not None and (mark != self._mark or needed != self._needed):
+                self._mark, self._needed, self._resume = mark, needed, mark
+                self._generation += 1
+                self._ready.clear()
+                self._over = False
+            if (mark is not None) != self._wanted or self._resume is not None or confirmed != self._confirmed:
+                self._wanted, self._confirmed = mark is not None, confirmed
+                self._changed.notify_all()
+
+    def take(self) -> Read | None:
+        """What was read and not taken, several reads at once."""
+        with self._changed:
+            several: list[Read] = []
+            while self._ready and sum(one.events.height for one in several) < GATHERED:
+                several.append(self._ready.popleft())
+            if not several:
+                return None
+            self._mark = several[-1].mark
+            self._changed.notify_all()
+        events = [one.events for one in several]
+        return Read(pl.concat(events) if len(events) > 1 else events[0], several[-1].mark, several[-1].last)
+
+    def close(self, wait: float = 2.0) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(wait)
+
+    def _may_read(self) -> bool:
+        return self._wanted and not self._over and len(self._ready) < AHEAD
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed or self._may_read() or self._confirmed != self._held)
+                    generation, needed, confirmed = self._generation, self._needed, self._confirmed
+                    may_read, resume = self._may_read() and not self._closed, self._resume
+                    if may_read:
+                        self._resume = None
+                if confirmed is not None and confirmed != self._held:
+                    self._source.confirm(confirmed)
+                self._held = confirmed
+                if self._closed:
+                    break
+                if may_read:
+                    self._read(generation, needed, resume)
+            self._source.close()
+        except Exception as error:
+            self._failed(error)
+
+    def _read(self, generation: int, needed: Mapping[str, pl.DataType], resume: Mapping[str, Any] | None) -> None:
+        if resume is not None:
+            self._source.resume(resume)
+        found = self._source.read(needed, WAIT)
+        if found is None:
+            return
+        with self._changed:
+            if generation != self._generation:
+                return
+            self._ready.append(found)
+            self._over = found.last
+        self._wake()

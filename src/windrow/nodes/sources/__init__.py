@@ -1,0 +1,77 @@
+"""The sources of a local node: files, standard input, MQTT, made-up events.
+
+    source:                       source: {files: /var/log/turbine/*.jsonl, growing: true}
+      kind: mqtt
+      topic: turbine/#
+
+`source_of` makes one from what a file says of it, and refuses what it does not know.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from windrow.nodes.sources.growing import GrowingFiles
+from windrow.nodes.sources.made import Made
+from windrow.nodes.sources.mqtt import Mqtt
+from windrow.nodes.sources.pipe import Pipe
+from windrow.nodes.sources.reading import Mark, Read, Source, SourceError, Types
+from windrow.nodes.sources.whole import WholeFiles
+
+__all__ = ["Mark", "Read", "Source", "SourceError", "Types", "source_of"]
+
+KINDS: Mapping[str, type[Any]] = {"files": WholeFiles, "stdin": Pipe, "mqtt": Mqtt, "generator": Made}
+MAIN = {"files": "path", "stdin": "format", "mqtt": "topic", "generator": "rate"}  # what a short form gives
+_NOT_OPTIONS = ("node", "file", "clock")
+
+
+def source_of(described: Mapping[str, Any] | str, node: str) -> Source:
+    """The source that is described: by its `kind` and options, or in short, as `files: path` with the other options."""
+    given: Any = {"kind": described} if isinstance(described, str) else described
+    if not isinstance(given, Mapping):
+        raise SourceError(f"source: it must have a kind and its options, and is {described!r}")
+    kind, options = _kind(dict(given))
+    made = KINDS[kind]
+    if kind == "files":
+        growing = options.pop("growing", False)
+        if not isinstance(growing, bool):
+            raise SourceError(f"files: growing must be true or false, not {growing!r}")
+        made = GrowingFiles if growing else WholeFiles
+    known = inspect.signature(made).parameters
+    names = [name for name in known if name not in _NOT_OPTIONS] + ["growing"] * (kind == "files")
+    for name in options:
+        if name not in names:
+            if made is WholeFiles and name in inspect.signature(GrowingFiles).parameters:
+                raise SourceError(f"source: {name} goes with growing: true")
+            raise SourceError(f"source: {kind} has no option {name!r}; {_hint(str(name), names)}")
+    for name, one in known.items():
+        if one.default is one.empty and name != "node" and name not in options:
+            raise SourceError(f"source: {kind} needs a {name}")
+    return made(**options, **({"node": node} if "node" in known else {}))  # type: ignore[no-any-return]
+
+
+def _kind(given: dict[Any, Any]) -> tuple[str, dict[Any, Any]]:
+    if "kind" in given:
+        kind = given.pop("kind")
+        if not isinstance(kind, str) or kind not in KINDS:
+            raise SourceError(f"source: there is no kind {kind!r}; {_hint(str(kind), KINDS)}")
+        return kind, given
+    kinds = [name for name in given if name in KINDS]
+    if len(kinds) != 1:
+        near = [_hint(str(name), KINDS) for name in given if difflib.get_close_matches(str(name), KINDS, 1)]
+        raise SourceError(f"source: say of which one kind it is; {(*near, _hint('', KINDS))[0]}")
+    kind = kinds[0]
+    main = given.pop(kind)
+    inner = main if isinstance(main, Mapping) else {} if main is None else {MAIN[kind]: main}
+    for name in inner:
+        if name in given:
+            raise SourceError(f"source: {name} is given twice")
+    return kind, {**inner, **given}
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"

@@ -1,0 +1,242 @@
+"""A connection to an MQTT broker, with a session that outlives it (paho-mqtt, protocol 5, quality of service 1).
+
+Messages go out as they come, in a thread of paho's own, and are acknowledged when that is said. A connection that
+breaks is made again; what can only fail again, such as a wrong password, ends it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from windrow.nodes.sources.reading import SourceError
+from windrow.windows import duration
+
+TAKEN_OVER = 0x8E
+SHORT, SHORT_ONES = 2.0, 4  # a connection of so many seconds is short, and so many of them are no accident
+NEVER = {0x81, 0x82, 0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, TAKEN_OVER, 0x95}  # reasons that another try does not change
+
+
+class Message(NamedTuple):
+    """A message: its packet number, whether the broker says that it sends it again, and when it came."""
+
+    packet: int
+    topic: str
+    payload: bytes
+    again: bool
+    arrived: int  # microseconds since 1970
+
+
+@dataclass(frozen=True)
+class Broker:
+    """Where a broker is, who comes to it, and for what."""
+
+    topic: str | Sequence[str]
+    host: str
+    port: int | None
+    client: str
+    username: str | None
+    password: str | None
+    password_file: str | None
+    tls: bool
+    ca: str | None
+    certificate: str | None
+    key: str | None
+    keepalive: int
+    unconfirmed: int
+    session: str
+
+    def __post_init__(self) -> None:
+        if not self.topics or not all(isinstance(one, str) and one for one in self.topics):
+            raise SourceError(f"mqtt: topic must be a topic such as 'plant/+/speed', or a list, not {self.topic!r}")
+        for name, least, most in (("port", 1, 65535), ("keepalive", 1, 65535), ("unconfirmed", 1, 65535)):
+            value = getattr(self, name)
+            is_whole = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+            if not is_whole and (name != "port" or value is not None):
+                raise SourceError(f"mqtt: {name} must be a whole number from {least} to {most:,}, not {value!r}")
+        for name in ("host", "client", "username", "password", "password_file", "ca", "certificate", "key"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise SourceError(f"mqtt: {name} must be text, not {value!r}")
+        if not isinstance(self.tls, bool):
+            raise SourceError(f"mqtt: tls must be true or false, not {self.tls!r}")
+        if self.password and self.password_file:
+            raise SourceError("mqtt: give a password or a password_file, not both")
+        if (self.password or self.password_file) and not self.username:
+            raise SourceError("mqtt: a password needs a username")
+        if self.key and not self.certificate:
+            raise SourceError("mqtt: a key needs a certificate")
+        for name in ("password_file", "ca", "certificate", "key"):
+            path = getattr(self, name)
+            if path is not None and not Path(path).is_file():
+                raise SourceError(f"mqtt: {name}: there is no file {path!r}")
+        _ = self.expiry  # refuses what cannot be read
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return (self.topic,) if isinstance(self.topic, str) else tuple(self.topic)
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self.tls or self.ca is not None or self.certificate is not None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.host, self.port or (8883 if self.is_encrypted else 1883)
+
+    @property
+    def name(self) -> str:
+        return f"broker {self.address[0]}:{self.address[1]}"
+
+    @property
+    def secret(self) -> str | None:
+        return self.password if self.password_file is None else Path(self.password_file).read_text("utf-8").strip()
+
+    @property
+    def expiry(self) -> int:
+        """Seconds for which the broker keeps the session of a node that is away."""
+        try:
+            seconds = duration(self.session, "session").units // 1_000_000
+        except (TypeError, ValueError) as error:
+            raise SourceError(f"mqtt: {error}") from error
+        if not 1 <= seconds < 2**32:
+            raise SourceError(f"mqtt: session must be from 1 second to 136 years, not {self.session!r}")
+        return seconds
+
+
+class Client:
+    """A connection to a broker that is kept up.
+
+    connected:  is told when it is there, and whether the broker has kept the session
+    receive:    gets every message
+    note:       gets what is to be logged
+    gone:       topics of the session that are no longer wanted
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        connected: Callable[[bool], None],
+        receive: Callable[[Message], None],
+        note: Callable[[str], None],
+        gone: Sequence[str] = (),
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        try:
+            from paho.mqtt.client import Client as Paho
+            from paho.mqtt.client import MQTTv5
+            from paho.mqtt.enums import CallbackAPIVersion
+            from paho.mqtt.packettypes import PacketTypes
+            from paho.mqtt.properties import Properties
+            from paho.mqtt.subscribeoptions import SubscribeOptions
+        except ModuleNotFoundError as error:
+            raise SourceError("mqtt: paho-mqtt is not installed: pip install 'windrow[nodes]'") from error
+        self._broker, self._connected, self._note, self._gone = broker, connected, note, list(gone)
+        self._is_up, self._complained = False, ""
+        self._since, self._short = 0.0, 0  # when the connection was made, and how many in a row were short ones
+        self.failure: str | None = None  # why it is not tried again
+        self.subscribed = threading.Event()  # from then on the broker keeps what is published
+        self._client = Paho(CallbackAPIVersion.VERSION2, broker.client, protocol=MQTTv5, manual_ack=True)
+        # old messages that the broker retains are not events that happen now
+        self._options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND)
+        if broker.username:
+            self._client.username_pw_set(broker.username, broker.secret)
+        if broker.is_encrypted:
+            try:
+                self._client.tls_set(broker.ca, broker.certificate, broker.key)
+            except (OSError, ValueError) as error:
+                raise SourceError(f"mqtt: the certificates cannot be used: {error}") from error
+
+        def message(_: Any, __: Any, got: Any) -> None:
+            receive(Message(got.mid, got.topic, got.payload, got.dup, clock() // 1000))
+
+        self._client.on_message = message
+        self._client.on_connect = self._on_connect
+        self._client.on_connect_fail = self._on_connect_fail
+        self._client.on_disconnect = self._on_disconnect
+        self._client.on_subscribe = self._on_subscribe
+        self._client.reconnect_delay_set(0.1, 10)  # type: ignore[arg-type]  # seconds, doubled each time
+        asked: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        asked.SessionExpiryInterval = broker.expiry
+        asked.ReceiveMaximum = broker.unconfirmed
+        self._client.connect_async(*broker.address, broker.keepalive, clean_start=False, properties=asked)
+
+    def start(self) -> None:
+        """Connect, and tell of what comes from now on."""
+        self._client.loop_start()
+
+    def acknowledge(self, packet: int) -> None:
+        """Tell the broker that a message need not be sent again; while it is not there it sends it again anyway."""
+        if self._is_up:
+            self._client.ack(packet, 1)
+
+    def close(self) -> None:
+        self._client.on_disconnect = None
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _on_connect(self, _: Any, __: Any, flags: Any, reason: Any, ___: Any) -> None:
+        if reason.is_failure:
+            self._refused("refuses this node", reason)
+            return
+        self._is_up, self._since = True, time.monotonic()
+        if self._complained and self._short < SHORT_ONES:
+            self._note(f"{self._broker.name} is back")
+            self._complained = ""
+        self._connected(bool(flags.session_present))
+        if self._gone:
+            self._client.unsubscribe(self._gone)
+            self._gone = []
+        self._client.subscribe([(topic, self._options) for topic in self._broker.topics])
+
+    def _on_subscribe(self, _: Any, __: Any, ___: int, reasons: Sequence[Any], ____: Any) -> None:
+        for topic, reason in zip(self._broker.topics, reasons, strict=False):
+            if reason.is_failure:
+                self._end(f"{self._broker.name} does not let {self._broker.client!r} read {topic!r}: {reason}")
+                return
+        self.subscribed.set()
+
+    def _on_connect_fail(self, _: Any, __: Any) -> None:
+        error = sys.exc_info()[1]
+        self._complain(f"{self._broker.name} cannot be reached ({error}); it is tried again")
+
+    def _on_disconnect(self, _: Any, __: Any, ___: Any, reason: Any, ____: Any) -> None:
+        self._is_up = False
+        if reason.value == TAKEN_OVER:
+            self._end(
+                f"another client has come to {self._broker.name} as {self._broker.client!r}: give every node a name of "
+                "its own, or the option client"
+            )
+        elif reason.value in NEVER:
+            self._refused("has closed the connection", reason)
+        else:
+            self._short = self._short + 1 if time.monotonic() - self._since < SHORT else 0
+            if self._short == SHORT_ONES:
+                self._note(
+                    f"{self._broker.name} closes every connection at once; another client may have come as "
+                    f"{self._broker.client!r}: give every node a name of its own, or the option client"
+                )
+                self._client.reconnect_delay_set(10, 10)
+            self._complain(f"the connection to {self._broker.name} is lost ({reason}); it is tried again")
+
+    def _refused(self, what: str, reason: Any) -> None:
+        said = f"{self._broker.name} {what}: {reason}"
+        if reason.value in NEVER:
+            self._end(said)
+        else:
+            self._complain(f"{said}; it is tried again")
+
+    def _complain(self, text: str) -> None:
+        """Once, until the connection is there again."""
+        if not self._complained:
+            self._complained = text
+            self._note(text)
+
+    def _end(self, why: str) -> None:
+        self.failure = why
+        self._client.disconnect()

@@ -1,0 +1,116 @@
+"""The files of one node: a directory, a pattern or a single file, in the order of their names.
+
+Names must ascend: a file that comes with a name before those that were read would never be read, and is refused.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from bisect import bisect_right
+from collections.abc import Iterable
+from contextlib import suppress
+
+from windrow.binding import InputError
+from windrow.eventfiles import FORMATS, below, form_of, is_hidden
+from windrow.nodes.sources.reading import SourceError
+
+
+class Folder:
+    """The files under a path, by their names below its root."""
+
+    def __init__(self, path: str, form: str | None, formats: Iterable[str] = FORMATS) -> None:
+        formats = tuple(formats)
+        if not isinstance(path, str) or not path:
+            raise SourceError(f"files: path must be a directory, a pattern or a file, not {path!r}")
+        if form is not None and form not in formats:
+            raise SourceError(f"files: format must be one of {', '.join(formats)}, not {form!r}")
+        self._path, self._form, self._formats = path, form, formats
+        self._is_pattern = not os.path.exists(path) and glob.escape(path) != path
+        if self._is_pattern:
+            self.root = path
+            while glob.escape(self.root) != self.root:
+                self.root = os.path.dirname(self.root)
+        else:
+            self.root = path if os.path.isdir(path) else os.path.dirname(path)
+        self.root = self.root or "."
+        if not os.path.isdir(self.root):
+            raise SourceError(f"files: there is no directory {self.root!r}")
+        self._known: set[str] = set()  # up to the last one that was opened
+
+    def names(self) -> list[str]:
+        """The files that there are now."""
+        if self._is_pattern:
+            found: list[str] = []
+            for one in glob.glob(self._path, recursive=True):
+                if not is_hidden(os.path.basename(one.rstrip("/"))):
+                    found += below(one) if os.path.isdir(one) else [one]
+        elif os.path.isdir(self._path):
+            found = below(self._path)
+        else:
+            found = [self._path] if os.path.isfile(self._path) else []
+        begin = os.path.join(self.root, "")
+        return sorted(
+            {one.removeprefix(begin) if one.startswith(begin) else os.path.relpath(one, begin) for one in found}
+        )
+
+    def after(self, name: str | None, only: list[str] | None = None) -> list[str]:
+        """Those that are still to be read, of all that there are now or only of some."""
+        if only is not None:
+            return [one for one in only if name is None or one > name]
+        names = self.names()
+        if name is None:
+            return names
+        place = bisect_right(names, name)
+        for one in names[:place]:
+            if one not in self._known:
+                raise InputError(
+                    f"file {self.full(one)!r} has come after {name!r} was read, and its name is before that; "
+                    "names must ascend"
+                )
+        return names[place:]
+
+    def begin(self, name: str | None, files: int = 0) -> None:
+        """Take the files up to this one, which were so many, as read."""
+        past = [] if name is None else [one for one in self.names() if one <= name]
+        if len(past) > files:
+            raise InputError(
+                f"{len(past) - files} files have come to {self.root!r} with names before {name!r}, which was already "
+                "read; names must ascend"
+            )
+        self._known = set(past)
+
+    def opened(self, name: str) -> None:
+        self._known.add(name)
+
+    def delete(self, last: str, too: bool) -> None:
+        """Delete what was read before a file, and if it says so that file too."""
+        for name in sorted(self._known):
+            if name < last or (too and name == last):
+                with suppress(FileNotFoundError):
+                    os.remove(self.full(name))
+                self._known.discard(name)
+
+    def size(self, name: str) -> int:
+        """Bytes of a file; refuses one that has disappeared."""
+        try:
+            return os.path.getsize(self.full(name))
+        except FileNotFoundError:
+            raise InputError(f"file {self.full(name)!r} has disappeared before all of it was read") from None
+
+    def full(self, name: str) -> str:
+        return os.path.join(self.root, name)
+
+    def form(self, name: str) -> str:
+        found = self._form or form_of(name)
+        if found is None:
+            raise InputError(f"file {self.full(name)!r}: its name does not say its format; set the option format")
+        if found not in self._formats:
+            raise InputError(f"file {self.full(name)!r} is {found}; files that grow are {' or '.join(self._formats)}")
+        return found
+
+
+def yes_or_no(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise SourceError(f"files: {name} must be true or false, not {value!r}")
+    return value

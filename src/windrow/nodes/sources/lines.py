@@ -1,0 +1,154 @@
+"""Lines of text as events: JSON objects or CSV, parsed in bulk, and one by one only where something is wrong.
+
+whole lines ──▶ Polars ──▶ events            a line that cannot be read is found by halving, and then
+                  └──▶ halves ──▶ …          refused with its number and text, or counted and left out
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+
+import polars as pl
+
+from windrow.binding import InputError
+from windrow.eventfiles import from_text, is_text_in_json
+from windrow.nodes.sources.reading import SourceError, Types, nothing, wanted
+
+LONGEST = 1 << 26  # bytes of a line
+SHOWN = 120  # characters of a line that are shown
+EPOCHS = {"s": 1_000_000.0, "ms": 1_000.0, "us": 1, "ns": 0.001}  # microseconds
+
+Found = Iterator[tuple[int, int, pl.DataFrame | Exception]]
+_FAILURES = (pl.exceptions.PolarsError, InputError, UnicodeDecodeError)
+
+
+class Lines:
+    """A parser of whole lines that counts them, and those that it leaves out."""
+
+    def __init__(self, what: str, form: str, bad: str = "raise", epoch: str | None = None) -> None:
+        if form not in ("json", "csv"):
+            raise SourceError(f"{what}: lines are json or csv, not {form!r}")
+        if bad not in ("raise", "drop"):
+            raise SourceError(f"{what}: bad_lines must be raise or drop, not {bad!r}")
+        self._what, self._form, self._bad, self._epoch = what, form, bad, checked_epoch(epoch, what)
+        self.number = 0  # lines that there were
+        self.dropped = 0  # of which so many were left out
+        self.header: list[str] | None = None  # of CSV: the first line, unless it is given
+
+    def parse(self, data: bytes, needed: Types) -> pl.DataFrame:
+        """The events of some whole lines, of which the last may have no end."""
+        types = wanted(needed)
+        if self._form == "csv" and self.header is None:
+            first, _, data = data.partition(b"\n")
+            self.number += 1
+            self.header = header_of(first, self._what)
+        if self.header is not None:
+            for name in types:
+                if name not in self.header:
+                    raise InputError(f"{self._what} has no column {name!r}; it has {', '.join(self.header)}")
+        several = _lines(data)
+        frames = [nothing(needed)]
+        for begin, end, found in bisected(several, lambda part: self._parsed(part, types)):
+            if isinstance(found, pl.DataFrame):
+                frames.append(found)
+            elif several[begin].strip():
+                if self._bad == "raise":
+                    raise InputError(
+                        f"line {self.number + begin + 1:,} of {self._what} cannot be read: {_reason(found)}: "
+                        f"{shown(several[begin])}; bad_lines: drop counts such lines and leaves them out"
+                    )
+                self.dropped += end - begin
+        self.number += len(several)
+        return pl.concat(frames)
+
+    def _parsed(self, several: Sequence[bytes], types: Types) -> pl.DataFrame:
+        if self._form == "json":
+            return json_events(several, types, self._epoch)
+        assert self.header is not None
+        return _csv_events(several, self.header, types, self._epoch)
+
+
+def _lines(data: bytes) -> list[bytes]:
+    several = data.split(b"\n")
+    if not several[-1]:
+        several.pop()
+    return several
+
+
+def bisected(several: Sequence[bytes], parse: Callable[[Sequence[bytes]], pl.DataFrame]) -> Found:
+    """Frames of as many at a time as can be parsed together, and the errors of those that cannot, in their order."""
+    waiting = [(0, len(several))] if several else []
+    while waiting:
+        begin, end = waiting.pop()
+        try:
+            yield begin, end, parse(several[begin:end])
+        except _FAILURES as error:
+            if end - begin == 1:
+                yield begin, end, error
+            else:
+                middle = (begin + end) // 2
+                waiting += [(middle, end), (begin, middle)]
+
+
+def json_events(several: Sequence[bytes], types: Types, epoch: str | None = None) -> pl.DataFrame:
+    """Lines with a JSON object each; blank ones are passed over."""
+    texts = {name: pl.String() if is_text_in_json(dtype) else dtype for name, dtype in types.items()}
+    data = b"\n".join(several)
+    if not data.strip():
+        return pl.DataFrame(schema=dict(types))
+    frame = pl.read_ndjson(io.BytesIO(data), schema=texts)
+    return frame.with_columns(_from_text(name, types[name], epoch) for name in texts if is_text_in_json(types[name]))
+
+
+def _csv_events(several: Sequence[bytes], header: Sequence[str], types: Types, epoch: str | None) -> pl.DataFrame:
+    several = [line for line in several if line.strip()]  # Polars makes nulls of them
+    if not several:
+        return pl.DataFrame(schema=dict(types))
+    texts = [name for name in header if name not in types or is_text_in_json(types[name])]
+    schema = {name: pl.String() if name in texts else types[name] for name in header}
+    data = b"\n".join((*several, b""))  # without an end, a quotation mark that is not closed would pass
+    frame = pl.read_csv(io.BytesIO(data), has_header=False, schema=schema)
+    if frame.height != len(several):
+        raise InputError("a quotation mark without another one on its line")
+    return frame.select(_from_text(name, dtype, epoch) if name in texts else name for name, dtype in types.items())
+
+
+def header_of(line: bytes, what: str) -> list[str]:
+    """The names in the first line of CSV."""
+    try:
+        names = pl.read_csv(io.BytesIO(line.removeprefix(b"\xef\xbb\xbf")), n_rows=0).columns
+    except _FAILURES:
+        names = []
+    if not names:
+        raise InputError(f"the first line of {what} must be the names of its columns, not {shown(line)}")
+    return names
+
+
+def checked_epoch(epoch: str | None, what: str) -> str | None:
+    if epoch is not None and epoch not in EPOCHS:
+        raise SourceError(f"{what}: epoch must be one of {', '.join(EPOCHS)}, not {epoch!r}")
+    return epoch
+
+
+def _from_text(name: str, dtype: pl.DataType, epoch: str | None) -> pl.Expr:
+    """What text stands for: times are ISO 8601, or numbers since 1970 with an `epoch`."""
+    if epoch is None or not isinstance(dtype, pl.Datetime):
+        return from_text(name, dtype)
+    factor = EPOCHS[epoch]
+    if epoch == "ns":
+        micros = pl.col(name).cast(pl.Int64) // 1000
+    elif epoch == "us":
+        micros = pl.col(name).cast(pl.Int64)
+    else:
+        micros = (pl.col(name).cast(pl.Float64) * factor).round().cast(pl.Int64)
+    return micros.cast(pl.Datetime("us", dtype.time_zone)).dt.cast_time_unit(dtype.time_unit)
+
+
+def shown(data: bytes) -> str:
+    text = data.decode(errors="replace")
+    return repr(text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(" .")

@@ -1,0 +1,653 @@
+"""Flight between nodes: who is let in, what is refused and why, and that nobody else notices. All over real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.flight as fl
+import pytest
+
+from windrow.nodes import flight, link
+from windrow.nodes.access import AccessError, Address, Files, Tokens
+from windrow.nodes.answers import read_results
+from windrow.nodes.config import ConfigError, read
+from windrow.nodes.flight import BEAT, PROTOCOL, Limits, Server
+from windrow.nodes.link import Link, ask
+from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Message, Refused, Welcome, from_bytes, to_bytes
+from windrow.nodes.outgoing import ROOM, Outgoing
+from windrow.nodes.process import NodeProcess, NodeRefused
+from windrow.nodes.traffic import Traffic
+
+PATIENCE = 20.0
+LOOPBACK = Address("127.0.0.1", 0)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+ROOT = """
+name: root
+listen: 127.0.0.1:0
+spool: root
+children: [north]
+joins: true
+queries: SELECT count(*) AS n FROM events GROUP BY window(ts, '1 second')
+time: ts
+columns: ts TIMESTAMP, x BIGINT
+"""
+
+
+def until(holds: Callable[[], Any], what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < end, f"{what} has not come within {PATIENCE:.0f} seconds"
+        time.sleep(0.005)
+
+
+class Running(contextlib.AbstractContextManager["Running"]):
+    """A node in threads of this process."""
+
+    def __init__(self, path: Path, role: Any, text: str) -> None:
+        path.write_text(text)
+        self.said: list[str] = []
+        self.error: BaseException | None = None
+        self.node = NodeProcess(read(path, role), self.said.append)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        until(lambda: self.node.is_running or not self._thread.is_alive(), "the node's start")
+
+    def _run(self) -> None:
+        try:
+            self.node.run()
+        except Exception as error:
+            self.error = error
+
+    @property
+    def address(self) -> Address:
+        found = self.node.address
+        assert found is not None
+        return found
+
+    def join(self) -> None:
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+
+    def __exit__(self, *_: object) -> None:
+        self.node.stop()
+        self.join()
+
+
+class Raw(contextlib.AbstractContextManager["Raw"]):
+    """A stream that says what it likes."""
+
+    def __init__(self, to: Address, name: str = "stranger", token: str = "", protocol: int = PROTOCOL) -> None:
+        said = {"windrow-node": name, "windrow-protocol": str(protocol), "authorization": f"Bearer {token}"}
+        self.client = fl.FlightClient(str(to), generic_options=[("grpc.use_local_subchannel_pool", 1)])
+        options = fl.FlightCallOptions(headers=[(key.encode(), value.encode()) for key, value in said.items()])
+        self.writer, self.reader = self.client.do_exchange(fl.FlightDescriptor.for_command(b"windrow"), options)
+
+    def say(self, what: bytes | Message) -> None:
+        self.writer.write_metadata(what if isinstance(what, bytes) else to_bytes(what))
+
+    def hear(self) -> Message:
+        while (data := self.reader.read_chunk().app_metadata.to_pybytes()) == BEAT:
+            pass
+        return from_bytes(data)
+
+    def refusal(self) -> str:
+        """Why the stream is ended by the other side."""
+        try:
+            while True:
+                self.reader.read_chunk()
+        except pa.ArrowException as error:
+            return str(error)
+
+    def __exit__(self, *_: object) -> None:
+        self.reader.cancel()
+        with contextlib.suppress(pa.ArrowException):
+            self.writer.close()
+        self.client.close()
+
+
+def refused(to: Address, what: bytes | Message, **who: Any) -> str:
+    """Why somebody is not let in, or is not heard."""
+    try:
+        with Raw(to, **who) as raw:
+            with contextlib.suppress(pa.ArrowException):  # it may be over already
+                raw.say(what)
+            return raw.refusal()
+    except pa.ArrowException as error:
+        return str(error)
+
+
+class North:
+    """A good child, to whom events can be given at any time."""
+
+    def __init__(self, folder: Path, root: Running, more: str = "") -> None:
+        self._events, self._results = folder / "events", folder / "results"
+        self._events.mkdir()
+        self._given = 0
+        text = f"name: north\nparent: {root.address}\nsource: {{files: events}}\n{more}"
+        self.running = Running(folder / "north.yaml", "local", text)
+
+    def goes_on(self) -> None:
+        """Ten more seconds of events arrive, and are answered."""
+        times = [BEGIN + timedelta(seconds=self._given + second / 4) for second in range(40)]
+        frame = pl.DataFrame({"ts": times, "x": range(40)}, schema={"ts": pl.Datetime("us", "UTC"), "x": pl.Int64})
+        hidden = self._events / ".new"
+        frame.write_parquet(hidden)
+        hidden.rename(self._events / f"{self._given:06}.parquet")
+        self._given += 10
+        until(lambda: self._answered() == [4] * (self._given - 1), "the answer to new events")
+
+    def _answered(self) -> list[int]:
+        with contextlib.suppress(ValueError, FileNotFoundError):
+            return read_results(self._results)["n"].to_list()
+        return []
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Running]:
+    with Running(tmp_path / "root.yaml", "root", ROOT) as one:
+        yield one
+
+
+@pytest.fixture
+def north(tmp_path: Path, root: Running) -> Iterator[North]:
+    one = North(tmp_path, root)
+    with one.running:
+        one.goes_on()
+        yield one
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+BATCH = Batch("stranger", 1, 1, {}, 0, 1, 0, 0, {})
+
+
+@pytest.mark.parametrize(
+    ("what", "who", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", {}, "stranger sends what is no message: these bytes cannot be read"),
+        (to_bytes(BATCH)[:-9], {}, "stranger sends what is no message"),
+        (Ack(1, 1), {}, "stranger sends Ack, which only a parent says"),
+        (Hello("north", 9), {}, "stranger speaks for 'north', whose token it did not show"),
+        (Hello("stranger", 9), {"protocol": 7}, "speaks version 7 of the protocol, not 1: install the same windrow"),
+        (Hello("north", 9**20), {"name": "north"}, "north is connected already: two nodes have this name"),
+        (Hello("../etc", 9), {"name": "../etc"}, "somebody does not have the token of that name"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_the_reason_and_logged_once(
+    root: Running, north: North, what: bytes | Message, who: dict[str, Any], reason: str
+) -> None:
+    for _ in range(3):
+        assert reason in refused(root.address, what, **who)
+    north.goes_on()
+    assert len([line for line in root.said if line.startswith("refused")]) == 1
+    assert north.running.said == []
+
+
+def test_a_message_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    with Running(tmp_path / "root.yaml", "root", f"{ROOT}limits: {{message: 5000}}\n") as root:
+        one = North(tmp_path, root)
+        with one.running:
+            reason = refused(root.address, bytes(5001))
+            assert "stranger sends a message of 5,001 bytes, more than 5,000; see limits: message" in reason
+            one.goes_on()
+
+
+def test_a_clock_far_in_the_future_is_refused(root: Running, north: North) -> None:
+    ahead = time.time_ns() // 1000 + 2 * 86_400_000_000
+    with Raw(root.address) as raw:
+        raw.say(Hello("stranger", 1))
+        assert isinstance(raw.hear(), Welcome)
+        raw.say(Batch("stranger", 1, 1, {}, ahead, 1, 0, 0, {}))
+        answer = raw.hear()
+        assert isinstance(answer, Refused)
+        assert re.search(r"its clock is 172,\d{3} seconds ahead; mend it, or raise max_ahead", answer.reason)
+        raw.say(Leave("stranger", 1))
+        raw.hear()
+        north.goes_on()
+
+
+def test_what_a_machine_cannot_bear_is_refused_and_the_node_goes_on(tmp_path: Path) -> None:
+    with Running(tmp_path / "root.yaml", "root", ROOT.replace("[north]", "[]")) as root:
+        with Raw(root.address) as raw:
+            raw.say(Hello("stranger", 1))
+            assert isinstance(raw.hear(), Welcome)
+            table = pl.DataFrame({"slice_start": [2**63 - 1], "count().count": [1]})  # a window that ends nowhere
+            raw.say(Batch("stranger", 1, 1, {}, 0, 1, 0, 0, {}, {"by () on ts": table}))
+            answer = raw.hear()
+            assert isinstance(answer, Refused)
+            assert "its Batch cannot be taken: OverflowError" in answer.reason
+            raw.say(Hello("stranger", 2))
+            assert raw.hear() == Refused(2, answer.reason)
+        north = North(tmp_path, root)
+        with north.running:
+            north.goes_on()
+        assert root.said[:2] == [f"refused stranger: {answer.reason}", "stranger has left"]
+
+
+def test_data_where_messages_belong_is_refused(root: Running, north: North) -> None:
+    with Raw(root.address) as raw:
+        raw.writer.begin(pa.schema([("x", pa.int64())]))
+        raw.writer.write_batch(pa.record_batch({"x": [1]}))
+        assert "stranger sends what is no message" in raw.refusal()
+    north.goes_on()
+
+
+def test_bytes_that_are_not_even_grpc_disturb_nobody(root: Running, north: North, seed: int) -> None:
+    dice = random.Random(seed)
+    for _ in range(20):
+        with contextlib.suppress(OSError), socket.create_connection((root.address.host, root.address.port)) as one:
+            one.sendall(dice.randbytes(dice.randint(1, 3000)))
+    north.goes_on()
+
+
+def test_random_and_mutated_messages_disturb_nobody(root: Running, north: North, seed: int) -> None:
+    dice = random.Random(seed)
+    table = pl.DataFrame({"slice_start": [0, 10], "count().count": [3, 4]})
+    good = [
+        to_bytes(Hello("stranger", 1)),
+        to_bytes(Alive("stranger", 1, 1)),
+        to_bytes(Batch("stranger", 1, 1, {"mark": {}}, 0, 1, 0, 0, {"stranger": 2}, {"by () on ts": table})),
+        to_bytes(Leave("stranger", 1)),
+    ]
+    for number in range(60):
+        with Raw(root.address, f"stranger{number}") as raw, contextlib.suppress(pa.ArrowException):
+            raw.say(to_bytes(Hello(f"stranger{number}", 1)))
+            for _ in range(5):
+                raw.say(mutated(dice.choice(good).replace(b"stranger", f"stranger{number}".encode()), dice))
+            raw.say(to_bytes(Leave(f"stranger{number}", 1)))
+            raw.writer.done_writing()
+            while True:
+                raw.reader.read_chunk()
+        if number % 20 == 19:
+            leave_all(root, north)
+
+
+def leave_all(root: Running, north: North) -> None:
+    """Strangers who were let in hold the watermark back, as any child does; they go."""
+    for name, child in ask(root.address, "status", {})["children"].items():
+        if name != "north" and child["state"] != "left":
+            with Raw(root.address, name) as raw:
+                raw.say(Hello(name, 2))
+                raw.hear()
+                raw.say(Leave(name, 2))
+                raw.hear()
+    north.goes_on()
+
+
+def mutated(data: bytes, dice: random.Random) -> bytes:
+    garbled = bytearray(data)
+    for _ in range(dice.randint(0, 3)):
+        place = dice.randrange(len(garbled))
+        if dice.random() < 0.5:
+            garbled[place] = dice.randrange(256)
+        elif dice.random() < 0.5:
+            del garbled[place : place + dice.randint(1, 30)]
+        else:
+            garbled[place:place] = dice.randbytes(dice.randint(1, 30))
+        if not garbled:
+            return dice.randbytes(9)
+    return bytes(garbled)
+
+
+def test_a_name_that_has_not_been_heard_for_long_is_free_again(
+    root: Running, north: North, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Raw(root.address) as first:
+        first.say(Hello("stranger", 1))
+        assert isinstance(first.hear(), Welcome)
+        assert "stranger is connected already" in refused(root.address, Hello("stranger", 2))
+        monkeypatch.setattr(flight, "UNHEARD", 0.0)
+        with Raw(root.address) as second:
+            second.say(Hello("stranger", 2))
+            assert isinstance(second.hear(), Welcome)
+            second.say(Leave("stranger", 2))
+            second.hear()
+            first.say(Hello("stranger", 3))
+            assert "stranger has another stream by now" in first.refusal()
+    monkeypatch.undo()
+    north.goes_on()
+
+
+def test_streams_that_are_opened_too_often_are_refused(root: Running, north: North) -> None:
+    def attempt() -> str:
+        with Raw(root.address) as raw:
+            raw.say(b"x")
+            return raw.refusal()
+
+    assert any("opens more than 20 streams in a second" in attempt() for _ in range(200))
+    north.goes_on()
+
+
+# --- tokens and TLS -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Running]:
+    (tmp_path / "tokens.yaml").write_text("north: north-secret\noperator: operator-secret\n")
+    with Running(tmp_path / "root.yaml", "root", f"{ROOT}tokens: tokens.yaml\n") as one:
+        yield one
+
+
+def test_a_token_is_the_name_s_own(tmp_path: Path, guarded: Running) -> None:
+    north = North(tmp_path, guarded, "token: north-secret\n")
+    with north.running:
+        north.goes_on()
+        for who in (
+            {"name": "north"},
+            {"name": "north", "token": "north-secre"},
+            {"token": "north-secret"},
+            {"name": "b", "token": "b"},
+        ):
+            assert "does not have the token of that name" in refused(guarded.address, b"x", **who)
+        north.goes_on()
+        (tmp_path / "tokens.yaml").write_text("north: north-secret\nsouth: south-secret\n")
+        with Raw(guarded.address, "south", "south-secret") as joined:  # without a restart
+            joined.say(Hello("south", 1))
+            assert isinstance(joined.hear(), Welcome)
+            joined.say(Leave("south", 1))
+            joined.hear()
+
+
+def test_a_node_that_is_never_let_in_says_why_and_ends(tmp_path: Path, guarded: Running) -> None:
+    (tmp_path / "events").mkdir()
+    text = f"name: north\nparent: {guarded.address}\nsource: {{files: events}}\ntoken: wrong-one\n"
+    with Running(tmp_path / "north.yaml", "local", text) as north:
+        north.join()
+        assert isinstance(north.error, NodeRefused)
+        assert "refuses 'north': north does not have the token of that name" in str(north.error)
+
+
+def test_tls_carries_the_same_and_trusts_its_own_authority_only(tmp_path: Path) -> None:
+    certificates = pytest.importorskip("windrow.nodes.certificates")
+    certificates.write(tmp_path / "certs", ["localhost"])
+    certificates.write(tmp_path / "other", ["localhost"])
+    secure = ROOT.replace("127.0.0.1:0", "localhost:0") + "tls: {cert: certs/localhost.pem, key: certs/localhost.key}\n"
+    with Running(tmp_path / "root.yaml", "root", secure) as root:
+        assert root.address.tls
+        north = North(tmp_path, root, "tls: {ca: certs/ca.pem}\n")
+        with north.running:
+            north.goes_on()
+            with pytest.raises(OSError, match="cannot be reached"):
+                ask(root.address, "status", {}, (tmp_path / "other/ca.pem").read_bytes())
+            with pytest.raises(OSError, match="localhost"):
+                ask(Address("localhost", root.address.port), "status", {})  # in the clear
+            north.goes_on()
+            said = ask(root.address, "status", {}, (tmp_path / "certs/ca.pem").read_bytes())
+            assert said["children"]["north"]["connected"]
+
+
+@pytest.mark.parametrize(
+    ("role", "text", "reason"),
+    [
+        (
+            "root",
+            ROOT.replace("127.0.0.1", "0.0.0.0"),
+            r"line 3: listen: 0\.0\.0\.0:0 can be reached from other machines: set tls: .* and tokens: FILE, or listen",
+        ),
+        (
+            "local",
+            "name: a\nsource: stdin\nparent: grpc://plant:8815\n",
+            r"line 3: parent: grpc://plant:8815 is another machine: write grpc\+tls://plant:8815, and tls: \{ca: …\}",
+        ),
+        (
+            "local",
+            "name: a\nsource: stdin\nparent: grpc+tls://plant:8815\n",
+            r"line 3: parent: .* is another machine: set token_file",
+        ),
+    ],
+)
+def test_only_loopback_may_go_without_tls_and_tokens(tmp_path: Path, role: Any, text: str, reason: str) -> None:
+    (tmp_path / "node.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=reason):
+        read(tmp_path / "node.yaml", role)
+
+
+@pytest.mark.parametrize("text", ["[a, b]", "a: short", "a: [1]", ": :"])
+def test_a_file_of_tokens_is_names_and_tokens(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tokens").write_text(text)
+    with pytest.raises(AccessError, match=r"tokens"):
+        Tokens(tmp_path / "tokens")
+
+
+# --- an operator ----------------------------------------------------------------------------------------------------
+
+
+def test_an_operator_sees_the_status_and_changes_queries(tmp_path: Path, root: Running, north: North) -> None:
+    said = ask(root.address, "status", {})
+    assert (said["name"], said["role"], said["queries"]) == ("root", "root", ["q1"])
+    assert said["children"]["north"]["state"] == "live"
+    sql = "-- name: most\nSELECT max(x) AS most FROM events GROUP BY window(ts, '2 seconds')"
+    assert ask(root.address, "add", {"text": sql}) == {"added": ["most"]}
+    with pytest.raises(ValueError, match="there already is a query called 'most'"):
+        ask(root.address, "add", {"text": sql})
+    until(lambda: north.running.node.status()["plan"] == 2, "the plan at the node")
+    assert ask(root.address, "remove", {"text": "most"}) == {"removed": "most"}
+    with pytest.raises(ValueError, match="there is no query called 'most'"):
+        ask(root.address, "remove", {"text": "most"})
+    with pytest.raises(ValueError, match="nobody can be asked for 'dance'"):
+        ask(root.address, "dance", {})
+    north.goes_on()
+
+
+def test_only_the_operator_s_token_may_ask(guarded: Running) -> None:
+    assert ask(guarded.address, "status", {}, token="operator-secret")["name"] == "root"
+    for token in (None, "north-secret"):
+        with pytest.raises(ValueError, match="operator does not have the token"):
+            ask(guarded.address, "status", {}, token=token)
+
+
+def test_a_spool_is_used_by_one_process(tmp_path: Path, root: Running) -> None:
+    with Running(tmp_path / "again.yaml", "root", ROOT) as again:
+        again.join()
+        assert isinstance(again.error, ConfigError)
+        assert "another process uses" in str(again.error)
+    assert root.error is None
+
+
+def test_a_node_that_is_stopped_leaves_and_one_that_stays_is_waited_for(tmp_path: Path, root: Running) -> None:
+    north = North(tmp_path, root)
+    with north.running:
+        north.goes_on()
+    until(lambda: "north has left" in root.said, "the leave")
+    assert root.node.status()["children"]["north"]["events"] == {"north": 40}  # the open slice, too
+    with Running(tmp_path / "north.yaml", "local", (tmp_path / "north.yaml").read_text() + "at_stop: stay\n"):
+        until(lambda: "north is back" in root.said, "its return")
+    assert root.node.status()["children"]["north"]["state"] == "live"
+
+
+# --- links ----------------------------------------------------------------------------------------------------------
+
+
+def refuse_all(kind: str, given: Any) -> dict[str, Any]:
+    raise AssertionError(kind)
+
+
+@contextlib.contextmanager
+def serving(take: Callable[[str, Message], None], listen: Address = LOOPBACK, **more: Any) -> Iterator[Server]:
+    server = Server(listen, take, refuse_all, lambda text: None, **more)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@contextlib.contextmanager
+def linked(to: Address, heard: list[Message] | None = None, notes: list[str] | None = None) -> Iterator[Link]:
+    opened = threading.Event()
+    taken: list[Message] = [] if heard is None else heard
+    noted: list[str] = [] if notes is None else notes
+    one = Link("a", to, taken.append, opened.set, noted.append, noted.append)
+    one.start()
+    assert opened.wait(PATIENCE)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def test_what_waits_at_the_end_still_arrives() -> None:
+    taken: list[Message] = []
+    with serving(lambda name, message: taken.append(message)) as server, linked(server.address) as one:
+        for number in range(100):
+            one.send(Alive("a", number, 0))
+    assert taken == [Alive("a", number, 0) for number in range(100)]
+
+
+def test_a_link_comes_again_when_the_parent_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "MOST", 0.1)
+    taken: list[str] = []
+    heard: list[Message] = []
+    notes: list[str] = []
+    with serving(lambda name, message: None) as first:
+        place = first.address
+        one = Link("a", place, heard.append, lambda: taken.append("opened"), notes.append, notes.append)
+        one.start()
+        until(lambda: taken == ["opened"], "the first stream")
+        with first._lock:
+            streams = list(first._streams.values())
+        one._reader.cancel()  # as if the wire were cut
+        until(lambda: taken == ["opened", "opened"], "the second stream")
+        assert len(streams) == 1
+        one.close()
+    with pytest.raises(OSError, match="it cannot be reached"):
+        ask(place, "status", {})
+    assert notes[0].startswith(f"no stream to {place}: ")
+    assert notes[1:] == [f"connected to {place} again"]
+
+
+def test_a_parent_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "LOST", 0.3)
+    monkeypatch.setattr(link, "EVERY", 0.1)
+    monkeypatch.setattr(flight, "EVERY", 60.0)
+    opened: list[int] = []
+    with serving(lambda name, message: None) as server:
+        one = Link(
+            "a", server.address, lambda message: None, lambda: opened.append(1), opened.append, lambda text: None
+        )
+        one.start()
+        until(lambda: len(opened) >= 2, "another stream")
+        one.close()
+
+
+def test_a_child_is_read_no_faster_than_its_rate() -> None:
+    times: list[float] = []
+    take: Callable[[str, Message], None] = lambda name, message: times.append(time.monotonic())  # noqa: E731
+    with serving(take, limits=Limits(rate=200)) as server, linked(server.address) as one:
+        for number in range(250):
+            one.send(Alive("a", number, 0))
+        until(lambda: len(times) == 250, "all messages")
+    assert times[-1] - times[0] >= 0.2  # 200 at once, the others one by one
+
+
+def test_a_slow_parent_holds_its_child_back_and_nothing_grows() -> None:
+    free = threading.Semaphore(0)
+    taken: list[Message] = []
+
+    def take(name: str, message: Message) -> None:
+        free.acquire()
+        taken.append(message)
+
+    table = pl.DataFrame({"x": random.Random(0).randbytes(200_000).hex()})
+    with serving(take) as server, linked(server.address) as one:
+        for number in range(1, 3 * ROOM):
+            one.send(Batch("a", 1, number, {}, 0, 1, 0, 0, {}, {"t": table}))  # 400 kB each, and never blocks
+        moved = 0
+        while moved != (moved := one.traffic().bytes_up):  # until the wire stands still
+            time.sleep(0.2)
+        assert moved < 20_000_000
+        for _ in range(3 * ROOM):
+            free.release()
+        until(lambda: len(taken) >= ROOM, "what had room")
+    numbers = [one.number for one in taken if isinstance(one, Batch)]
+    assert numbers == sorted(numbers)
+    assert numbers[:ROOM] == list(range(1, ROOM + 1))
+
+
+def test_a_queue_keeps_what_says_most_and_no_more_than_it_has_room_for() -> None:
+    waiting = Outgoing(room=3)
+    for message in (Ack(1, 1), Ack(1, 2), BATCH, BATCH, Ack(1, 3), Hello("a", 1), Hello("b", 1)):
+        waiting.put(message)
+    assert [waiting.get(0) for _ in range(4)] == [Ack(1, 2), BATCH, Ack(1, 3), None]
+
+
+# --- bytes ----------------------------------------------------------------------------------------------------------
+
+
+class Proxy:
+    """Passes bytes on between a child and its parent, and counts them."""
+
+    def __init__(self, to: Address) -> None:
+        self.up = self.down = 0
+        self._to = to
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = Address("127.0.0.1", self._server.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        child, _ = self._server.accept()
+        parent = socket.create_connection((self._to.host, self._to.port))
+        self._server.close()
+        threading.Thread(target=self._pass, args=(child, parent, "up"), daemon=True).start()
+        self._pass(parent, child, "down")
+
+    def _pass(self, source: socket.socket, to: socket.socket, way: str) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                setattr(self, way, getattr(self, way) + len(data))
+                to.sendall(data)
+        for one in (source, to):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        source.close()
+
+
+@pytest.mark.parametrize("kernel", [True, False], ids=["as the kernel counts", "as it is framed"])
+def test_bytes_are_those_on_the_wire(kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not kernel:
+        monkeypatch.setattr(flight, "connections", dict)
+        monkeypatch.setattr(link, "connections", dict)
+    taken: list[Message] = []
+    heard: list[Message] = []
+    table = pl.DataFrame({"x": random.Random(0).randbytes(50_000).hex()})
+    with serving(lambda name, message: taken.append(message)) as server:
+        proxy = Proxy(server.address)
+        with linked(proxy.address, heard) as one:
+            for number in range(1, 101):
+                one.send(Batch("a", 1, number, {}, 0, 1, 0, 0, {}, {"t": table}))
+                server.send("a", Welcome(1, number, {}, {"some": "text" * 100}))
+            until(lambda: len(taken) == 100 and len(heard) == 100, "all messages")
+            at_child, at_parent = one.traffic(), server.traffic()["a"]
+    for counted in (at_child, at_parent):
+        assert isinstance(counted, Traffic)
+        assert (counted.messages_up, counted.messages_down) == (100, 100)
+        assert 0.97 * proxy.up <= counted.bytes_up <= 1.05 * proxy.up
+        if kernel:  # and the headers of TCP and IP of every segment, many of which are empty
+            assert proxy.down <= counted.bytes_down
+        else:
+            assert 0.5 * proxy.down <= counted.bytes_down <= proxy.down
+
+
+def test_files_of_tls_must_be_there_and_be_pem(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("no")
+    for files, reason in (
+        (Files(cert=tmp_path / "none"), "cannot be read"),
+        (Files(cert=tmp_path / "x"), "is not PEM"),
+    ):
+        with pytest.raises(AccessError, match=reason):
+            Server(LOOPBACK, lambda name, message: None, refuse_all, lambda text: None, tls=files)
+
+
+def test_a_port_that_is_in_use_is_said_to_be(root: Running) -> None:
+    with pytest.raises(OSError, match="is the port in use"):
+        Server(root.address, lambda name, message: None, refuse_all, lambda text: None)

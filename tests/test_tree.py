@@ -1,0 +1,240 @@
+"""A tree of processes over Flight: whatever is killed while events flow, the root says what one process says."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+
+from windrow.cli import main, trees
+from windrow.cli.failures import Interrupted, Refused
+from windrow.nodes.answers import read_results
+from windrow.nodes.process import locked
+from windrow.nodes.sources import source_of
+from windrow.nodes.tree import Member, Tree, read
+from windrow.queryfile import of_yaml
+from windrow.testing import differences, recompute
+
+PATIENCE = 30.0  # seconds until a test that waits has failed
+ASKED = """
+queries:
+- {name: tumbling, window: tumbling(1 second), aggregates: [count(), sum(value), median(value)], by: key}
+- {name: sliding, window: "sliding(5 seconds, 2 seconds)", aggregates: [mean(value), last(value)]}
+- {name: session, window: session(200 ms), aggregates: [count(), max(value)], by: key}
+- {name: counting, window: counting(50), aggregates: sum(value)}
+- {name: frames, window: frames(value > 30), aggregates: count(), by: key}
+"""
+QUERIES = of_yaml(ASKED, "queries").queries
+
+
+def until(holds: Callable[[], Any], what: str) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < end, f"{what} has not come within {PATIENCE:.0f} seconds"
+        time.sleep(0.01)
+
+
+class Processes:
+    """The nodes of a tree, each of which can be killed and started again."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self._members = {member.name: member for member in tree}
+
+    def start(self, *names: str) -> None:
+        environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
+        for name in names:
+            member = self._members[name]
+            parent = self.tree.parent(member)
+            member.write(parent.status["address"] if parent else None, member.status.get("address"))
+            command = [sys.executable, "-m", "windrow", "node", member.role, "--config", str(member.config)]
+            with (member.folder / "log").open("ab") as log:
+                self.running[name] = subprocess.Popen(command, stderr=log, env=environment)
+        for name in names:
+            until(lambda name=name: self.is_there(name), f"the start of {name}")
+
+    def is_there(self, name: str) -> bool:
+        process, said = self.running[name], self._members[name].status
+        assert process.poll() is None or said.get("state") == "ended", self.log(name)
+        return said.get("pid") == process.pid
+
+    def kill(self, name: str) -> None:
+        self.running[name].send_signal(signal.SIGKILL)
+        assert self.running[name].wait() == -signal.SIGKILL
+
+    def log(self, name: str) -> str:
+        return (self._members[name].folder / "log").read_text()
+
+    def status(self, name: str) -> dict[str, Any]:
+        return self._members[name].status
+
+    @property
+    def accepted(self) -> int:
+        """How many events the root has."""
+        return sum(sum(child["events"].values()) for child in self.status("root").get("children", {}).values())
+
+    def wait(self) -> None:
+        """Until all have ended by themselves."""
+        for name, process in self.running.items():
+            assert process.wait(PATIENCE) == 0, self.log(name)
+
+    def end(self) -> None:
+        for process in self.running.values():
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[[Tree], Processes]]:
+    made: list[Processes] = []
+
+    def make(tree: Tree) -> Processes:
+        made.append(Processes(tree))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+def tree_of(folder: Path, nodes: dict[str, Any], **more: Any) -> Tree:
+    described = {**yaml.safe_load(ASKED), "time": "ts", "columns": "ts TIMESTAMP, key INT, value DOUBLE"}
+    path = folder / "tree.yaml"
+    path.write_text(yaml.safe_dump({**described, "lateness": "500 ms", "nodes": nodes, **more}))
+    return read(path)
+
+
+def events_of(member: Member, most: float = math.inf) -> list[dict[str, Any]]:
+    """What the node's source gives, or as much of it as is wanted, read here."""
+    source = source_of({**member.described["source"]["generator"], "kind": "generator", "speed": None}, member.name)
+    rows: list[dict[str, Any]] = []
+    while True:
+        found = source.read(source.columns, 0)
+        assert found is not None
+        rows += found.events.with_columns(node=pl.lit(member.name)).to_dicts()
+        if found.last or len(rows) >= most:
+            return rows[: int(min(most, len(rows)))]
+
+
+def test_whatever_is_killed_the_root_says_what_one_process_says(
+    tmp_path: Path, started: Callable[[Tree], Processes]
+) -> None:
+    made = {"rate": 30, "length": "20 seconds", "disorder": "400 ms", "keys": 2, "speed": 4}
+    source = {"source": {"generator": made}}
+    below = {"parent": "plant", **source}
+    tree = tree_of(tmp_path, {"plant": {}, "north": below, "south": below, "west": source})
+    rows = [row for member in tree if member.role == "local" for row in events_of(member)]
+    processes = started(tree)
+    processes.start("root")
+    processes.start("plant", "west")
+    processes.start("north", "south")
+    for share, name in ((0.05, "north"), (0.15, "plant"), (0.3, "root")):
+        until(lambda share=share: processes.accepted >= share * len(rows), f"{share:.0%} of the events")
+        processes.kill(name)
+        assert processes.accepted < len(rows), "it was killed too late to mean anything"
+        processes.start(name)
+    processes.wait()
+
+    rows.sort(key=lambda row: (row["ts"], row["node"]))
+    told = recompute(rows, QUERIES, time="ts", order_by=("node",))
+    assert differences(read_results(tmp_path / "results").to_dicts(), told, QUERIES) == []
+    root = processes.status("root")
+    assert (root["state"], processes.accepted) == ("ended", len(rows))
+    assert [child["late"] for child in root["children"].values()] == [0, 0]
+    assert json.loads((tmp_path / "spool/north/status.json").read_text())["events"]["acknowledged"] == len(rows) // 3
+
+
+# --- the command line -----------------------------------------------------------------------------------------------
+
+
+def up(tree: Tree, then: Callable[[], None]) -> None:
+    """`windrow tree up`, here, until something was done beside it; then it is told to end."""
+    wrong: list[BaseException] = []
+    is_up = threading.Event()
+    is_up.set()
+
+    def beside() -> None:
+        try:
+            then()
+        except BaseException as error:
+            wrong.append(error)
+        if is_up.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=beside)
+    thread.start()
+    try:
+        with pytest.raises(Interrupted, match=r"windrow tree up .*tree.yaml goes on from here"):
+            trees.run(tree)
+    finally:
+        is_up.clear()
+        thread.join()
+    assert wrong == []
+    for member in tree:
+        with pytest.raises(ProcessLookupError):
+            os.kill(member.status["pid"], 0)
+
+
+def answered(folder: Path, query: str) -> int:
+    """How many results there are of a query."""
+    try:
+        return read_results(folder).filter(pl.col("query") == query).height
+    except (ValueError, FileNotFoundError):
+        return 0
+
+
+def test_a_tree_goes_up_is_asked_more_is_stopped_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def windrow(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments])
+        printed = capsys.readouterr()
+        assert ended.value.code == 0, printed.err
+        return printed.out
+
+    made = {"rate": 50, "keys": 2, "speed": 5}
+    tree = tree_of(tmp_path, {"north": {"source": {"generator": made}}})
+    (tmp_path / "more.sql").write_text(
+        "-- name: more\nSELECT count(*) AS n FROM events GROUP BY window(ts, '1 second')"
+    )
+    at, results = str(tmp_path / "tree.yaml"), tmp_path / "results"
+
+    def ask_more() -> None:
+        until(lambda: answered(results, "counting"), "results")
+        assert windrow("tree", "query", "add", str(tmp_path / "more.sql"), "--tree", at) == "added more\n"
+        until(lambda: answered(results, "more"), "results of the new query")
+        root, north = json.loads(windrow("tree", "status", at, "--json"))
+        assert root["queries"] == [*(query.name for query in QUERIES), "more"]
+        assert (root["state"], north["state"], north["seen"]["state"]) == ("running", "running", "live")
+        assert north["link"]["bytes_up"] > 1000
+        assert windrow("tree", "query", "remove", "more", "--tree", at) == "removed more\n"
+
+    up(tree, ask_more)
+    assert windrow("tree", "status", at).splitlines()[1].split()[:2] == ["root", "stopped"]
+    before = answered(results, "counting")
+    up(tree, lambda: until(lambda: answered(results, "counting") > before, "more results"))
+    rows = events_of(tree.members[1], 50 * answered(results, "counting"))
+    told = recompute(rows, [QUERIES[3]], time="ts", order_by=("node",))
+    found = read_results(results).filter(pl.col("query") == "counting")
+    assert differences(found.to_dicts(), told, QUERIES) == []
+
+
+def test_a_tree_whose_node_cannot_start_ends_with_the_reason(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path, {"north": {"source": "stdin"}})
+    with locked(tree.root.folder), pytest.raises(Refused, match=r"root: another process uses '.*/spool/root'; end it"):
+        trees.run(tree)

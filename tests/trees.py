@@ -1,0 +1,121 @@
+"""A tree in one process whose root leaves its slices in an outlet, fed by hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+import windrow as wr
+from windrow.nodes.asked import Asked
+from windrow.nodes.machine import OUTLET, Machine, Out
+from windrow.nodes.messages import Ack, Batch, Message
+from windrow.nodes.outlet import SliceOutlet
+from windrow.nodes.simulation import Disk, Simulation
+from windrow.testing import recompute
+
+COLUMNS = {"t": pl.Int64(), "k": pl.String(), "x": pl.Int64()}
+LATENESS = 3
+QUERIES = [
+    wr.Query("tumbling", wr.tumbling(10), ["count()", "sum(x)", "median(x)"], by="k"),
+    wr.Query("sliding", wr.sliding(20, 5), ["mean(x)", "last(x)"]),
+    wr.Query("session", wr.session(6), ["count()", "max(x)"], by="k"),
+    wr.Query("counting", wr.counting(5), ["sum(x)"]),
+    wr.Query("frames", wr.frames(when="x > 3"), ["collect(x)"], by="k"),
+    wr.Query("latest", wr.latest(3, every=10), ["sum(x)"], by="node"),
+]
+
+
+def asking(queries: Sequence[wr.Query] = QUERIES) -> Asked:
+    return Asked.of(queries, "t", COLUMNS, lateness=LATENESS)
+
+
+def events_of(seed: int, most: int = 60, nodes: Iterable[str] = "abc") -> dict[str, pl.DataFrame]:
+    """Events of each node, out of order by as much as the lateness allows."""
+    several = {}
+    for node in nodes:
+        dice, time, rows = random.Random(f"{seed}{node}"), 0, []
+        for _ in range(most):
+            time += dice.randint(0, 4)
+            rows.append({"t": time - dice.randint(0, LATENESS), "k": dice.choice("pq"), "x": dice.randint(0, 6)})
+        several[node] = pl.DataFrame(rows, schema=COLUMNS)
+    return several
+
+
+def told(several: Mapping[str, pl.DataFrame], queries: Sequence[wr.Query] = QUERIES) -> list[Any]:
+    """What the oracle says of all events."""
+    rows = [{**row, "node": node} for node, events in sorted(several.items()) for row in events.to_dicts()]
+    rows.sort(key=lambda row: (row["t"], row["node"]))
+    return recompute(rows, queries, time="t", order_by=("node",))
+
+
+@dataclass
+class Faulty(Simulation):
+    """A tree of any shape that feeds an outlet, and breaks in every way that a seed can think of."""
+
+    path: Path = Path()
+
+    def __post_init__(self) -> None:
+        self.settings = {**self.settings, "feeds": "slices"}
+        self.outlet = SliceOutlet(self.path)
+        self.outlet.ask(self.asked)
+        super().__post_init__()
+
+    def _tell(self, batch: Message) -> None:
+        assert isinstance(batch, Batch)
+        self.outlet.put(batch)
+        if not self._happens(self.faults.crash):
+            self.machines["root"].receive(OUTLET, Ack(batch.epoch, batch.number), self.now)
+
+
+class Tree:
+    """Nodes a and b below an intermediate one, c below the root, which leaves its batches in an outlet."""
+
+    def __init__(self, path: Path, asked: Asked | None = None) -> None:
+        self.outlet = SliceOutlet(path)
+        self.asked = asked or asking()
+        self.outlet.ask(self.asked)
+        self.machines = {
+            "root": Machine("root", None, ("middle", "c"), 1, Disk(), self.asked, feeds="slices"),
+            "middle": Machine("middle", "root", ("a", "b"), 1, Disk()),
+            "a": Machine("a", "middle", epoch=1),
+            "b": Machine("b", "middle", epoch=1),
+            "c": Machine("c", "root", epoch=1),
+        }
+        for name, machine in self.machines.items():
+            self.deliver(name, machine.start(0))
+
+    def deliver(self, sender: str, out: Out) -> None:
+        """Let messages arrive, and what they are answered with."""
+        for to, message in out:
+            if to == OUTLET:
+                assert isinstance(message, Batch)
+                self.outlet.put(message)
+                self.deliver(OUTLET, [(sender, Ack(message.epoch, message.number))])
+            else:
+                self.deliver(to, self.machines[to].receive(sender, message, 0))
+
+    def remove(self, name: str) -> None:
+        """The root is asked a query less: what was made for it before goes first."""
+        root = self.machines["root"]
+        out = root.remove(name, 0)
+        self.deliver("root", [(to, message) for to, message in out if to == OUTLET])
+        assert root.asked is not None
+        self.outlet.ask(root.asked)
+        self.deliver("root", [(to, message) for to, message in out if to != OUTLET])
+
+    def read(self, node: str, events: pl.DataFrame, last: bool = False) -> None:
+        """A node reads what is new."""
+        machine = self.machines[node]
+        assert machine.mark is not None
+        self.deliver(node, machine.read(events, {"rows": machine.mark.get("rows", 0) + events.height}, 0, last))
+
+    def run(self, several: Mapping[str, pl.DataFrame], step: int = 7, end: bool = True) -> None:
+        """All nodes read what they have in turn, a few events at a time; and that was all, with `end`."""
+        for at in range(0, max(events.height for events in several.values()), step):
+            for node, events in several.items():
+                self.read(node, events[at : at + step], end and at + step >= events.height)
