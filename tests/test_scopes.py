@@ -147,9 +147,22 @@ def test_a_joined_window_is_forgotten_once_it_is_told(scope: Any) -> None:
     assert most < 50_000
 
 
+def test_a_removed_query_waits_for_windows_of_nodes_that_overlap() -> None:
+    """What once failed: of counting windows that overlap, an open one was not seen."""
+    steps = [Step("input", [_row(t=1, node="a")], {}), Step("remove", "q", {"when": "windows_closed"})]
+    steps += [Step("input", [_row(t=2, node="b"), _row(t=3, node="a")], {}), Step("finish", True, {})]
+    stream = Stream((wr.Query("q", wr.counting(2, 1, "position"), "count()"),), {"time": "t"}, tuple(steps))
+    assert disagreements(stream) == []
+    assert [row["count()"] for row in results(stream)] == [2]
+
+
+def _row(**given: Any) -> Row:
+    return {**dict.fromkeys(SCHEMA), "o": 0, **given}
+
+
 def test_the_check_catches_a_window_that_is_told_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"t": 1, "node": "b", "x": 2}, {"t": 2, "node": "a", "x": 2}, {"t": 3, "node": "a"}, {"t": 5, "node": "c"}]
-    steps = [Step("input", [{**dict.fromkeys(SCHEMA), "o": 0, **row}], {}) for row in rows]
+    steps = [Step("input", [_row(**row)], {}) for row in rows]
     query = wr.Query("q", wr.frames("x > 1", "overlap"), "count()")
     stream = Stream((query,), {"time": "t"}, (*steps, Step("finish", True, {})))
     assert disagreements(stream) == []

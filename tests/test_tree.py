@@ -37,6 +37,12 @@ queries:
 - {name: frames, window: frames(value > 30), aggregates: count(), by: key}
 """
 QUERIES = of_yaml(ASKED, "queries").queries
+AT_NODES = """
+queries:
+- {name: each, window: "counting(40, scope=node)", aggregates: [sum(value), median(value)]}
+- {name: busy, window: "frames(value > 30, scope=overlap)", aggregates: [count(), last(value)], by: key}
+- {name: nth, window: "punctuated(end=value > 40, scope=position)", aggregates: [count(), max(value)]}
+"""  # found where the events are, with push_down
 
 
 def until(holds: Callable[[], Any], what: str) -> None:
@@ -136,7 +142,9 @@ def test_whatever_is_killed_the_root_says_what_one_process_says(
     made = {"rate": 30, "length": "20 seconds", "disorder": "400 ms", "keys": 2, "speed": 4}
     source = {"source": {"generator": made}}
     below = {"parent": "plant", **source}
-    tree = tree_of(tmp_path, {"plant": {}, "north": below, "south": below, "west": source})
+    asked = yaml.safe_load(ASKED)["queries"] + yaml.safe_load(AT_NODES)["queries"]
+    nodes = {"plant": {}, "north": below, "south": below, "west": source}
+    tree = tree_of(tmp_path, nodes, queries=asked, push_down=True)
     rows = [row for member in tree if member.role == "local" for row in events_of(member)]
     processes = started(tree)
     processes.start("root")
@@ -150,8 +158,9 @@ def test_whatever_is_killed_the_root_says_what_one_process_says(
     processes.wait()
 
     rows.sort(key=lambda row: (row["ts"], row["node"]))
-    told = recompute(rows, QUERIES, time="ts", order_by=("node",))
-    assert differences(read_results(tmp_path / "results").to_dicts(), told, QUERIES) == []
+    queries = (*QUERIES, *of_yaml(AT_NODES, "queries").queries)
+    told = recompute(rows, queries, time="ts", order_by=("node",))
+    assert differences(read_results(tmp_path / "results").to_dicts(), told, queries) == []
     root = processes.status("root")
     assert (root["state"], processes.accepted) == ("ended", len(rows))
     assert [child["late"] for child in root["children"].values()] == [0, 0]

@@ -225,7 +225,5 @@ class JoinedState(OrderedState):
 
     def is_over(self, place: int, frozen: int) -> bool:
         timeline = self.assembler.timelines[place]
-        if frozen < timeline.until:
-            return False
-        waits = pl.concat([part.select("line", "first") for part in (self.joined, self.opened())])
-        return waits.filter((pl.col("line") == timeline.line) & (pl.col("first") < timeline.until)).is_empty()
+        waits = (self.joined["line"] == timeline.line) & (self.joined["first"] < timeline.until)
+        return not waits.any() and super().is_over(place, frozen)
