@@ -263,6 +263,23 @@ def test_a_node_reads_no_more_once_too_much_is_not_acknowledged() -> None:
     assert local.mark == {"at": WINDOW}
 
 
+def test_an_acknowledgement_that_overtakes_the_welcome_is_not_taken_for_a_loss() -> None:
+    root, disk = root_of("middle"), Disk()
+    middle = welcomed(Machine("middle", "root", ("a",), 1, disk), root)
+    local = welcomed(Machine("a", "middle"), middle)
+    made = middle.receive("a", local.read(events(1, 12), {"at": 2}, 0)[0][1], 0)  # and lost on the way to the root
+    assert any(to == "root" for to, _ in made)
+    middle = Machine("middle", "root", ("a",), 2, disk)
+    ((_, hello),) = middle.start(0)
+    ((_, welcome),) = root.receive("middle", hello, 0)
+    out = middle.receive("a", local.read(events(25), {"at": 3}, 0)[0][1], 0)
+    for batch in [*middle._link.sent]:
+        talk(middle, root, [("root", batch)])
+    assert [to for to, _ in out] == ["a", "root"]
+    middle.receive("root", welcome, 0)
+    assert middle.refused is None
+
+
 def test_what_is_not_answered_is_said_again_less_and_less_often() -> None:
     root = root_of("a")
     local = welcomed(Machine("a", "root"), root)

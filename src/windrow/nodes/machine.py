@@ -175,7 +175,7 @@ class Machine(Parent):
         if isinstance(message, Plan):
             return self._hear(Asked.from_dict(message.asked, message.tables["columns"]), now)
         if isinstance(message, Ack):
-            return self._ack(message, now)
+            return self._ack(message, now) if self._welcomed else []  # a Welcome on its way may say less
         if isinstance(message, Left):
             self.left = self._leaving
         else:
