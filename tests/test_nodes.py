@@ -46,7 +46,11 @@ PARTS = 20
 @pytest.mark.parametrize("part", range(PARTS))
 def test_2000_trees_give_what_one_process_gives_whatever_breaks(part: int, seed: int) -> None:
     for number in range(seed * 2000 + part * (2000 // PARTS), seed * 2000 + (part + 1) * (2000 // PARTS)):
-        assert (number, wrong_with(simulated(number))) == (number, [])
+        try:
+            found = wrong_with(simulated(number))
+        except Exception as error:
+            raise AssertionError(f"seed {number}") from error
+        assert (number, found) == (number, [])
 
 
 @pytest.mark.nodes
