@@ -307,7 +307,7 @@ class TestCountingOverAllEvents:
         assert wr.windows(frame, wr.Query("q", wr.counting(30), wr.sum("x")), "ts", partial=True).count() == 0
 
     def test_only_events_around_the_cuts_are_read_and_shuffled(self, spark: Any, tmp_path: Any) -> None:
-        made = spark.range(1000).selectExpr("timestamp_micros(id div 10) AS ts", "id AS x")
+        made = spark.range(1000).selectExpr("timestamp_millis(id div 10 * 2) AS ts", "id AS x")
         made.write.parquet(str(tmp_path / "e"))
         events = spark.read.parquet(str(tmp_path / "e"))
         results = wr.windows(events, wr.Query("q", wr.counting(301), wr.sum("x")), "ts")
