@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 from windrow.binding import quoted
 from windrow.windows import FURTHEST
@@ -42,8 +41,7 @@ class Cells:
             bits = quoted(f"{cell} {n}")
         steps[level] = f"BIT_COUNT({bits})"
         steps[quoted(cell)] = f"({level} * {2 ** (BITS - 1)}L + SHIFTRIGHT({out}, {level})) ^ {sign}"
-        columns: list[Column] = [F.expr(f"{text} AS {name}") for name, text in steps.items()]
-        return events.select("*", *columns)
+        return events.selectExpr("*", *(f"{text} AS {name}" for name, text in steps.items()))
 
     def span(self, cell: int) -> tuple[int, int]:
         """The first time that lies in a cell, and the first after it."""

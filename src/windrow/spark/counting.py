@@ -132,7 +132,7 @@ class Found:
         return Found(table, size, first, last, before, start, start != end)
 
     def crowd(self) -> int | None:
-        """The first time in a cell that holds many of the events, of different times, and a cut; None if no cell does."""
+        """The first time in a cell that holds a cut and many of the events, at several times; None if none does."""
         size = np.where(self.is_cut & (self.last > self.first), self.size, 0)
         at = int(np.argmax(size)) if len(size) else 0
         many = len(size) and size[at] >= CROWD and size[at] * SHARE >= self.size.sum()
