@@ -381,6 +381,15 @@ class TestCountingOverAllEvents:
         inside = [(cell, end) for cell, end in zip(found, ends, strict=True) if end < 2**62]
         assert numbers([end for _, end in inside]) == [cell + 1 for cell, _ in inside]
 
+    @pytest.mark.parametrize("bad_events", ["raise", "drop"])
+    def test_the_number_of_a_cell_is_computed_once(self, spark: Any, monkeypatch: Any, bad_events: str) -> None:
+        """Where cells with a cut are many, they are joined, and an inner join asks for keys that are not null."""
+        monkeypatch.setattr(counting, "FEW", 0)
+        frame = spark.range(1000).selectExpr("timestamp_millis(id div 7 * 2) AS ts", "id AS x")
+        results = wr.windows(frame, wr.Query("q", wr.counting(300), wr.sum("x")), "ts", bad_events=bad_events)
+        assert physical(results).count("bit_count") == 1
+        assert sorted(row["sum(x)"] for row in results.collect()) == [44850, 134850, 224850]
+
     def test_only_events_around_the_cuts_are_read_and_shuffled(self, spark: Any, tmp_path: Any) -> None:
         made = spark.range(1000).selectExpr("timestamp_millis(id div 10 * 2) AS ts", "id AS x")
         made.write.parquet(str(tmp_path / "e"))

@@ -17,6 +17,7 @@ from windrow.binding import quoted
 from windrow.windows import FURTHEST
 
 BITS = 14
+NOWHERE = 2**62  # in place of the number of a cell; no cell has it
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,10 @@ class Cells:
     unit: int
 
     def placed(self, events: DataFrame, time: str, cell: str) -> DataFrame:
-        """The events with the number of their cell; none where there is no time."""
+        """The events with the number of their cell, NOWHERE if they have no time.
+
+        It is never null: the optimizer would write out `IS NOT NULL` of it in terms of the time, all steps repeated.
+        """
         t, distance, sign, out, level = (quoted(name) for name in (time, *(f"{cell} {n}" for n in range(4))))
         kept = t if self.unit else f"GREATEST(-{FURTHEST}L, LEAST({FURTHEST}L, {t}))"  # else `-` might overflow
         steps = {
@@ -40,7 +44,8 @@ class Cells:
             steps[quoted(f"{cell} {n}")] = f"{bits} | SHIFTRIGHT({bits}, {by})"
             bits = quoted(f"{cell} {n}")
         steps[level] = f"BIT_COUNT({bits})"
-        steps[quoted(cell)] = f"({level} * {2 ** (BITS - 1)}L + SHIFTRIGHT({out}, {level})) ^ {sign}"
+        number = f"({level} * {2 ** (BITS - 1)}L + SHIFTRIGHT({out}, {level})) ^ {sign}"
+        steps[quoted(cell)] = f"COALESCE({number}, {NOWHERE}L)"
         return events.selectExpr("*", *(f"{text} AS {name}" for name, text in steps.items()))
 
     def span(self, cell: int) -> tuple[int, int]:

@@ -36,7 +36,7 @@ from windrow.ranges import Ints
 from windrow.slices import SliceSchema, merge
 from windrow.slicing import filter_column, time_column
 from windrow.spark import payloads
-from windrow.spark.cells import Cells
+from windrow.spark.cells import NOWHERE, Cells
 from windrow.spark.slicing import POSITION, Cut, cut_of, jvm_types, lifted, settled, slices, without_contained
 from windrow.spark.types import from_arrow, struct
 from windrow.windows import FURTHEST, INT64_MIN, Grid, Sliding
@@ -153,11 +153,11 @@ def _in_cells(placed: DataFrame, job: Job, schema: SliceSchema) -> pl.DataFrame:
     columns = [make().alias(name) for one in lifts.values() for name, make in one.columns.items()]
     made = placed.groupBy(F.col(quoted(position)).alias("slice_start")).agg(*columns).toArrow()
     frame = from_arrow(made.to_batches(), jvm_types(schema, lifts))
-    has_time = frame["slice_start"].is_not_null()
+    has_time = frame["slice_start"] != NOWHERE
     table = settled(frame.filter(has_time), schema, lifts).sort("slice_start")
     rows, first, last = _sizes_and_times(schema)
     measure = job.bound.plan.groups[0].source.measure
-    if not has_time.all():  # there is no such row if they are to be dropped
+    if not has_time.all():
         total = int(frame[rows].sum())
         raise no_time(total - int(table[rows].sum()), total, measure)
     for time in (*table[first].bottom_k(1), *table[last].top_k(1)):
@@ -174,10 +174,12 @@ def _edge(position: Ints, grids: list[Grid]) -> Ints:
 
 
 def _seen(df: DataFrame, job: Job) -> DataFrame:
-    """The events that the windows see, with their time in whole units; those without a time too."""
+    """The events that the windows see, with their time in whole units; those without one too, unless dropped."""
     (group,) = job.bound.plan.groups
     sql = job.bound.binding.sql
     events = df.withColumn(TIME, F.expr(sql[time_column(group.source.measure)]))
+    if job.bad_events == "drop":
+        events = events.where(f"{quoted(TIME)} IS NOT NULL")
     if group.source.where is None:
         return events
     return events.where(f"({sql[filter_column(group.source.where.text)]}) OR {quoted(TIME)} IS NULL")
