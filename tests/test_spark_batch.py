@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import windrow as wr
+from windrow.spark import counting
+from windrow.spark.cells import Cells
 from windrow.testing.compare import differences
 
 pytestmark = [
@@ -286,6 +289,21 @@ class TestBags:
         assert scans == 3, "for the rows, for the ranges, which are counted once, and for the values in them"
 
 
+_SPREAD = np.random.default_rng(4).integers(0, 200_000_000, 5000) + 1_700_000_000_000_000
+_SORTED = np.sort(_SPREAD)
+FIRST_SEEN = {  # times, and whether those of a cell differ though it holds many of them
+    "the least": (_SORTED.tolist(), False),
+    "the greatest": (_SORTED[::-1].tolist(), False),
+    "any": (_SPREAD.tolist(), False),
+    "one long before all others": ([0, *_SPREAD.tolist()], True),
+    "one long after all others": ([2 * 10**17, *_SORTED.tolist()], True),
+    "others are far out": ([*_SORTED.tolist(), 0, 2 * 10**17], False),
+    "all at one time": ([1_700_000_000_000_000] * 5000, False),
+    "all but one at one time": ([0] + [1_700_000_000_000_000] * 5000, False),
+    "all within a millisecond": ([1_700_000_000_000_000 + n // 7 for n in range(5000)], True),
+}
+
+
 class TestCountingOverAllEvents:
     ASKED = (wr.count(), wr.sum("i"), wr.mean("x"), wr.min("ts"), wr.max("big"), wr.stddev("f"))
 
@@ -320,12 +338,81 @@ class TestCountingOverAllEvents:
             wr.windows(frame, query, "ts").toArrow()
         assert wr.windows(frame, query, "ts", bad_events="drop").count() == 3
 
+    def test_no_event_has_a_time(self, spark: Any) -> None:
+        frame = spark.range(7).selectExpr("CAST(NULL AS TIMESTAMP) AS ts", "id AS x")
+        query = wr.Query("q", wr.counting(3), wr.count())
+        with pytest.raises(Exception, match="7 of 7 events have no time in 'ts'"):
+            wr.windows(frame, query, "ts")
+        assert wr.windows(frame, query, "ts", bad_events="drop", partial=True).count() == 0
+
     def test_no_events(self, spark: Any) -> None:
         frame = spark.range(0).selectExpr("timestamp_micros(id) AS ts", "id AS x")
         assert wr.windows(frame, wr.Query("q", wr.counting(30), wr.sum("x")), "ts", partial=True).count() == 0
 
+    @pytest.mark.parametrize("case", FIRST_SEEN)
+    def test_whichever_event_is_seen_first(self, spark: Any, monkeypatch: Any, case: str) -> None:
+        """Cells are laid around it; and around another one, if many events lie in one cell."""
+        monkeypatch.setattr(counting, "CROWD", 1000)
+        laid = []
+        monkeypatch.setattr(counting, "Cells", lambda *around: laid.append(around) or Cells(*around))
+        times, twice = FIRST_SEEN[case]
+        events = pl.DataFrame({"km": times, "x": np.random.default_rng(5).integers(0, 9, len(times))})
+        events = events.with_columns(ts=pl.from_epoch("km", "us").dt.replace_time_zone("UTC"))
+        frame = spark.createDataFrame(events.to_arrow()).coalesce(1)
+        queries = [wr.Query(f"q{n}", wr.counting(n), [wr.count(), wr.sum("x")]) for n in (3, 1000)]
+        check(frame, events, *queries, order_by=["x"], partial=True)
+        assert [around[0] for around in laid][:1] == [times[0]]
+        assert len(laid) == (2 if twice else 1)
+
+    def test_plain_numbers_far_apart_and_too_far(self, spark: Any) -> None:
+        query = wr.Query("q", wr.counting(2), [wr.count(), wr.sum("x")])
+        furthest = 2**62 - 1
+        events = pl.DataFrame({"km": [-furthest, furthest, 0, -furthest, 5, furthest, 1 - furthest], "x": range(7)})
+        for shown in (events, events[::-1], events[2:]):
+            check(
+                spark.createDataFrame(shown.to_arrow()).coalesce(1), shown, query, time="km", order_by="x", partial=True
+            )
+        for far, at, bad in (
+            (2**62, 0, "drop"),
+            (-(2**62), 3, "drop"),
+            (2**63 - 1, 3, "raise"),
+            (-(2**63), 0, "raise"),
+        ):
+            km = events["km"].to_list()
+            frame = spark.createDataFrame(pa.table({"km": [*km[:at], far, *km[at:]]})).coalesce(1)
+            with pytest.raises(wr.InputError, match=f"'km' is {far} in an event, too far out"):
+                wr.windows(frame, wr.Query("q", wr.counting(2), wr.count()), "km", bad_events=bad)
+
+    @pytest.mark.parametrize("unit", [0, 10])
+    @pytest.mark.parametrize("origin", [0, -(2**62) + 1, 2**62 - 1, 1_700_000_000_000_000, -7])
+    def test_cells_lie_side_by_side(self, spark: Any, seed: int, origin: int, unit: int) -> None:
+        rng = np.random.default_rng(seed)
+        away = [int(rng.integers(0, 2**bits)) * sign for bits in range(1, 63) for sign in (-1, 1)]
+        times = [origin + one for one in away if abs(origin + one) < 2**62]
+        cells = Cells(origin, unit)
+
+        def numbers(times: list[int]) -> list[int]:
+            frame = spark.createDataFrame(pa.table({"t": times}))
+            return [row["cell"] for row in cells.placed(frame, "t", "cell").select("cell").collect()]
+
+        found = numbers(times)
+        begins, ends = zip(*(cells.span(cell) for cell in found), strict=True)
+        assert all(begin <= t < end for begin, t, end in zip(begins, times, ends, strict=True))
+        assert numbers([*begins]) == found == numbers([end - 1 for end in ends])
+        inside = [(cell, end) for cell, end in zip(found, ends, strict=True) if end < 2**62]
+        assert numbers([end for _, end in inside]) == [cell + 1 for cell, _ in inside]
+
+    @pytest.mark.parametrize("bad_events", ["raise", "drop"])
+    def test_the_number_of_a_cell_is_computed_once(self, spark: Any, monkeypatch: Any, bad_events: str) -> None:
+        """Where cells with a cut are many, they are joined, and an inner join asks for keys that are not null."""
+        monkeypatch.setattr(counting, "FEW", 0)
+        frame = spark.range(1000).selectExpr("timestamp_millis(id div 7 * 2) AS ts", "id AS x")
+        results = wr.windows(frame, wr.Query("q", wr.counting(300), wr.sum("x")), "ts", bad_events=bad_events)
+        assert physical(results).count("bit_count") == 1
+        assert sorted(row["sum(x)"] for row in results.collect()) == [44850, 134850, 224850]
+
     def test_only_events_around_the_cuts_are_read_and_shuffled(self, spark: Any, tmp_path: Any) -> None:
-        made = spark.range(1000).selectExpr("timestamp_micros(id div 10) AS ts", "id AS x")
+        made = spark.range(1000).selectExpr("timestamp_millis(id div 10 * 2) AS ts", "id AS x")
         made.write.parquet(str(tmp_path / "e"))
         events = spark.read.parquet(str(tmp_path / "e"))
         results = wr.windows(events, wr.Query("q", wr.counting(301), wr.sum("x")), "ts")

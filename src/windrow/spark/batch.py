@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from windrow import repeats
@@ -199,8 +199,7 @@ def describe(job: Job) -> str:
 def prepared(df: DataFrame, job: Job) -> DataFrame:
     """The columns that kernels read, made by Spark; what has no time is left out if that is asked for."""
     binding = job.bound.binding
-    columns: list[Column] = [F.expr(text).alias(name) for name, text in binding.sql.items()]
-    chosen = df.select(*columns)
+    chosen = df.selectExpr(*(f"{text} AS {quoted(name)}" for name, text in binding.sql.items()))
     if job.bad_events == "drop":
         for name in time_columns(job):
             chosen = chosen.where(F.col(quoted(name)).isNotNull())

@@ -6,18 +6,21 @@ Where an event stands among all is only asked where it matters: in the few cells
     events in the cells that a window's edge cuts ── numbered within the cell, in order ────────────────────┴──▶ slices
 
 Then positions are a measure like any other: counting(n, step) is sliding(n, step) over it, sliced and assembled as
-that, and the first and the last time of a window's events are two more aggregates. A cell is a 16,384th of the time
-between the first and the last event. The least and the greatest time and the cells are computed at once, when `windows`
-is called, in two passes; what is left, the events around the cuts, is a plan like any other. If windows are so short
-that most cells hold a cut, most events are shuffled, by cell.
+that, and the first and the last time of a window's events are two more aggregates.
+
+Cells lie around the time of whichever event is found first, so that no pass has to find the bounds. If a cell holds
+many of the events, that event was far from them; then finer ones are laid around the first event in it, in a second
+pass. Cells are computed at once, when `windows` is called; what is left, the events around the cuts, is a plan like any
+other. If windows are so short that most cells hold a cut, most events are shuffled, by cell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
@@ -25,7 +28,7 @@ from pyspark.sql import functions as F
 
 from windrow.aggregates import count, max, min
 from windrow.binding import InputError, no_time, quoted
-from windrow.groups import ROWS, Entry, Held
+from windrow.groups import ROWS, Entry
 from windrow.jobs import Job
 from windrow.ordered import Counting
 from windrow.query import Query
@@ -33,12 +36,14 @@ from windrow.ranges import Ints
 from windrow.slices import SliceSchema, merge
 from windrow.slicing import filter_column, time_column
 from windrow.spark import payloads
+from windrow.spark.cells import NOWHERE, Cells
 from windrow.spark.slicing import POSITION, Cut, cut_of, jvm_types, lifted, settled, slices, without_contained
 from windrow.spark.types import from_arrow, struct
 from windrow.windows import FURTHEST, INT64_MIN, Grid, Sliding
 
-CELLS = 16_384
-FEW = 64  # stretches of time that are named one by one
+MILLISECOND = 10  # bits: 1,024 microseconds
+FEW = 64  # cells that are named one by one
+CROWD, SHARE = 100_000, 8  # so many events in a cell, and one in so many of all, are worth another pass
 TIME, FIRST, LAST, SIZE = (f"windrow {name}" for name in ("time", "first", "last", "size"))
 _CELL, _BEFORE = "windrow cell", "windrow before"
 
@@ -77,39 +82,87 @@ def counted(df: DataFrame, job: Job, buckets: int, prepare: Prepare) -> tuple[Da
         return slices(prepare(events, inner), inner, group, cut, group.needs(shared=True)[1], buckets)
 
     events = _seen(df, job)
-    bounds = _bounds(events, job)
-    if bounds is None:
+    origin = _origin(events, job)
+    if origin is None:
         return sliced(events.where("FALSE").withColumn(POSITION, F.lit(0))), inner
-    low, width = bounds
-    cell = F.expr(f"CAST(({quoted(TIME)} - {low}L) DIV {width}L AS INT)")
+    dtype = dict(job.columns)[job.bound.plan.groups[0].source.measure]
+    cells = Cells(origin, MILLISECOND if isinstance(dtype, pl.Datetime) else 0)
     schema = inner.bound.binding.schema(group, shared=True)
-    placed = prepare(events.where(f"{quoted(TIME)} IS NOT NULL").withColumn(POSITION, cell), inner)
-    table = _in_cells(placed, schema)
-    sizes = table[schema.names[Held(ROWS, None)]["count"]].to_numpy()
-    cells, before = table["slice_start"].to_numpy(), np.cumsum(sizes) - sizes
-    grids = [grid for window, *_ in group.timelines if isinstance(window, Sliding) for grid in window.grids()]
-    start, end = (_edge(at, without_contained(grids)) for at in (before, before + sizes - 1))
-    is_cut = start != end
-    whole = table.with_columns(pl.Series("slice_start", start)).filter(pl.Series(~is_cut))
+    grids = without_contained(
+        grid for window, *_ in group.timelines if isinstance(window, Sliding) for grid in window.grids()
+    )
+
+    def found_in(cells: Cells) -> Found:
+        table = _in_cells(prepare(cells.placed(events, TIME, POSITION), inner), job, schema)
+        return Found.of(table, schema, grids)
+
+    found = found_in(cells)
+    if (crowd := found.crowd()) is not None:
+        cells = Cells(crowd, 0)
+        found = found_in(cells)
+    whole = found.table.with_columns(pl.Series("slice_start", found.start)).filter(pl.Series(~found.is_cut))
     ready = payloads.rows(payloads.split({group.name: merge([whole], schema)}, inner.bound, buckets), {})
     rows = df.sparkSession.createDataFrame(pa.Table.from_batches(ready, payloads.SCHEMA), payloads.ROW)
-    if not is_cut.any():
+    if not found.is_cut.any():
         return rows, inner
-    known = pa.table({_CELL: cells[is_cut].astype(np.int32), _BEFORE: before[is_cut]})
-    near = _within(events, job, low + cells[is_cut] * width, width).withColumn(_CELL, cell)
-    split = near.join(F.broadcast(df.sparkSession.createDataFrame(known)), _CELL)
+    number = found.table["slice_start"].to_numpy()
+    near = _within(events, job, cells, number[found.is_cut], found.before[found.is_cut])
     order = [F.col(quoted(name)).asc_nulls_first() for name in (TIME, *job.order_by)]
-    number = F.row_number().over(Window.partitionBy(quoted(_BEFORE)).orderBy(*order))
-    return rows.union(sliced(split.withColumn(POSITION, F.col(quoted(_BEFORE)) + number - 1))), inner
+    within = F.row_number().over(Window.partitionBy(quoted(_BEFORE)).orderBy(*order))
+    return rows.union(sliced(near.withColumn(POSITION, F.col(quoted(_BEFORE)) + within - 1))), inner
 
 
-def _in_cells(placed: DataFrame, schema: SliceSchema) -> pl.DataFrame:
+@dataclass(frozen=True)
+class Found:
+    """Cells in the order of time, and where they lie among all events."""
+
+    table: pl.DataFrame  # of slices that are cells
+    size: Ints
+    first: Ints
+    last: Ints
+    before: Ints  # so many events
+    start: Ints  # of the slice that its first event lies in
+    is_cut: npt.NDArray[np.bool_]  # whether its last event lies in another one
+
+    @staticmethod
+    def of(table: pl.DataFrame, schema: SliceSchema, grids: list[Grid]) -> Found:
+        size, first, last = (table[name].to_numpy() for name in _sizes_and_times(schema))
+        before = np.cumsum(size) - size
+        start, end = (_edge(at, grids) for at in (before, before + size - 1))
+        return Found(table, size, first, last, before, start, start != end)
+
+    def crowd(self) -> int | None:
+        """The first time in a cell that holds a cut and many of the events, at several times; None if none does."""
+        size = np.where(self.is_cut & (self.last > self.first), self.size, 0)
+        at = int(np.argmax(size)) if len(size) else 0
+        many = len(size) and size[at] >= CROWD and size[at] * SHARE >= self.size.sum()
+        return int(self.first[at]) if many else None
+
+
+def _sizes_and_times(schema: SliceSchema) -> list[str]:
+    """The columns of a slice table that say how many events there are, and the least and greatest of their times."""
+    asked = (ROWS.text, f"min({quoted(TIME)})", f"max({quoted(TIME)})")
+    known = {one.text: one for one in schema.held}
+    return [next(iter(schema.names[known[text]].values())) for text in asked]
+
+
+def _in_cells(placed: DataFrame, job: Job, schema: SliceSchema) -> pl.DataFrame:
     """The states of cells, whose number is the position of their events, as a slice table."""
     position = time_column(POSITION)
     lifts = lifted(schema.held, schema, position)
     columns = [make().alias(name) for one in lifts.values() for name, make in one.columns.items()]
-    found = placed.groupBy(F.col(quoted(position)).cast("bigint").alias("slice_start")).agg(*columns).toArrow()
-    return settled(from_arrow(found.to_batches(), jvm_types(schema, lifts)), schema, lifts).sort("slice_start")
+    made = placed.groupBy(F.col(quoted(position)).alias("slice_start")).agg(*columns).toArrow()
+    frame = from_arrow(made.to_batches(), jvm_types(schema, lifts))
+    has_time = frame["slice_start"] != NOWHERE
+    table = settled(frame.filter(has_time), schema, lifts).sort("slice_start")
+    rows, first, last = _sizes_and_times(schema)
+    measure = job.bound.plan.groups[0].source.measure
+    if not has_time.all():
+        total = int(frame[rows].sum())
+        raise no_time(total - int(table[rows].sum()), total, measure)
+    for time in (*table[first].bottom_k(1), *table[last].top_k(1)):
+        _refuse_far(time, measure)
+    return table
 
 
 def _edge(position: Ints, grids: list[Grid]) -> Ints:
@@ -121,45 +174,53 @@ def _edge(position: Ints, grids: list[Grid]) -> Ints:
 
 
 def _seen(df: DataFrame, job: Job) -> DataFrame:
-    """The events that the windows see, with their time in whole units; those without a time too."""
+    """The events that the windows see, with their time in whole units; those without one too, unless dropped."""
     (group,) = job.bound.plan.groups
     sql = job.bound.binding.sql
     events = df.withColumn(TIME, F.expr(sql[time_column(group.source.measure)]))
+    if job.bad_events == "drop":
+        events = events.where(f"{quoted(TIME)} IS NOT NULL")
     if group.source.where is None:
         return events
     return events.where(f"({sql[filter_column(group.source.where.text)]}) OR {quoted(TIME)} IS NULL")
 
 
-def _bounds(events: DataFrame, job: Job) -> tuple[int, int] | None:
-    """The least time, and the width of a cell; None if there are no events. Reads times alone."""
+def _origin(events: DataFrame, job: Job) -> int | None:
+    """The time of any event; None if there are no events."""
     measure = job.bound.plan.groups[0].source.measure
-    t = quoted(TIME)
-    said = events.agg(*(F.expr(text) for text in (f"MIN({t})", f"MAX({t})", f"COUNT({t})", "COUNT(1)"))).collect()
-    low, high, size, total = said[0]
-    if size < total and job.bad_events == "raise":
-        raise no_time(total - size, total, measure)
-    if not size:
+    seen = events.select(quoted(TIME)).where(f"{quoted(TIME)} IS NOT NULL").head()
+    if seen is None:
+        if job.bad_events == "raise" and (total := events.count()):
+            raise no_time(total, total, measure)
         return None
-    if low <= -FURTHEST or high >= FURTHEST:
-        raise InputError(f"{measure!r} is {low if low <= -FURTHEST else high} in an event, too far out for any window")
-    return low, (high - low) // CELLS + 1
+    _refuse_far(seen[0], measure)
+    return int(seen[0])
 
 
-def _within(events: DataFrame, job: Job, begin: Ints, width: int) -> DataFrame:
-    """The events around cells that hold a cut: where they are few, said so that files without any are not read."""
-    apart = np.append(True, np.diff(begin) > width)
-    first, last = begin[apart], begin[np.append(apart[1:], True)]
-    if len(first) > FEW:
-        return events
+def _refuse_far(time: int, measure: str) -> None:
+    if not -FURTHEST < time < FURTHEST:
+        raise InputError(f"{measure!r} is {time} in an event, too far out for any window")
+
+
+def _within(events: DataFrame, job: Job, cells: Cells, cut: Ints, before: Ints) -> DataFrame:
+    """The events of the cells that hold a cut, with how many events lie before their cell.
+
+    Where cells are few they are named, so that files without any of their events are not read.
+    """
+    if len(cut) > FEW:
+        known = events.sparkSession.createDataFrame(pa.table({_CELL: cut, _BEFORE: before}))
+        return cells.placed(events, TIME, _CELL).join(F.broadcast(known), _CELL)
     measure = job.bound.plan.groups[0].source.measure
     dtype = dict(job.columns)[measure]
     zoned = isinstance(dtype, pl.Datetime) and dtype.time_zone is not None
     column, moment = (quoted(measure), "TIMESTAMP_MICROS({}L)") if zoned else (quoted(TIME), "{}L")
-    ranges = [
-        f"({column} >= {moment.format(a)} AND {column} < {moment.format(b + width)})"
-        for a, b in zip(first.tolist(), last.tolist(), strict=True)
-    ]
-    return events.where(" OR ".join(ranges))
+    ranges, numbers = [], []
+    for cell, position in zip(cut.tolist(), before.tolist(), strict=True):
+        begin, end = cells.span(cell)
+        ranges.append(f"({column} >= {moment.format(begin)} AND {column} < {moment.format(end)})")
+        numbers.append(f"WHEN {quoted(TIME)} < {end}L THEN {position}L")
+    named = events.where(" OR ".join(ranges))
+    return named.withColumn(_BEFORE, F.expr(f"CASE {' '.join(numbers)} END"))
 
 
 def with_bounds(results: DataFrame, job: Job, partial: bool) -> DataFrame:
