@@ -19,7 +19,7 @@ setup: java $(STAMP) ## make .venv with all extras, and see that there is a Java
 test: java lint ## lint, then all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
-test-core: $(STAMP) ## the tests that need no Java, no browser and no broker, in seconds
+test-core: $(STAMP) ## the core's own tests: no Java, no browser, no broker, no tree; a minute
 	$(BIN)/python -m pytest -n 2 -m "not spark and not browser and not nodes and not mqtt" $(ARGS)
 
 lint: $(STAMP) ## ruff (rules and format) and mypy

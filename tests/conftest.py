@@ -45,6 +45,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(SEED)  # Hypothesis reads it when its own plugin is configured
 
 
+NODES = ("test_nodes", "test_pushed", "test_flight", "test_tree", "test_sources", "test_outlet", "test_node_config")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever is about a tree of nodes carries the mark."""
+    for item in items:
+        if item.path.stem in NODES or "docs/nodes.md" in item.name:
+            item.add_marker("nodes")
+
+
 def pytest_report_header() -> str:
     if SEED is None:
         return f"seed: fixed ({_VARIABLE}=random for other examples)"

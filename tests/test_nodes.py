@@ -42,7 +42,6 @@ from windrow.windows import INT64_MIN
 PARTS = 20
 
 
-@pytest.mark.nodes
 @pytest.mark.parametrize("part", range(PARTS))
 def test_2000_trees_give_what_one_process_gives_whatever_breaks(part: int, seed: int) -> None:
     for number in range(seed * 2000 + part * (2000 // PARTS), seed * 2000 + (part + 1) * (2000 // PARTS)):
@@ -53,7 +52,6 @@ def test_2000_trees_give_what_one_process_gives_whatever_breaks(part: int, seed:
         assert (number, found) == (number, [])
 
 
-@pytest.mark.nodes
 @pytest.mark.parametrize("number", range(20))
 def test_20_trees_of_200_machines(number: int, seed: int) -> None:
     query = QUERIES[number % len(QUERIES)]
