@@ -336,7 +336,7 @@ def nodes(
     max_rows:     about how many events a micro-batch reads at most; by default all
 
     Classes of your own are known to Spark's workers by the modules that define them: see `docs/own.md`. The options of
-    Spark's own reader are in `docs/nodes.md`.
+    Spark's own reader are in `docs/spark-nodes.md`.
     """
     if isinstance(source, Root):
         told = source.asked
