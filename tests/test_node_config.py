@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 import yaml
 
+from windrow.cli import main
 from windrow.nodes import config, tree
 from windrow.nodes.access import AccessError, Address
 from windrow.nodes.config import ConfigError
@@ -211,3 +212,23 @@ def test_what_is_wrong_with_a_tree_is_said_before_anything_starts(tmp_path: Path
     with pytest.raises(ConfigError, match=reason):
         read_tree(tmp_path, text)
     assert not (tmp_path / "spool").exists()
+
+
+def test_what_travels_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = """
+queries: |
+  -- name: busy
+  SELECT key, count(*) AS n FROM events GROUP BY key, window(ts, '10 seconds');
+  -- name: every
+  SELECT avg(value) AS mean FROM events GROUP BY count_window(100)
+time: ts
+columns: ts TIMESTAMP, key INT, value DOUBLE
+nodes: {north: {source: stdin}}
+"""
+    (tmp_path / "tree.yaml").write_text(asked)
+    with pytest.raises(SystemExit) as ended:
+        main(["tree", "explain", str(tmp_path / "tree.yaml")])
+    assert ended.value.code == 0
+    busy, every = capsys.readouterr().out.splitlines()
+    assert busy.split(maxsplit=2) == ["busy", "slices", "merged on the way, of by (key) on ts"]
+    assert every.startswith("every  events: ts, node, value")

@@ -128,6 +128,18 @@ def status(
     print(json.dumps(found, indent=2) if as_json else table(found))
 
 
+@tree_app.command()
+def explain(tree: TreeFile = Path("tree.yaml"), debug: Debug = False) -> None:
+    """Say for every query what travels from the local nodes to the root, and why."""
+    from windrow.nodes.config import ConfigError, asked_of, fields_of
+    from windrow.yamlfile import placed
+
+    given = fields_of(tree, "windrow tree")
+    with placed(str(tree), ConfigError):
+        asked = asked_of(given, tree.parent)
+    print(asked.explain())
+
+
 @query_app.command()
 def add(
     queries: Annotated[Path, typer.Argument(help="a .sql or .yaml file", metavar="QUERIES")],
