@@ -207,7 +207,7 @@ class Machine(Parent):
         assert self.asked is not None
         if self.feeds == "slices":
             raise QueryError(
-                "a root that feeds Spark asks what it began with; to ask more, take another spool and another checkpoint"
+                "a root that feeds Spark asks what it began with; for more, take another spool and another checkpoint"
             )
         return self._change(self.asked.added(query, after(self._watermark)), now)
 
