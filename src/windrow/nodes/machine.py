@@ -26,11 +26,11 @@ import polars as pl
 
 from windrow.nodes.asked import Asked
 from windrow.nodes.assembly import Assembly
-from windrow.nodes.children import Children
+from windrow.nodes.children import Children, after
 from windrow.nodes.journal import Journal, Spool
 from windrow.nodes.merging import Merger
 from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Left, Message, Plan, Welcome
-from windrow.nodes.parent import Out, Parent, after
+from windrow.nodes.parent import Out, Parent
 from windrow.nodes.reading import Mark, Reader
 from windrow.nodes.uplink import Uplink
 from windrow.query import Query, QueryError
@@ -71,6 +71,7 @@ class Machine(Parent):
         self._link = Uplink()
         self._known = Children(self.children)
         self._noted: set[str] = set()
+        self._came: dict[str, int] = {}  # of the root: queries that have come at run time, and with which version
         self._watermark = INT64_MIN
         self._told: tuple[int, int, int] = (0, INT64_MIN, 0)  # plan, since and idle as the parent knows them
         self._reports = False  # it cuts by a plan of which the parent does not know it yet
@@ -133,7 +134,7 @@ class Machine(Parent):
             self._read_at = now if self._read_at is None else self._read_at
             is_idle = int(self.idle is not None and now - self._read_at >= self.idle)
             if self._reports or is_idle != self._told[2]:
-                out += self._send(reader.due() or {}, now, idle=is_idle)
+                out += self._send(reader.due(everything=bool(is_idle)) or {}, now, idle=is_idle)
         if self.refused is not None or not self._link.is_due(now, self._welcomed and not self._link.sent):
             return out
         if not self._welcomed:
@@ -209,15 +210,16 @@ class Machine(Parent):
             raise QueryError(
                 "a root that feeds Spark asks what it began with; for more, take another spool and another checkpoint"
             )
-        return self._change(self.asked.added(query, after(self._watermark)), now)
+        asked = self.asked.added(query, after(self._watermark))
+        self._came[query.name] = asked.version
+        return self._switch(asked, now)
 
     def remove(self, name: str, now: int) -> Out:
         """At the root: a query is answered no more."""
         assert self.asked is not None
-        return self._change(self.asked.removed(name), now)
-
-    def _change(self, asked: Asked, now: int) -> Out:
-        return [*self._switch(asked, now), *self._advance(now)]
+        asked = self.asked.removed(name)
+        self._came.pop(name, None)
+        return self._switch(asked, now)
 
     def _hear(self, asked: Asked, now: int) -> Out:
         """A plan has come from the parent."""
@@ -255,6 +257,7 @@ class Machine(Parent):
         else:
             self._begin(asked)
         self.asked = asked
+        out += self._advance(now)  # nobody else may have to hear of it
         self._checkpoint()
         return [*out, *((name, self._plan(child)) for name, child in self._known.items() if child.state == "live")]
 
@@ -311,9 +314,10 @@ class Machine(Parent):
         self._reports = False
         position: dict[str, Any] = {}
         events: dict[str, int] = {}
+        newest = max((child.newest for child in self._known.values()), default=INT64_MIN)
         if self._reader is not None:
             position = {**self._reader.position, "watermark": self._reader.watermark}
-            events = {self.name: position["count"]}
+            events, newest = {self.name: position["count"]}, self._reader.newest
         elif self._merger is not None:
             events = dict(self._merger.events)
         number = self._link.number + 1
@@ -322,7 +326,7 @@ class Machine(Parent):
             self.spool.commit({f"pushed {number}": self._reader.pushed.saved()}, gone)
             self._link.gone.clear()
         batch = Batch(
-            self.name, self.epoch, number, position, self.watermark, *self._told, events=events, tables=tables
+            self.name, self.epoch, number, position, self.watermark, *self._told, events, tables, newest=newest
         )
         self._link.add(batch, now)
         return [(self._up, batch)]

@@ -13,7 +13,7 @@ import polars as pl
 
 from windrow.nodes.asked import Asked
 from windrow.nodes.assembly import Assembly
-from windrow.nodes.children import Child, Children
+from windrow.nodes.children import Child, Children, after, cut_from
 from windrow.nodes.journal import Journal
 from windrow.nodes.merging import Merger
 from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Left, Message, Plan, Refused, Welcome
@@ -42,6 +42,7 @@ class Parent:
     _known: Children
     _journal: Journal
     _given: tuple[Query, ...]
+    _came: dict[str, int]
     _noted: set[str]
     _watermark: int
     _told: tuple[int, int, int]
@@ -147,9 +148,8 @@ class Parent:
     def _take(self, batch: Batch, now: int) -> Out:
         """Fold a batch into what there is."""
         child, is_late = self._known[batch.node], batch.watermark <= self._watermark
+        self._begin_again(child, batch)
         child.take(batch)
-        if self.role == "root":
-            self._settle()
         if self._assembly is not None:
             child.late += self._assembly.absorb(batch.tables)
         elif self._merger is not None:
@@ -159,16 +159,29 @@ class Parent:
     def _settle(self) -> None:
         """Queries that all nodes know by now begin after everything that was cut without them."""
         assert self.asked is not None
-        done = [name for name, version in self.asked.pending if version <= self._known.plan]
+        plan = self._known.plan(self.asked.version)
+        done = [name for name, version in self.asked.pending if version <= plan]
         if done and self._assembly is not None:
-            self.asked = self.asked.settled(done, max(after(self._watermark), self._known.since))
+            self.asked = self.asked.settled(done, max(after(self._watermark), self._known.since(plan)))
             self._assembly = self._assembly.switched(self.asked.job)
+
+    def _begin_again(self, child: Child, batch: Batch) -> None:
+        """Queries that have begun without a child, and find now that it has gone on without them, wait for it."""
+        if self.asked is None or self._assembly is None:
+            return
+        since, waiting = dict(self.asked.since), dict(self.asked.pending)
+        for name, version in self._came.items():
+            if name not in waiting and child.plan < version and cut_from(version, batch) > since[name]:
+                self.asked = replace(self.asked, pending=(*self.asked.pending, (name, version)))
+                self.notes.append(f"{name} begins again: {batch.node} comes with events that were cut without it")
 
     def _advance(self, now: int, is_late: bool = False) -> Out:
         """Move the watermark to the least of the children's, and say what is due."""
         if self.asked is None:
             return []
         least = max(self._watermark, min(self._known.busy, default=self._watermark))
+        if self._assembly is not None:
+            self._settle()
         moved, self._watermark = least > self._watermark, least
         if self._assembly is not None:
             found = self._assembly.advance(least)
@@ -177,8 +190,10 @@ class Parent:
             return self._send({"results": found}, now) if found.height else []
         if self._merger is None:
             return []
-        told, idle = (self._known.plan, self._known.since), int(self._known.all_idle)
-        tables = self._merger.due(least, everything=least == INT64_MAX) if moved or is_late else None
+        plan, idle = self._known.plan(self.asked.version), int(self._known.all_idle)
+        told, falls_idle = (plan, self._known.since(plan)), idle > self._told[2]
+        is_due = moved or is_late or falls_idle
+        tables = self._merger.due(least, everything=least == INT64_MAX or falls_idle) if is_due else None
         if tables is None and (*told, idle) == self._told:
             return []
         return self._send(tables or {}, now, idle, told)
@@ -228,6 +243,7 @@ class Parent:
             "children": self._known.saved(),
             "asked": self.asked.to_dict(),
             "given": [query.to_dict() for query in self._given],
+            "came": self._came,
             "state": state,
         }
         self._journal.checkpoint(header, {**tables, _COLUMNS: self.asked.table}, self._link.sent)
@@ -242,7 +258,7 @@ class Parent:
         header, tables = kept.header, dict(kept.tables)
         self._begin(Asked.from_dict(header["asked"], tables.pop(_COLUMNS)))
         self._known.restore(header["children"])
-        self._watermark, self._told = header["watermark"], tuple(header["told"])
+        self._watermark, self._told, self._came = header["watermark"], tuple(header["told"]), header["came"]
         self._work.restore(header["state"], tables)
         for batch in kept.out:
             self._link.add(batch, 0)
@@ -256,8 +272,3 @@ class Parent:
                 self.remove(query.name, 0)
             for query in new:
                 self.add(query, 0)
-
-
-def after(time: int) -> int:
-    """The first time after one."""
-    return time if time in (INT64_MIN, INT64_MAX) else time + 1

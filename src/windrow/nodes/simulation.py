@@ -201,8 +201,9 @@ class Simulation:
         """Go on until the root has everything; refuses to go on for ever."""
         for _ in range(steps):
             root = self.machines["root"]
-            all_came = len(self.machines) == len(self.tree.parents)
-            if root.done and all_came and all(machine.done for machine in self.machines.values()):
+            assert root.asked is not None
+            waits = root.asked.pending or len(self.machines) < len(self.tree.parents)
+            if root.done and not waits and all(machine.done for machine in self.machines.values()):
                 return
             self._step()
         raise RuntimeError(f"not done after {steps:,} steps")
