@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+import polars as pl
+
 from windrow.nodes.messages import Batch, Position
 from windrow.windows import INT64_MAX, INT64_MIN
 
@@ -23,6 +25,7 @@ class Child:
     newest: int = INT64_MIN  # the time of no event that was accepted is greater
     idle: int = 0
     events: dict[str, int] = field(default_factory=dict)  # of each local node below, how many are wholly here
+    gone: list[str] = field(default_factory=list)  # of these, those that have said that nothing more comes
     late: int = 0  # events that came too late for some window; the root knows
     state: Literal["expected", "live", "silent", "left"] = "expected"
 
@@ -36,6 +39,11 @@ class Child:
         self.plan, self.since, self.idle = batch.plan, batch.since, batch.idle
         self.watermark, self.newest = max(self.watermark, batch.watermark), max(self.newest, batch.newest)
         self.events |= batch.events
+
+    def hear_of(self, nodes: pl.DataFrame) -> None:
+        """Local nodes below have come or gone (`pushed.nodes_table`)."""
+        for name, gone in nodes.select("node", "gone").rows():
+            self.gone = [*(one for one in self.gone if one != name), *([name] if gone else [])]
 
 
 def cut_from(version: int, known: Child | Batch) -> int:
