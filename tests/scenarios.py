@@ -18,10 +18,11 @@ import polars as pl
 import windrow as wr
 from windrow.nodes.asked import Asked
 from windrow.nodes.machine import Machine
-from windrow.nodes.simulation import Faults, Simulation, Tree
+from windrow.nodes.simulation import Faults, Life, Simulation, Tree
 from windrow.nodes.uplink import AGAIN
+from windrow.ordered import OrderedWindow
 from windrow.testing import differences, recompute
-from windrow.windows import INT64_MIN, FixedWindow
+from windrow.windows import FixedWindow, Session
 
 COLUMNS = {"t": pl.Int64(), "k": pl.String(), "x": pl.Int64()}
 LATENESS = 3
@@ -36,6 +37,14 @@ QUERIES = [
     wr.Query("latest", wr.latest(3, every=7), ["sum(x)"], by="k"),
 ]
 COUNTED = wr.Query("counted", wr.tumbling(10), ["count()"])
+FINER = [wr.Query("finer", wr.tumbling(4), ["count()"]), wr.Query("keyed", wr.sliding(6, 3), ["count()"], by="k")]
+AT_NODES = [
+    wr.Query("mine", wr.frames("x > 2"), ["collect(x)"], by=["k", "node"]),
+    wr.Query("count", wr.counting(3, 2, "node"), ["sum(x)"]),
+    wr.Query("bounds", wr.punctuated(end="x > 4", scope="bounds"), ["count()"]),
+    wr.Query("overlap", wr.frames("x > 2", "overlap"), ["count()", "max(x)"]),
+    wr.Query("position", wr.counting(3, 2, "position"), ["sum(x)"], by="k"),
+]
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,8 @@ class Scenario:
     settings: dict[str, Any] = field(default_factory=dict)
     own_lateness: bool = False
     most: int = 20  # events of a node
+    joins: bool = False  # whether some nodes come later
+    push_down: bool = False
     exact: bool = True
 
 
@@ -57,23 +68,43 @@ def scenario_of(dice: random.Random) -> Scenario:
     most = dice.choice([3, 6, 12])
     if kind < 0.01:
         return Scenario(QUERIES, settings=settings)
-    queries = dice.sample(QUERIES, 3)
     if kind < 0.2:
-        changes: list[wr.Query | str] = [queries[1]]
-        changes.append(queries[2] if dice.random() < 0.5 else queries[0].name)
-        return Scenario(queries[:1], changes, settings=settings, most=most)
+        queries = dice.sample(QUERIES, 3)
+        return Scenario(queries[:1], changes_of(dice, queries, 1), settings=settings, most=most)
     if kind < 0.4:
         rest = dice.choice([{"timeout": dice.randint(2, 20) * AGAIN}, {"idle": dice.randint(1, 5) * AGAIN}, {}])
-        faults = replace(Faults(), leave=0.03 if dice.random() < 0.5 or not rest else 0.0)
-        return Scenario([COUNTED], [], faults, {**settings, **rest}, most=most, exact=False)
-    return Scenario(queries[:1], settings=settings, own_lateness=dice.random() < 0.2, most=most)
+        joins = dice.random() < 0.3
+        faults = replace(Faults(), leave=0.03 if dice.random() < 0.5 or not (rest or joins) else 0.0)
+        changes = changes_of(dice, [COUNTED, *FINER], 1) if dice.random() < 0.5 else []
+        return Scenario([COUNTED], changes, faults, {**settings, **rest}, most=most, joins=joins, exact=False)
+    if kind < 0.42:
+        queries = dice.sample([*AT_NODES, QUERIES[0]], 3)
+        return Scenario(queries[:2], changes_of(dice, queries, 2), settings=settings, most=most, push_down=True)
+    return Scenario(dice.sample(QUERIES, 1), settings=settings, own_lateness=dice.random() < 0.2, most=most)
+
+
+def changes_of(dice: random.Random, queries: list[wr.Query], first: int) -> list[wr.Query | str]:
+    """Queries come and go, if the first ones are there; one that has gone may come again, and be another one."""
+    present, changes = queries[:first], list[wr.Query | str]()
+    for _ in range(dice.choice([1, 2, 2, 3, 5])):
+        absent = [query for query in queries if query.name not in [one.name for one in present]]
+        if present and (not absent or dice.random() < 0.4):
+            changes.append(present.pop(dice.randrange(len(present))).name)
+            continue
+        came = dice.choice(absent)
+        if came.name in changes and dice.random() < 0.3:
+            came = wr.Query(came.name, wr.tumbling(dice.choice([4, 5])), ["count()"], by=came.by)
+        present.append(came)
+        changes.append(came)
+    return changes
 
 
 def events_of(dice: random.Random, most: int, lateness: int) -> pl.DataFrame:
     """Events of one node, out of order by as much as the lateness allows."""
-    now, rows = 0, []
+    now, rows = dice.choice([0, 0, -30]), []
     for _ in range(dice.randint(0, most)):
         now += dice.randint(0, 4)
+        now += -now % 5 if dice.random() < 0.1 else 0  # at an edge
         rows.append({"t": now - dice.randint(0, lateness), "k": dice.choice("ab"), "x": dice.randint(0, 6)})
     return pl.DataFrame(rows, schema=COLUMNS)
 
@@ -89,9 +120,20 @@ def simulated(
     tree = Tree.random(size or dice.randint(3, 10), dice)
     lateness = {name: dice.randint(0, 8) for name in tree.leaves} if chosen.own_lateness else {}
     events = {name: events_of(dice, chosen.most, lateness.get(name, LATENESS)) for name in tree.leaves}
-    asked = Asked.of(chosen.queries, "t", COLUMNS, lateness=LATENESS)
+    below = [name for name, parent in tree.parents.items() if parent is not None]
+    late = dice.sample(below, dice.randint(1, len(below))) if chosen.joins else []
     run = Simulation(
-        tree, asked, events, chosen.faults, dice, machine, chosen.changes, chosen.settings, lateness, exact=chosen.exact
+        tree,
+        Asked.of(chosen.queries, "t", COLUMNS, lateness=LATENESS, push_down=chosen.push_down),
+        events,
+        chosen.faults,
+        dice,
+        machine,
+        chosen.changes,
+        chosen.settings,
+        lateness,
+        {name: dice.randrange(30 * AGAIN) for name in late},
+        chosen.exact,
     )
     run.run()
     return run
@@ -106,33 +148,47 @@ def wrong_with(run: Simulation) -> list[str]:
     rows = [{**row, "node": name} for name, events in sorted(run.events.items()) for row in events.to_dicts()]
     rows.sort(key=lambda row: (row["t"], row["node"]))
     found = _wrong_account(run)
-    results = run.results.to_dicts()
-    if not run.exact:
-        late = sum(child["late"] for child in root.status()["children"].values())
-        told = {row["window_start"]: row["count()"] for row in recompute(rows, [COUNTED], time="t")}
-        for row in results:
-            if row["count()"] > told.get(row["window_start"], 0):
-                found.append(f"{row} has more events than there were")
-        counted = sum(row["count()"] for row in results)
-        if counted + late != len(rows):
-            found.append(f"of {len(rows)} events {counted} are in results and {late} are late")
-        return found
-    assert root.asked is not None
-    since = dict(root.asked.since)
-    if root.asked.pending:
-        found.append(f"{root.asked.pending} have not begun")
-    for query in (*run.asked.queries, *(one for one in run.changed if isinstance(one, wr.Query))):
-        begin = since.get(query.name, INT64_MIN)
-        seen = [row for row in rows if row["t"] >= begin]
-        told = recompute(seen, [query], time="t", order_by=("node",))
-        said = [row for row in results if row["query"] == query.name]
-        if query.name in run.removed:
-            end = run.removed[query.name]
-            told = [row for row in told if any(_same(row, other) for other in said) or row["window_end"] <= end]
-            told = [row for row in told if not (query.name in ("counting", "frames") and not _in(row, said))]
-        elif isinstance(query.window, FixedWindow):
+    late = sum(child["late"] for child in root.status()["children"].values())
+    for life in run.lives:
+        said = run.said(life.after, life.until).filter(pl.col("query") == life.query.name).to_dicts()
+        if life.since is None:
+            found += [f"{row} is said before the query begins" for row in said]
+            continue
+        begin = life.since
+        told = recompute([row for row in rows if row["t"] >= begin], [life.query], time="t", order_by=("node",))
+        if isinstance(life.query.window, FixedWindow):
             told = [row for row in told if row["window_start"] >= begin]
-        found += differences(said, told, [query])
+        if life.until is not None:
+            told = [row for row in told if _in(row, said) or _is_due(life, row)]
+        if run.exact:
+            found += differences(said, told, [life.query])
+        else:
+            found += _miscounted(life, said, told, rows, late, bool(run.changes))
+    return found
+
+
+def _is_due(life: Life, row: dict[str, Any]) -> bool:
+    """Whether a window was to be said before its query went."""
+    if isinstance(life.query.window, OrderedWindow) and life.query.name != "latest":
+        return False  # it depends on the events that come after it
+    closed = row["window_end"] < life.watermark
+    return closed or (row["window_end"] == life.watermark and not isinstance(life.query.window, Session))
+
+
+def _miscounted(
+    life: Life, said: list[Any], told: list[Any], rows: list[Any], late: int, has_changed: bool
+) -> list[str]:
+    """What cannot be although some events come too late: they are counted, and no window has events of another."""
+    found = []
+    best = recompute(rows, [life.query], time="t")  # it may have begun more than once
+    for row in said:
+        if row["count()"] > sum(other["count()"] for other in best if _same(row, other)):
+            found.append(f"{row} has more events than there were")
+    fewer = sum(row["count()"] for row in told) - sum(row["count()"] for row in said if _in(row, told))
+    most = late * (2 if life.query.name == "keyed" else 1)  # an event is in two of its windows
+    is_lost = fewer > most and life.until is None  # else what comes too late is not asked for any more
+    if fewer < 0 or is_lost or (fewer < late and not has_changed):
+        found.append(f"{life.query.name} lacks {fewer} events and {late} are late")
     return found
 
 

@@ -5,6 +5,7 @@ What a seed makes of a tree is in `scenarios.py`, which also tries more seeds th
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 import windrow as wr
 from scenarios import COLUMNS, COUNTED, QUERIES, Scenario, simulated, wrong_with
+from windrow.binding import InputError
 from windrow.nodes.asked import Asked
 from windrow.nodes.children import Child
 from windrow.nodes.machine import OUTLET, Machine
@@ -441,6 +443,179 @@ def test_a_root_that_is_started_with_other_queries_changes_them_as_at_run_time()
     assert root.asked.version == 3
     with pytest.raises(QueryError, match="this spool belongs to a tree whose lateness is 0, not 5"):
         Machine("root", None, ("a",), 3, disk, Asked.of([COUNTED], "t", COLUMNS, lateness=5))
+
+
+def test_a_query_begins_after_what_a_node_left_that_has_gone_without_it() -> None:
+    """Its slices are cut by the edges of before, and would be put into windows where their events are not."""
+    root = root_of("a", "b", timeout=5 * AGAIN)
+    a, b = welcomed(Machine("a", "root"), root), welcomed(Machine("b", "root"), root)
+    talk(b, root, b.read(events(2), {"at": 1}, 0))
+    talk(a, root, a.read(events(1, 37, 38), {"at": 3}, 0))
+    talk(a, root, a.leave(0))
+    talk(a, root, a.tick(AGAIN))
+    assert a.left
+    talk(b, root, b.receive("root", dict(root.add(wr.Query("more", wr.tumbling(4), ["count()"]), 0))["b"], 0))
+    assert root.asked is not None
+    assert root.asked.pending == ()
+    assert dict(root.asked.since) == {"more": 39}
+
+
+def silenced(*windows: wr.Query) -> tuple[Machine, Machine, Machine]:
+    """A root that has begun queries without a child, which has read on by the plan of before."""
+    root = root_of("a", "b", timeout=5 * AGAIN)
+    a, b = welcomed(Machine("a", "root"), root), welcomed(Machine("b", "root"), root)
+    talk(b, root, b.read(events(2), {"at": 1}, 0))
+    talk(a, root, a.read(events(1), {"at": 1}, 0))
+    for now in range(0, 10 * AGAIN, AGAIN):
+        talk(a, root, a.tick(now), now)
+        root.tick(now)
+    assert root.status()["children"]["b"]["state"] == "silent"
+    for query in windows:
+        plan = dict(root.add(query, 0))["a"]
+        talk(a, root, a.receive("root", plan, 0))
+    return root, a, b
+
+
+def test_a_query_begins_again_if_a_node_comes_back_that_has_gone_on_without_it() -> None:
+    root, a, b = silenced(wr.Query("more", wr.tumbling(4), ["count()"]))
+    assert root.asked is not None
+    assert (dict(root.asked.since), root.asked.pending) == ({"more": 3}, ())
+    told = talk(a, root, a.read(events(5, 9), {"at": 3}, 0))  # the window from 4 is said
+    out = b.read(events(12, 21, 38), {"at": 4}, 0)  # by tens, as it was asked
+    told += talk(b, root, out, 11 * AGAIN)
+    assert root.notes[-1] == "more begins again: b comes with events that were cut without it"
+    talk(b, root, b.tick(12 * AGAIN), 12 * AGAIN)  # and hears the plan
+    talk(b, root, b.tick(14 * AGAIN), 14 * AGAIN)
+    assert (dict(root.asked.since), root.asked.pending) == ({"more": 39}, ())
+    told += talk(a, root, a.read(events(39, 40, 80), {"at": 6}, 0))
+    told += talk(b, root, b.read(events(41, 80), {"at": 6}, 0))
+    more = [row for batch in told for row in batch.tables["results"].to_dicts() if row["query"] == "more"]  # type: ignore[union-attr]
+    assert [(row["window_start"], row["count()"]) for row in more] == [(4, 1), (40, 2)]
+
+
+def test_an_intermediate_node_whose_children_have_left_holds_no_query_and_no_watermark_back() -> None:
+    root = root_of("middle", "b")
+    middle = welcomed(Machine("middle", "root", ("a",), 1, Disk()), root)
+    a, b = welcomed(Machine("a", "middle"), middle), welcomed(Machine("b", "root"), root)
+    sent = [one for _, batch in a.read(events(1, 12), {"at": 2}, 0) for one in middle.receive("a", batch, 0)]
+    a.receive("middle", sent[0][1], 0)
+    talk(middle, root, sent[1:])
+    out = [one for _, batch in a.leave(0) for one in middle.receive("a", batch, 0)]
+    out += [one for one in middle.receive("a", Leave("a", 0), 0) if one[0] == "root"]
+    talk(middle, root, [one for one in out if one[0] == "root"])
+    assert root.status()["children"]["middle"]["state"] == "idle"
+    assert counts(talk(b, root, b.read(events(30), {"at": 1}, 0))) == [1, 1]
+    plans = dict(root.add(wr.Query("more", wr.tumbling(4), ["sum(x)"]), 0))
+    for machine in (middle, b):
+        talk(machine, root, machine.receive("root", plans[machine.name], 0))
+    assert root.asked is not None
+    assert root.asked.pending == ()
+
+
+def test_a_root_that_crashes_among_its_changes_makes_them_all() -> None:
+    asked, other = (Asked.of([query], "t", COLUMNS) for query in (COUNTED, QUERIES[0]))
+
+    class Breaks(Disk):
+        left = 99
+
+        def commit(self, put: dict[str, bytes], delete: Any) -> None:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError("power is off")
+            super().commit(put, delete)
+
+    disk = Breaks()
+    welcomed(Machine("a", "root"), Machine("root", None, ("a",), 1, disk, asked))
+    for left in range(4):
+        disk.left = left
+        with contextlib.suppress(OSError):
+            Machine("root", None, ("a",), 2, disk, other)
+    disk.left = 99
+    root = Machine("root", None, ("a",), 3, disk, other)
+    assert root.asked is not None
+    assert root.asked.queries == other.queries
+
+
+# --- what is bounded ------------------------------------------------------------------------------------------------
+
+
+def test_a_parent_that_is_slow_slows_its_grandchildren_down() -> None:
+    root = root_of("middle")
+    middle = welcomed(Machine("middle", "root", ("a",), 1, Disk()), root)
+    local = welcomed(Machine("a", "middle"), middle)
+    made: Out = []
+    at = 0
+    while local.mark is not None:
+        at += 1
+        for _, batch in local.read(events(10 * at), {"at": at}, 0):
+            for to, message in middle.receive("a", batch, 0):
+                if to == "a":
+                    local.receive("middle", message, 0)
+                else:
+                    made.append((to, message))
+        assert at < 4 * WINDOW
+    acks: Out = []
+    for to, batch in made:
+        for _, answer in root.receive("middle", batch, 0):
+            acks += [one for one in middle.receive("root", answer, 0) if one[0] == "a"] if to == "root" else []
+    for _, ack in acks:
+        local.receive("middle", ack, 0)
+    assert local.mark == {"at": at}
+
+
+def test_a_long_slice_of_many_reads_needs_no_more_room_than_a_short_one() -> None:
+    root = root_of("a")
+    local = welcomed(Machine("a", "root"), root)
+    for at in range(1000):
+        talk(local, root, local.read(events(at // 200), {"at": at + 1}, 0))
+    assert local._reader is not None
+    assert len(local._reader._chunks) == 1
+    talk(local, root, local.read(events(12), {"at": 1001}, 0))
+    assert local.confirmed == {"at": 1000}
+    assert len(local._link.gone) <= 1
+
+
+# --- what cannot be -------------------------------------------------------------------------------------------------
+
+
+def test_a_node_whose_clock_was_set_back_is_told_so() -> None:
+    root = root_of("a")
+    local, other = welcomed(Machine("a", "root", epoch=9), root), Machine("a", "root", epoch=5)
+    welcomed(other, root)
+    assert other.refused == "it has been here with epoch 9, and comes with 5; mend its clock"
+    talk(local, root, local.read(events(1), {"at": 1}, 0))
+    assert root.status()["children"]["a"]["batches"] == 1
+
+
+def test_a_source_that_has_lost_events_is_an_error() -> None:
+    root = root_of("a")
+    local = welcomed(Machine("a", "root", epoch=1), root)
+    talk(local, root, local.read(events(1, 12, 13), {"at": 3}, 0))
+    again = welcomed(Machine("a", "root", epoch=2), root)
+    with pytest.raises(InputError, match="ends before what it had"):
+        again.read(events(1, 12), {"at": 2}, 0, last=True)
+
+
+def test_a_node_that_had_ended_reads_again_for_a_parent_that_has_lost_everything() -> None:
+    local = welcomed(Machine("a", "root"), root := root_of("a"))
+    talk(local, root, local.read(events(1), {"at": 1}, 0, last=True))
+    assert local.done
+    welcomed(local, root := root_of("a"))
+    assert local.mark == {}
+    assert counts(talk(local, root, local.read(events(1), {"at": 1}, 0, last=True))) == [1]
+
+
+def test_a_refusal_outlives_a_crash_of_the_parent() -> None:
+    """What the others' watermark has said meanwhile would else be said under the same number, and otherwise."""
+    disk, asked = Disk(), Asked.of([COUNTED], "t", COLUMNS)
+    root = Machine("root", None, ("a", "b"), 1, disk, asked)
+    a = welcomed(Machine("a", "root"), root)
+    welcomed(Machine("b", "root"), root)
+    talk(a, root, a.read(events(1, 12), {"at": 2}, 0))
+    bad = Batch("b", 0, 1, {}, 5, 1, 0, 0, {}, {"by () on t": pl.DataFrame({"slice_start": ["0"]})})
+    assert counts([message for to, message in root.receive("b", bad, 0) if to == OUTLET]) == [1]
+    again = Machine("root", None, ("a", "b"), 2, disk, asked)
+    assert counts([message for _, message in again.start(0)]) == [1]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+import polars as pl
+
 from windrow.nodes.messages import Batch, Position
 from windrow.windows import INT64_MAX, INT64_MIN
 
@@ -20,8 +22,10 @@ class Child:
     watermark: int = INT64_MIN
     plan: int = 0
     since: int = INT64_MIN
+    newest: int = INT64_MIN  # the time of no event that was accepted is greater
     idle: int = 0
     events: dict[str, int] = field(default_factory=dict)  # of each local node below, how many are wholly here
+    gone: list[str] = field(default_factory=list)  # of these, those that have said that nothing more comes
     late: int = 0  # events that came too late for some window; the root knows
     state: Literal["expected", "live", "silent", "left"] = "expected"
 
@@ -33,8 +37,23 @@ class Child:
     def take(self, batch: Batch) -> None:
         self.accepted, self.position = batch.number, batch.position
         self.plan, self.since, self.idle = batch.plan, batch.since, batch.idle
-        self.watermark = max(self.watermark, batch.watermark)
+        self.watermark, self.newest = max(self.watermark, batch.watermark), max(self.newest, batch.newest)
         self.events |= batch.events
+
+    def hear_of(self, nodes: pl.DataFrame) -> None:
+        """Local nodes below have come or gone (`pushed.nodes_table`)."""
+        for name, gone in nodes.select("node", "gone").rows():
+            self.gone = [*(one for one in self.gone if one != name), *([name] if gone else [])]
+
+
+def cut_from(version: int, known: Child | Batch) -> int:
+    """From which time on no event is cut without a version of the plan, as far as was heard."""
+    return known.since if known.plan >= version else after(known.newest)
+
+
+def after(time: int) -> int:
+    """The first time after one."""
+    return time if time in (INT64_MIN, INT64_MAX) else time + 1
 
 
 class Children(dict[str, Child]):
@@ -54,19 +73,18 @@ class Children(dict[str, Child]):
         """The watermarks of those that hold it back."""
         return [child.watermark for child in self.counted if not child.idle or child.watermark == INT64_MAX]
 
-    @property
-    def plan(self) -> int:
-        """By which version all cut that are waited for."""
-        return min((child.plan for child in self.counted), default=0)
+    def plan(self, version: int) -> int:
+        """By which version all cut that are waited for; this one if nobody is."""
+        return min((child.plan for child in self.counted), default=version)
 
-    @property
-    def since(self) -> int:
-        """From which event time on they do."""
-        return max((child.since for child in self.values()), default=INT64_MIN)
+    def since(self, version: int) -> int:
+        """From which event time on nothing that is here is cut without a version, not even of those that have left."""
+        return max((cut_from(version, child) for child in self.values()), default=INT64_MIN)
 
     @property
     def all_idle(self) -> bool:
-        return bool(self.counted) and not self.busy
+        """Whether nobody holds the watermark back, of all that have come."""
+        return bool(self) and not self.busy
 
     def unheard(self, now: int, timeout: int) -> list[str]:
         """Those that are waited for and have not said a word for so long, or since they were first asked about."""

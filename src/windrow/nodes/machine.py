@@ -24,13 +24,14 @@ from typing import Any, Literal
 
 import polars as pl
 
+from windrow.binding import InputError
 from windrow.nodes.asked import Asked
 from windrow.nodes.assembly import Assembly
-from windrow.nodes.children import Children
+from windrow.nodes.children import Children, after
 from windrow.nodes.journal import Journal, Spool
 from windrow.nodes.merging import Merger
 from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Left, Message, Plan, Welcome
-from windrow.nodes.parent import Out, Parent, after
+from windrow.nodes.parent import Out, Parent
 from windrow.nodes.reading import Mark, Reader
 from windrow.nodes.uplink import Uplink
 from windrow.query import Query, QueryError
@@ -71,7 +72,9 @@ class Machine(Parent):
         self._link = Uplink()
         self._known = Children(self.children)
         self._noted: set[str] = set()
+        self._came: dict[str, int] = {}  # of the root: queries that have come at run time, and with which version
         self._watermark = INT64_MIN
+        self._withheld: set[str] = set()  # children that have to wait for an acknowledgement
         self._told: tuple[int, int, int] = (0, INT64_MIN, 0)  # plan, since and idle as the parent knows them
         self._reports = False  # it cuts by a plan of which the parent does not know it yet
         self._next: Asked | None = None  # a plan that has to wait
@@ -133,7 +136,7 @@ class Machine(Parent):
             self._read_at = now if self._read_at is None else self._read_at
             is_idle = int(self.idle is not None and now - self._read_at >= self.idle)
             if self._reports or is_idle != self._told[2]:
-                out += self._send(reader.due() or {}, now, idle=is_idle)
+                out += self._send(reader.due(everything=bool(is_idle)) or {}, now, idle=is_idle)
         if self.refused is not None or not self._link.is_due(now, self._welcomed and not self._link.sent):
             return out
         if not self._welcomed:
@@ -154,8 +157,9 @@ class Machine(Parent):
         reader.read(events, mark, now + (self.ahead or 0) if temporal else INT64_MAX)
         if events.height:
             self._read_at = now
-        if last and not reader.is_behind:
-            self.ended = True
+        if last and reader.is_behind:
+            raise InputError(f"the source of node {self.name!r} ends before what it had; give it all events")
+        self.ended = last
         out: Out = []
         if self._next is not None and not reader.is_behind:
             out += self._switch(self._next, now)
@@ -191,7 +195,7 @@ class Machine(Parent):
                 tables = self._reader.due(everything=True, leaves=True)
             elif self._merger is not None:
                 tables = self._merger.due(self._watermark, everything=True)
-            if tables:
+            if tables is not None:
                 out = self._send(tables, now)
                 self._checkpoint()
         self._leaving = True
@@ -209,15 +213,16 @@ class Machine(Parent):
             raise QueryError(
                 "a root that feeds Spark asks what it began with; to ask more, take a new spool and checkpoint"
             )
-        return self._change(self.asked.added(query, after(self._watermark)), now)
+        asked = self.asked.added(query, after(self._watermark))
+        self._came[query.name] = asked.version
+        return self._switch(asked, now)
 
     def remove(self, name: str, now: int) -> Out:
         """At the root: a query is answered no more."""
         assert self.asked is not None
-        return self._change(self.asked.removed(name), now)
-
-    def _change(self, asked: Asked, now: int) -> Out:
-        return [*self._switch(asked, now), *self._advance(now)]
+        asked = self.asked.removed(name)
+        self._came.pop(name, None)
+        return self._switch(asked, now)
 
     def _hear(self, asked: Asked, now: int) -> Out:
         """A plan has come from the parent."""
@@ -255,6 +260,7 @@ class Machine(Parent):
         else:
             self._begin(asked)
         self.asked = asked
+        out += self._advance(now)  # nobody else may have to hear of it
         self._checkpoint()
         return [*out, *((name, self._plan(child)) for name, child in self._known.items() if child.state == "live")]
 
@@ -273,6 +279,7 @@ class Machine(Parent):
         asked = Asked.from_dict(message.asked, message.tables["columns"])
         if self.role == "local" and (self._reader is None or has_lost):
             self._begin(asked)
+            self.ended, self._next = False, None
             assert self._reader is not None
             if not self._resume_windows(message.accepted):
                 return []
@@ -281,6 +288,7 @@ class Machine(Parent):
             self._told, self._reports = (asked.version, after(self._reader.newest), 0), True
             return []
         before: Out = [(self.parent, batch) for batch in self._link.sent]
+        before += self._acknowledge_withheld()
         return [*before, *(self._switch(asked, now) if self.asked is None else self._hear(asked, now))]
 
     def _resume_windows(self, number: int) -> bool:
@@ -291,19 +299,22 @@ class Machine(Parent):
         if self.spool is None:
             self.refused = "windows are found at the local nodes of this tree (push_down), and this one has no spool"
             return False
-        saved = self.spool.get(f"pushed {number}")
+        kept = f"pushed {number}"
+        saved = self.spool.get(kept)
         if saved is None and number:
             self.refused = f"its spool does not know batch {number}, which {self.parent} has: it is another one"
             return False
+        self.spool.commit({}, [name for name in self.spool.names() if name.startswith("pushed ") and name != kept])
         if saved is not None:
             self._reader.pushed.restore(saved)
         return True
 
     def _ack(self, message: Ack, now: int) -> Out:
         self._link.forget(message.number, now)
+        out = self._acknowledge_withheld()
         if self._leaving and not self._link.sent and not self.left and self.parent is not None:
-            return [(self.parent, Leave(self.name, self.epoch))]
-        return []
+            out.append((self.parent, Leave(self.name, self.epoch)))
+        return out
 
     def _send(self, tables: Tables, now: int, idle: int | None = None, told: tuple[int, int] | None = None) -> Out:
         """A batch of its own, which is kept until it is acknowledged."""
@@ -311,18 +322,20 @@ class Machine(Parent):
         self._reports = False
         position: dict[str, Any] = {}
         events: dict[str, int] = {}
+        newest = max((child.newest for child in self._known.values()), default=INT64_MIN)
         if self._reader is not None:
             position = {**self._reader.position, "watermark": self._reader.watermark}
-            events = {self.name: position["count"]}
+            events, newest = {self.name: position["count"]}, self._reader.newest
         elif self._merger is not None:
             events = dict(self._merger.events)
         number = self._link.number + 1
         if self._reader is not None and self._reader.pushed and self.spool is not None:
             gone = [f"pushed {number - 1}" for number in self._link.gone]  # that of the last one held is still needed
             self.spool.commit({f"pushed {number}": self._reader.pushed.saved()}, gone)
+        if self.role == "local":
             self._link.gone.clear()
         batch = Batch(
-            self.name, self.epoch, number, position, self.watermark, *self._told, events=events, tables=tables
+            self.name, self.epoch, number, position, self.watermark, *self._told, events, tables, newest=newest
         )
         self._link.add(batch, now)
         return [(self._up, batch)]

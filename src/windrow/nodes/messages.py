@@ -52,6 +52,7 @@ class Batch:
     idle: int  # 1 while it has nothing to say and does not hold the watermark back
     events: Mapping[str, int]  # of each local node, how many are wholly in this batch and those before it
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict, compare=False)
+    newest: int = INT64_MIN  # no event in this batch and those before it is later
 
 
 @dataclass(frozen=True)

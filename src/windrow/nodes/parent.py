@@ -8,12 +8,13 @@ from batches (a child is silent, leaves, comes; other queries) makes a checkpoin
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import polars as pl
 
 from windrow.nodes.asked import Asked
 from windrow.nodes.assembly import Assembly
-from windrow.nodes.children import Child, Children
+from windrow.nodes.children import Child, Children, after, cut_from
 from windrow.nodes.journal import Journal
 from windrow.nodes.merging import Merger
 from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Left, Message, Plan, Refused, Welcome
@@ -42,9 +43,11 @@ class Parent:
     _known: Children
     _journal: Journal
     _given: tuple[Query, ...]
+    _came: dict[str, int]
     _noted: set[str]
     _watermark: int
     _told: tuple[int, int, int]
+    _withheld: set[str]
     _merger: Merger | None
     _assembly: Assembly | None
 
@@ -81,10 +84,8 @@ class Parent:
             out = self._batch(sender, child, message, now)
         elif isinstance(message, Leave):
             if child.state != "left":
-                child.state = "left"
                 self.notes.append(f"{sender} has left")
-                out += self._advance(now)
-                self._checkpoint()
+                out += self._hush(child, now, "left")
             return [(sender, Left(message.epoch)), *out]
         is_behind = self.asked is not None and message.plan < self.asked.version
         if is_behind and now - self._known.planned.get(sender, INT64_MIN) >= AGAIN:
@@ -102,14 +103,16 @@ class Parent:
         if self.asked is None:
             return []  # it will say Hello again
         child = self._known.setdefault(sender, Child())
-        if message.epoch < child.epoch:
-            return []  # one that was overtaken
+        if message.epoch < child.epoch:  # one that was overtaken, and hears nothing any more; or its clock was set back
+            reason = f"it has been here with epoch {child.epoch}, and comes with {message.epoch}; mend its clock"
+            return self._refuse(sender, message, reason)
         self._known.heard[sender] = now
         if message.epoch > child.epoch or child.state in ("expected", "silent"):
             if child.state in ("silent", "left"):
                 self.notes.append(f"{sender} is back")
+                child.gone = [name for name in child.gone if name != sender]
+                self._have_gone(child, False)
             child.epoch, child.state = message.epoch, "live"
-            self._have_gone(child, False)
             self._checkpoint()
         asked = self.asked.to_dict()
         welcome = Welcome(message.epoch, child.accepted, child.position, asked, {"columns": self.asked.table})
@@ -117,16 +120,26 @@ class Parent:
 
     def _batch(self, sender: str, child: Child, batch: Batch, now: int) -> Out:
         if not self._is_next(child, batch):
-            return [(sender, Ack(batch.epoch, child.accepted))] if batch.number <= child.accepted else []
+            return self._acknowledge(sender, child) if batch.number <= child.accepted else []
         reason = self._wrong_with(batch, now)
         if reason is not None:
-            child.state = "silent"  # the others do not wait for it
-            return [*self._refuse(sender, batch, reason), *self._advance(now)]
+            return [*self._refuse(sender, batch, reason), *self._hush(child, now)]
         out = self._take(batch, now)
         if not self._journal.add(batch, self._link.gone):
             self._checkpoint()
         self._link.gone.clear()
-        return [(sender, Ack(batch.epoch, child.accepted)), *out]
+        return [*self._acknowledge(sender, child), *out]
+
+    def _acknowledge(self, sender: str, child: Child) -> Out:
+        """Later, if a slow parent has to slow its children down."""
+        if self._link.is_full:
+            self._withheld.add(sender)
+            return []
+        return [(sender, Ack(child.epoch, child.accepted))]
+
+    def _acknowledge_withheld(self) -> Out:
+        names, self._withheld = sorted(self._withheld), set()
+        return [one for name in names for one in self._acknowledge(name, self._known[name])]
 
     @staticmethod
     def _is_of_this_life(child: Child, message: Batch | Alive | Leave) -> bool:
@@ -147,9 +160,10 @@ class Parent:
     def _take(self, batch: Batch, now: int) -> Out:
         """Fold a batch into what there is."""
         child, is_late = self._known[batch.node], batch.watermark <= self._watermark
+        self._begin_again(child, batch)
         child.take(batch)
-        if self.role == "root":
-            self._settle()
+        if NODES in batch.tables and self.asked is not None and self.asked.pushed:
+            child.hear_of(batch.tables[NODES])
         if self._assembly is not None:
             child.late += self._assembly.absorb(batch.tables)
         elif self._merger is not None:
@@ -159,16 +173,29 @@ class Parent:
     def _settle(self) -> None:
         """Queries that all nodes know by now begin after everything that was cut without them."""
         assert self.asked is not None
-        done = [name for name, version in self.asked.pending if version <= self._known.plan]
+        plan = self._known.plan(self.asked.version)
+        done = [name for name, version in self.asked.pending if version <= plan]
         if done and self._assembly is not None:
-            self.asked = self.asked.settled(done, max(after(self._watermark), self._known.since))
+            self.asked = self.asked.settled(done, max(after(self._watermark), self._known.since(plan)))
             self._assembly = self._assembly.switched(self.asked.job)
+
+    def _begin_again(self, child: Child, batch: Batch) -> None:
+        """Queries that have begun without a child, and find now that it has gone on without them, wait for it."""
+        if self.asked is None or self._assembly is None:
+            return
+        since, waiting = dict(self.asked.since), dict(self.asked.pending)
+        for name, version in self._came.items():
+            if name not in waiting and child.plan < version and cut_from(version, batch) > since[name]:
+                self.asked = replace(self.asked, pending=(*self.asked.pending, (name, version)))
+                self.notes.append(f"{name} begins again: {batch.node} comes with events that were cut without it")
 
     def _advance(self, now: int, is_late: bool = False) -> Out:
         """Move the watermark to the least of the children's, and say what is due."""
         if self.asked is None:
             return []
         least = max(self._watermark, min(self._known.busy, default=self._watermark))
+        if self._assembly is not None:
+            self._settle()
         moved, self._watermark = least > self._watermark, least
         if self._assembly is not None:
             found = self._assembly.advance(least)
@@ -177,8 +204,10 @@ class Parent:
             return self._send({"results": found}, now) if found.height else []
         if self._merger is None:
             return []
-        told, idle = (self._known.plan, self._known.since), int(self._known.all_idle)
-        tables = self._merger.due(least, everything=least == INT64_MAX) if moved or is_late else None
+        plan, idle = self._known.plan(self.asked.version), int(self._known.all_idle)
+        told, falls_idle = (plan, self._known.since(plan)), idle > self._told[2]
+        is_due = moved or is_late or falls_idle
+        tables = self._merger.due(least, everything=least == INT64_MAX or falls_idle) if is_due else None
         if tables is None and (*told, idle) == self._told:
             return []
         return self._send(tables or {}, now, idle, told)
@@ -186,20 +215,27 @@ class Parent:
     def _notice_silence(self, now: int) -> Out:
         if self.timeout is None:
             return []
-        silent = self._known.unheard(now, self.timeout)
-        for name in silent:
-            self._known[name].state = "silent"
-            self._have_gone(self._known[name], True)
+        out: Out = []
+        for name in self._known.unheard(now, self.timeout):
             self.notes.append(f"{name} is silent; the watermark does not wait for it")
-        if not silent:
-            return []
+            out += self._hush(self._known[name], now)
+        return out
+
+    def _hush(self, child: Child, now: int, state: Literal["silent", "left"] = "silent") -> Out:
+        """The others do not wait for a child."""
+        child.state = state
+        self._have_gone(child, True)
         out = self._advance(now)
         self._checkpoint()
         return out
 
     def _have_gone(self, child: Child, gone: bool) -> None:
-        """Windows of other nodes do not wait for those of local nodes that are not heard."""
-        tables = {NODES: nodes_table(child.events, gone)}
+        """Windows of other nodes do not wait for those of local nodes that are not heard; those of one that has said
+        itself that it goes never do."""
+        names = [name for name in child.events if name not in child.gone]
+        tables = {NODES: nodes_table(names, gone)}
+        if not names or self.asked is None or not self.asked.pushed:
+            return
         if self._assembly is not None:
             self._assembly.absorb(tables)
         elif self._merger is not None:
@@ -228,6 +264,7 @@ class Parent:
             "children": self._known.saved(),
             "asked": self.asked.to_dict(),
             "given": [query.to_dict() for query in self._given],
+            "came": self._came,
             "state": state,
         }
         self._journal.checkpoint(header, {**tables, _COLUMNS: self.asked.table}, self._link.sent)
@@ -242,7 +279,7 @@ class Parent:
         header, tables = kept.header, dict(kept.tables)
         self._begin(Asked.from_dict(header["asked"], tables.pop(_COLUMNS)))
         self._known.restore(header["children"])
-        self._watermark, self._told = header["watermark"], tuple(header["told"])
+        self._watermark, self._told, self._came = header["watermark"], tuple(header["told"]), header["came"]
         self._work.restore(header["state"], tables)
         for batch in kept.out:
             self._link.add(batch, 0)
@@ -251,13 +288,12 @@ class Parent:
             self._take(batch, 0)
         self._link.sent = [replace(batch, epoch=self.epoch) for batch in self._link.sent]
         if given is not None and self.asked is not None:  # what it is started with may have changed
-            gone, new = self.asked.differs(given, [Query.from_dict(query) for query in header["given"]])
+            self._given = tuple(Query.from_dict(query) for query in header["given"])
+            gone, new = self.asked.differs(given, self._given)
             for query in gone:
                 self.remove(query.name, 0)
             for query in new:
                 self.add(query, 0)
-
-
-def after(time: int) -> int:
-    """The first time after one."""
-    return time if time in (INT64_MIN, INT64_MAX) else time + 1
+            if self._given != given.queries:  # it is noted last: until then all this is done again
+                self._given = given.queries
+                self._checkpoint()

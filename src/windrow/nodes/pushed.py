@@ -287,7 +287,7 @@ class Reported:
         results = self.job.bound.results
         rows = pl.concat([results.empty, *self._rows], how="diagonal_relaxed").select(results.empty.columns)
         self._rows = []
-        rows = rows.filter(pl.col("query").is_in(results.names.implode()))
+        rows = rows.filter(pl.col("query").is_in(list(self.job.pushed)))
         place = ["position"] if results.positions else []
         order = ["window_end", "query", *results.keys, "window_start", *place]
         return pl.concat([found, rows]).sort(order, maintain_order=True)

@@ -47,6 +47,7 @@ class Chunk:
     begin: int
     mark: Mark
     newest: int
+    slices: dict[str, int]  # where those of its newest event begin
 
 
 class Closing:
@@ -145,11 +146,17 @@ class Reader:
                 self._has_events = True
             if prepared.height:
                 newest = int(prepared[time_column(self.job.time)].max())  # type: ignore[arg-type]
-                self._chunks.append(Chunk(begin, before, newest))
+                self._note_chunk(Chunk(begin, before, newest, self._closing.bounds(newest)))
                 self._see(newest)
             self.pushed.take(prepared, begin + events.height)
         self.count += events.height
         self.mark = mark
+
+    def _note_chunk(self, chunk: Chunk) -> None:
+        """Two whose last slices are the same are over together, so that there are not more of them than open slices."""
+        last = self._chunks[-1] if self._chunks else None
+        if last is None or any(start > last.slices[name] for name, start in chunk.slices.items()):
+            self._chunks.append(chunk)
 
     def _see(self, newest: int) -> None:
         lateness = self.job.measures[self.job.time].lateness if self._lateness is None else self._lateness

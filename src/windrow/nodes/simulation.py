@@ -3,9 +3,9 @@
     seed ──▶ tree, events, faults ──▶ steps: a message arrives, a node reads, something breaks ──▶ what the root says
 
 Every link loses, delays, doubles and reorders messages and can be cut for a while; every node can crash and start
-again, with its spool as it was after the last thing that it did. Queries come and go, nodes leave and come again. After
-a time the faults end, the sources come to their end, and what the root has said can be compared with one process that
-has all events. The same seed gives the same run.
+again, with its spool as it was after the last thing that it did. Queries come and go, and come again under the same
+name; nodes come later, leave and come again. After a time the faults end, the sources come to their end, and what the
+root has said can be compared with one process that has all events. The same seed gives the same run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from windrow.nodes.messages import Ack, Batch, Message, from_bytes, to_bytes
 from windrow.nodes.parent import Out
 from windrow.nodes.uplink import AGAIN
 from windrow.query import Query
+from windrow.windows import INT64_MAX, INT64_MIN
 
 
 class Disk:
@@ -97,6 +98,17 @@ class Tree:
         return [name for name in self.parents if not self.children[name]]
 
 
+@dataclass(frozen=True)
+class Life:
+    """Of a query, from when it came until it went: what of the root's batches answers it, and from which time on."""
+
+    query: Query
+    since: int | None  # None if it had not begun when it went
+    after: int  # the number of a batch
+    until: int | None = None
+    watermark: int = INT64_MAX  # of the root, when it went
+
+
 @dataclass
 class Simulation:
     """Machines, what is on its way between them, and a clock."""
@@ -110,14 +122,13 @@ class Simulation:
     changes: Sequence[Query | str] = ()  # queries that come at run time, and the names of those that go
     settings: Mapping[str, Any] = field(default_factory=dict)  # of all machines
     lateness: Mapping[str, int] = field(default_factory=dict)  # of local nodes that have their own
+    joining: Mapping[str, int] = field(default_factory=dict)  # nodes that nobody waits for before they come, and when
     exact: bool = True  # whether no event can come too late
     now: int = 0
     messages: int = 0
     bytes: int = 0
     crashes: int = 0
     told: dict[int, pl.DataFrame] = field(default_factory=dict)  # what the root has said, by number
-    changed: list[Query | str] = field(default_factory=list)  # of the changes, those that were made
-    removed: dict[str, int] = field(default_factory=dict)  # queries that have gone, and at which watermark
     trace: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -128,19 +139,25 @@ class Simulation:
         self._cuts: dict[tuple[str, str], int] = {}  # links that are cut, until when
         self._away: dict[str, int] = {}  # nodes that have left, until when
         self._changes = list(self.changes)
+        self._lives: list[Life] = []  # of queries that have gone
+        self._came = {query.name: 0 for query in self.asked.queries}
         self.machines: dict[str, Machine] = {}
         for name in self.tree.parents:
-            self._begin(name)
+            if name not in self.joining:
+                self._begin(name)
 
     def _begin(self, name: str) -> None:
         self._epochs[name] += 1
+        self._away.pop(name, None)
+        children = self.tree.children[name]
         self.machines[name] = self.machine(
             name,
             self.tree.parents[name],
-            self.tree.children[name],
+            tuple(child for child in children if child not in self.joining),
             self._epochs[name],
             self._disks.get(name),
             self.asked if self.tree.parents[name] is None else None,
+            joins=any(child in self.joining for child in children),
             lateness=self.lateness.get(name),
             **self.settings,
         )
@@ -184,7 +201,9 @@ class Simulation:
         """Go on until the root has everything; refuses to go on for ever."""
         for _ in range(steps):
             root = self.machines["root"]
-            if root.done and all(machine.done for machine in self.machines.values()):
+            assert root.asked is not None
+            waits = root.asked.pending or len(self.machines) < len(self.tree.parents)
+            if root.done and not waits and all(machine.done for machine in self.machines.values()):
                 return
             self._step()
         raise RuntimeError(f"not done after {steps:,} steps")
@@ -201,14 +220,17 @@ class Simulation:
             parent = self.tree.parents[name] or ""
             self._cuts[min(name, parent), max(name, parent)] = self.now + self.dice.randrange(10 * AGAIN)
         if self._happens(self.faults.leave):
-            name = self.dice.choice(self.tree.leaves)
-            if name not in self._away:
+            name = self.dice.choice(list(self.machines))
+            if name not in self._away and name != "root":
                 self._away[name] = self.now + self.dice.randrange(5 * AGAIN)
                 self.trace.append(f"{self.now}: {name} leaves")
                 self._post(name, self.machines[name].leave(self.now))
         for name, until in list(self._away.items()):
             if until < self.now and self.machines[name].left:
-                del self._away[name]
+                self._begin(name)
+        for name, moment in self.joining.items():
+            if moment < self.now and name not in self.machines:
+                self.trace.append(f"{self.now}: {name} joins")
                 self._begin(name)
         if self._changes and self._faulty and self.dice.random() < 0.02:
             self._change(self._changes.pop(0))
@@ -217,25 +239,41 @@ class Simulation:
         waits = bool((self._changes and self._faulty) or root.asked.pending)  # the end comes after all changes
         reads = []
         if not self._way or self.dice.random() < 0.3:
-            reads = [name for name in self.tree.leaves if self._can_read(name, waits)]
+            reads = [name for name in self.tree.leaves if name in self.machines and self._can_read(name, waits)]
         if reads:
             self._read(self.dice.choice(reads), waits)
         elif self._way:
             self._deliver()
         else:
             self.now += AGAIN
-            for name, machine in self.machines.items():
+            self._tick()
+
+    def _tick(self) -> None:
+        for name, machine in self.machines.items():
+            if not machine.left:
                 self._post(name, machine.tick(self.now))
 
     def _change(self, change: Query | str) -> None:
         root = self.machines["root"]
         self.trace.append(f"{self.now}: {change if isinstance(change, str) else change.name} changes")
-        self.changed.append(change)
         if isinstance(change, Query):
+            self._came[change.name] = root.status()["batches"]["made"]
             self._post("root", root.add(change, self.now))
         else:
-            self.removed[change] = root.watermark
+            (life,) = [life for life in self._living() if life.query.name == change]
+            self._lives.append(replace(life, until=root.status()["batches"]["made"], watermark=root.watermark))
             self._post("root", root.remove(change, self.now))
+
+    def _living(self) -> list[Life]:
+        asked = self.machines["root"].asked
+        assert asked is not None
+        since = dict.fromkeys(self._came, INT64_MIN) | dict(asked.since) | dict.fromkeys(dict(asked.pending))
+        return [Life(query, since[query.name], self._came[query.name]) for query in asked.queries]
+
+    @property
+    def lives(self) -> list[Life]:
+        """Of all queries that were asked, even of those that have come and gone under the same name."""
+        return [*self._lives, *self._living()]
 
     def _can_read(self, name: str, waits: bool) -> bool:
         mark = self.machines[name].mark
@@ -252,13 +290,20 @@ class Simulation:
     def _deliver(self) -> None:
         arrives, _, sender, to, data = heapq.heappop(self._way)
         self.now = max(self.now, arrives)
+        if to not in self.machines or self.machines[to].left:
+            return  # nobody is there
         self._post(to, self.machines[to].receive(sender, from_bytes(data), self.now))
         if self.dice.random() < min(0.05, 2 / len(self.machines)):
-            for name, machine in self.machines.items():
-                self._post(name, machine.tick(self.now))
+            self._tick()
 
     @property
     def results(self) -> pl.DataFrame:
         """All that the root has said."""
-        said = [self.told[number] for number in sorted(self.told)]
-        return pl.concat(said, how="diagonal_relaxed") if said else self.asked.job.bound.results.empty
+        return self.said(0, None)
+
+    def said(self, after: int, until: int | None) -> pl.DataFrame:
+        """What the root has said in the batches after one, up to another."""
+        numbers = [number for number in sorted(self.told) if after < number and (until is None or number <= until)]
+        if not numbers:
+            return self.asked.job.bound.results.empty
+        return pl.concat([self.told[number] for number in numbers], how="diagonal_relaxed")
