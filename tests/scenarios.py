@@ -114,6 +114,7 @@ def simulated(
     size: int | None = None,
     machine: type[Machine] = Machine,
     scenario: Scenario | None = None,
+    steps: int = 100_000,
 ) -> Simulation:
     dice = random.Random(seed)
     chosen = scenario or scenario_of(dice)
@@ -135,7 +136,7 @@ def simulated(
         {name: dice.randrange(30 * AGAIN) for name in late},
         chosen.exact,
     )
-    run.run()
+    run.run(steps)
     return run
 
 
