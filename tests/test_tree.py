@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -237,4 +238,30 @@ def test_a_tree_goes_up_is_asked_more_is_stopped_and_goes_on(
 def test_a_tree_whose_node_cannot_start_ends_with_the_reason(tmp_path: Path) -> None:
     tree = tree_of(tmp_path, {"north": {"source": "stdin"}})
     with locked(tree.root.folder), pytest.raises(Refused, match=r"root: another process uses '.*/spool/root'; end it"):
+        trees.run(tree)
+
+
+def test_a_tree_that_has_ended_is_not_started_again_and_nothing_waits_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short, long = ({"source": {"generator": {"rate": 20, "length": f"{length} seconds"}}} for length in (1, 4))
+    long["source"]["generator"]["speed"] = 1
+    tree = tree_of(tmp_path, {"plant": {}, "north": {"parent": "plant", **short}, "west": long})
+    plant = next(member for member in tree if member.name == "plant")
+    up(tree, lambda: until(lambda: plant.status.get("state") == "ended", "the end of the plant"))
+    capsys.readouterr()
+    assert trees.run(tree) == 0
+    assert "north: all its events have come before" in capsys.readouterr().err
+    rows = [row for member in tree if member.role == "local" for row in events_of(member)]
+    told = recompute(rows, QUERIES, time="ts", order_by=("node",))
+    assert differences(read_results(tmp_path / "results").to_dicts(), told, QUERIES) == []
+    assert trees.run(tree) == 0
+    assert "have ended before; to begin anew" in capsys.readouterr().err
+
+
+def test_a_root_that_begins_anew_does_not_take_the_results_of_another_for_its_own(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path, {"north": {"source": {"generator": {"rate": 20, "length": "1 second"}}}})
+    assert trees.run(tree) == 0
+    shutil.rmtree(tmp_path / "spool")
+    with pytest.raises(Refused, match=r"root: results: '.*/results' has results of another tree, or of this one"):
         trees.run(tree)
