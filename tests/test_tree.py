@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -246,4 +247,32 @@ def test_a_tree_goes_up_is_asked_more_is_stopped_and_goes_on(
 def test_a_tree_whose_node_cannot_start_ends_with_the_reason(tmp_path: Path) -> None:
     tree = tree_of(tmp_path, {"north": {"source": "stdin"}})
     with locked(tree.root.folder), pytest.raises(Refused, match=r"root: another process uses '.*/spool/root'; end it"):
+        trees.run(tree)
+
+
+def test_what_has_ended_is_not_started_again_and_nothing_waits_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short, long = {"rate": 20, "length": "1 second"}, {"rate": 20, "speed": 1}
+    nodes = {"plant": {}, "north": {"parent": "plant", "source": {"generator": short}}}
+    tree = tree_of(tmp_path, {**nodes, "west": {"source": {"generator": long}}})
+    plant, west = (next(member for member in tree if member.name == name) for name in ("plant", "west"))
+    up(tree, lambda: until(lambda: plant.status.get("state") == "ended", "the end of the plant"))
+    capsys.readouterr()
+    before = west.status["pid"]
+    up(tree, lambda: until(lambda: west.status["pid"] != before and west.status["link"]["connected"], "the west"))
+    said = capsys.readouterr().err
+    assert "north: all its events have come before" in said
+    assert "north is back" not in said
+
+
+def test_a_tree_that_has_ended_says_so_and_results_of_another_are_not_taken_for_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = tree_of(tmp_path, {"north": {"source": {"generator": {"rate": 20, "length": "1 second"}}}})
+    assert trees.run(tree) == 0
+    assert trees.run(tree) == 0
+    assert "tree.yaml have ended before; to begin anew, name another spool" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "spool")
+    with pytest.raises(Refused, match=r"root: results: '.*/results' has results of another tree, or of this one"):
         trees.run(tree)

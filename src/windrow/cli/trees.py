@@ -37,8 +37,8 @@ def run(tree: Tree) -> int:
     processes = _Processes(tree)
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        processes.start()
-        processes.watch()
+        if processes.start():
+            processes.watch()
     except KeyboardInterrupt as error:
         raise Interrupted(f"windrow tree up {tree.path} goes on from here") from error
     finally:
@@ -54,14 +54,23 @@ class _Processes:
         self._running: dict[str, subprocess.Popen[str]] = {}
         self._listening: dict[str, threading.Thread] = {}
         self._last: dict[str, str] = {}  # what each has said last
-        self._printed: dict[str, tuple[float, str]] = {}
+        self._printed: dict[str, tuple[float, tuple[str, ...]]] = {}
         self._console = Console(stderr=True)
 
     def say(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def start(self) -> None:
+    def start(self) -> bool:
+        """Start those that have something to do; whether any have."""
+        ended = self._ended()
+        if self.tree.root in ended:
+            again = "to begin anew, name another spool and other results"
+            self.say(f"all sources of {self.tree.path} have ended before; {again}")
+            return False
+        for member in ended:
+            self.say(f"{member.name}: all its events have come before")
         for level in self.tree.levels:
+            level = [member for member in level if member not in ended]
             parents = [self.tree.parent(member) for member in level]
             above = [parent.status["address"] if parent else None for parent in parents]
             for member, parent in zip(level, above, strict=True):
@@ -77,11 +86,20 @@ class _Processes:
             for member, parent in zip(level, above, strict=True):
                 self._wait_for(member, self._running[member.name])
                 member.write(parent, member.status.get("address"))  # where it is when it is started again
+        return True
+
+    def _ended(self) -> list[Member]:
+        """Nodes that are not started again: parents that have ended with all below them."""
+        over = [member for member in self.tree if (said := member.status).get("state") == "ended" and said.get("done")]
+        for member in reversed(self.tree.members):  # children before their parents
+            if member not in over and (parent := self.tree.parent(member)) in over:
+                over.remove(parent)
+        return [member for member in over if member.role != "local" or self.tree.parent(member) in over]
 
     def _wait_for(self, member: Member, process: subprocess.Popen[str]) -> None:
         """Until its status is that of the new process, and its address is known."""
         until = time.monotonic() + STARTING
-        while (said := member.status).get("pid") != process.pid or said.get("state") == "starting":
+        while (said := member.status).get("pid") != process.pid or said.get("state") in ("starting", "failed"):
             if process.poll() is not None:
                 self._listening[member.name].join(1)  # for its last words
                 raise Refused(self._last.get(member.name, f"{member.name} has ended at once"))
@@ -130,10 +148,11 @@ class _Processes:
     def _print(self, last: bool = False) -> None:
         now = time.monotonic()
         for said in statuses(self.tree):
-            line = ", ".join(f"{head} {cell}" for head, cell in zip(_HEAD[1:], _row(said)[1:], strict=True) if cell)
-            before, shown = self._printed.get(said["name"], (0.0, ""))
-            if line != shown and (last or now - before >= PRINT):
-                self._printed[said["name"]] = now, line
+            row = _row(said)
+            before, shown = self._printed.get(said["name"], (0.0, ()))
+            if row[:-2] != shown and (last or now - before >= PRINT):  # bytes go up even while it does nothing
+                self._printed[said["name"]] = now, row[:-2]
+                line = ", ".join(f"{head} {cell}" for head, cell in zip(_HEAD[1:], row[1:], strict=True) if cell)
                 self.say(f"{said['name']}: {line}")
 
     def end(self) -> None:

@@ -31,9 +31,16 @@ class Outlet(Protocol):
 class ResultFiles:
     """A directory with a Parquet file for each batch."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], made: int = 0) -> None:
+        """`made` batches have been by now: a greater number is of another root, whose results this one would take for
+        its own."""
         self._folder = Path(path)
         self._folder.mkdir(parents=True, exist_ok=True)
+        if any(file.stem.isdecimal() and int(file.stem) > made for file in self._folder.glob("*.parquet")):
+            raise ValueError(
+                f"results: {str(path)!r} has results of another tree, or of this one before its spool was deleted; "
+                "name another directory, or empty this one"
+            )
 
     def put(self, batch: Batch) -> None:
         name = f"{batch.number:0{DIGITS}}.parquet"

@@ -43,6 +43,7 @@ TICK = 0.1  # seconds
 SHARE = 8  # messages of one stream that wait for the machine
 STATUS = 0.5  # seconds between two looks at what has changed
 PATIENCE = 5.0  # seconds that it waits for others when it ends
+RETURN = 12.0  # seconds from its start in which a child that looks for it comes: longer than between two attempts
 
 
 class NodeRefused(Exception):
@@ -66,6 +67,7 @@ class NodeProcess:
         self._reason: str | None = None  # why the parent has refused it
         self._error: Exception | None = None
         self._banned: dict[str, str] = {}  # children that are not heard any more, and why
+        self._have_left: set[str] = set()  # children that have said so in this life
         self._rows = 0
         self._told: dict[str, Any] = {}
         self._state = "starting"
@@ -162,10 +164,13 @@ class NodeProcess:
             outlet.tie(self._spool)
             outlet.ask(self.machine.asked)
             return outlet
-        return ResultLines() if self.config.results == "-" else ResultFiles(self.config.results)
+        if self.config.results == "-":
+            return ResultLines()
+        return ResultFiles(self.config.results, self.machine.status()["batches"]["made"])
 
     def _work(self) -> None:
         tick = status = time.monotonic()
+        self._return = tick + RETURN
         until: float | None = None  # when it goes, done or not
         while True:
             now = time.monotonic()
@@ -185,7 +190,7 @@ class NodeProcess:
             if self._may_go() or (until is not None and now >= until):
                 return
             if until is None and (self._ended or self._stop):
-                until = now + PATIENCE
+                until = max(now + PATIENCE, self._return if self._stop is None else 0.0)
             with suppress(queue.Empty):
                 self._inbox.get(timeout=max(0.0, min(tick, status) - time.monotonic()))()
 
@@ -194,13 +199,19 @@ class NodeProcess:
         machine, children = self.machine, self._server.connected if self._server else set()
         if self._stop is not None:
             return self._stop == "stay" or machine.left
-        if not machine.done:
+        if not machine.done or self._may_return():
             return False
         if not self._ended:
             self._ended = True
             if machine.parent is not None:
                 self._do(machine.leave(_now()))
         return not children and (machine.parent is None or machine.left)
+
+    def _may_return(self) -> bool:
+        """Whether a child that an earlier life let go may not know it, and look for its parent."""
+        if time.monotonic() >= self._return:
+            return False
+        return not self._have_left.issuperset(self.machine.status().get("children", ()))
 
     def _begin_to_stop(self) -> None:
         if self._stop is None:
@@ -259,6 +270,8 @@ class NodeProcess:
                 raise
             self._ban(sender, message, error)
             return
+        if isinstance(message, Leave):
+            self._have_left.add(sender)
         self._do(out)
 
     def _ban(self, child: str, message: Message, error: Exception) -> None:
