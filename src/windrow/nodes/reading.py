@@ -175,7 +175,7 @@ class Reader:
             prepared = prepared.with_columns(nth=pl.int_range(begin, begin + pl.len(), dtype=pl.Int64))
         if missing is not None:
             prepared = prepared.filter(~missing)
-            self.left_out += int(missing.sum())
+            self.left_out += int(missing[max(0, self._again - begin) :].sum())  # the others were before
         if prepared.height:
             _, high = span(prepared, job.time, job.bound.plan.furthest.get(job.time), measure)
             if high > furthest:
