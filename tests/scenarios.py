@@ -65,19 +65,19 @@ class Scenario:
 def scenario_of(dice: random.Random) -> Scenario:
     kind = dice.random()
     settings = {"log": dice.choice([1, 3, 16]), "eager": dice.random() < 0.2}
-    most = dice.choice([3, 6, 12])
-    if kind < 0.01:
+    most = dice.choice([3, 6, 10])
+    if kind < 0.005:
         return Scenario(QUERIES, settings=settings)
-    if kind < 0.2:
+    if kind < 0.17:
         queries = dice.sample(QUERIES, 3)
         return Scenario(queries[:1], changes_of(dice, queries, 1), settings=settings, most=most)
-    if kind < 0.4:
+    if kind < 0.37:
         rest = dice.choice([{"timeout": dice.randint(2, 20) * AGAIN}, {"idle": dice.randint(1, 5) * AGAIN}, {}])
         joins = dice.random() < 0.3
         faults = replace(Faults(), leave=0.03 if dice.random() < 0.5 or not (rest or joins) else 0.0)
         changes = changes_of(dice, [COUNTED, *FINER], 1) if dice.random() < 0.5 else []
         return Scenario([COUNTED], changes, faults, {**settings, **rest}, most=most, joins=joins, exact=False)
-    if kind < 0.42:
+    if kind < 0.375:
         queries = dice.sample([*AT_NODES, QUERIES[0]], 3)
         return Scenario(queries[:2], changes_of(dice, queries, 2), settings=settings, most=most, push_down=True)
     return Scenario(dice.sample(QUERIES, 1), settings=settings, own_lateness=dice.random() < 0.2, most=most)
@@ -86,7 +86,7 @@ def scenario_of(dice: random.Random) -> Scenario:
 def changes_of(dice: random.Random, queries: list[wr.Query], first: int) -> list[wr.Query | str]:
     """Queries come and go, if the first ones are there; one that has gone may come again, and be another one."""
     present, changes = queries[:first], list[wr.Query | str]()
-    for _ in range(dice.choice([1, 2, 2, 3, 5])):
+    for _ in range(dice.choice([1, 2, 2, 4])):
         absent = [query for query in queries if query.name not in [one.name for one in present]]
         if present and (not absent or dice.random() < 0.4):
             changes.append(present.pop(dice.randrange(len(present))).name)

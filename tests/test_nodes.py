@@ -337,6 +337,18 @@ def test_a_node_leaves_with_everything_that_it_had() -> None:
     }
 
 
+def test_what_a_silent_node_has_sent_counts_when_it_is_back() -> None:
+    root = root_of("a", "b", timeout=5 * AGAIN)
+    a, b = welcomed(Machine("a", "root"), root), welcomed(Machine("b", "root"), root)
+    talk(a, root, a.read(events(1, 12), {"at": 2}, 0))
+    root.tick(0)
+    root.tick(9 * AGAIN)  # nobody is heard any more
+    root.receive("a", Alive("a", 0, 1), 10 * AGAIN)
+    assert root.watermark == 12
+    talk(b, root, b.tick(10 * AGAIN), 10 * AGAIN)
+    assert root.status()["children"]["b"]["state"] == "live"
+
+
 def test_a_node_may_join_where_others_may_come() -> None:
     root = root_of("a", joins=True)
     talk(local := welcomed(Machine("a", "root"), root), root, local.read(events(12), {"at": 1}, 0))
@@ -582,9 +594,33 @@ def test_a_node_whose_clock_was_set_back_is_told_so() -> None:
     root = root_of("a")
     local, other = welcomed(Machine("a", "root", epoch=9), root), Machine("a", "root", epoch=5)
     welcomed(other, root)
-    assert other.refused == "it has been here with epoch 9, and comes with 5; mend its clock"
+    assert other.refused == "a has been here with a greater epoch; mend its clock"
     talk(local, root, local.read(events(1), {"at": 1}, 0))
     assert root.status()["children"]["a"]["batches"] == 1
+
+
+def test_a_child_that_its_parent_is_not_configured_with_any_more_holds_nothing_back() -> None:
+    disk, asked = Disk(), Asked.of([COUNTED], "t", COLUMNS)
+    root = Machine("root", None, ("a", "b"), 1, disk, asked)
+    a = welcomed(Machine("a", "root"), root)
+    b = welcomed(Machine("b", "root"), root)
+    talk(a, root, a.read(events(1, 12), {"at": 2}, 0))
+    root = Machine("root", None, ("a",), 2, disk, asked)
+    assert root.status()["children"]["b"]["state"] == "left"
+    assert counts([message for _, message in root.start(0)]) == [1]
+    welcomed(b, root)
+    assert b.refused == "root has no child 'b'"
+
+
+def test_events_without_a_time_are_counted_once_though_they_are_read_again() -> None:
+    asked = Asked.of([COUNTED], "t", COLUMNS, bad_events="drop")
+    root = Machine("root", None, ("a",), 1, Disk(), asked)
+    several = pl.DataFrame({"t": [1, 12, None], "k": ["a"] * 3, "x": [1] * 3}, schema=COLUMNS)
+    local = welcomed(Machine("a", "root", epoch=1), root)
+    talk(local, root, local.read(several, {"at": 3}, 0))
+    again = welcomed(Machine("a", "root", epoch=2), root)
+    again.read(several, {"at": 3}, 0)
+    assert again.status()["events"]["left_out"] == 1
 
 
 def test_a_source_that_has_lost_events_is_an_error() -> None:

@@ -10,8 +10,10 @@ import pytest
 
 import windrow as wr
 from windrow.nodes.asked import Asked
-from windrow.nodes.machine import Machine
+from windrow.nodes.machine import OUTLET, Machine
 from windrow.nodes.messages import Alive, Batch, Refused, to_bytes
+from windrow.nodes.parent import Out
+from windrow.nodes.pushed import Reported
 from windrow.nodes.simulation import Disk, Faults, Simulation, Tree
 from windrow.ordered import scope_of
 from windrow.testing import differences, own, recompute
@@ -263,3 +265,64 @@ def test_windows_that_cannot_be_are_refused(name: str, table: dict[str, list[Any
     ((_, answer),) = [one for one in run.machines["root"].receive("a", bad, 0) if isinstance(one[1], Refused)]
     assert isinstance(answer, Refused)
     assert reason in answer.reason
+
+
+# --- names that come again, lives that follow -------------------------------------------------------------------------
+
+
+def test_a_name_that_comes_again_is_not_answered_by_windows_of_before() -> None:
+    """A node that has not heard of it still sends rows of the query that was called so."""
+    queries = [wr.Query(name, wr.counting(size, scope="node"), "sum(x)") for name, size in (("p", 2), ("q", 3))]
+    asked = Asked.of(queries, "t", COLUMNS, push_down=True)
+    rows = pl.DataFrame({"query": ["p", "q"], "window_start": [1, 1], "window_end": [2, 3], "revision": [0, 0]})
+    reported = Reported(asked.removed("q").added(queries[1], 5).job)
+    reported.absorb({"by (node) on t (at nodes)": rows.cast({"revision": pl.Int32})})
+    assert reported.told(asked.job.bound.results.empty)["query"].to_list() == ["p"]
+
+
+def test_a_node_goes_on_from_where_it_was_and_its_spool_keeps_no_windows_of_earlier_lives() -> None:
+    run = tree_of([wr.Query("q", wr.counting(2, scope="node"), "sum(x)")], {"a": [(at, 1) for at in range(40)]})
+    root, disk = run.machines["root"], Disk()
+    for life in range(1, 6):
+        local = Machine("a", "root", (), 10 * life, disk)
+        for _, message in local.start(0):
+            for _, answer in root.receive("a", message, 0):
+                local.receive("root", answer, 0)
+        for _ in range(6):
+            assert local.mark is not None
+            at = local.mark.get("at", 0)
+            for _, message in local.read(run.events["a"][at : at + 1], {"at": at + 1}, 0):
+                root.receive("a", message, 0)  # and the answer is lost with the node
+        assert local.mark is not None
+        assert local.mark["at"] > 5 * life  # the last one may have been in no batch
+        assert len(list(disk.names())) <= 7
+
+
+def test_a_node_that_has_ended_is_not_waited_for_again_when_its_parent_comes_back() -> None:
+    query = wr.Query("q", wr.counting(1, scope="position"), ["sum(x)"])
+    asked = Asked.of([query], "t", COLUMNS, push_down=True)
+    root, spool = Machine("root", None, ("middle",), 1, Disk(), asked), Disk()
+    middle = Machine("middle", "root", ("a", "b"), 1, spool)
+    a, b = (Machine(name, "middle", (), 1, Disk()) for name in "ab")
+    machines = {"root": root, "middle": middle, "a": a, "b": b}
+    told: list[Any] = []
+
+    def deliver(sender: str, out: Out) -> None:
+        for to, message in out:
+            if to == OUTLET:
+                told.extend(message.tables["results"]["sum(x)"].to_list())  # type: ignore[union-attr]
+            else:
+                deliver(to, machines[to].receive(sender, message, 0))
+
+    def read(name: str, *events: tuple[int, int], last: bool = False) -> None:
+        rows = pl.DataFrame([{"t": t, "k": "a", "x": x, "home": name} for t, x in events], schema=COLUMNS)
+        deliver(name, machines[name].read(rows, {"at": len(events)}, 0, last))
+
+    for name in ("middle", "a", "b"):
+        deliver(name, machines[name].start(0))
+    read("a", (1, 1), last=True)
+    read("b", (2, 10), (5, 20))
+    machines["middle"] = Machine("middle", "root", ("a", "b"), 2, spool)
+    deliver("middle", machines["middle"].start(0))
+    read("b", (7, 30), (9, 40))
+    assert told == [11, 20, 30]

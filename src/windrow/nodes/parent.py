@@ -35,6 +35,7 @@ class Parent:
     role: str
     epoch: int
     asked: Asked | None
+    children: tuple[str, ...]
     joins: bool
     timeout: int | None
     ahead: int | None
@@ -67,21 +68,16 @@ class Parent:
 
     def _from_child(self, sender: str, message: Hello | Batch | Alive | Leave, now: int) -> Out:
         child = self._known.get(sender)
-        if message.node != sender or self.role == "local" or (child is None and not self.joins):
+        if message.node != sender or self.role == "local" or not (self.joins or sender in self.children):
             return self._refuse(sender, message, f"{self.name} has no child {message.node!r}")
         if isinstance(message, Hello):
             return self._hello(sender, message, now)
         if child is None or not self._is_of_this_life(child, message):
             return []  # or it has to say Hello
         self._known.heard[sender] = now
-        if child.state == "silent":
-            child.state = "live"
-            self.notes.append(f"{sender} is back")
-            self._have_gone(child, False)
-            self._checkpoint()
-        out: Out = []
+        out = self._welcome_back(sender, child, now) if child.state == "silent" else []
         if isinstance(message, Batch):
-            out = self._batch(sender, child, message, now)
+            out += self._batch(sender, child, message, now)
         elif isinstance(message, Leave):
             if child.state != "left":
                 self.notes.append(f"{sender} has left")
@@ -104,19 +100,26 @@ class Parent:
             return []  # it will say Hello again
         child = self._known.setdefault(sender, Child())
         if message.epoch < child.epoch:  # one that was overtaken, and hears nothing any more; or its clock was set back
-            reason = f"it has been here with epoch {child.epoch}, and comes with {message.epoch}; mend its clock"
-            return self._refuse(sender, message, reason)
+            return self._refuse(sender, message, f"{sender} has been here with a greater epoch; mend its clock")
         self._known.heard[sender] = now
+        out: Out = []
         if message.epoch > child.epoch or child.state in ("expected", "silent"):
-            if child.state in ("silent", "left"):
-                self.notes.append(f"{sender} is back")
-                child.gone = [name for name in child.gone if name != sender]
-                self._have_gone(child, False)
-            child.epoch, child.state = message.epoch, "live"
-            self._checkpoint()
+            child.epoch = message.epoch
+            out = self._welcome_back(sender, child, now)
         asked = self.asked.to_dict()
         welcome = Welcome(message.epoch, child.accepted, child.position, asked, {"columns": self.asked.table})
-        return [(sender, welcome)]
+        return [(sender, welcome), *out]
+
+    def _welcome_back(self, sender: str, child: Child, now: int) -> Out:
+        """A child is waited for from now on; what it has sent before may be all that the others have waited for."""
+        if child.state in ("silent", "left"):
+            self.notes.append(f"{sender} is back")
+            child.gone = [name for name in child.gone if name != sender]
+            self._have_gone(child, False)
+        child.state = "live"
+        out = self._advance(now)
+        self._checkpoint()
+        return out
 
     def _batch(self, sender: str, child: Child, batch: Batch, now: int) -> Out:
         if not self._is_next(child, batch):
@@ -277,6 +280,7 @@ class Parent:
                 self._begin(given)
             return
         header, tables = kept.header, dict(kept.tables)
+        self._given = tuple(Query.from_dict(query) for query in header["given"])
         self._begin(Asked.from_dict(header["asked"], tables.pop(_COLUMNS)))
         self._known.restore(header["children"])
         self._watermark, self._told, self._came = header["watermark"], tuple(header["told"]), header["came"]
@@ -286,9 +290,11 @@ class Parent:
         self._link.number = header["number"]
         for batch in kept.log:
             self._take(batch, 0)
+        for name, child in self._known.items():
+            if child.counts and not (self.joins or name in self.children):  # it was, when this node was started before
+                self._hush(child, 0, "left")
         self._link.sent = [replace(batch, epoch=self.epoch) for batch in self._link.sent]
         if given is not None and self.asked is not None:  # what it is started with may have changed
-            self._given = tuple(Query.from_dict(query) for query in header["given"])
             gone, new = self.asked.differs(given, self._given)
             for query in gone:
                 self.remove(query.name, 0)

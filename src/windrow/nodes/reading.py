@@ -153,9 +153,12 @@ class Reader:
         self.mark = mark
 
     def _note_chunk(self, chunk: Chunk) -> None:
-        """Two whose last slices are the same are over together, so that there are not more of them than open slices."""
-        last = self._chunks[-1] if self._chunks else None
-        if last is None or any(start > last.slices[name] for name, start in chunk.slices.items()):
+        """Two whose last slices are the same are over together, so that there are not more of them than open slices.
+
+        Where nothing waits in slices, every batch has all that was read, or the spool has it (`pushed`).
+        """
+        before = self._chunks[-1].slices if self._chunks else {}
+        if any(name not in before or start > before[name] for name, start in chunk.slices.items()):
             self._chunks.append(chunk)
 
     def _see(self, newest: int) -> None:
@@ -175,7 +178,7 @@ class Reader:
             prepared = prepared.with_columns(nth=pl.int_range(begin, begin + pl.len(), dtype=pl.Int64))
         if missing is not None:
             prepared = prepared.filter(~missing)
-            self.left_out += int(missing.sum())
+            self.left_out += int(missing[max(0, self._again - begin) :].sum())  # the others were before
         if prepared.height:
             _, high = span(prepared, job.time, job.bound.plan.furthest.get(job.time), measure)
             if high > furthest:

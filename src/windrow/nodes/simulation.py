@@ -219,6 +219,10 @@ class Simulation:
             name = self.dice.choice([name for name, parent in self.tree.parents.items() if parent])
             parent = self.tree.parents[name] or ""
             self._cuts[min(name, parent), max(name, parent)] = self.now + self.dice.randrange(10 * AGAIN)
+            if name in self.machines and self.dice.random() < 0.5:  # it notices, and begins with another stream
+                self._way = [one for one in self._way if {one[2], one[3]} != {name, parent}]
+                heapq.heapify(self._way)
+                self._post(name, self.machines[name].start(self.now))
         if self._happens(self.faults.leave):
             name = self.dice.choice(list(self.machines))
             if name not in self._away and name != "root":
