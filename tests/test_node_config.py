@@ -210,7 +210,7 @@ def test_a_tree_makes_the_file_of_every_node(tmp_path: Path) -> None:
         (TREE + "  root: {source: stdin}", "line 9: a node cannot be called 'root'"),
         (TREE + "  operator: {source: stdin}", "line 9: a node cannot be called 'operator'"),
         (TREE + "results: 5", "line 9: node 'root': results must be text, not 5"),
-        (TREE + "  west: {source: stdin}\n  east: {source: {kind: stdin}}", "line 10: west and east read the same stand"),
+        (TREE + "  west: {source: stdin}\n  east: {source: {kind: stdin}}", "line 10: west and east read the same"),
         (TREE + "  a: {parent: b}\n  b: {parent: a}", "the nodes a, b are parents of each other"),
         (TREE.replace("time: ts", "time: at"), "line 3: node 'root': time 'at' is none of the columns ts"),
         (TREE + "colour: red", "line 9: there is no field 'colour'"),

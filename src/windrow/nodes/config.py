@@ -20,7 +20,17 @@ from typing import Any, Literal, TypeVar
 import polars as pl
 
 from windrow import queryfile
-from windrow.nodes.access import NAMES, OPERATOR, AccessError, Address, Files, Tokens, check_listen, check_parent, token_of
+from windrow.nodes.access import (
+    NAMES,
+    OPERATOR,
+    AccessError,
+    Address,
+    Files,
+    Tokens,
+    check_listen,
+    check_parent,
+    token_of,
+)
 from windrow.nodes.asked import Asked
 from windrow.nodes.flight import Limits
 from windrow.nodes.machine import AHEAD
