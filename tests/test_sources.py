@@ -301,8 +301,11 @@ def test_with_an_end_what_is_there_at_the_start_is_all(tmp_path: Path, growing: 
     assert drained(again)[0].equals(some_events(3, 3))
 
 
-def test_a_node_without_files_is_at_its_end_at_once(tmp_path: Path) -> None:
-    found = files(tmp_path, until_end=True).read(NEEDED, 0.0)
+def test_a_node_without_files_is_at_its_end_at_once_or_waits_and_says_so(tmp_path: Path) -> None:
+    waiting, ending = files(tmp_path / "later"), files(tmp_path, until_end=True)
+    assert waiting.notes == [f"there are no files at '{tmp_path}/later' yet; they are waited for"]
+    assert ending.notes == [f"there are no files at '{tmp_path}'"]
+    found = ending.read(NEEDED, 0.0)
     assert found is not None
     assert (found.last, found.events.height, found.mark) == (True, 0, {})
 

@@ -70,7 +70,10 @@ class Asked:
             if query.distinct_on:
                 raise QueryError(f"query {query.name!r}: no node sees the repeats of all, so distinct_on is refused")
             if query.time not in (None, self.time) or self.time == "arrival":
-                raise QueryError(f"query {query.name!r}: a tree has one time, a column of the events: {self.time!r}")
+                raise QueryError(
+                    f"query {query.name!r} is on {query.time or 'arrival'!r}; a tree has one time, a column of its "
+                    f"events, and that is {self.time!r}"
+                )
         _ = self.job.bound
 
     @cached_property

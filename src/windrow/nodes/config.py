@@ -20,7 +20,17 @@ from typing import Any, Literal, TypeVar
 import polars as pl
 
 from windrow import queryfile
-from windrow.nodes.access import NAMES, AccessError, Address, Files, Tokens, check_listen, check_parent, token_of
+from windrow.nodes.access import (
+    NAMES,
+    OPERATOR,
+    AccessError,
+    Address,
+    Files,
+    Tokens,
+    check_listen,
+    check_parent,
+    token_of,
+)
 from windrow.nodes.asked import Asked
 from windrow.nodes.flight import Limits
 from windrow.nodes.machine import AHEAD
@@ -107,8 +117,8 @@ def node_of(given: Fields, role: Role, folder: Path) -> NodeConfig:
     given.check(FIELDS[role])
     at = _Reading(given, folder)
     name = at.text("name", needed="every node has one, by which its parent knows it")
-    if not NAMES.fullmatch(name):
-        raise Wrong(f"name {name!r}: take letters, digits, _ . and -", given.lines["name"])
+    if not NAMES.fullmatch(name) or name == OPERATOR:
+        raise Wrong(f"name {name!r}: take letters, digits, _ . and -, not {OPERATOR}", given.lines["name"])
     config = NodeConfig(
         name,
         role,
@@ -210,10 +220,19 @@ def asked_of(given: Fields, folder: Path) -> Asked:
     lateness = said.get("lateness", 0)
     at.blame("lateness", lambda: duration(lateness, "lateness"))
     order_by = [said["order_by"]] if isinstance(said.get("order_by"), str) else said.get("order_by", [])
+    if not isinstance(order_by, list) or not all(isinstance(one, str) for one in order_by):
+        raise Wrong("order_by must be a column or a list of columns", given.lines.get("order_by"))
     bad = said.get("bad_events", "raise")
+    if bad not in ("raise", "drop"):
+        raise Wrong(f"bad_events must be raise or drop, not {bad!r}", given.lines.get("bad_events"))
     push_down, local_keys = at.choice("push_down", (True, False), False), at.names("local_keys")
-    blamed = "local_keys" if local_keys else "queries"
-    return at.blame(blamed, lambda: Asked.of(queries, time, columns, lateness, order_by, bad, push_down, local_keys))
+    try:
+        return Asked.of(queries, time, columns, lateness, order_by, bad, push_down, local_keys)
+    except ValueError as error:
+        told = str(error)
+        word = next((one for one in ("lateness", "order_by", "local_keys") if told.startswith(one)), "queries")
+        reason = f"queries: {told}" if word == "queries" else told
+        raise Wrong(reason, given.lines.get(word, given.line)) from error
 
 
 def _queries(given: Fields, folder: Path) -> tuple[tuple[Query, ...], dict[str, Any]]:
@@ -288,7 +307,7 @@ class _Reading:
     def names(self, word: str) -> tuple[str, ...]:
         value = self.given.get(word, [])
         if not isinstance(value, list) or not all(isinstance(one, str) and NAMES.fullmatch(one) for one in value):
-            raise Wrong(f"{word} must be a list of names, like [north, south]", self.given.lines[word])
+            raise Wrong(f"{word} must be a list of names, like [a, b]", self.given.lines[word])
         return tuple(dict.fromkeys(value))
 
     def time(self, word: str, default: int | None = None) -> int | None:
@@ -329,4 +348,6 @@ class _Reading:
 
     def results(self) -> str:
         value = self.text("results") or "results"
+        if (self.folder / value).is_file():
+            raise Wrong(f"results {value!r} is a file; name a directory, or '-'", self.given.lines.get("results"))
         return value if value == "-" else str(self.folder / value)

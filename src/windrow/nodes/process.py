@@ -368,6 +368,8 @@ class NodeProcess:
         if self.config.role == "root":
             said["results"] = self._rows
             said["queries"] = [query.name for query in self.machine.asked.queries] if self.machine.asked else []
+        if "events" in said:
+            said["events"]["dropped"] = getattr(self._source, "dropped", 0)
         if self._server is not None:
             said["address"] = str(self._server.address)
             traffic = self._server.traffic()

@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from windrow.nodes.access import NAMES
+from windrow.nodes.access import NAMES, OPERATOR
 from windrow.nodes.config import ASKED, ConfigError, Role, fields_of, node_of, source_from
 from windrow.yamlfile import Fields, Wrong, placed
 
@@ -114,9 +114,9 @@ def _members(given: Fields, folder: Path) -> Iterator[Member]:
         children = [child for child, parent in parents.items() if parent == name]
         mine: dict[str, Any] = {"spool": ".", **shared}
         if name == ROOT:
-            results = {"results": str(folder / given.get("results", "results"))}
-            if given.get("results") == "-":
-                results = {"results": "-"}
+            results = {"results": given.get("results", "results")}
+            if isinstance(results["results"], str) and results["results"] != "-":
+                results["results"] = str(folder / results["results"])
             asked = {word: _plain(given[word]) for word in _ROOT if word in given}
             if isinstance(asked.get("queries"), str) and (folder / asked["queries"]).is_file():
                 asked["queries"] = str(folder / asked["queries"])
@@ -126,16 +126,23 @@ def _members(given: Fields, folder: Path) -> Iterator[Member]:
             own["source"] = source_from(own["source"], folder)
         return {**mine, "at_stop": "stay", **({**listens, "children": children} if children else {}), **own}
 
+    piped: list[str] = []  # nodes that read this process's standard input
     for name in _from_the_top(parents):
         role: Role = ROOT if name == ROOT else "intermediate" if name in parents.values() else "local"  # type: ignore[assignment]
         member = Member(name, role, parents.get(name), folder / spool / name, described(name))
         _check(member, nodes.get(name, given), given, folder)
+        if role == "local" and _is_piped(member.described["source"]):
+            piped.append(name)
+            if len(piped) > 1:
+                both = " and ".join(piped)
+                raise Wrong(f"{both} read the same standard input; only one node can", nodes.lines[name])
         yield member
 
 
 def _parent(name: Any, one: Any, nodes: Fields) -> str:
-    if not isinstance(name, str) or not NAMES.fullmatch(name) or name == ROOT:
-        raise Wrong(f"a node cannot be called {name!r}; take letters, digits, _ . and -, not root", nodes.lines[name])
+    if not isinstance(name, str) or not NAMES.fullmatch(name) or name in (ROOT, OPERATOR):
+        kept = f"not {ROOT} or {OPERATOR}"
+        raise Wrong(f"a node cannot be called {name!r}; take letters, digits, _ . and -, {kept}", nodes.lines[name])
     if not isinstance(one, Fields):
         raise Wrong(f"node {name!r} must have fields: {', '.join(_NODE)}", nodes.lines[name])
     one.check(_NODE)
@@ -173,6 +180,10 @@ def _check(member: Member, at: Fields, given: Fields, folder: Path) -> None:
         node_of(fields, member.role, folder)
     except Wrong as error:
         raise Wrong(f"node {member.name!r}: {error}", error.line) from error
+
+
+def _is_piped(source: Mapping[str, Any] | str) -> bool:
+    return source == "stdin" or (not isinstance(source, str) and ("stdin" in source or source.get("kind") == "stdin"))
 
 
 def _plain(value: Any) -> Any:

@@ -54,6 +54,12 @@ class Folder:
             {one.removeprefix(begin) if one.startswith(begin) else os.path.relpath(one, begin) for one in found}
         )
 
+    def notes(self, until_end: bool) -> list[str]:
+        """What is to be said if there are none, which may be meant or a slip."""
+        if self.names():
+            return []
+        return [f"there are no files at {self._path!r}{'' if until_end else ' yet; they are waited for'}"]
+
     def after(self, name: str | None, only: list[str] | None = None) -> list[str]:
         """Those that are still to be read, of all that there are now or only of some."""
         if only is not None:

@@ -46,7 +46,7 @@ class GrowingFiles:
         Lines("files", "json", *self._settings)  # refuses what cannot be set
         self._dropped = 0  # lines of files before this one
         self._columns: dict[str, pl.DataType] = {}
-        self.notes: list[str] = []
+        self.notes = self._folder.notes(until_end)
         self.resume({})
 
     @property
@@ -62,7 +62,8 @@ class GrowingFiles:
     @property
     def dropped(self) -> int:
         """Lines that were left out."""
-        return self._dropped + (self._lines.dropped if self._lines else 0)
+        lines = self._lines  # which another thread may set
+        return self._dropped + (lines.dropped if lines else 0)
 
     def resume(self, mark: Mark) -> None:
         self._file: str | None = None

@@ -30,7 +30,7 @@ class WholeFiles:
         self._delete, self._until_end = yes_or_no("delete", delete), yes_or_no("until_end", until_end)
         self._end = self._folder.names() if until_end else None
         self._columns: dict[str, pl.DataType] = {}
-        self.notes: list[str] = []
+        self.notes = self._folder.notes(until_end)
         self.resume({})
 
     @property
@@ -93,9 +93,9 @@ class WholeFiles:
     def _events(self) -> Iterator[pl.DataFrame]:
         """What is left of the file."""
         assert self._file is not None
-        path, types = self._folder.full(self._file), wanted(self._needed)
+        path, form, types = self._folder.full(self._file), self._folder.form(self._file), wanted(self._needed)
         with named(path):
-            for frame in read(path, self._folder.form(self._file), types, self._rows):
+            for frame in read(path, form, types, self._rows):
                 yield fitted(frame, types)
 
     def _unchanged(self) -> None:
