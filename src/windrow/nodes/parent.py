@@ -108,7 +108,7 @@ class Parent:
             out = self._welcome_back(sender, child, now)
         asked = self.asked.to_dict()
         welcome = Welcome(message.epoch, child.accepted, child.position, asked, {"columns": self.asked.table})
-        return [(sender, welcome), *out]
+        return [*out, (sender, welcome)]
 
     def _welcome_back(self, sender: str, child: Child, now: int) -> Out:
         """A child is waited for from now on; what it has sent before may be all that the others have waited for."""
