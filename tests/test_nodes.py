@@ -110,8 +110,7 @@ class BeginsTooSoon(Machine):
 
     def _settle(self) -> None:
         assert self.asked is not None
-        assert self._assembly is not None
-        if self.asked.pending:
+        if self.asked.pending and self._assembly is not None:
             self.asked = self.asked.settled([name for name, _ in self.asked.pending], self._watermark + 1)
             self._assembly = self._assembly.switched(self.asked.job)
 
@@ -201,10 +200,12 @@ def events(*times: int) -> pl.DataFrame:
 
 
 def welcomed(machine: Machine, parent: Machine, now: int = 0) -> Machine:
-    """A machine whose Hello was answered."""
+    """A machine whose Hello was answered; what it has to say then, it has said."""
+    said: Out = []
     for _, message in machine.start(now):
-        for _, answer in parent.receive(machine.name, message, now):
-            machine.receive(parent.name, answer, now)
+        for to, answer in parent.receive(machine.name, message, now):
+            said += machine.receive(parent.name, answer, now) if to == machine.name else []
+    talk(machine, parent, said, now)
     return machine
 
 
@@ -503,6 +504,35 @@ def test_a_query_begins_again_if_a_node_comes_back_that_has_gone_on_without_it()
     told += talk(b, root, b.read(events(41, 80), {"at": 6}, 0))
     more = [row for batch in told for row in batch.tables["results"].to_dicts() if row["query"] == "more"]  # type: ignore[union-attr]
     assert [(row["window_start"], row["count()"]) for row in more] == [(4, 1), (40, 2)]
+
+
+def test_a_query_does_not_begin_again_because_of_nodes_that_come_to_others() -> None:
+    root = root_of("middle", joins=True)
+    middle = welcomed(Machine("middle", "root", ("a", "late"), 1, Disk(), joins=True), root)
+    a = welcomed(Machine("a", "middle", epoch=1), middle)
+
+    def pass_on(name: str, out: Out) -> None:
+        for _, message in out:
+            for to, answer in middle.receive(name, message, 0):
+                if to == "root":
+                    talk(middle, root, [(to, answer)])
+
+    pass_on("a", a.read(events(1, 12), {"at": 2}, 0))
+    plan = dict(root.add(wr.Query("more", wr.tumbling(4), ["count()"]), 0))["middle"]
+    plans = middle.receive("root", plan, 0)
+    talk(middle, root, [one for one in plans if one[0] == "root"])
+    pass_on("a", a.receive("middle", dict(plans)["a"], 0))
+    assert root.asked is not None
+    assert (root.asked.pending, dict(root.asked.since)) == ((), {"more": 13})
+    pass_on("a", a.read(events(25), {"at": 3}, 0))
+    again = welcomed(Machine("a", "middle", epoch=2), middle)
+    pass_on("a", again.read(events(12, 25, 26), {"at": 4}, 0))
+    for name in ("late", "new"):
+        new = welcomed(Machine(name, "middle"), middle)
+        pass_on(name, new.read(events(30), {"at": 1}, 0))
+    welcomed(direct := Machine("direct", "root"), root)
+    talk(direct, root, direct.read(events(30), {"at": 1}, 0))
+    assert (root.asked.pending, dict(root.asked.since)) == ((), {"more": 13})
 
 
 def test_an_intermediate_node_whose_children_have_left_holds_no_query_and_no_watermark_back() -> None:

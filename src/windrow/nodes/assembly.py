@@ -62,18 +62,16 @@ class Assembly:
 
     def advance(self, watermark: int) -> pl.DataFrame:
         """Move the watermark, and say what is due: windows that it passes, and those that nodes have found."""
-        results = self.job.bound.results
-        if watermark <= self._measure.watermark:
-            at_end = self._reported.step(self._measure.span(watermark)) if watermark == INT64_MAX else ()
-            return self._reported.told(results.build(at_end)[0])
-        span = self._measure.span(watermark)
-        self._measure.watermark = watermark
+        span, moved = self._measure.span(watermark), watermark > self._measure.watermark
         emitted: list[Emitted] = []
-        for state in self._states.values():
-            if state.may_be_due(span) or watermark == INT64_MAX:
-                emitted += state.step(span)
-        emitted += self._reported.step(span)
-        found, overflows = results.build(emitted)
+        if moved:
+            self._measure.watermark = watermark
+            for state in self._states.values():
+                if state.may_be_due(span) or watermark == INT64_MAX:
+                    emitted += state.step(span)
+        if moved or watermark == INT64_MAX:
+            emitted += self._reported.step(span)
+        found, overflows = self.job.bound.results.build(emitted)
         self.overflows += overflows.total()
         return self._reported.told(found)
 

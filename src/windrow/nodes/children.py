@@ -40,6 +40,13 @@ class Child:
         self.watermark, self.newest = max(self.watermark, batch.watermark), max(self.newest, batch.newest)
         self.events |= batch.events
 
+    def begin(self, epoch: int, version: int) -> None:
+        """It has come, and hears by which version to cut; an intermediate one may still have slices of another."""
+        is_new = bool(self.position) or not self.accepted
+        if is_new and self.plan < version:
+            self.plan, self.since = version, after(self.newest)
+        self.epoch = epoch
+
     def hear_of(self, nodes: pl.DataFrame) -> None:
         """Local nodes below have come or gone (`pushed.nodes_table`)."""
         for name, gone in nodes.select("node", "gone").rows():
@@ -74,8 +81,8 @@ class Children(dict[str, Child]):
         return [child.watermark for child in self.counted if not child.idle or child.watermark == INT64_MAX]
 
     def plan(self, version: int) -> int:
-        """By which version all cut that are waited for; this one if nobody is."""
-        return min((child.plan for child in self.counted), default=version)
+        """By which version all cut that are waited for; one that has not come will cut by this one."""
+        return min((child.plan for child in self.counted if child.state != "expected"), default=version)
 
     def since(self, version: int) -> int:
         """From which event time on nothing that is here is cut without a version, not even of those that have left."""

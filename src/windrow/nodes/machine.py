@@ -14,7 +14,9 @@ there. What an earlier life has sent is thereby overtaken: batches of an old epo
 
 **Queries come and go.** A node that hears of another plan sends what it has cut so far, cuts by the new one from then
 on, and says so with the first event time for which that is true of all its events. A query that has come begins at the
-greatest of these times, once all nodes have said theirs. Until then the watermark cannot have passed it.
+greatest of these times, once all nodes have said theirs that are waited for, and after all events of the others. Until
+then the watermark cannot have passed it. If one of the others comes back with events that were cut without the query,
+it begins again after them, because they cannot be put into its windows.
 """
 
 from __future__ import annotations
@@ -347,6 +349,8 @@ class Machine(Parent):
         said: dict[str, Any] = {"name": self.name, "role": self.role, "epoch": self.epoch, "watermark": self.watermark}
         said["plan"] = self.asked.version if self.asked else 0
         said["batches"] = {"made": self._link.number, "unacknowledged": len(self._link.sent)}
+        if self._assembly is not None:
+            said["overflows"] = self._assembly.overflows
         if self._reader is not None:
             held = self._link.confirmed.get("count", 0)
             said["events"] = {"read": self._reader.count, "acknowledged": held, "left_out": self._reader.left_out}

@@ -104,11 +104,11 @@ class Parent:
         self._known.heard[sender] = now
         out: Out = []
         if message.epoch > child.epoch or child.state in ("expected", "silent"):
-            child.epoch = message.epoch
+            child.begin(message.epoch, self.asked.version)
             out = self._welcome_back(sender, child, now)
         asked = self.asked.to_dict()
         welcome = Welcome(message.epoch, child.accepted, child.position, asked, {"columns": self.asked.table})
-        return [(sender, welcome), *out]
+        return [*out, (sender, welcome)]
 
     def _welcome_back(self, sender: str, child: Child, now: int) -> Out:
         """A child is waited for from now on; what it has sent before may be all that the others have waited for."""
@@ -188,7 +188,8 @@ class Parent:
             return
         since, waiting = dict(self.asked.since), dict(self.asked.pending)
         for name, version in self._came.items():
-            if name not in waiting and child.plan < version and cut_from(version, batch) > since[name]:
+            is_behind = min(child.plan, batch.plan) < version
+            if name not in waiting and is_behind and cut_from(version, batch) > since[name]:
                 self.asked = replace(self.asked, pending=(*self.asked.pending, (name, version)))
                 self.notes.append(f"{name} begins again: {batch.node} comes with events that were cut without it")
 
@@ -196,9 +197,8 @@ class Parent:
         """Move the watermark to the least of the children's, and say what is due."""
         if self.asked is None:
             return []
+        self._settle()
         least = max(self._watermark, min(self._known.busy, default=self._watermark))
-        if self._assembly is not None:
-            self._settle()
         moved, self._watermark = least > self._watermark, least
         if self._assembly is not None:
             found = self._assembly.advance(least)

@@ -153,10 +153,11 @@ class Pushed:
         """Everything that it knows; `restore` goes on with it."""
         tables = _parts(self._states) | {f"{name}|opened": table for name, table in self._opened.items()}
         bars = {name: [sorted(bar) for bar in state.bars] for name, state in self._states.items()}
-        header = {"count": self.count, "watermark": self._measure.watermark, "late": self._late, "gone": self._gone}
+        header = {"count": self.count, "watermark": self._measure.watermark, "late": self._late}
         return pack({**header, "bars": bars}, tables)
 
     def restore(self, data: bytes) -> None:
+        """Be as it was, and say again that it is there."""
         header, tables = unpack(data)
         self.count, self._measure.watermark, self._late = header["count"], header["watermark"], header["late"]
         for name, state in self._states.items():
