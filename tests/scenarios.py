@@ -194,7 +194,7 @@ def _miscounted(
 
 
 def _same(row: dict[str, Any], other: dict[str, Any]) -> bool:
-    return all(row.get(name) == other.get(name) for name in ("query", "k", "window_start", "window_end"))
+    return all(row.get(name) == other.get(name) for name in ("query", "k", "node", "window_start", "window_end"))
 
 
 def _in(row: dict[str, Any], several: list[dict[str, Any]]) -> bool:

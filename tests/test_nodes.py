@@ -39,7 +39,7 @@ from windrow.nodes.simulation import Disk, Faults
 from windrow.nodes.uplink import AGAIN, WINDOW
 from windrow.query import QueryError
 from windrow.slicers import Tables
-from windrow.windows import INT64_MIN
+from windrow.windows import INT64_MAX, INT64_MIN
 
 PARTS = 20
 
@@ -318,6 +318,17 @@ def test_an_idle_node_says_so_and_holds_nothing_back() -> None:
     assert root.status()["children"]["b"]["state"] == "idle"
     talk(quiet, root, quiet.read(events(13), {"at": 1}, 0))
     assert root.status()["children"]["b"]["state"] == "live"
+
+
+def test_the_watermark_does_not_go_to_its_end_while_an_idle_node_may_go_on() -> None:
+    root = root_of("a", "b")
+    local, quiet = welcomed(Machine("a", "root"), root), welcomed(Machine("b", "root", idle=3 * AGAIN), root)
+    talk(quiet, root, quiet.tick(0))
+    talk(quiet, root, quiet.tick(3 * AGAIN))
+    talk(local, root, local.read(events(1, 12), {"at": 2}, 0, last=True))
+    assert root.watermark < INT64_MAX
+    assert counts(talk(quiet, root, quiet.read(events(13), {"at": 1}, 0, last=True))) == [1, 2]
+    assert root.watermark == INT64_MAX
 
 
 def test_a_node_leaves_with_everything_that_it_had() -> None:

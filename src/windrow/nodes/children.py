@@ -77,8 +77,9 @@ class Children(dict[str, Child]):
 
     @property
     def busy(self) -> list[int]:
-        """The watermarks of those that hold it back."""
-        return [child.watermark for child in self.counted if not child.idle or child.watermark == INT64_MAX]
+        """The watermarks of those that hold it back; it does not go to its end while an idle one may go on."""
+        going_on = [child for child in self.counted if child.watermark < INT64_MAX]
+        return [child.watermark for child in going_on or self.counted if not child.idle or not going_on]
 
     def plan(self, version: int) -> int:
         """By which version all cut that are waited for; one that has not come will cut by this one."""
