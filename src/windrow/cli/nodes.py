@@ -59,8 +59,14 @@ def root(config: Config, debug: Debug = False) -> None:
     run_node("root", config, debug)
 
 
+def _hush() -> None:
+    """gRPC would log every attempt of every stranger, in its own words; what matters is said by the nodes."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
 def run_node(role: Literal["local", "intermediate", "root"], path: Path, debug: bool) -> None:
     """Be a node until it is done, or told to end; then end the process, whoever still holds a stream."""
+    _hush()
     from windrow.nodes.config import read
     from windrow.nodes.process import NodeProcess, NodeRefused
 
@@ -80,9 +86,11 @@ def run_node(role: Literal["local", "intermediate", "root"], path: Path, debug: 
         except NodeRefused as error:
             raise Refused(str(error)) from error
         if signal.SIGINT in received:
-            raise Interrupted("what it holds is in its spool; the same command goes on")
+            held = "what it holds is in its spool" if node.config.spool else "its parent holds what it has acknowledged"
+            raise Interrupted(f"{held}; the same command goes on")
     except Exception as error:
         code, text = told(error)
+        text = text.replace("--bad-events drop", "bad_events: drop at the root")
         if debug:
             import traceback
 
@@ -122,10 +130,10 @@ def status(
     """
     import json
 
-    from windrow.cli.trees import statuses, table
+    from windrow.cli.trees import seen, statuses, table
 
     found = [_ask(tree, at, token_file, ca, "status", {})] if at else statuses(_tree(tree))
-    print(json.dumps(found, indent=2) if as_json else table(found))
+    print(json.dumps(found, indent=2) if as_json else table(seen(found[0]) if at else found))
 
 
 @query_app.command()
@@ -190,6 +198,7 @@ def _tree(path: Path) -> Any:
 
 def _ask(tree: Path, at: str | None, token_file: Path | None, ca: Path | None, kind: str, body: dict[str, Any]) -> Any:
     """Ask a root: the one at an address, or that of a tree on this machine."""
+    _hush()
     from windrow.nodes.access import Address, check_parent, pem, token_of
     from windrow.nodes.link import ask
 

@@ -195,6 +195,18 @@ def statuses(tree: Tree) -> list[dict[str, Any]]:
     return found
 
 
+def seen(said: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a node elsewhere says of itself, and of its children."""
+    found = [said]
+    for name, child in said.get("children", {}).items():
+        is_off = child["state"] in ("live", "idle") and not child["connected"]
+        link = {"connected": child["connected"], **child["link"]} if "link" in child else None
+        held = {"acknowledged": sum(child["events"].values())}
+        found.append({**child, "name": name, "state": "not connected" if is_off else child["state"], "events": held})
+        found[-1]["link"] = link
+    return found
+
+
 def table(said: Iterable[Mapping[str, Any]]) -> str:
     """The table as text."""
     rows = [_HEAD, *(_row(one) for one in said)]
