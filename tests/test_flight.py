@@ -465,6 +465,16 @@ def test_a_node_that_is_stopped_leaves_and_one_that_stays_is_waited_for(tmp_path
     assert root.node.status()["children"]["north"]["state"] == "live"
 
 
+def test_a_child_that_a_root_is_started_without_is_not_waited_for(tmp_path: Path) -> None:
+    text = ROOT.replace("joins: true\n", "")
+    with Running(tmp_path / "root.yaml", "root", text) as root, Raw(root.address, "north") as north:
+        north.say(Hello("north", 1))
+        north.hear()
+    with Running(tmp_path / "root.yaml", "root", text.replace("[north]", "[south]")) as root:
+        assert root.said == ["north is none of its children any more; the watermark does not wait for it"]
+        assert root.node.status()["children"]["north"]["state"] == "left"
+
+
 def test_a_root_that_feeds_slices_leaves_them_in_its_spool(tmp_path: Path) -> None:
     (tmp_path / "events").mkdir()
     times = [BEGIN + timedelta(seconds=second) for second in range(10)]

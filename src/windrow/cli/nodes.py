@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from windrow.cli.failures import Failed, Interrupted, Refused, told
+
+UP = "WINDROW_TREE_UP"  # in the environment of a node: the process of the tree that started it
 
 node_app = typer.Typer(
     help="""Run one node of a tree: local nodes slice, intermediate nodes merge, the root answers.
@@ -64,6 +69,13 @@ def _hush() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
+def _end_with(pid: int, stop: Callable[[], None]) -> None:
+    """Stop once the process that started this one is gone, whatever has ended it."""
+    while os.getppid() == pid:
+        time.sleep(1)
+    stop()
+
+
 def run_node(role: Literal["local", "intermediate", "root"], path: Path, debug: bool) -> None:
     """Be a node until it is done, or told to end; then end the process, whoever still holds a stream."""
     _hush()
@@ -79,6 +91,8 @@ def run_node(role: Literal["local", "intermediate", "root"], path: Path, debug: 
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    if UP in os.environ:
+        threading.Thread(target=_end_with, args=(int(os.environ[UP]), node.stop), daemon=True).start()
     code = 0
     try:
         try:

@@ -32,6 +32,7 @@ class Parent:
 
     name: str
     role: str
+    children: tuple[str, ...]
     epoch: int
     asked: Asked | None
     joins: bool
@@ -250,12 +251,25 @@ class Parent:
         for batch in kept.log:
             self._take(batch, 0)
         self._link.sent = [replace(batch, epoch=self.epoch) for batch in self._link.sent]
+        self._let_go()
         if given is not None and self.asked is not None:  # what it is started with may have changed
             gone, new = self.asked.differs(given, [Query.from_dict(query) for query in header["given"]])
             for query in gone:
                 self.remove(query.name, 0)
             for query in new:
                 self.add(query, 0)
+
+    def _let_go(self) -> None:
+        """Children that it was started without this time, and that may not join, are not waited for."""
+        gone = [name for name, one in self._known.items() if one.counts and name not in self.children]
+        if self.joins or not gone:
+            return
+        for name in gone:
+            self._known[name].state = "left"
+            self._have_gone(self._known[name], True)
+            self.notes.append(f"{name} is none of its children any more; the watermark does not wait for it")
+        self._advance(0)
+        self._checkpoint()
 
 
 def after(time: int) -> int:
