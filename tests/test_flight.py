@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 
+from windrow.cli.trees import seen, table
 from windrow.nodes import flight, link
 from windrow.nodes.access import AccessError, Address, Files, Tokens
 from windrow.nodes.answers import read_results
@@ -427,6 +428,7 @@ def test_an_operator_sees_the_status_and_changes_queries(tmp_path: Path, root: R
     said = ask(root.address, "status", {})
     assert (said["name"], said["role"], said["queries"]) == ("root", "root", ["q1"])
     assert said["children"]["north"]["state"] == "live"
+    assert [line.split()[:2] for line in table(seen(said)).splitlines()[1:]] == [["root", "running"], ["north", "live"]]
     sql = "-- name: most\nSELECT max(x) AS most FROM events GROUP BY window(ts, '2 seconds')"
     assert ask(root.address, "add", {"text": sql}) == {"added": ["most"]}
     with pytest.raises(ValueError, match="there already is a query called 'most'"):
@@ -464,6 +466,16 @@ def test_a_node_that_is_stopped_leaves_and_one_that_stays_is_waited_for(tmp_path
     with Running(tmp_path / "north.yaml", "local", (tmp_path / "north.yaml").read_text() + "at_stop: stay\n"):
         until(lambda: "north is back" in root.said, "its return")
     assert root.node.status()["children"]["north"]["state"] == "live"
+
+
+def test_a_child_that_a_root_is_started_without_is_not_waited_for(tmp_path: Path) -> None:
+    text = ROOT.replace("joins: true\n", "")
+    with Running(tmp_path / "root.yaml", "root", text) as root, Raw(root.address, "north") as north:
+        north.say(Hello("north", 1))
+        north.hear()
+    with Running(tmp_path / "root.yaml", "root", text.replace("[north]", "[south]")) as root:
+        assert root.said == ["north is none of its children any more; the watermark does not wait for it"]
+        assert root.node.status()["children"]["north"]["state"] == "left"
 
 
 def test_a_root_that_feeds_slices_leaves_them_in_its_spool(tmp_path: Path) -> None:
@@ -682,6 +694,13 @@ def test_files_of_tls_must_be_there_and_be_pem(tmp_path: Path) -> None:
             Server(LOOPBACK, lambda name, message: None, refuse_all, lambda text: None, tls=files)
 
 
-def test_a_port_that_is_in_use_is_said_to_be(root: Running) -> None:
-    with pytest.raises(OSError, match="is the port in use"):
-        Server(root.address, lambda name, message: None, refuse_all, lambda text: None)
+def test_where_it_cannot_listen_it_says_why(tmp_path: Path, root: Running) -> None:
+    certificates = pytest.importorskip("windrow.nodes.certificates")
+    certificates.write(tmp_path, ["localhost", "127.0.0.1"])
+    mixed = Files(cert=tmp_path / "localhost.pem", key=tmp_path / "127.0.0.1.key")
+    for where, tls, reason in (
+        (root.address, Files(), "Address already in use"),
+        (LOOPBACK, mixed, "its certificate and key do not fit each other"),
+    ):
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:.*: {reason}"):
+            Server(where, lambda name, message: None, refuse_all, lambda text: None, tls=tls)

@@ -457,7 +457,7 @@ GOOD = b'{"ts": "2026-01-01T00:00:00Z", "key": 0, "value": 0}\n'
         (b'{"key": 1.5}', r"cannot parse '1.5' \(f64\) as Int32"),
         (b'{"key": 4000000000}', r"cannot parse '4000000000' \(u64\) as Int32"),
         (b'{"value": "much"}', r"cannot parse 'much' \(string\) as Float64"),
-        (b'{"ts": "yesterday"}', "conversion|could not find an appropriate format"),
+        (b'{"ts": "yesterday"}', "conversion|a time is ISO 8601"),
         (b"[1, 2]", "expected to contain JSON object"),
         (b'{"key": "\xff"}', "InvalidUtf8"),
     ],
@@ -479,9 +479,10 @@ def test_a_line_that_cannot_be_read_is_refused_with_its_number(line: bytes, why:
     ("line", "why"),
     [
         (b"2026-01-01T00:00:00Z,x,1", "could not parse `x` as dtype `i32`"),
-        (b"2026-01-01T00:00:00Z,1,1,1", "column names not specified"),
+        (b"2026-01-01T00:00:00Z,1,1,1", "it has more values than there are columns"),
+        (b"2026-01-01T00:00:00Z,1", "it has fewer values than there are columns"),
         (b'2026-01-01T00:00:00Z,1,"1', "CSV malformed"),
-        (b"noon,1,1", "conversion|could not find an appropriate format"),
+        (b"noon,1,1", "conversion|a time is ISO 8601, or a number with the option epoch"),
     ],
 )
 def test_a_line_of_csv_that_cannot_be_read_is_refused_with_its_number(line: bytes, why: str) -> None:

@@ -276,3 +276,12 @@ def test_a_tree_that_has_ended_says_so_and_results_of_another_are_not_taken_for_
     shutil.rmtree(tmp_path / "spool")
     with pytest.raises(Refused, match=r"root: results: '.*/results' has results of another tree, or of this one"):
         trees.run(tree)
+
+
+def test_no_node_outlives_the_command_that_started_it(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path, {"north": {"source": {"generator": {"rate": 20, "speed": 1}}}})
+    command = [sys.executable, "-m", "windrow", "tree", "up", str(tree.path)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as running:
+        until(lambda: all(member.status.get("state") == "running" for member in tree), "the tree")
+        running.kill()
+    until(lambda: all(member.status["state"] == "stopped" for member in tree), "the end of all")

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from windrow.cli.failures import Failed, Interrupted, Refused, told
+
+UP = "WINDROW_TREE_UP"  # in the environment of a node: the process of the tree that started it
 
 node_app = typer.Typer(
     help="""Run one node of a tree: local nodes slice, intermediate nodes merge, the root answers.
@@ -59,8 +64,21 @@ def root(config: Config, debug: Debug = False) -> None:
     run_node("root", config, debug)
 
 
+def _hush() -> None:
+    """gRPC would log every attempt of every stranger, in its own words; what matters is said by the nodes."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+def _end_with(pid: int, stop: Callable[[], None]) -> None:
+    """Stop once the process that started this one is gone, whatever has ended it."""
+    while os.getppid() == pid:
+        time.sleep(1)
+    stop()
+
+
 def run_node(role: Literal["local", "intermediate", "root"], path: Path, debug: bool) -> None:
     """Be a node until it is done, or told to end; then end the process, whoever still holds a stream."""
+    _hush()
     from windrow.nodes.config import read
     from windrow.nodes.process import NodeProcess, NodeRefused
 
@@ -73,6 +91,8 @@ def run_node(role: Literal["local", "intermediate", "root"], path: Path, debug: 
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    if UP in os.environ:
+        threading.Thread(target=_end_with, args=(int(os.environ[UP]), node.stop), daemon=True).start()
     code = 0
     try:
         try:
@@ -80,9 +100,11 @@ def run_node(role: Literal["local", "intermediate", "root"], path: Path, debug: 
         except NodeRefused as error:
             raise Refused(str(error)) from error
         if signal.SIGINT in received:
-            raise Interrupted("what it holds is in its spool; the same command goes on")
+            held = "what it holds is in its spool" if node.config.spool else "its parent holds what it has acknowledged"
+            raise Interrupted(f"{held}; the same command goes on")
     except Exception as error:
         code, text = told(error)
+        text = text.replace("--bad-events drop", "bad_events: drop at the root")
         if debug:
             import traceback
 
@@ -122,10 +144,10 @@ def status(
     """
     import json
 
-    from windrow.cli.trees import statuses, table
+    from windrow.cli.trees import seen, statuses, table
 
     found = [_ask(tree, at, token_file, ca, "status", {})] if at else statuses(_tree(tree))
-    print(json.dumps(found, indent=2) if as_json else table(found))
+    print(json.dumps(found, indent=2) if as_json else table(seen(found[0]) if at else found))
 
 
 @tree_app.command()
@@ -202,6 +224,7 @@ def _tree(path: Path) -> Any:
 
 def _ask(tree: Path, at: str | None, token_file: Path | None, ca: Path | None, kind: str, body: dict[str, Any]) -> Any:
     """Ask a root: the one at an address, or that of a tree on this machine."""
+    _hush()
     from windrow.nodes.access import Address, check_parent, pem, token_of
     from windrow.nodes.link import ask
 

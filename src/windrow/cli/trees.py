@@ -22,6 +22,7 @@ from rich.live import Live
 from rich.table import Table
 
 from windrow.cli.failures import FAILED, Failed, Interrupted, Refused
+from windrow.cli.nodes import UP
 from windrow.nodes.tree import Member, Tree
 from windrow.windows import INT64_MAX, INT64_MIN
 
@@ -69,6 +70,7 @@ class _Processes:
             return False
         for member in ended:
             self.say(f"{member.name}: all its events have come before")
+        environment = {**os.environ, UP: str(os.getpid())}
         for level in self.tree.levels:
             level = [member for member in level if member not in ended]
             parents = [self.tree.parent(member) for member in level]
@@ -77,7 +79,9 @@ class _Processes:
                 member.write(parent)
                 command = [sys.executable, "-m", "windrow", "node", member.role, "--config", str(member.config)]
                 # of a group of its own: Ctrl-C is for this process, which tells the others in order
-                process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+                process = subprocess.Popen(
+                    command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
+                )
                 self._running[member.name] = process
                 self._listening[member.name] = threading.Thread(
                     target=self._listen, args=(member, process), daemon=True
@@ -192,6 +196,18 @@ def statuses(tree: Tree) -> list[dict[str, Any]]:
         if member.parent:
             one["seen"] = said[member.parent].get("children", {}).get(member.name, {})
         found.append(one)
+    return found
+
+
+def seen(said: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a node elsewhere says of itself, and of its children."""
+    found = [said]
+    for name, child in said.get("children", {}).items():
+        is_off = child["state"] in ("live", "idle") and not child["connected"]
+        link = {"connected": child["connected"], **child["link"]} if "link" in child else None
+        held = {"acknowledged": sum(child["events"].values())}
+        found.append({**child, "name": name, "state": "not connected" if is_off else child["state"], "events": held})
+        found[-1]["link"] = link
     return found
 
 

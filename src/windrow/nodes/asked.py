@@ -24,6 +24,7 @@ from windrow.ordered import JOINED, NODE, scope_of
 from windrow.ordered_state import OrderedState
 from windrow.query import Query, QueryError
 from windrow.slicing import time_column
+from windrow.sqltypes import spark_type
 from windrow.windows import INT64_MAX, INT64_MIN, Session
 
 
@@ -71,7 +72,7 @@ class Asked:
                 raise QueryError(f"query {query.name!r}: no node sees the repeats of all, so distinct_on is refused")
             if query.time not in (None, self.time) or self.time == "arrival":
                 raise QueryError(
-                    f"query {query.name!r} is on {query.time or 'arrival'!r}; a tree has one time, a column of its "
+                    f"query {query.name!r} is on {query.time or 'arrival'!r}; a tree has one time, a column of the "
                     f"events, and that is {self.time!r}"
                 )
         _ = self.job.bound
@@ -147,14 +148,17 @@ class Asked:
     def differs(self, given: Asked, before: Sequence[Query]) -> tuple[list[Query], list[Query]]:
         """Which of its queries are to go and which to come, if others are given now than before."""
         for name in ("time", "columns", "lateness", "order_by", "bad_events", "push_down", "local_keys"):
-            if getattr(given, name) != getattr(self, name):
+            old, new = getattr(self, name), getattr(given, name)
+            if old != new:
+                if name == "columns":
+                    old, new = (", ".join(f"{one} {spark_type(dtype)}" for one, dtype in both) for both in (old, new))
                 raise QueryError(
-                    f"this spool belongs to a tree whose {name} is {getattr(self, name)!r}, "
-                    f"not {getattr(given, name)!r}; leave it as it was, or take another spool"
+                    f"this spool belongs to a tree whose {name} is {old!r}, not {new!r}; leave it as it was, or take "
+                    "another spool"
                 )
         gone = [query for query in before if query not in given.queries and query in self.queries]
-        new = [query for query in given.queries if query not in before and query not in self.queries]
-        return gone, new
+        come = [query for query in given.queries if query not in before and query not in self.queries]
+        return gone, come
 
     def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why tables of a node cannot be what was asked for; None if they can."""

@@ -19,7 +19,9 @@ heard for five may be used by another stream.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import socket
 import threading
 import time
 from collections import deque
@@ -98,7 +100,7 @@ class Server:
         try:
             self._flight = _Flight(self, place, [(cert, key)] if cert else [])
         except pa.ArrowException as error:
-            raise OSError(f"cannot listen on {listen.host}:{listen.port}: is the port in use?") from error
+            raise _why_not(listen, bool(cert)) from error
         self.address = Address(listen.host, self._flight.port, cert is not None)
 
     def send(self, child: str, message: Message) -> None:
@@ -280,6 +282,16 @@ class _Flight(fl.FlightServerBase):  # type: ignore[misc]
 
     def do_action(self, context: Any, action: Any) -> list[Any]:
         return [fl.Result(json.dumps(self._server.act(action.type, action.body.to_pybytes())).encode())]
+
+
+def _why_not(listen: Address, tls: bool) -> OSError:
+    """Why nobody can listen there: what the system says to the same, or else it is the certificate."""
+    reason = "its certificate and key do not fit each other" if tls else "the system does not let it"
+    try:
+        socket.create_server((listen.host, listen.port), reuse_port=False).close()
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (while")[0]
+    return OSError(errno.EADDRNOTAVAIL, f"cannot listen on {listen.host}:{listen.port}: {reason}")
 
 
 def _place(peer: str) -> tuple[str, int]:

@@ -33,9 +33,9 @@ class Parent:
 
     name: str
     role: str
+    children: tuple[str, ...]
     epoch: int
     asked: Asked | None
-    children: tuple[str, ...]
     joins: bool
     timeout: int | None
     ahead: int | None
@@ -293,6 +293,7 @@ class Parent:
         for name, child in self._known.items():
             if child.counts and not (self.joins or name in self.children):  # it was, when this node was started before
                 self._hush(child, 0, "left")
+                self.notes.append(f"{name} is none of its children any more; the watermark does not wait for it")
         self._link.sent = [replace(batch, epoch=self.epoch) for batch in self._link.sent]
         if given is not None and self.asked is not None:  # what it is started with may have changed
             gone, new = self.asked.differs(given, self._given)

@@ -20,6 +20,7 @@ known from the time before which each group's slices were sent.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -245,8 +246,12 @@ def apart(table: pl.DataFrame, bound: int) -> tuple[pl.DataFrame, pl.DataFrame]:
     return table.filter(pl.Series(closed)), table.filter(pl.Series(~closed))
 
 
-def _shown(units: int) -> str:
-    return f"{units:,}"
+def _shown(time: int) -> str:
+    """A time as it is read by people; those after the year 9999 are numbers."""
+    try:
+        return f"{datetime(1970, 1, 1) + timedelta(microseconds=time):%Y-%m-%d %H:%M:%S}"
+    except OverflowError:
+        return f"{time:,}"
 
 
 def _no_clock() -> int:

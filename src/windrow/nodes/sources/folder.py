@@ -55,8 +55,8 @@ class Folder:
         )
 
     def notes(self, until_end: bool) -> list[str]:
-        """What is to be said if there are none, which may be meant or a slip."""
-        if self.names():
+        """What is to be said if there are none, which may be a slip; a directory may well be empty at first."""
+        if self.names() or (os.path.isdir(self._path) and not until_end):
             return []
         return [f"there are no files at {self._path!r}{'' if until_end else ' yet; they are waited for'}"]
 

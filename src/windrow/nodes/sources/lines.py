@@ -6,6 +6,7 @@ whole lines ──▶ Polars ──▶ events            a line that cannot be r
 
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Callable, Iterator, Sequence
 
@@ -21,6 +22,13 @@ EPOCHS = {"s": 1_000_000.0, "ms": 1_000.0, "us": 1, "ns": 0.001}  # microseconds
 
 Found = Iterator[tuple[int, int, pl.DataFrame | Exception]]
 _FAILURES = (pl.exceptions.PolarsError, InputError, UnicodeDecodeError)
+
+_FEWER = "it has fewer values than there are columns, and no line break can be in one"
+_OURS = {  # what Polars says in terms of its own options
+    "CSV file contained column names": "it has more values than there are columns",
+    "column names specified in schema": _FEWER,
+    "could not find an appropriate format": "a time is ISO 8601, or a number with the option epoch",
+}
 
 
 class Lines:
@@ -111,6 +119,9 @@ def _csv_events(several: Sequence[bytes], header: Sequence[str], types: Types, e
     frame = pl.read_csv(io.BytesIO(data), has_header=False, schema=schema)
     if frame.height != len(several):
         raise InputError("a quotation mark without another one on its line")
+    for place in frame[header[-1]].is_null().arg_true():  # Polars fills lines that are too short, but the first
+        if len(next(csv.reader([several[place].decode()]))) < len(header):
+            raise InputError(_FEWER)
     return frame.select(_from_text(name, dtype, epoch) if name in texts else name for name, dtype in types.items())
 
 
@@ -151,4 +162,5 @@ def shown(data: bytes) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(" .")
+    said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(" .")
+    return next((ours for theirs, ours in _OURS.items() if said.startswith(theirs)), said)
