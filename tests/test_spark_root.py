@@ -206,9 +206,8 @@ def test_limits_count_batches_events_and_bytes(tmp_path: Path, seed: int) -> Non
     assert one.getDefaultReadLimit() == ALL
     assert reader(tmp_path, maxFilesPerTrigger=3).getDefaultReadLimit() == ReadMaxFiles(3)
     assert one.latestOffset(start, ReadMaxFiles(2))["batch"] == 2
-    assert one.latestOffset(start, ReadMaxRows(1))["batch"] == 1  # a batch is read whole
-    for most in (20, 50, 90):
-        within = [number for number, head in enumerate(heads, 1) if head.events <= most]
+    for most in (1, 20, 50, 90):
+        within = [number for number, head in enumerate(heads, 1) if head.events <= most] or [1]  # a batch is read whole
         assert one.latestOffset(start, ReadMaxRows(most))["batch"] == max(within)
     assert one.latestOffset(start, ReadMaxBytes(heads[0].size + heads[1].size))["batch"] == 2
     assert one.latestOffset(start, ReadMinRows(10**6)) == start

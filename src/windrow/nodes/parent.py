@@ -211,6 +211,8 @@ class Parent:
         told, falls_idle = (plan, self._known.since(plan)), idle > self._told[2]
         is_due = moved or is_late or falls_idle
         tables = self._merger.due(least, everything=least == INT64_MAX or falls_idle) if is_due else None
+        if self.role == "root" and not (tables or (moved and tables is not None)):
+            return []  # whoever takes slices need not know how nodes cut
         if tables is None and (*told, idle) == self._told:
             return []
         return self._send(tables or {}, now, idle, told)
