@@ -380,9 +380,12 @@ def test_columns_are_made_to_fit_where_nothing_is_lost(tmp_path: Path) -> None:
     ("change", "complaint"),
     [
         (lambda frame: frame.drop("key"), r"there is no column 'key' in it"),
-        (lambda frame: frame.with_columns(key=pl.lit("x")), r"column 'key' is String in it, and Int32 is needed"),
+        (lambda frame: frame.with_columns(key=pl.lit("x")), r"column 'key' is STRING in it, and INT is needed"),
         (lambda frame: frame.with_columns(key=pl.lit(2**40)), r"cannot be read: .*conversion from `i64` to `i32`"),
-        (lambda frame: frame.with_columns(pl.col("ts").dt.replace_time_zone(None)), r"column 'ts' is Datetime"),
+        (
+            lambda frame: frame.with_columns(pl.col("ts").dt.replace_time_zone(None)),
+            r"column 'ts' is TIMESTAMP_NTZ in it, and TIMESTAMP",
+        ),
     ],
 )
 def test_columns_that_do_not_fit_are_refused(tmp_path: Path, change: Any, complaint: str) -> None:
@@ -400,7 +403,13 @@ def test_a_file_that_has_changed_or_gone_is_refused(tmp_path: Path, monkeypatch:
     some_events(7).write_parquet(path, row_group_size=2)
     with pytest.raises(InputError, match=r"a.parquet' has changed since it was first read; .* \.tmp and rename it"):
         files(tmp_path).resume(first.mark)
+    whole = files(tmp_path)
+    drained(whole)
+    some_events(8).write_parquet(path)
+    with pytest.raises(InputError, match=r"a.parquet' has changed since it was first read"):
+        whole.read(NEEDED, 0.0)  # nobody would read what was added to it
     path.unlink()
+    assert whole.read(NEEDED, 0.0) is None  # all of it was read, and it may go
     with pytest.raises(InputError, match=r"a.parquet' is gone, and only its first 2 events were read"):
         files(tmp_path).resume(first.mark)
     files(tmp_path).resume({**first.mark, "rows": 6, "done": True})  # nothing is missing

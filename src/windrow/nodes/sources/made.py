@@ -13,6 +13,7 @@ import polars as pl
 from windrow.generator import TICK, Generator
 from windrow.nodes.sources.reading import GATHER, Mark, Read, SourceError, Types, checked_mark, nothing, wanted
 from windrow.query import QueryError
+from windrow.sqltypes import spark_type
 
 MOST = 100_000  # events that are made at a time
 _MARK = {"tick": int, "first": int, "rows": int}
@@ -67,8 +68,8 @@ class Made:
     def read(self, needed: Types, wait: float) -> Read | None:
         for name, dtype in wanted(needed).items():
             if self.columns.get(name) != dtype:
-                has = ", ".join(f"{one} {kind}" for one, kind in self.columns.items())
-                raise SourceError(f"there is no column {name!r} of type {dtype} in a generator; there are {has}")
+                has = ", ".join(f"{one} {spark_type(kind)}" for one, kind in self.columns.items())
+                raise SourceError(f"there is no column {name} {spark_type(dtype)} in a generator; there are {has}")
         ticks = self._made.ticks
         until = self._tick + MOST // self._made.rate + 2
         until = until if ticks is None else min(until, ticks)

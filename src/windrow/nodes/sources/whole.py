@@ -16,6 +16,7 @@ from windrow.binding import InputError
 from windrow.eventfiles import columns_of, named, read
 from windrow.nodes.sources.folder import Folder, yes_or_no
 from windrow.nodes.sources.reading import Mark, Read, Types, checked_mark, nothing, waited_for, wanted
+from windrow.sqltypes import spark_type
 
 _MARK = {"file": str, "rows": int, "size": int, "files": int, "done": bool}
 
@@ -68,6 +69,8 @@ class WholeFiles:
             self._frames, self._needed = None, dict(needed)
         while True:
             if self._done:
+                if self._file is not None and os.path.exists(self._folder.full(self._file)):
+                    self._unchanged()  # what was added to it would never be read
                 fresh = self._fresh()
                 if not fresh:
                     return Read(nothing(needed), self._mark(), True) if self._until_end else None
@@ -133,7 +136,7 @@ def fitted(frame: pl.DataFrame, types: Types) -> pl.DataFrame:
         elif now == pl.Null() or _fits(now, dtype):
             casts.append(pl.col(name).cast(dtype))
         else:
-            raise InputError(f"column {name!r} is {now} in it, and {dtype} is needed")
+            raise InputError(f"column {name!r} is {spark_type(now)} in it, and {spark_type(dtype)} is needed")
     return frame.select(casts)
 
 
