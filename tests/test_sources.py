@@ -660,7 +660,7 @@ def test_nodes_have_events_of_their_own() -> None:
     assert north is not None
     assert south is not None
     assert not north.events["value"].equals(south.events["value"])
-    with pytest.raises(SourceError, match="there is no column 'speed' of type Int64 in a generator; there are ts"):
+    with pytest.raises(SourceError, match="there is no column speed BIGINT in a generator; there are ts TIMESTAMP"):
         source_of("generator", "n").read({"speed": pl.Int64()}, 0.0)
 
 
