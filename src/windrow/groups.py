@@ -135,6 +135,7 @@ class Group:
     order_apart: bool = False
     joined: bool = False  # its keys have the node as well, and the windows of all nodes are joined
     pushed: bool = False  # its windows are found at the nodes where its events are
+    counted: str = ""  # the scheme by which nodes and the root agree on where its counting windows end
     ordered: bool = False  # some query needs the final order of events, so that all slices are made in it
     timelines: dict[Timeline, int] = field(default_factory=dict)
     signatures: dict[Signature, int] = field(default_factory=dict)
@@ -145,13 +146,19 @@ class Group:
     why: str = ""
 
     @property
-    def identity(self) -> tuple[Source, tuple[str, ...], bool, bool, bool, bool]:
-        return self.source, self.keys, self.sessions_apart, self.order_apart, self.joined, self.pushed
+    def identity(self) -> tuple[Source, tuple[str, ...], bool, bool, bool, bool, str]:
+        return self.source, self.keys, self.sessions_apart, self.order_apart, self.joined, self.pushed, self.counted
 
     @property
     def name(self) -> str:
         kind = " (sessions)" if self.sessions_apart else " (in order)" if self.order_apart else ""
+        kind = f" (counted, {self.counted})" if self.counted else kind
         return self.shared_name + (" (joined)" if self.joined else "") + (" (at nodes)" if self.pushed else kind)
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether neither its slices nor its events travel as those of other groups do."""
+        return self.pushed or bool(self.counted)
 
     @property
     def by(self) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ class Job:
     bad_events: str = "raise"
     rates: tuple[float, tuple[tuple[str, float], ...]] | None = None
     pushed: tuple[str, ...] = ()  # queries whose windows are found at the nodes
+    counted: tuple[tuple[str, str], ...] = ()  # queries on the ends of whose windows nodes agree, by which scheme
     own: tuple[type, ...] = ()  # windows and monoids of the user's own: known to a worker once they are unpickled
 
     @property
@@ -77,7 +78,7 @@ class Job:
 @lru_cache(maxsize=64)
 def _bound(job: Job) -> Bound:
     rates = Rates(job.rates[0], dict(job.rates[1])) if job.rates else None
-    planned = plan(job.entries, job.time, rates, kinds_apart=True, pushed=job.pushed)
+    planned = plan(job.entries, job.time, rates, kinds_apart=True, pushed=job.pushed, counted=dict(job.counted))
     return bind(planned, dict(job.columns), job.order_by, job.measures)
 
 
@@ -94,6 +95,7 @@ def job_of(
     ties: bool = True,
     joins: bool = False,
     pushed: Iterable[str] = (),
+    counted: Mapping[str, str] | None = None,
 ) -> Job:
     """A job over events that have no arrival: with `ties`, those in time are broken by every column that is read.
 
@@ -118,6 +120,7 @@ def job_of(
         bad_events,
         (rates.events, tuple(rates.keys.items())) if rates else None,
         tuple(pushed),
+        tuple((counted or {}).items()),
         own_classes(entry.query for entry in entries),
     )
     if not ties:

@@ -120,7 +120,7 @@ class Ordering:
         if not placed:
             del self.needed["nth"]
         keep_order = [name for name in self.needed if placed or not name.startswith("order:")]
-        self._read = [name for name in keep_order if name not in schema.keys]  # … and once they are in order
+        self.read = [name for name in keep_order if name not in schema.keys]  # … and once they are in order
 
     def conform(self, events: pl.DataFrame) -> pl.DataFrame:
         """Events that were held under an older plan; what a new query reads they need not have, being older than it."""
@@ -169,7 +169,7 @@ class Ordering:
     def slice(self, events: pl.DataFrame, late: Mask | None, base: Ledger, span: Span) -> Sliced:
         """Put events in order, key by key, and slice them; each key's follow those that the ledger knows."""
         place, sizes, keys = self.sorted(events)
-        read = events[self._read]
+        read = events[self.read]
         read = read if place is None else read[place]
         batch = _Batch(read, read[self.time].to_numpy(), sizes, keys, base.at(keys))
         known, time, first = batch.known, batch.time, batch.first
@@ -229,7 +229,7 @@ class Ordering:
         columns |= {one.line.name: pl.Series(one.mark(at, key)) for one in driven}
         if self.schema.digests:
             columns["digest"] = pl.Series(np.add.reduceat(_mixed(read["nth"].to_numpy()), at))
-        table = self._lifted(read, at, columns)
+        table = self.lifted(read, at, columns)
         changed = np.full(len(sizes), INT64_MAX)
         if late is not None:
             places = np.flatnonzero(late if place is None else late[place.to_numpy()])[::-1]
@@ -252,7 +252,7 @@ class Ordering:
             driven = Driven.of(driven.line, *part, batch.known)
         return driven.after(done)
 
-    def _lifted(self, events: pl.DataFrame, at: Ints, columns: dict[str, pl.Series]) -> pl.DataFrame:
+    def lifted(self, events: pl.DataFrame, at: Ints, columns: dict[str, pl.Series]) -> pl.DataFrame:
         """The states of runs of events that begin at these places."""
         schema = self.schema
         choices = Choices(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -114,6 +114,7 @@ def plan(
     apart: frozenset[str] | None = None,
     kinds_apart: bool = False,
     pushed: Collection[str] = (),
+    counted: Mapping[str, str] | None = None,
 ) -> Plan:
     """Group queries so that everything that can be shared is computed once; `plan(…).explain()` shows how.
 
@@ -126,6 +127,7 @@ def plan(
                   key and that of windows with fixed bounds by time
     pushed:       queries whose windows are found at the nodes where their events are, by name; they have groups of
                   their own
+    counted:      queries with counting windows on whose ends nodes agree, by name, and by which scheme; likewise
     """
     entries = [one if isinstance(one, Entry) else Entry(one) for one in queries]
     time = time_of((entry.query for entry in entries), time)
@@ -144,10 +146,10 @@ def plan(
         sessions = kinds_apart and not ordered and isinstance(query.window, Session)
         joined = scope_of(query.window) in JOINED
         keys = (*query.by, NODE) if joined else query.by
-        identity = (source, keys, sessions, ordered, joined, query.name in pushed)
+        identity = (source, keys, sessions, ordered, joined, query.name in pushed, (counted or {}).get(query.name, ""))
         group = groups.get(identity)
         if group is None:
-            group = groups[identity] = Group(*identity[:4], joined=joined, pushed=query.name in pushed)
+            group = groups[identity] = Group(*identity)
         group.add(entry, number)
     if not kinds_apart:
         _part_sessions(groups, entries, rates, apart)
@@ -244,6 +246,8 @@ def _group_to_dict(group: Group) -> dict[str, Any]:
 def _travels(group: Group) -> str:
     if group.pushed:
         return "windows, no events"
+    if group.counted:
+        return "slices, and the events around the ends of windows"
     return "events, to where they are put in order" if group.ordered else "slices, no events"
 
 

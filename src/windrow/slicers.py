@@ -110,7 +110,7 @@ class Unordered:
         self._kept: dict[str, tuple[Any, list[str], list[pl.DataFrame]]] = {}
         for group in job.bound.plan.groups:
             state = job.bound.states[group.identity]
-            if isinstance(state, OrderedState) and not group.pushed:
+            if isinstance(state, OrderedState) and not group.is_apart:
                 needed = list(dict.fromkeys((*state.ordering.needed, "nth")))
                 self._kept[group.name] = group.source.where, needed, []
 

@@ -18,9 +18,10 @@ import polars as pl
 
 from windrow.groups import Entry
 from windrow.jobs import Job, job_of
+from windrow.nodes.counting import NAMES, SMALL
 from windrow.nodes.explaining import explain
 from windrow.nodes.pushed import wrong_with
-from windrow.ordered import JOINED, NODE, scope_of
+from windrow.ordered import JOINED, NODE, Counting, scope_of
 from windrow.ordered_state import OrderedState
 from windrow.query import Query, QueryError
 from windrow.slicing import time_column
@@ -40,6 +41,7 @@ class Asked:
     bad_events: str = "raise"
     push_down: bool = False  # whether local nodes find windows themselves where they can; they need a spool then
     local_keys: tuple[str, ...] = ()  # columns whose every value comes in at one node only
+    counting: tuple[tuple[str, str], ...] = (("", "auto"),)  # by which scheme: of queries by name, and of all others
     version: int = 1
     since: tuple[tuple[str, int], ...] = ()  # of queries that have come later, from which event time on
     pending: tuple[tuple[str, int], ...] = ()  # of queries for which that is not known yet, the version that has them
@@ -54,9 +56,17 @@ class Asked:
         bad_events: str = "raise",
         push_down: bool = False,
         local_keys: Sequence[str] = (),
+        counting: str | Mapping[str, str] = "auto",
     ) -> Asked:
         given = tuple(queries), time, tuple(columns.items()), lateness, tuple(order_by), bad_events
-        asked = Asked(*given, push_down, tuple(local_keys))
+        schemes = {"": counting} if isinstance(counting, str) else {"": "auto", **counting}
+        asked = Asked(*given, push_down, tuple(local_keys), tuple(schemes.items()))
+        known = ["", *(query.name for query in asked.queries)]
+        for name, scheme in schemes.items():
+            if scheme not in NAMES:
+                raise QueryError(f"counting: there is no scheme {scheme!r}; there are {', '.join(NAMES)}")
+            if name not in known:
+                raise QueryError(f"counting: there is no query {name!r}; there are {', '.join(map(repr, known[1:]))}")
         for column in local_keys:
             if column not in columns:
                 raise QueryError(f"local_keys: there is no column {column!r} in the events")
@@ -92,6 +102,7 @@ class Asked:
             ties=False,
             joins=True,
             pushed=self.pushed,
+            counted=self.counted,
         )
 
     @property
@@ -101,6 +112,25 @@ class Asked:
             return ()
         later = dict(self.since)
         return tuple(one.name for one in self.queries if self._can_be_pushed(one) and one.name not in later)
+
+    @property
+    def counted(self) -> dict[str, str]:
+        """The queries on the ends of whose windows nodes agree, and by which scheme; not those of run time."""
+        found, later = {}, {*dict(self.since), *self.pushed}
+        for query in self.queries:
+            scheme = self.scheme(query)
+            if scheme != "central" and query.name not in later:
+                found[query.name] = scheme
+        return found
+
+    def scheme(self, query: Query) -> str:
+        """By which scheme the events of a query travel that counts over all nodes."""
+        window = query.window
+        schemes = dict(self.counting)
+        scheme = schemes.get(query.name, schemes[""])
+        if not isinstance(window, Counting) or window.scope != "global" or any(one.needs_order for one in query.asked):
+            return "central"
+        return "central" if scheme == "auto" and min(window.n, window.step) < SMALL else scheme
 
     def _can_be_pushed(self, query: Query) -> bool:
         """Whether each node can find its windows alone."""
@@ -147,7 +177,7 @@ class Asked:
 
     def differs(self, given: Asked, before: Sequence[Query]) -> tuple[list[Query], list[Query]]:
         """Which of its queries are to go and which to come, if others are given now than before."""
-        for name in ("time", "columns", "lateness", "order_by", "bad_events", "push_down", "local_keys"):
+        for name in ("time", "columns", "lateness", "order_by", "bad_events", "push_down", "local_keys", "counting"):
             old, new = getattr(self, name), getattr(given, name)
             if old != new:
                 if name == "columns":
@@ -165,7 +195,7 @@ class Asked:
         bound = self.job.bound
         for group in bound.plan.groups:
             table, state = tables.get(group.name), bound.states[group.identity]
-            if table is None or group.pushed:
+            if table is None or group.is_apart:
                 continue
             wanted = state.ordering.needed if isinstance(state, OrderedState) else state.schema.columns
             for name, dtype in table.schema.items():
@@ -191,6 +221,7 @@ class Asked:
             "bad_events": self.bad_events,
             "push_down": self.push_down,
             "local_keys": list(self.local_keys),
+            "counting": dict(self.counting),
             "version": self.version,
             "since": dict(self.since),
             "pending": dict(self.pending),
@@ -212,6 +243,7 @@ class Asked:
             described["bad_events"],
             described["push_down"],
             tuple(described["local_keys"]),
+            tuple(described["counting"].items()),
             described["version"],
             tuple(described["since"].items()),
             tuple(described["pending"].items()),

@@ -18,6 +18,7 @@ from windrow.intake import hold
 from windrow.jobs import Job
 from windrow.late import slices_behind
 from windrow.measures import Measure
+from windrow.nodes.agreement import Agreement
 from windrow.nodes.pushed import Reported
 from windrow.ordered_state import OrderedState
 from windrow.revisions import Emitted
@@ -31,9 +32,10 @@ class Assembly:
         self.overflows = 0  # results that did not fit into 64 bits, and are null
         self._measure: Measure = job.measures[job.time]
         bound = job.bound
-        groups = [group for group in bound.plan.groups if not group.pushed]
+        groups = [group for group in bound.plan.groups if not group.is_apart]
         self._states = {group.name: state_of(group, bound.binding, job.measures) for group in groups}
         self._reported = Reported(job)
+        self.agreement = Agreement(job)
 
     @property
     def watermark(self) -> int:
@@ -43,12 +45,12 @@ class Assembly:
     def slices(self) -> int:
         """How many slices and events it holds."""
         held = sum(len(state.rows) + state.held_events for state in self._states.values())
-        return held + self._reported.size
+        return held + self._reported.size + self.agreement.size
 
-    def absorb(self, tables: Mapping[str, pl.DataFrame]) -> int:
+    def absorb(self, tables: Mapping[str, pl.DataFrame], now: int = 0) -> int:
         """Take the tables of a batch in, by the names of their groups; returns how many events came too late for some
         window."""
-        late = self._reported.absorb(tables)
+        late = self._reported.absorb(tables) + self.agreement.absorb(tables, now)
         for name, table in tables.items():
             state = self._states.get(name)
             if isinstance(state, OrderedState):
@@ -71,6 +73,8 @@ class Assembly:
                     emitted += state.step(span)
         if moved or watermark == INT64_MAX:
             emitted += self._reported.step(span)
+        if self.agreement:
+            emitted += self.agreement.advance(watermark, span)
         found, overflows = self.job.bound.results.build(emitted)
         self.overflows += overflows.total()
         return self._reported.told(found)
@@ -83,6 +87,7 @@ class Assembly:
             if name in self._states:
                 state.take_over(self._states[name])
         other._reported = self._reported.switched(job)
+        other.agreement = self.agreement.switched(job)
         return other
 
     def saved(self) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
@@ -91,8 +96,9 @@ class Assembly:
             f"{name}|{part}": table for name, state in self._states.items() for part, table in state.tables().items()
         }
         bars = {name: [sorted(bar) for bar in state.bars] for name, state in self._states.items()}
-        header = {"watermark": self.watermark, "overflows": self.overflows, "bars": bars}
-        return header, tables | self._reported.saved()
+        agreed, more = self.agreement.saved()
+        header = {"watermark": self.watermark, "overflows": self.overflows, "bars": bars, "agreement": agreed}
+        return header, tables | self._reported.saved() | more
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
         self._measure.watermark, self.overflows = header["watermark"], header["overflows"]
@@ -102,3 +108,4 @@ class Assembly:
             if mine:
                 state.load(mine)
         self._reported.restore(tables)
+        self.agreement.restore(header["agreement"], tables)

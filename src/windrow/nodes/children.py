@@ -26,6 +26,7 @@ class Child:
     idle: int = 0
     events: dict[str, int] = field(default_factory=dict)  # of each local node below, how many are wholly here
     gone: list[str] = field(default_factory=list)  # of these, those that have said that nothing more comes
+    holding: dict[str, bool] = field(default_factory=dict)  # local nodes below that count, whether they may be asked
     late: int = 0  # events that came too late for some window; the root knows
     state: Literal["expected", "live", "silent", "left"] = "expected"
 
@@ -46,6 +47,10 @@ class Child:
         if is_new and self.plan < version:
             self.plan, self.since = version, after(self.newest)
         self.epoch = epoch
+
+    def hold(self, nodes: pl.DataFrame) -> None:
+        """Local nodes below have spoken of what they count (`forms.NODES`)."""
+        self.holding |= {name: not over for name, over in nodes.select("node", "over").rows()}
 
     def hear_of(self, nodes: pl.DataFrame) -> None:
         """Local nodes below have come or gone (`pushed.nodes_table`)."""

@@ -1,7 +1,7 @@
 """Arrow Flight between nodes: a parent is a Flight server, a child opens one DoExchange stream to it and keeps it.
 
     child   Link ── Hello, Batch, Alive, Leave ─────────────▶ Server   parent
-                 ◀── Welcome, Plan, Ack, Left, Refused ──────
+                 ◀── Welcome, Plan, Ack, Left, Refused, Request
 
 A message is the metadata of a Flight message that has no data of its own (`messages.to_bytes`). Who calls is settled
 before a stream begins, from the headers of the call: the node's name, its token, the version of this protocol. Whoever

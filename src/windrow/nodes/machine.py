@@ -21,7 +21,7 @@ it begins again after them, because they cannot be put into its windows.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
 import polars as pl
@@ -32,10 +32,10 @@ from windrow.nodes.assembly import Assembly
 from windrow.nodes.children import Children, after
 from windrow.nodes.journal import Journal, Spool
 from windrow.nodes.merging import Merger
-from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Left, Message, Plan, Welcome
+from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Left, Message, Plan, Request, Welcome
 from windrow.nodes.parent import Out, Parent
 from windrow.nodes.reading import Mark, Reader
-from windrow.nodes.uplink import Uplink
+from windrow.nodes.uplink import AGAIN, Uplink
 from windrow.query import Query, QueryError
 from windrow.slicers import Tables
 from windrow.windows import INT64_MAX, INT64_MIN
@@ -82,6 +82,7 @@ class Machine(Parent):
         self._next: Asked | None = None  # a plan that has to wait
         self._read_at: int | None = None  # when events have come last
         self._leaving = False
+        self._spoke_at: int | None = None  # when what a node holds back was looked at last
         self._welcomed = self.parent is None
         self._reader: Reader | None = None
         self._merger: Merger | None = None
@@ -103,7 +104,9 @@ class Machine(Parent):
     def mark(self) -> Mark | None:
         """From where its source is to be read; None while it must not be."""
         is_ready = self._welcomed and not (self.ended or self._leaving or self.refused is not None)
-        return self._reader.mark if is_ready and self._reader is not None and not self._link.is_full else None
+        if not is_ready or self._reader is None or self._link.is_full or self._reader.is_full:
+            return None
+        return self._reader.mark
 
     @property
     def confirmed(self) -> Mark | None:
@@ -120,7 +123,14 @@ class Machine(Parent):
     @property
     def done(self) -> bool:
         """Whether all sources below have come to their end, and everything is acknowledged."""
-        return self.watermark == INT64_MAX and not self._link.sent
+        return self.watermark == INT64_MAX and not self._link.sent and not self._is_needed
+
+    @property
+    def _is_needed(self) -> bool:
+        """Whether the root may still ask something of it, or of a node below."""
+        if self._reader is not None:
+            return not self._reader.counted.is_over
+        return any(any(child.holding.values()) for child in self._known.counted)
 
     def start(self, now: int) -> Out:
         """Say Hello, or what the outlet may not have; also when a link has come again."""
@@ -138,7 +148,9 @@ class Machine(Parent):
             self._read_at = now if self._read_at is None else self._read_at
             is_idle = int(self.idle is not None and now - self._read_at >= self.idle)
             if self._reports or is_idle != self._told[2]:
-                out += self._send(reader.due(everything=bool(is_idle)) or {}, now, idle=is_idle)
+                due = reader.due(everything=bool(is_idle), rests=bool(is_idle))
+                out += self._send(due or {}, now, idle=is_idle)
+        out += self._still(now) if self._welcomed else []
         if self.refused is not None or not self._link.is_due(now, self._welcomed and not self._link.sent):
             return out
         if not self._welcomed:
@@ -150,6 +162,19 @@ class Machine(Parent):
         known = self.asked.version if self.asked is not None else 0
         still = Leave(self.name, self.epoch) if self._leaving else Alive(self.name, self.epoch, known)
         return [*out, (self.parent, still)]
+
+    def _still(self, now: int) -> Out:
+        """Of a local node: what it holds back goes once nothing has come for a while; of the root: what it asks."""
+        if self._reader is None:
+            return self._requests(now)
+        if not self._reader.counted or self._reader.is_behind or self._leaving:
+            return []
+        self._spoke_at = now if self._spoke_at is None else self._spoke_at
+        if now - self._spoke_at < AGAIN or self._link.sent:
+            return []
+        self._spoke_at = now
+        tables = self._reader.due(flush=True, ended=self.ended)
+        return self._send(tables, now) if tables else []
 
     def read(self, events: pl.DataFrame, mark: Mark, now: int, last: bool = False) -> Out:
         """Take events of the source, and its mark after them; after the last ones nothing comes."""
@@ -180,6 +205,8 @@ class Machine(Parent):
             return self._welcome(message, now)
         if isinstance(message, Plan):
             return self._hear(Asked.from_dict(message.asked, message.tables["columns"]), now)
+        if isinstance(message, Request):
+            return self._request(message, now)
         if isinstance(message, Ack):
             return self._ack(message, now) if self._welcomed else []  # a Welcome on its way may say less
         if isinstance(message, Left):
@@ -187,6 +214,17 @@ class Machine(Parent):
         else:
             self.refused = message.reason
         return []
+
+    def _request(self, message: Request, now: int) -> Out:
+        """The root asks: a local node answers, others pass it on."""
+        if self._reader is None:
+            found = [(name, child) for name, child in self._known.items() if message.node in child.holding]
+            return [(name, replace(message, epoch=child.epoch)) for name, child in found]
+        if not self._welcomed or self._reader.is_behind or self._leaving or message.node != self.name:
+            return []
+        self._reader.hear(dict(message.tables), message.number, bool(message.over))
+        tables = self._reader.due(ended=self.ended)
+        return self._send(tables, now) if tables else []
 
     def leave(self, now: int) -> Out:
         """Send what there is, and go once it is acknowledged: see `left`."""
@@ -351,6 +389,8 @@ class Machine(Parent):
         said["batches"] = {"made": self._link.number, "unacknowledged": len(self._link.sent)}
         if self._assembly is not None:
             said["overflows"] = self._assembly.overflows
+            if self._assembly.agreement:
+                said["counting"] = self._assembly.agreement.status()
         if self._reader is not None:
             held = self._link.confirmed.get("count", 0)
             said["events"] = {"read": self._reader.count, "acknowledged": held, "left_out": self._reader.left_out}

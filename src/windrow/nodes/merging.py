@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from windrow.jobs import Job
+from windrow.nodes.forms import tables_of as counting_tables
 from windrow.nodes.pushed import tables_of
 from windrow.nodes.reading import Closing, apart
 from windrow.slicers import Tables
@@ -32,16 +33,17 @@ class Merger:
         self.events: dict[str, int] = {}  # of each local node, how many were wholly sent
 
     def _use(self, job: Job) -> None:
-        self.job, self._closing, self._passed = job, Closing(job), tables_of(job)
+        self.job, self._closing, self._passed = job, Closing(job), tables_of(job) | counting_tables(job)
+        self._urgent = counting_tables(job)
         self._schemas = {
             group.name: None if group.ordered else job.bound.states[group.identity].schema
             for group in job.bound.plan.groups
-            if not group.pushed
+            if not group.is_apart
         }
         self._orderings = {
             group.name: job.bound.states[group.identity].ordering  # type: ignore[attr-defined]
             for group in job.bound.plan.groups
-            if group.ordered and not group.pushed
+            if group.ordered and not group.is_apart
         }
 
     def absorb(self, tables: Mapping[str, pl.DataFrame], events: Mapping[str, int]) -> None:
@@ -59,6 +61,11 @@ class Merger:
             if name not in self._closing.at_once:
                 last[name] = int(table["slice_start"].max())  # type: ignore[arg-type]
         self._waiting.append((dict(events), last))
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the root waits for what has come."""
+        return not self._urgent.isdisjoint(self._passing)
 
     def due(self, watermark: int, everything: bool = False) -> Tables | None:
         """What is to be sent at a watermark; None while nothing is."""

@@ -4,7 +4,7 @@
             Alive    nothing new, but it is still there   Leave  nothing comes any more
     down    Welcome  what is asked, where to go on from   Ack    up to here everything is safely held
             Plan     what is asked now                    Left   it may go
-            Refused  why not
+            Refused  why not                              Request  what the root tells and asks a local node
 
 Bytes are a JSON line and Arrow IPC streams with a checksum (`slices.pack`); nothing is ever unpickled. What cannot be
 read is a `MessageError`, whatever the bytes are.
@@ -115,10 +115,21 @@ class Refused:
     reason: str
 
 
+@dataclass(frozen=True)
+class Request:
+    """What the root tells a local node and asks of it, passed on by the nodes between them (see `forms`)."""
+
+    epoch: int
+    node: str
+    number: int  # the node says in its batches which it has heard
+    over: int  # 1 if it will be asked nothing more
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict, compare=False)
+
+
 Up = Hello | Batch | Alive | Leave
-Down = Welcome | Plan | Ack | Left | Refused
+Down = Welcome | Plan | Ack | Left | Refused | Request
 Message = Up | Down
-_ALL = (Hello, Batch, Alive, Leave, Welcome, Plan, Ack, Left, Refused)
+_ALL = (Hello, Batch, Alive, Leave, Welcome, Plan, Ack, Left, Refused, Request)
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in _ALL}
 _TYPES: dict[str, type[Any]] = {
     "str": str,

@@ -15,9 +15,10 @@ import polars as pl
 from windrow.nodes.asked import Asked
 from windrow.nodes.assembly import Assembly
 from windrow.nodes.children import Child, Children, after, cut_from
+from windrow.nodes.forms import COUNTING
 from windrow.nodes.journal import Journal
 from windrow.nodes.merging import Merger
-from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Left, Message, Plan, Refused, Welcome
+from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Left, Message, Plan, Refused, Request, Welcome
 from windrow.nodes.pushed import NODES, nodes_table
 from windrow.nodes.uplink import AGAIN, Uplink
 from windrow.query import Query
@@ -77,7 +78,7 @@ class Parent:
         self._known.heard[sender] = now
         out = self._welcome_back(sender, child, now) if child.state == "silent" else []
         if isinstance(message, Batch):
-            out += self._batch(sender, child, message, now)
+            out += [*self._batch(sender, child, message, now), *self._requests(now)]
         elif isinstance(message, Leave):
             if child.state != "left":
                 self.notes.append(f"{sender} has left")
@@ -167,8 +168,10 @@ class Parent:
         child.take(batch)
         if NODES in batch.tables and self.asked is not None and self.asked.pushed:
             child.hear_of(batch.tables[NODES])
+        if COUNTING in batch.tables:
+            child.hold(batch.tables[COUNTING])
         if self._assembly is not None:
-            child.late += self._assembly.absorb(batch.tables)
+            child.late += self._assembly.absorb(batch.tables, now)
         elif self._merger is not None:
             self._merger.absorb(batch.tables, batch.events)
         return self._advance(now, is_late)
@@ -202,6 +205,8 @@ class Parent:
         moved, self._watermark = least > self._watermark, least
         if self._assembly is not None:
             found = self._assembly.advance(least)
+            for node, late in self._assembly.agreement.late().items():
+                next(child for child in self._known.values() if node in child.holding).late += late
             if self.asked.pending:
                 found = found.filter(~pl.col("query").is_in([name for name, _ in self.asked.pending]))
             return self._send({"results": found}, now) if found.height else []
@@ -209,13 +214,24 @@ class Parent:
             return []
         plan, idle = self._known.plan(self.asked.version), int(self._known.all_idle)
         told, falls_idle = (plan, self._known.since(plan)), idle > self._told[2]
-        is_due = moved or is_late or falls_idle
+        is_due = moved or is_late or falls_idle or self._merger.is_urgent
         tables = self._merger.due(least, everything=least == INT64_MAX or falls_idle) if is_due else None
         if self.role == "root" and not (tables or (moved and tables is not None)):
             return []  # whoever takes slices need not know how nodes cut
         if tables is None and (*told, idle) == self._told:
             return []
         return self._send(tables or {}, now, idle, told)
+
+    def _requests(self, now: int) -> Out:
+        """What the root tells and asks local nodes, through those between them."""
+        if self._assembly is None or not self._assembly.agreement:
+            return []
+        routes = {node: name for name, child in self._known.items() for node in child.holding}
+        return [
+            (routes[node], Request(self._known[routes[node]].epoch, node, number, int(over), tables))
+            for node, number, over, tables in self._assembly.agreement.requests(now)
+            if node in routes
+        ]
 
     def _notice_silence(self, now: int) -> Out:
         if self.timeout is None:
@@ -237,6 +253,8 @@ class Parent:
     def _have_gone(self, child: Child, gone: bool) -> None:
         """Windows of other nodes do not wait for those of local nodes that are not heard; those of one that has said
         itself that it goes never do."""
+        if self._assembly is not None:
+            self._assembly.agreement.has_gone(list(child.holding), gone)
         names = [name for name in child.events if name not in child.gone]
         tables = {NODES: nodes_table(names, gone)}
         if not names or self.asked is None or not self.asked.pushed:

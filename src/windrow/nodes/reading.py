@@ -19,7 +19,7 @@ known from the time before which each group's slices were sent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -33,6 +33,7 @@ from windrow.jobs import Job
 from windrow.nodes.asked import Asked
 from windrow.nodes.messages import Position
 from windrow.nodes.pushed import Pushed
+from windrow.nodes.strands import Counted
 from windrow.ordered import NODE
 from windrow.slicers import Gathered, Slicer, Tables, Unordered, edges_of
 from windrow.slicing import time_column
@@ -41,7 +42,7 @@ from windrow.windows import INT64_MAX, INT64_MIN, Session
 Mark = dict[str, Any]  # a place in a source, in the source's own words
 
 
-@dataclass(frozen=True)
+@dataclass
 class Chunk:
     """Events of which some may be in open slices: where they begin, and their greatest time."""
 
@@ -49,6 +50,9 @@ class Chunk:
     mark: Mark
     newest: int
     slices: dict[str, int]  # where those of its newest event begin
+    before: int = INT64_MIN  # the greatest time before them
+    counts: dict[str, pl.DataFrame] = field(default_factory=dict)  # of each key, in groups that are counted
+    is_sent: bool = False  # in slices
 
 
 class Closing:
@@ -56,7 +60,7 @@ class Closing:
 
     def __init__(self, job: Job) -> None:
         groups = job.bound.plan.groups
-        groups = [group for group in groups if not group.pushed]
+        groups = [group for group in groups if not group.is_apart]
         self.at_once = {group.name for group in groups if group.ordered or _has_sessions(group)}
         self._edges = {group.name: edges_of(group, False, False) for group in groups if group.name not in self.at_once}
 
@@ -88,6 +92,8 @@ class Reader:
         self._chunks: list[Chunk] = []
         self._recut = False  # what it has is cut by several plans, and has to be sent as it is
         self.pushed = Pushed(asked.job, node)
+        late = asked.job.measures[asked.job.time].lateness if lateness is None else lateness
+        self.counted = Counted(asked.job, node, late or 0, eager)
         self._use(asked)
 
     def _use(self, asked: Asked) -> None:
@@ -109,6 +115,9 @@ class Reader:
     def position(self) -> Position:
         count, mark = self.safe
         whole = {"mark": mark, "count": count, "newest": self.newest, "left_out": self.left_out}
+        if self.counted:
+            before = self._chunks[0].before if self._chunks else self.counted.newest
+            whole["counted"] = self.counted.saved(before, count)
         if count == self.count:
             return whole
         return {**whole, "read": self.count, "sent": self._sent, "plan": self.asked.version}
@@ -128,6 +137,8 @@ class Reader:
             self._again, self._again_from = position.get("read", 0), dict(position.get("sent", {}))
             self._sent = dict(self._again_from)
             self._recut = position.get("plan", self.asked.version) != self.asked.version
+            if "counted" in position:
+                self.counted.restore(position["counted"])
         self.watermark = max(self.watermark, watermark)
 
     # --- events in ------------------------------------------------------------------------------------------------
@@ -147,7 +158,8 @@ class Reader:
                 self._has_events = True
             if prepared.height:
                 newest = int(prepared[time_column(self.job.time)].max())  # type: ignore[arg-type]
-                self._note_chunk(Chunk(begin, before, newest, self._closing.bounds(newest)))
+                was, counts = self.counted.newest, self.counted.take(prepared, self._again) if self.counted else {}
+                self._note_chunk(Chunk(begin, before, newest, self._closing.bounds(newest), was, counts))
                 self._see(newest)
             self.pushed.take(prepared, begin + events.height)
         self.count += events.height
@@ -159,7 +171,9 @@ class Reader:
         Where nothing waits in slices, every batch has all that was read, or the spool has it (`pushed`).
         """
         before = self._chunks[-1].slices if self._chunks else {}
-        if any(name not in before or start > before[name] for name, start in chunk.slices.items()):
+        holds = bool(chunk.counts) and not self._eager
+        if holds or any(name not in before or start > before[name] for name, start in chunk.slices.items()):
+            chunk.is_sent = not chunk.slices
             self._chunks.append(chunk)
 
     def _see(self, newest: int) -> None:
@@ -199,13 +213,31 @@ class Reader:
 
     # --- slices out -----------------------------------------------------------------------------------------------
 
-    def due(self, everything: bool = False, ended: bool = False, leaves: bool = False) -> Tables | None:
-        """What is to be sent now; None while nothing is."""
+    def due(
+        self,
+        everything: bool = False,
+        ended: bool = False,
+        leaves: bool = False,
+        rests: bool = False,
+        flush: bool = False,
+    ) -> Tables | None:
+        """What is to be sent now; None while nothing is. A node that `rests` may be silent for long."""
         if self.is_behind:
             return None
         windows = self.pushed.due(INT64_MAX if ended else self.watermark, gone=ended or leaves)
+        windows |= self.counted.due(self.watermark, self.count, flush, rests, leaves, ended)
         slices = self._slices_due(everything)
+        self._forget_chunks()
         return windows or None if slices is None else slices | windows
+
+    def hear(self, tables: Tables, number: int, over: bool) -> None:
+        """A request of the root."""
+        self.counted.hear(tables, number, over)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it keeps so much that the root has not settled that it reads no more."""
+        return self.counted.is_full
 
     def _slices_due(self, everything: bool) -> Tables | None:
         bounds = self._closing.bounds(self.watermark)
@@ -223,10 +255,16 @@ class Reader:
         self._open.add(kept)
         self._sent = bounds
         low = INT64_MAX if everything else min(bounds.values(), default=INT64_MAX)
-        while self._chunks and (everything or self._chunks[0].newest < low):
-            del self._chunks[0]
+        for chunk in self._chunks:
+            chunk.is_sent |= chunk.newest < low
         self._recut = False
         return {name: table for name, table in tables.items() if table.height}
+
+    def _forget_chunks(self) -> None:
+        """Of what was sent, and is settled, nothing has to be read again."""
+        low = self.counted.oldest
+        while self._chunks and self._chunks[0].is_sent and self._chunks[0].newest < low:
+            self.counted.passed(self._chunks.pop(0).counts)
 
     def switch(self, asked: Asked) -> Tables:
         """Cut by another plan from now on; returns all that was cut by the one before."""
@@ -234,6 +272,7 @@ class Reader:
         assert tables is not None
         self._use(asked)
         self.pushed.switch(self.job)
+        self.counted.switch(self.job)
         self._sent = self._closing.bounds(self.watermark)
         return tables
 

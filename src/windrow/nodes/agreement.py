@@ -1,0 +1,306 @@
+"""What the root knows of counting windows that nodes agree on: a tally for each key, and what it asks which node.
+
+    tables of a batch ── absorb ──▶ tallies ── settle ──▶ slices of all nodes ──▶ windows
+                                           └── requests ──▶ nodes: what is settled, what to expect, what is asked
+
+A request has a number, and a node says which it has heard: what has changed since then is said again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from windrow.groups import ROWS, Held
+from windrow.jobs import Job
+from windrow.measures import Span
+from windrow.nodes.counting import SCHEMES, Choice
+from windrow.nodes.forms import COUNTING, Form, Key, groups_of
+from windrow.nodes.tallies import Line, Piece, Reached, Tally
+from windrow.nodes.tallytables import from_tables, to_tables
+from windrow.nodes.uplink import AGAIN
+from windrow.ordered_state import OrderedState
+from windrow.ordering import Sliced
+from windrow.revisions import Emitted
+from windrow.slicers import Tables
+from windrow.windows import INT64_MAX, INT64_MIN
+
+
+@dataclass
+class CountedState(OrderedState):
+    """The windows of a counted group, from slices that lie between boundaries."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.found: list[pl.DataFrame] = []
+
+    def may_be_due(self, span: Span) -> bool:
+        return bool(self.found)
+
+    def _slice(self, span: Span) -> Sliced | None:
+        if not self.found:
+            return None
+        table = pl.concat(self.found).sort(self.schema.order)
+        self.found = []
+        names = list(self.schema.keys)
+        keys = table.select(names).unique(maintain_order=True) if names else pl.DataFrame()
+        known = self.base.at(keys)
+        last = table.group_by(names, maintain_order=True).last() if names else table[-1:]
+        stop = (last["position"] + last[self.schema.names[Held(ROWS, None)]["count"]]).to_numpy()
+        now = {**known, "count": stop, "last": last["last"].to_numpy(), "frozen": stop}
+        self.base.set(keys, now)
+        self.now.table = self.base.table
+        self._recent, self._rows = table, None
+        every = np.ones(table.height, np.bool_)
+        changed = np.full(max(1, keys.height), INT64_MAX)
+        return Sliced(table, every, None, keys, known, now, now, changed)
+
+
+@dataclass
+class Known:
+    """What is known of a local node."""
+
+    final: int = INT64_MIN  # what it has not sent is not older
+    idle: bool = False
+    over: bool = False  # nothing is to be asked of it any more
+    heard: int = 0
+    gone: bool = False  # nobody waits for it
+
+
+@dataclass
+class Sent:
+    """The last request to a node: it is said again if nothing is heard."""
+
+    number: int = 0
+    at: int = INT64_MIN
+    content: Any = None
+
+
+class Agreement:
+    """All counted groups of a root."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._forms = {group.name: Form(group, job) for group in groups_of(job)}
+        self._states = {name: _state(form) for name, form in self._forms.items()}
+        self._tallies: dict[str, dict[Key, Tally]] = {name: {} for name in self._forms}
+        self._nodes: dict[str, Known] = {}
+        self._rewinds: dict[str, int] = {}
+        self._changed: dict[str, dict[tuple[str, Key], tuple[int, Any]]] = {}  # of a node: told, since which request
+        self._sent: dict[str, Sent] = {}
+        self._trip = 0  # microseconds from a request to its answer
+        self._is_over = False
+
+    def __bool__(self) -> bool:
+        return bool(self._forms)
+
+    @property
+    def size(self) -> int:
+        """How many pieces, events and slices it holds."""
+        tallies = [tally for several in self._tallies.values() for tally in several.values()]
+        lines = [line for tally in tallies for line in tally.lines.values()]
+        held = sum(1 if piece.events is None else piece.hi - piece.lo for line in lines for piece in line.pieces)
+        return held + sum(len(state.rows) for state in self._states.values())
+
+    @property
+    def waits(self) -> bool:
+        """Whether a node may still be asked something."""
+        return any(not one.over and not one.gone for one in self._nodes.values())
+
+    # --- what comes in --------------------------------------------------------------------------------------------
+
+    def absorb(self, tables: Mapping[str, pl.DataFrame], now: int = 0) -> int:
+        """Take the tables of a batch in; returns how many events came too late."""
+        late = 0
+        for name, form in self._forms.items():
+            pieces = tables.get(f"{name}|pieces")
+            if pieces is not None:
+                self._absorb(form, pieces, tables.get(f"{name}|events"))
+            reach = tables.get(f"{name}|reach")
+            for *key, node, next_ in reach.select(*form.reach).iter_rows() if reach is not None else ():
+                self._tally(form, tuple(key)).lines.setdefault(node, Line()).next = next_
+        said = tables.get(COUNTING)
+        for node, final, idle, heard, over, rewound, lost in said.iter_rows() if said is not None else ():
+            known = self._nodes.setdefault(node, Known())
+            known.final, known.idle, known.over = max(known.final, final), idle, over
+            if heard < known.heard:  # another life of the node, which has heard nothing
+                self._tell_again(node)
+            self._hear(node, heard, now)
+            known.heard = heard
+            late += lost
+            for tallies in self._tallies.values():
+                for tally in tallies.values():
+                    line = tally.lines.get(node)
+                    if line is not None and line.rewind <= rewound:
+                        line.rewind = 0
+        return late
+
+    def _tell_again(self, node: str) -> None:
+        for name, tallies in self._tallies.items():
+            for key, tally in tallies.items():
+                self._note(name, key, tally)
+        if node in self._sent:
+            self._sent[node].content = None
+
+    def _hear(self, node: str, heard: int, now: int) -> None:
+        """A node has heard requests up to a number."""
+        sent = self._sent.get(node)
+        if sent is not None and sent.number == heard > self._nodes[node].heard and now > sent.at > 0:
+            self._trip = now - sent.at if not self._trip else (3 * self._trip + now - sent.at) // 4
+        changed = self._changed.get(node, {})
+        self._changed[node] = {key: one for key, one in changed.items() if one[0] > heard}
+
+    def _absorb(self, form: Form, table: pl.DataFrame, events: pl.DataFrame | None) -> None:
+        missing = [pl.lit(None, dtype).alias(name) for name, dtype in form.states.items() if name not in table.columns]
+        table = table.with_columns(missing).select(*form.pieces)
+        plain = [name for name in form.pieces if name not in form.states]
+        at = 0
+        found: dict[tuple[Key, str], list[Any]] = {}
+        for place, (*of, node, lo, hi, first, last, kind, of_lo, of_hi) in enumerate(table.select(plain).iter_rows()):
+            mine = None
+            if kind == "events":
+                assert events is not None
+                mine, at = events.slice(at, hi - lo), at + hi - lo
+            piece = Piece(lo, hi, first, last, kind, place, table if kind == "slice" else None, mine)
+            found.setdefault((tuple(of), node), []).append((piece, of_lo, of_hi))
+        for (key, node), pieces in found.items():
+            self._tally(form, key).absorb(node, pieces)
+
+    def _tally(self, form: Form, key: Key) -> Tally:
+        tallies = self._tallies[form.name]
+        if key not in tallies:
+            tallies[key] = Tally(form, key)
+        return tallies[key]
+
+    def has_gone(self, names: list[str], gone: bool) -> None:
+        """Nodes are waited for no more, or again."""
+        for name in names:
+            if name in self._nodes:
+                self._nodes[name].gone = gone
+
+    # --- what is found --------------------------------------------------------------------------------------------
+
+    def advance(self, watermark: int, span: Span) -> Iterator[Emitted]:
+        """Settle what can be, and say the windows that are complete by that."""
+        lost = {name for name, one in self._nodes.items() if one.gone}
+        quiet = lost | {name for name, one in self._nodes.items() if one.idle}
+        finals = {name: one.final for name, one in self._nodes.items() if name not in quiet}
+        known = Reached(watermark, finals, quiet, lost)
+        for name, form in self._forms.items():
+            state, scheme = self._states[name], form.group.counted
+            for key, tally in self._tallies[name].items():
+                found = tally.settle(scheme, known)
+                if found:
+                    tally.plan(scheme, self._trip, not self.job.is_integer, self._rewinds)
+                    self._note(name, key, tally)
+                    state.found += found
+            if state.may_be_due(span):
+                yield from state.step(span)
+        self._is_over = watermark == INT64_MAX and not any(self._asks())
+
+    def _note(self, name: str, key: Key, tally: Tally) -> None:
+        """What nodes are to be told of a key."""
+        for node, told in tally.told.items():
+            number = self._sent.setdefault(node, Sent()).number + 1
+            changed = self._changed.setdefault(node, {})
+            if changed.get((name, key), (0, None))[1] != told:
+                changed[name, key] = number, told
+
+    def late(self) -> Counter[str]:
+        """The events of each node that have come too late since this was asked last."""
+        found: Counter[str] = Counter()
+        for tallies in self._tallies.values():
+            for tally in tallies.values():
+                found += tally.late
+                tally.late.clear()
+        return found
+
+    def _asks(self) -> Iterator[tuple[str, str, Key, tuple[int, int, str]]]:
+        for name, tallies in self._tallies.items():
+            for key, tally in tallies.items():
+                for node, asks in tally.asks.items():
+                    for ask in asks:
+                        yield node, name, key, ask
+
+    def requests(self, now: int) -> Iterator[tuple[str, int, bool, Tables]]:
+        """What nodes are to be told and asked now: node, number, whether that was all, and the tables."""
+        asks: dict[str, dict[str, list[Any]]] = {}
+        for node, name, key, ask in self._asks():
+            asks.setdefault(node, {}).setdefault(name, []).append((*key, *ask))
+        for node, known in self._nodes.items():
+            if known.gone or known.over:
+                continue
+            changed, asked = self._changed.get(node, {}), asks.get(node, {})
+            sent = self._sent.setdefault(node, Sent())
+            content = (max((number for number, _ in changed.values()), default=0), asked, self._is_over)
+            is_news = content != sent.content and (changed or asked or self._is_over)
+            is_unheard = (known.heard < sent.number or asked or self._is_over) and now - sent.at >= AGAIN
+            if not (is_news or (is_unheard and (changed or asked or self._is_over))):
+                continue
+            self._sent[node] = Sent(sent.number + 1, now, content)
+            tables: Tables = {}
+            for name, form in self._forms.items():
+                rows = [(*key, *told, rewind) for (of, key), (_, (told, rewind)) in changed.items() if of == name]
+                if rows:
+                    tables[name] = pl.DataFrame(rows, schema=form.told, orient="row")
+                if name in asked:
+                    tables[f"{name}|ask"] = pl.DataFrame(asked[name], schema=form.ask, orient="row")
+            yield node, sent.number + 1, self._is_over, tables
+
+    def status(self) -> dict[str, Any]:
+        """Of each group: the scheme, why, and how often it was wrong."""
+        found: dict[str, Any] = {}
+        for name, tallies in self._tallies.items():
+            several = list(tallies.values())
+            settled, corrected = (sum(getattr(one, what) for one in several) for what in ("boundaries", "corrections"))
+            last = max(several, key=lambda one: one.boundaries, default=None)
+            auto = self._forms[name].group.counted == "auto"
+            choice = last.choice if last is not None and auto else Choice(self._forms[name].group.counted, "as asked")
+            found[name] = {"scheme": choice.scheme, "why": choice.why, "exact": SCHEMES[choice.scheme].is_exact}
+            found[name] |= {"boundaries": settled, "corrections": corrected, "keys": len(several)}
+        return found
+
+    # --- what is kept ---------------------------------------------------------------------------------------------
+
+    def switched(self, job: Job) -> Agreement:
+        """The same with another plan: what that does not know is dropped."""
+        other = Agreement(job)
+        header, tables = self.saved()
+        other.restore(header, tables)
+        other._changed, other._sent, other._trip = self._changed, self._sent, self._trip
+        return other
+
+    def saved(self) -> tuple[dict[str, Any], Tables]:
+        header = {"nodes": {name: asdict(one) for name, one in self._nodes.items()}, "rewinds": self._rewinds}
+        tables: Tables = {}
+        for name, state in self._states.items():
+            tables |= {f"{name}|{part}": table for part, table in state.tables().items()}
+            tables |= {
+                f"tally {name}|{part}": table
+                for part, table in to_tables(self._forms[name], self._tallies[name]).items()
+            }
+        return header, tables
+
+    def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
+        self._nodes = {name: Known(**one) for name, one in header["nodes"].items()}
+        self._rewinds = dict(header["rewinds"])
+        self._sent = {name: Sent(one.heard) for name, one in self._nodes.items()}
+        for name, form in self._forms.items():
+            mine = {key.rpartition("|")[2]: table for key, table in tables.items() if key.rpartition("|")[0] == name}
+            if mine:
+                self._states[name].load(mine)
+            prefix = f"tally {name}"
+            mine = {key.rpartition("|")[2]: table for key, table in tables.items() if key.rpartition("|")[0] == prefix}
+            if mine:
+                self._tallies[name] = from_tables(form, mine)
+            for key, tally in self._tallies[name].items():
+                self._note(name, key, tally)
+
+
+def _state(form: Form) -> CountedState:
+    return CountedState(form.group, form.schema, form.schema)

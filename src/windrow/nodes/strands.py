@@ -1,0 +1,452 @@
+"""A local node's side of counting windows that nodes agree on: final events by key, and pieces of them.
+
+    events ── not too late ──▶ waiting ── the node's watermark passes ──▶ strands, in order ── cut ──▶ pieces
+                                                                          kept until the root has settled them
+
+An event is too late here if it is more than the lateness older than the newest before it in the node's source: that
+depends on nothing but the source, so that a later life of the node finds the same events at the same ranks.
+
+What was sent and is not settled is kept in memory, and is read again from the source after a crash. A batch says from
+where on, and how many events of each key came before that (`Counted.saved`).
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from windrow.jobs import Job
+from windrow.nodes.counting import SCHEMES, Cut, Told, sub_slice
+from windrow.nodes.forms import ANEW, COUNTING, NODE_COLUMN, NODES, Form, Key, groups_of
+from windrow.ordered import Mask
+from windrow.ranges import Ints
+from windrow.slicers import Tables
+from windrow.slicing import filter_column, time_column
+from windrow.windows import INT64_MAX, INT64_MIN
+
+
+class Strand:
+    """The final events of a key that are not settled, in order; each has a rank, which counts from its first."""
+
+    def __init__(self, start: int, covered: int, told: Told) -> None:
+        self.start = start  # the rank of the first that is here
+        self.covered = covered  # those before this rank were sent
+        self.told, self.rewound = told, 0
+        self.frames: list[pl.DataFrame] = []
+        self.size = 0
+
+    @property
+    def top(self) -> int:
+        """The rank after the last one."""
+        return self.start + self.size
+
+    def add(self, events: pl.DataFrame) -> None:
+        self.frames.append(events)
+        self.size += events.height
+
+    def between(self, lo: int, hi: int) -> pl.DataFrame:
+        found, begin = [], self.start
+        for frame in self.frames:
+            end = begin + frame.height
+            if begin < hi and end > lo:
+                found.append(frame.slice(max(0, lo - begin), min(end, hi) - max(begin, lo)))
+            begin = end
+        return pl.concat(found) if len(found) > 1 else found[0]
+
+    def forget(self, rank: int) -> None:
+        """Events before this rank are not needed any more."""
+        while self.frames and self.start + self.frames[0].height <= rank:
+            height = self.frames.pop(0).height
+            self.start, self.size = self.start + height, self.size - height
+        if self.frames and rank > self.start:
+            gone = rank - self.start
+            self.frames[0] = self.frames[0].slice(gone)
+            self.start, self.size = rank, self.size - gone
+
+    def oldest(self, time: str, rank: int) -> int | None:
+        """The time of the event at a rank; None if there is none."""
+        begin = self.start
+        for frame in self.frames:
+            if rank < begin + frame.height:
+                return int(frame[time][max(0, rank - begin)])
+            begin += frame.height
+        return None
+
+
+class Piece(NamedTuple):
+    """A piece that is to be sent, and the rank range of which it is the content."""
+
+    key: Key
+    cut: Cut
+    of: tuple[int | None, int | None] = (None, None)
+
+
+class Strands:
+    """One counted group at a local node."""
+
+    def __init__(self, form: Form, node: str) -> None:
+        self.form, self.node = form, node
+        self.by_key: dict[Key, Strand] = {}
+        self.waiting: list[pl.DataFrame] = []
+        self.base: dict[Key, int] = {}  # events of each key before the position from where the node would read again
+        self.told_reach: dict[Key, int | None] = {}
+        self._pieces: list[Piece] = []
+
+    # --- events in ------------------------------------------------------------------------------------------------
+
+    def take(self, events: pl.DataFrame) -> pl.DataFrame:
+        """Events that are not too late; returns how many of each key."""
+        where = self.form.group.source.where
+        seen = events if where is None else events.filter(pl.col(filter_column(where.text)))
+        columns = [*self.form.keys, *(name for name in self.form.ordering.needed if name not in self.form.keys), "nth"]
+        seen = seen.select(*dict.fromkeys(columns))
+        if seen.height:
+            self.waiting.append(seen)
+        if not self.form.keys:
+            return pl.DataFrame({"count": [seen.height]}, schema={"count": pl.Int64()})
+        return seen.group_by(list(self.form.keys)).agg(count=pl.len().cast(pl.Int64))
+
+    def finish(self, final: int) -> None:
+        """Put the events in order that are older than a time."""
+        if not self.waiting:
+            return
+        time = self.form.time
+        waiting = pl.concat(self.waiting) if len(self.waiting) > 1 else self.waiting[0]
+        if final < INT64_MAX:
+            is_final = waiting[time] < final
+            self.waiting = [waiting.filter(~is_final)] if not is_final.all() else []
+            waiting = waiting.filter(is_final)
+        else:
+            self.waiting = []
+        if not waiting.height:
+            return
+        order = [time, *(name for name in waiting.columns if name.startswith("order:") and name != NODE_COLUMN), "nth"]
+        if len(order) > 2 or not waiting[time].is_sorted():
+            waiting = waiting.sort(order)
+        read = list(self.form.events)
+        if not self.form.keys:
+            parts = {(): waiting}
+        else:
+            parts = waiting.partition_by(list(self.form.keys), as_dict=True, maintain_order=True)
+        for key, events in parts.items():
+            strand = self._strand(key)
+            strand.add(events.select(read))
+            strand.forget(min(strand.told.settled, strand.top))  # what is read again may have been settled
+
+    def _strand(self, key: Key) -> Strand:
+        if key not in self.by_key:
+            begin = self.base.setdefault(key, 0)
+            self.by_key[key] = Strand(begin, begin, Told(settled=begin))
+        return self.by_key[key]
+
+    # --- pieces out -----------------------------------------------------------------------------------------------
+
+    def cut(self, final: int, told_final: int, flush: bool, central: bool) -> None:
+        """Cut what is to be sent by now; `central`: as events, whatever the root has said."""
+        for key, strand in self.by_key.items():
+            if strand.covered == strand.top:
+                continue
+            told = strand.told
+            due = flush or final == INT64_MAX or final - told_final >= told.patience
+            scheme = SCHEMES["central" if central else told.scheme]
+            cuts = scheme.cuts(told, self.form.boundaries, strand.covered, strand.top, due)
+            for cut in cuts:
+                self._pieces.append(Piece(key, cut))
+                strand.covered = cut.hi
+
+    def hear(self, told: pl.DataFrame | None, asks: pl.DataFrame | None) -> None:
+        """The root has settled something, says how to go on, or asks what pieces are made of."""
+        size = len(self.form.keys)
+        for row in told.select(*self.form.told).iter_rows() if told is not None else ():
+            key, fresh, rewind = row[:size], Told(*row[size:-1]), row[-1]
+            strand = self._strand(key)
+            if fresh.position < strand.told.position:
+                continue  # it has been overtaken
+            strand.told = fresh
+            strand.forget(fresh.settled)
+            if rewind > strand.rewound:
+                strand.rewound = rewind
+                if strand.covered > fresh.settled:
+                    self._again(key, strand, fresh.settled)
+        for row in asks.select(*self.form.ask).iter_rows() if asks is not None else ():
+            self._answer(row[:size], *row[size:])
+
+    def forget(self) -> None:
+        """Nothing is needed any more."""
+        for strand in self.by_key.values():
+            strand.covered = strand.top
+            strand.forget(strand.top)
+
+    def _again(self, key: Key, strand: Strand, rank: int) -> None:
+        """Cut everything from a rank on again."""
+        self._pieces = [one for one in self._pieces if one.key != key]
+        scheme = SCHEMES[strand.told.scheme]
+        cuts = list(scheme.cuts(strand.told, self.form.boundaries, rank, strand.top, True))
+        strand.covered = rank
+        for cut in cuts:
+            self._pieces.append(Piece(key, cut, (rank, ANEW)))
+            strand.covered = cut.hi
+
+    def _answer(self, key: Key, lo: int, hi: int, what: str) -> None:
+        strand = self.by_key.get(key)
+        if strand is None or lo < strand.start:
+            return  # it has been settled meanwhile
+        if what == "more":  # what it holds back
+            told = strand.told
+            size = max(1, told.unit)
+            for begin in range(strand.covered, strand.top, size):
+                self._pieces.append(Piece(key, Cut(begin, min(begin + size, strand.top), "slice")))
+            strand.covered = strand.top
+        elif hi > strand.covered:
+            return
+        elif what == "slice":
+            self._pieces.append(Piece(key, Cut(lo, hi, "slice"), (lo, hi)))
+        else:
+            unit = sub_slice(hi - lo, self.form.event_bytes, len(self.form.pieces))
+            if hi - lo <= 2 * unit:
+                self._pieces.append(Piece(key, Cut(lo, hi, "events"), (lo, hi)))
+                return
+            for begin in range(lo, hi, unit):
+                self._pieces.append(Piece(key, Cut(begin, min(begin + unit, hi), "slice"), (lo, hi)))
+
+    def give_all(self) -> None:
+        """The node goes: send what is not settled as it is, so that nothing is left to be asked."""
+        for key, strand in self.by_key.items():
+            if strand.size:
+                self._pieces = [one for one in self._pieces if one.key != key]
+                self._pieces.append(Piece(key, Cut(strand.start, strand.top, "events"), (strand.start, ANEW)))
+                strand.covered = strand.top
+
+    def tables(self) -> Tables:
+        """What is to be sent."""
+        form, found = self.form, Tables()
+        if self._pieces:
+            found[f"{form.name}|pieces"], events = self._made()
+            if events:
+                found[f"{form.name}|events"] = pl.concat(events)
+            self._pieces = []
+        reach = {}
+        for key, strand in self.by_key.items():
+            next_ = strand.oldest(form.time, strand.covered) if strand.covered < strand.top else None
+            if self.told_reach.get(key, INT64_MIN) != next_:
+                reach[key] = self.told_reach[key] = next_
+        if reach:
+            rows = [(*key, self.node, next_) for key, next_ in reach.items()]
+            found[f"{form.name}|reach"] = pl.DataFrame(rows, schema=form.reach, orient="row")
+        return found
+
+    def _made(self) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
+        form, rows = self.form, []
+        slices: list[tuple[int, pl.DataFrame]] = []
+        raw: list[pl.DataFrame] = []
+        for place, (key, cut, of) in enumerate(self._pieces):
+            events = self.by_key[key].between(cut.lo, cut.hi)
+            time = events[form.time]
+            rows.append((*key, self.node, cut.lo, cut.hi, int(time[0]), int(time[-1]), cut.kind, *of))
+            if cut.kind == "events":
+                raw.append(events.select(*form.sent))
+            elif cut.kind == "slice":
+                slices.append((place, events))
+        schema = {name: dtype for name, dtype in form.pieces.items() if name not in form.states}
+        table = pl.DataFrame(rows, schema=schema, orient="row")
+        if slices:
+            at = np.cumsum([0, *(events.height for _, events in slices[:-1])])
+            states = form.lifted(pl.concat([events for _, events in slices]), at).select(*form.states)
+            numbers = pl.Series("_place", [place for place, _ in slices], dtype=pl.UInt32)
+            table = table.with_row_index("_place").join(
+                states.with_columns(numbers), on="_place", how="left", maintain_order="left"
+            )
+            table = table.drop("_place")
+        return table, raw
+
+    # --- what is kept ---------------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        """Final events that are kept."""
+        return sum(strand.size for strand in self.by_key.values())
+
+    @property
+    def room(self) -> int:
+        """So many may be kept: the events of two windows are enough for the root to settle one."""
+        return (2 * self.form.boundaries.widest + 100_000) * max(1, len(self.by_key))
+
+    @property
+    def oldest(self) -> int:
+        """Events older than this are settled."""
+        times = [strand.oldest(self.form.time, strand.start) for strand in self.by_key.values() if strand.size]
+        times += [int(frame[self.form.time].min()) for frame in self.waiting]  # type: ignore[arg-type]
+        return min((one for one in times if one is not None), default=INT64_MAX)
+
+    def saved(self, lasting: bool) -> Any:
+        """How far each key is; unless the source is `lasting`, nothing of it comes again."""
+        rows = [(*key, *self._place(key, base, lasting)) for key, base in self.base.items()]
+        if not self.form.keys:
+            return rows
+        names = {**self.form.keys, "base": pl.Int64(), "covered": pl.Int64(), "settled": pl.Int64()}
+        return to_text(pl.DataFrame(rows, schema=names, orient="row"))
+
+    def _place(self, key: Key, base: int, lasting: bool) -> tuple[int, int, int]:
+        strand = self.by_key.get(key)
+        if strand is None:
+            return base, base, base
+        return (base, strand.covered, strand.start) if lasting else (strand.covered,) * 3
+
+    def restore(self, saved: Any) -> None:
+        """Go on where a batch has left off; the events come again."""
+        self.by_key, self.waiting, self.base, self.told_reach, self._pieces = {}, [], {}, {}, []
+        for *key, base, covered, settled in saved if not self.form.keys else from_text(saved).iter_rows():
+            self.base[tuple(key)] = base
+            self.by_key[tuple(key)] = Strand(base, covered, Told(settled=settled))
+
+
+class Counted:
+    """All counted groups of a local node."""
+
+    def __init__(self, job: Job, node: str, lateness: int, eager: bool) -> None:
+        self._node, self._lateness, self._eager = node, lateness, eager
+        self._groups = {group.name: Strands(Form(group, job), node) for group in groups_of(job)}
+        self._time = time_column(job.time)
+        self._newest = INT64_MIN  # of what was taken
+        self._floors: list[tuple[int, int]] = []  # from the n-th event on, none older than a time is taken
+        self._late, self._idle = 0, 0
+        self._final = INT64_MIN
+        self._told = (INT64_MIN, -1, -1, -1)  # what the root knows
+        self.heard = 0  # the number of the last request
+        self.is_over = not self._groups  # nothing is needed of it any more
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    @property
+    def newest(self) -> int:
+        return self._newest
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has to wait for the root."""
+        return any(strands.held > strands.room for strands in self._groups.values())
+
+    @property
+    def oldest(self) -> int:
+        return min((strands.oldest for strands in self._groups.values()), default=INT64_MAX)
+
+    def take(self, events: pl.DataFrame, again: int) -> dict[str, pl.DataFrame]:
+        """Prepared events of the source, those before the position `again` once more; returns how many are counted."""
+        time, nth = events[self._time].to_numpy(), events["nth"].to_numpy()
+        keep = self._in_time(time, nth)
+        self._late += int((~keep & (nth >= again)).sum())
+        self._newest = max(self._newest, int(time.max()))
+        chosen = events if keep.all() else events.filter(pl.Series(keep))
+        return {name: strands.take(chosen) for name, strands in self._groups.items()}
+
+    def _in_time(self, time: Ints, nth: Ints) -> Mask:
+        before = np.maximum.accumulate(np.append(self._newest, time[:-1]))
+        floor = np.where(before > INT64_MIN + self._lateness, before - self._lateness, INT64_MIN)
+        for since, least in self._floors:
+            floor = np.where(nth >= since, np.maximum(floor, least), floor)
+        return np.asarray(time >= floor)
+
+    def due(
+        self,
+        watermark: int,
+        count: int,
+        flush: bool = False,
+        rests: bool = False,
+        leaves: bool = False,
+        ended: bool = False,
+    ) -> Tables:
+        """What is to be sent at a watermark; a node that rests, leaves or has ended has everything in order."""
+        if not self._groups:
+            return {}
+        if (rests or leaves) and self._newest > INT64_MIN:
+            self._floors.append((count, self._newest + 1))
+            self._final = max(self._final, self._newest + 1)
+        self._final = INT64_MAX if ended else max(self._final, watermark)
+        self._idle = int(rests)
+        tables: Tables = {}
+        for strands in self._groups.values():
+            strands.finish(self._final)
+            if leaves:
+                strands.give_all()
+            else:
+                strands.cut(self._final, self._told[0], flush or rests, self._eager)
+            tables |= strands.tables()
+        self.is_over |= leaves
+        said = (self._final, self._idle, self.heard, int(self.is_over))
+        patience = max((one.told.patience for two in self._groups.values() for one in two.by_key.values()), default=0)
+        waited = self._told[0] == INT64_MIN or self._final - self._told[0] >= patience
+        if (
+            tables
+            or said[1:2] != self._told[1:2]
+            or said[3] != self._told[3]
+            or (waited and said != self._told)
+            or self._late
+        ):
+            tables[COUNTING] = self._said(*said)
+            self._told, self._late = said, 0
+        return tables
+
+    def _said(self, final: int, idle: int, heard: int, over: int) -> pl.DataFrame:
+        rewound = max((one.rewound for two in self._groups.values() for one in two.by_key.values()), default=0)
+        row = (self._node, final, bool(idle), heard, bool(over), rewound, self._late)
+        return pl.DataFrame([row], schema=NODES, orient="row")
+
+    def hear(self, tables: Mapping[str, pl.DataFrame], number: int, over: bool) -> None:
+        """The root's request."""
+        self.heard = max(self.heard, number)
+        self.is_over |= over
+        for name, strands in self._groups.items():
+            strands.hear(tables.get(name), tables.get(f"{name}|ask"))
+            if over:
+                strands.forget()
+
+    def switch(self, job: Job) -> None:
+        """Go on with another plan."""
+        before = self._groups
+        self._groups = {group.name: Strands(Form(group, job), self._node) for group in groups_of(job)}
+        for name, strands in self._groups.items():
+            if name in before:
+                old = before[name]
+                strands.by_key, strands.waiting, strands.base = old.by_key, old.waiting, old.base
+                strands.told_reach = old.told_reach
+
+    # --- where it is in the source --------------------------------------------------------------------------------
+
+    def passed(self, counts: Mapping[str, pl.DataFrame]) -> None:
+        """Events at the beginning of what would be read again are settled: so many of each key."""
+        for name, table in counts.items():
+            if name in self._groups:
+                base = self._groups[name].base
+                for *key, count in table.iter_rows():
+                    base[tuple(key)] = base.get(tuple(key), 0) + count
+
+    def saved(self, newest: int, count: int) -> dict[str, Any]:
+        """For the position of a batch: what a later life has to know that reads from an event on."""
+        older = [one for one in self._floors if one[0] <= count]
+        self._floors = [*older[-1:], *(one for one in self._floors if one[0] > count)]
+        strands = {name: one.saved(not self._eager) for name, one in self._groups.items()}
+        return {"newest": newest, "floors": self._floors, "strands": strands, "final": self._final}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        self._newest, self._final = saved["newest"], saved["final"]
+        self._floors = [(since, least) for since, least in saved["floors"]]
+        for name, one in saved["strands"].items():
+            if name in self._groups:
+                self._groups[name].restore(one)
+
+
+def to_text(table: pl.DataFrame) -> str:
+    """A table as text, for headers."""
+    buffer = io.BytesIO()
+    table.write_ipc_stream(buffer, compression="uncompressed")
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def from_text(text: str) -> pl.DataFrame:
+    return pl.read_ipc_stream(io.BytesIO(base64.b64decode(text)))

@@ -1,0 +1,428 @@
+"""The root's side of counting windows that nodes agree on: pieces of all nodes, and the boundaries that they decide.
+
+    pieces ──▶ a line for each node and key ── a boundary that no slice reaches across ──▶ a slice of all nodes
+                                            └─ else: what the root has to ask for
+
+**When a boundary is right.** Between two boundaries there are as many events as positions. The next one is found among
+the pieces of all nodes after the last one: it lies after the event that is the n-th of them in the order (time, node,
+rank). It is right if every slice ends at that event or before, or begins after it, and if nothing that is not here can
+come before it: what a node has not sent is no older than the first event that it holds back, or than the time up to
+which it is final. This is judged by the order of events alone. Which scheme cut the pieces does not matter.
+
+**What is asked.** Slices that may hold the boundary (`refine.bounds`) are asked for what is in them: first sub-slices,
+then events. Counts before it are asked for their states. What is asked follows from the pieces that are here, so that
+a root that was restarted asks again.
+
+A node that is not waited for any more, because it is silent, loses what cannot be decided without it: the events of
+slices that reach across a boundary. They count as late. What it brings later and lies before a boundary is late, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from windrow.nodes.counting import CERTAIN, SCHEMES, Choice, History, Scheme, Told, choose, sub_slice
+from windrow.nodes.forms import ANEW, NODE_COLUMN, Form, Key
+from windrow.nodes.refine import bounds
+from windrow.ordered import Mask
+from windrow.ranges import Ints
+from windrow.slices import merge
+from windrow.windows import INT64_MAX, INT64_MIN
+
+Ask = tuple[int, int, str]  # ranks, and what is asked of them
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of a node's events of one key."""
+
+    lo: int
+    hi: int
+    first: int
+    last: int
+    kind: str
+    row: int = 0  # of `table`, which has the states
+    table: pl.DataFrame | None = None
+    events: pl.DataFrame | None = None
+
+    def after(self, rank: int, time: str) -> Piece:
+        """What of its events comes from a rank on."""
+        assert self.events is not None
+        rest = self.events.slice(rank - self.lo)
+        return replace(self, lo=rank, first=int(rest[time][0]), events=rest)
+
+
+@dataclass
+class Line:
+    """A node's pieces of a key after the last boundary."""
+
+    cut: int = 0  # the rank of that boundary
+    covered: int = 0  # the rank after the last piece
+    next: int | None = None  # the time of the first event that the node holds back
+    pieces: list[Piece] = field(default_factory=list)
+    rewind: int = 0  # it has to cut again what it has cut since; until it has, nothing is settled
+
+    @property
+    def size(self) -> int:
+        return sum(piece.hi - piece.lo for piece in self.pieces)
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How far nodes have come."""
+
+    watermark: int  # of the tree
+    finals: Mapping[str, int]  # of each node that is waited for: nothing that it has not sent is older
+    quiet: set[str]  # nodes that are not waited for
+    lost: set[str]  # those of them that cannot be asked
+
+
+class Tally:
+    """One key of a counted group, over all nodes."""
+
+    def __init__(self, form: Form, key: Key) -> None:
+        self.form, self.key = form, key
+        self.position = 0
+        self.settled_at = INT64_MIN  # the time of the last event before the last boundary
+        self.floor: tuple[int, str] | None = None  # time and node of it
+        self.length = 0  # how much time there was between the last two boundaries
+        self.lines: dict[str, Line] = {}
+        self.history = History()
+        self.choice = Choice("central", "nothing is known of the nodes yet")
+        self.asks: dict[str, list[Ask]] = {}
+        self.told: dict[str, tuple[Told, int]] = {}  # and the number of the rewinding
+        self.corrected = False  # the boundary that comes next has needed a correction
+        self.boundaries = self.corrections = 0
+        self.late: Counter[str] = Counter()  # events of each node that came too late, until somebody asks
+
+    # --- pieces in ------------------------------------------------------------------------------------------------
+
+    def absorb(self, node: str, pieces: list[tuple[Piece, int | None, int | None]]) -> None:
+        """Pieces of a node, in order; some are the content of one that is here, or take the place of several."""
+        line = self.lines.setdefault(node, Line())
+        for number, (piece, of_lo, of_hi) in enumerate(pieces):
+            if of_hi == ANEW:
+                if number == 0 or pieces[number - 1][1:] != (of_lo, of_hi):
+                    line.pieces = [one for one in line.pieces if one.hi <= (of_lo or 0)]
+                line.covered = piece.hi
+                line.pieces.append(piece)
+            elif of_lo is None or of_hi is None:
+                line.covered = piece.hi
+                line.pieces.append(piece)
+            elif number == 0 or pieces[number - 1][1:] != (of_lo, of_hi):
+                content = [one for one, *of in pieces[number:] if of == [of_lo, of_hi]]
+                self._open(line, of_lo, of_hi, content)
+        line.pieces = [one for one in (self._trimmed(line, one) for one in line.pieces) if one is not None]
+        if self.floor is not None:
+            self._leave_out_late(node, line)
+
+    @staticmethod
+    def _open(line: Line, lo: int, hi: int, content: list[Piece]) -> None:
+        """Put the content of pieces in their place, if they are still here as they were asked for."""
+        inside = [place for place, one in enumerate(line.pieces) if lo <= one.lo and one.hi <= hi]
+        if not inside or any(line.pieces[place].kind == "events" for place in inside):
+            return
+        if line.pieces[inside[0]].lo == lo and line.pieces[inside[-1]].hi == hi:
+            line.pieces[inside[0] : inside[-1] + 1] = content
+
+    def _trimmed(self, line: Line, piece: Piece) -> Piece | None:
+        """What of a piece comes after the last boundary; a slice that reaches across it is left to be asked for."""
+        if piece.hi <= line.cut:
+            return None
+        if piece.lo < line.cut and piece.kind == "events":
+            return piece.after(line.cut, self.form.time)
+        return piece
+
+    def _leave_out_late(self, node: str, line: Line) -> None:
+        """Events before the last boundary come too late; where a slice has some, it is left to be asked for."""
+        assert self.floor is not None
+        kept = []
+        for piece in line.pieces:
+            if piece.lo < line.cut or not self._is_late(node, piece.first):
+                kept.append(piece)
+                continue
+            if piece.kind == "events" and piece.events is not None:
+                late = int((piece.events[self.form.time] < self._from(node)).sum())
+                self.late[node] += late
+                if late < piece.hi - piece.lo:
+                    kept.append(piece.after(piece.lo + late, self.form.time))
+            elif self._is_late(node, piece.last):
+                self.late[node] += piece.hi - piece.lo
+            else:
+                kept.append(piece)
+        line.pieces = kept
+
+    def _from(self, node: str) -> int:
+        """The first time at which an event of a node may come after the last boundary."""
+        assert self.floor is not None
+        time, other = self.floor
+        return time if node >= other else time + 1
+
+    def _is_late(self, node: str, time: int) -> bool:
+        return self.floor is not None and time < self._from(node)
+
+    # --- boundaries -----------------------------------------------------------------------------------------------
+
+    def settle(self, scheme: str, known: Reached) -> list[pl.DataFrame]:
+        """Find the boundaries that can be found: the slices of all nodes between them."""
+        found: list[pl.DataFrame] = []
+        self.asks = {}
+        chosen = SCHEMES[self.choice.scheme if scheme == "auto" else scheme]
+        while True:
+            size = self.form.boundaries.after(self.position) - self.position
+            if chosen.is_exact or not self.history.is_enough:
+                cuts = self._exact(size, chosen, known)
+            else:
+                cuts = self._expected(size, known)
+            if cuts is None:
+                return found
+            found.append(self._take(cuts, size))
+
+    def _expected(self, size: int, known: Reached) -> dict[str, int] | None:
+        """Where the boundary is taken to be, if everyone has come so far."""
+        cuts = {}
+        for node, (told, _) in self.told.items():
+            expected, _ = told.predicted(self.position + size)
+            line = self.lines[node]
+            if line.covered < expected and known.finals.get(node, INT64_MIN) < INT64_MAX:
+                return None
+            cuts[node] = min(expected, max(line.covered, line.cut))
+        return cuts if any(cut > self.lines[node].cut for node, cut in cuts.items()) else None
+
+    def _exact(self, size: int, scheme: Scheme, known: Reached) -> dict[str, int] | None:
+        """The ranks at which the next boundary cuts, or None while that is not known; `asks` is what would help."""
+        if sum(line.size for line in self.lines.values()) < size:
+            self._ask_for_more(scheme, None, known)
+            return None
+        units = _Units.of(self.lines, self.form.time)
+        (lower, upper, sure, possible) = (int(one[0]) for one in bounds(*units.keys, units.count, np.array([size])))
+        time, node = units.at(upper)
+        torn = units.is_slice & ((units.lo < units.cut) | self._is_partly_late(units))
+        open_ = torn | (units.is_slice & (units.first <= upper) & (units.last > lower))
+        if sure == possible == size and not torn.any():
+            open_ = torn
+        if open_.any() and self._drop_lost(units, open_, known.lost):
+            return self._exact(size, scheme, known)
+        if not self._reaches(time, node, known):
+            self._ask_for_more(scheme, time, known)
+            return None
+        states = ~open_ & (units.kind == "count") & (units.last <= lower)
+        if not open_.any():
+            states = (units.kind == "count") & (units.last <= upper)
+        self._ask(units, open_, states)
+        if open_.any() or states.any():
+            self.corrected |= scheme.corrects
+            return None
+        inside = units.last <= upper
+        cuts = {name: line.cut for name, line in self.lines.items()}
+        for place, name in enumerate(units.names):
+            mine = inside & (units.node == place)
+            if mine.any():
+                cuts[name] = int(units.hi[mine].max())
+        self.floor = time, node
+        self.length = time - self.settled_at if self.settled_at > INT64_MIN else 0
+        self.settled_at = time
+        return cuts
+
+    def _is_partly_late(self, units: _Units) -> Mask:
+        """Pieces of which some events come too late."""
+        since = np.array([self._from(name) if self.floor else INT64_MIN for name in units.names], np.int64)
+        return np.asarray(units.first_time < since[units.node])
+
+    def _reaches(self, time: int, node: str, known: Reached) -> bool:
+        """Whether nothing that is not here can come before an event of a node."""
+        if time >= known.watermark:
+            return False
+        for name in {*known.finals, *self.lines} - known.quiet:
+            line = self.lines.get(name)
+            if line is not None and line.rewind:
+                return False
+            least = self._reach(name, known)
+            if name != node and (least < time or (least == time and name < node)):
+                return False
+        return True
+
+    def _reach(self, name: str, known: Reached) -> int:
+        """What a node has not sent is not older than this."""
+        line = self.lines.get(name)
+        return known.finals.get(name, INT64_MIN) if line is None or line.next is None else line.next
+
+    def _drop_lost(self, units: _Units, open_: Mask, gone: Collection[str]) -> bool:
+        """What only a node could tell that is not there any more counts as late."""
+        lost = [place for place in np.flatnonzero(open_) if units.names[units.node[place]] in gone]
+        for place in lost:
+            name = units.names[units.node[place]]
+            line, lo, hi = self.lines[name], int(units.lo[place]), int(units.hi[place])
+            line.pieces = [one for one in line.pieces if (one.lo, one.hi) != (lo, hi)]
+            self.late[name] += hi - max(lo, line.cut)
+        return bool(lost)
+
+    def _ask_for_more(self, scheme: Scheme, time: int | None, known: Reached) -> None:
+        """Where nodes wait to be asked: for what they hold back before a time, or before all that others have sent."""
+        if not scheme.waits:
+            return
+        boundary = self.form.boundaries.after(self.position)
+        for name, line in self.lines.items():
+            told = self.told.get(name, (Told(), 0))[0]
+            expected, margin = told.predicted(boundary)
+            is_told = told.scheme == scheme.name and told.position == self.position
+            if line.next is None or name in known.quiet or not is_told or line.covered < expected + margin:
+                continue
+            others = (self._reach(other, known) for other in {*known.finals, *self.lines} - known.quiet - {name})
+            if line.next <= (min([known.watermark, *others]) if time is None else time):
+                self.asks.setdefault(name, []).append((line.covered, line.covered, "more"))
+                self.corrected |= scheme.corrects
+
+    def _ask(self, units: _Units, open_: Mask, states: Mask) -> None:
+        for place in np.flatnonzero(open_):
+            name = units.names[units.node[place]]
+            self.asks.setdefault(name, []).append((int(units.lo[place]), int(units.hi[place]), "events"))
+        for number, name in enumerate(units.names):  # counts that follow each other are one slice
+            mine = np.flatnonzero(states & (units.node == number))
+            runs = np.split(mine, np.flatnonzero(units.lo[mine][1:] != units.hi[mine][:-1]) + 1)
+            for run in runs if len(mine) else []:
+                self.asks.setdefault(name, []).append((int(units.lo[run[0]]), int(units.hi[run[-1]]), "slice"))
+
+    def _take(self, cuts: dict[str, int], size: int) -> pl.DataFrame:
+        """Everything before a boundary, as one slice of all nodes."""
+        form, of_nodes = self.form, {}
+        tables: dict[int, tuple[pl.DataFrame, list[int]]] = {}
+        raw: list[pl.DataFrame] = []
+        times: list[int] = []
+        for name, line in self.lines.items():
+            cut = cuts.get(name, line.cut)
+            rest = []
+            for piece in line.pieces:
+                if piece.lo >= cut:
+                    rest.append(piece)
+                    continue
+                if piece.events is not None:
+                    inside = piece.events.head(cut - piece.lo)
+                    raw.append(inside.with_columns(pl.lit(name).alias(NODE_COLUMN)))
+                    times += [int(inside[form.time][0]), int(inside[form.time][-1])]
+                    if piece.hi > cut:
+                        rest.append(piece.after(cut, form.time))
+                else:
+                    assert piece.table is not None
+                    tables.setdefault(id(piece.table), (piece.table, []))[1].append(piece.row)
+                    times += [piece.first, piece.last]
+            of_nodes[name] = cut - line.cut
+            line.pieces, line.cut = rest, cut
+        found = self._merged(tables, raw, min(times, default=0), max(times, default=0))
+        self.position += size
+        self.history.add(size, of_nodes)
+        self.boundaries += 1
+        self.corrections += int(self.corrected)
+        return found
+
+    def _merged(
+        self, tables: Mapping[int, tuple[pl.DataFrame, list[int]]], raw: list[pl.DataFrame], first: int, last: int
+    ) -> pl.DataFrame:
+        form, parts = self.form, []
+        if raw:
+            events = pl.concat(raw, how="vertical_relaxed").sort(form.time, NODE_COLUMN, maintain_order=True)
+            parts.append(form.lifted(events.select(*form.events), np.array([0])).select(*form.states))
+        parts += [table[rows].select(*form.states) for table, rows in tables.values()]
+        states = pl.concat(parts) if parts else pl.DataFrame(schema=form.states)
+        place = {"slice_start": INT64_MIN, "barred": 0, "first": first, "last": last}
+        place |= {**form.schema.unordered, "position": self.position, "fresh": False}
+        types = form.schema.columns
+        keys = zip(form.keys.items(), self.key, strict=True)
+        columns = [pl.lit(value, dtype).alias(name) for (name, dtype), value in keys]
+        columns += [pl.lit(value, types[name]).alias(name) for name, value in place.items()]
+        table = states.with_columns(columns).select(*types)
+        table = merge([table], form.schema) if table.height else table
+        return table.with_columns(fresh=pl.lit(True))
+
+    # --- what nodes are told --------------------------------------------------------------------------------------
+
+    def plan(self, scheme: str, trip: int, temporal: bool, rewinds: dict[str, int]) -> None:
+        """After boundaries were settled: what nodes are to expect."""
+        name = scheme
+        if not self.history.is_enough:
+            name = "central"
+        elif scheme == "auto":
+            form = self.form
+            length = self.length if temporal else 0
+            self.choice = choose(self.history, form.event_bytes, len(form.pieces), length, trip)
+            name = self.choice.scheme
+        if not SCHEMES[name].is_exact and any(told.scheme == name for told, _ in self.told.values()):
+            return  # what it was told once it goes on with
+        for node, line in self.lines.items():
+            told = Told(scheme=name, settled=line.cut, position=self.position, patience=self.length // 8)
+            if self.history.is_enough:
+                size = self.history.stretches[-1][0]
+                share = self.history.share(node)
+                unit = sub_slice(int(share * size), self.form.event_bytes, len(self.form.pieces))
+                told = told._replace(share=share, margin=CERTAIN * self.history.change(node), unit=unit)
+            if self.corrected and name == "async" and any(piece.kind == "slice" for piece in line.pieces):
+                rewinds[node] = line.rewind = rewinds.get(node, 0) + 1
+            self.told[node] = told, max(line.rewind, self.told.get(node, (told, 0))[1])
+        self.corrected = False
+
+
+@dataclass(frozen=True)
+class _Units:
+    """Pieces and events of all nodes: where each begins and ends in the order, as numbers that can be compared."""
+
+    names: list[str]
+    node: Ints
+    lo: Ints
+    hi: Ints
+    cut: Ints
+    kind: Any
+    first_time: Ints
+    last_time: Ints
+    first: Ints
+    last: Ints
+
+    @staticmethod
+    def of(lines: Mapping[str, Line], time: str) -> _Units:
+        names = sorted(lines)
+        parts: list[tuple[Any, ...]] = []
+        for place, name in enumerate(names):
+            line = lines[name]
+            for piece in line.pieces:
+                if piece.events is not None:
+                    times = piece.events[time].to_numpy()
+                    lo = np.arange(piece.lo, piece.hi)
+                    parts.append((place, lo, lo + 1, line.cut, "events", times, times))
+                else:
+                    one = (np.array([number]) for number in (piece.lo, piece.hi))
+                    ends = (np.array([piece.first]), np.array([piece.last]))
+                    parts.append((place, *one, line.cut, piece.kind, *ends))
+        sizes = [len(part[1]) for part in parts]
+        node, cut, kind = (np.repeat(np.array([part[at] for part in parts]), sizes) for at in (0, 3, 4))
+        lo, hi, first, last = (np.concatenate([part[at] for part in parts]) for at in (1, 2, 5, 6))
+        keys = np.concatenate((first, last)), np.append(node, node), np.append(lo, hi - 1)
+        order = np.lexsort(keys[::-1])
+        other = np.zeros(len(order), np.bool_)
+        for key in keys:
+            other[1:] |= key[order][1:] != key[order][:-1]
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.cumsum(other)
+        return _Units(names, node, lo, hi, cut, kind, first, last, ranks[: len(lo)], ranks[len(lo) :])
+
+    @property
+    def keys(self) -> tuple[Ints, Ints]:
+        return self.first, self.last
+
+    @property
+    def count(self) -> Ints:
+        return self.hi - self.lo
+
+    @property
+    def is_slice(self) -> Mask:
+        """Of more than one event, so that it is not known what is in them."""
+        return np.asarray((self.kind != "events") & (self.hi - self.lo > 1))
+
+    def at(self, rank: int) -> tuple[int, str]:
+        """The time and the node of the event that is last in a unit."""
+        place = int(np.flatnonzero(self.last == rank)[0])
+        return int(self.last_time[place]), self.names[self.node[place]]
