@@ -201,7 +201,17 @@ class Agreement:
                     state.found += found
             if state.may_be_due(span):
                 yield from state.step(span)
-        self._is_over = watermark == INT64_MAX and not any(self._asks())
+        self._is_over = watermark == INT64_MAX and not any(self._asks()) and not self._holds_back(known)
+
+    def _holds_back(self, known: Reached) -> bool:
+        """Whether a node has events that it will send."""
+        for name, tallies in self._tallies.items():
+            exact = self._forms[name].group.counted != "approximate"
+            for tally in tallies.values() if exact else ():
+                lines = [line for node, line in tally.lines.items() if node not in known.lost]
+                if any(line.next is not None or line.rewind for line in lines):
+                    return True
+        return False
 
     def _note(self, name: str, key: Key, tally: Tally) -> None:
         """What nodes are to be told of a key."""

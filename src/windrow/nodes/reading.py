@@ -91,6 +91,7 @@ class Reader:
         self._again_from: dict[str, int] = {}  # and those from this time on were in open slices
         self._chunks: list[Chunk] = []
         self._recut = False  # what it has is cut by several plans, and has to be sent as it is
+        self._whole = 0  # events before this position were sent in slices, however open these were
         self.pushed = Pushed(asked.job, node)
         late = asked.job.measures[asked.job.time].lateness if lateness is None else lateness
         self.counted = Counted(asked.job, node, late or 0, eager)
@@ -120,7 +121,7 @@ class Reader:
             whole["counted"] = self.counted.saved(before, count)
         if count == self.count:
             return whole
-        return {**whole, "read": self.count, "sent": self._sent, "plan": self.asked.version}
+        return {**whole, "read": self.count, "sent": self._sent, "whole": self._whole, "plan": self.asked.version}
 
     @property
     def is_behind(self) -> bool:
@@ -135,7 +136,7 @@ class Reader:
             self.mark, self.count, self.newest = dict(position["mark"]), position["count"], position["newest"]
             self.left_out = position["left_out"]
             self._again, self._again_from = position.get("read", 0), dict(position.get("sent", {}))
-            self._sent = dict(self._again_from)
+            self._sent, self._whole = dict(self._again_from), position.get("whole", 0)
             self._recut = position.get("plan", self.asked.version) != self.asked.version
             if "counted" in position:
                 self.counted.restore(position["counted"])
@@ -206,6 +207,7 @@ class Reader:
     def _slice_again(self, events: pl.DataFrame) -> None:
         """Events that an earlier life had read: only what it had in open slices is new to the parent."""
         time, slicer = pl.col(time_column(self.job.time)), self._slicer
+        events = events.filter(pl.col("nth") >= self._whole)
         since = {name: self._again_from.get(name, INT64_MIN) for name in self._closing.bounds(INT64_MIN)}
         for bound in set(since.values()):
             tables = slicer.slice(events.filter(time >= bound))
@@ -255,6 +257,7 @@ class Reader:
         self._open.add(kept)
         self._sent = bounds
         low = INT64_MAX if everything else min(bounds.values(), default=INT64_MAX)
+        self._whole = self.count if everything else self._whole
         for chunk in self._chunks:
             chunk.is_sent |= chunk.newest < low
         self._recut = False

@@ -37,6 +37,7 @@ class Strand:
         self.start = start  # the rank of the first that is here
         self.covered = covered  # those before this rank were sent
         self.told, self.rewound = told, 0
+        self.answered: set[tuple[int, int, str]] = set()  # what was asked, and is on its way
         self.frames: list[pl.DataFrame] = []
         self.size = 0
 
@@ -169,6 +170,7 @@ class Strands:
                 continue  # it has been overtaken
             strand.told = fresh
             strand.forget(fresh.settled)
+            strand.answered = {one for one in strand.answered if one[0] >= fresh.settled}
             if rewind > strand.rewound:
                 strand.rewound = rewind
                 if strand.covered > fresh.settled:
@@ -185,6 +187,7 @@ class Strands:
     def _again(self, key: Key, strand: Strand, rank: int) -> None:
         """Cut everything from a rank on again."""
         self._pieces = [one for one in self._pieces if one.key != key]
+        strand.answered.clear()
         scheme = SCHEMES[strand.told.scheme]
         cuts = list(scheme.cuts(strand.told, self.form.boundaries, rank, strand.top, True))
         strand.covered = rank
@@ -194,8 +197,9 @@ class Strands:
 
     def _answer(self, key: Key, lo: int, hi: int, what: str) -> None:
         strand = self.by_key.get(key)
-        if strand is None or lo < strand.start:
-            return  # it has been settled meanwhile
+        if strand is None or lo < strand.start or (lo, hi, what) in strand.answered:
+            return  # it has been settled meanwhile, or the answer is on its way
+        strand.answered.add((lo, hi, what))
         if what == "more":  # what it holds back
             told = strand.told
             size = max(1, told.unit)
@@ -316,7 +320,7 @@ class Counted:
         self._floors: list[tuple[int, int]] = []  # from the n-th event on, none older than a time is taken
         self._late, self._idle = 0, 0
         self._final = INT64_MIN
-        self._told = (INT64_MIN, -1, -1, -1)  # what the root knows
+        self._told = (INT64_MIN, -1, -1)  # what the root knows
         self.heard = 0  # the number of the last request
         self.is_over = not self._groups  # nothing is needed of it any more
 
@@ -378,23 +382,17 @@ class Counted:
                 strands.cut(self._final, self._told[0], flush or rests, self._eager)
             tables |= strands.tables()
         self.is_over |= leaves
-        said = (self._final, self._idle, self.heard, int(self.is_over))
+        said = (self._final, self._idle, int(self.is_over))
         patience = max((one.told.patience for two in self._groups.values() for one in two.by_key.values()), default=0)
         waited = self._told[0] == INT64_MIN or self._final - self._told[0] >= patience
-        if (
-            tables
-            or said[1:2] != self._told[1:2]
-            or said[3] != self._told[3]
-            or (waited and said != self._told)
-            or self._late
-        ):
+        if tables or self._late or said[1:] != self._told[1:] or (waited and said != self._told):
             tables[COUNTING] = self._said(*said)
             self._told, self._late = said, 0
         return tables
 
-    def _said(self, final: int, idle: int, heard: int, over: int) -> pl.DataFrame:
+    def _said(self, final: int, idle: int, over: int) -> pl.DataFrame:
         rewound = max((one.rewound for two in self._groups.values() for one in two.by_key.values()), default=0)
-        row = (self._node, final, bool(idle), heard, bool(over), rewound, self._late)
+        row = (self._node, final, bool(idle), self.heard, bool(over), rewound, self._late)
         return pl.DataFrame([row], schema=NODES, orient="row")
 
     def hear(self, tables: Mapping[str, pl.DataFrame], number: int, over: bool) -> None:
