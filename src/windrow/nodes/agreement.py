@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -77,8 +77,8 @@ class Sent:
     """The last request to a node: it is said again if nothing is heard."""
 
     number: int = 0
-    at: int = INT64_MIN
-    content: Any = None
+    at: int = -AGAIN
+    content: set[Any] = field(default_factory=set)  # of it, and of those shortly before it
 
 
 class Agreement:
@@ -145,7 +145,7 @@ class Agreement:
             for key, tally in tallies.items():
                 self._note(name, key, tally)
         if node in self._sent:
-            self._sent[node].content = None
+            self._sent[node].content = set()
 
     def _hear(self, node: str, heard: int, now: int) -> None:
         """A node has heard requests up to a number."""
@@ -194,7 +194,7 @@ class Agreement:
         for name, form in self._forms.items():
             state, scheme = self._states[name], form.group.counted
             for key, tally in self._tallies[name].items():
-                found = tally.settle(scheme, known)
+                found = tally.settle(known)
                 if found:
                     tally.plan(scheme, self._trip, not self.job.is_integer, self._rewinds)
                     self._note(name, key, tally)
@@ -247,12 +247,12 @@ class Agreement:
                 continue
             changed, asked = self._changed.get(node, {}), asks.get(node, {})
             sent = self._sent.setdefault(node, Sent())
-            content = (max((number for number, _ in changed.values()), default=0), asked, self._is_over)
-            is_news = content != sent.content and (changed or asked or self._is_over)
-            is_unheard = (known.heard < sent.number or asked or self._is_over) and now - sent.at >= AGAIN
-            if not (is_news or (is_unheard and (changed or asked or self._is_over))):
+            content: set[Any] = {(name, one) for name, several in asked.items() for one in several}
+            content |= {(key, number) for key, (number, _) in changed.items()}
+            content |= {("over", 1)} if self._is_over else set()
+            if content <= sent.content and (not content or now - sent.at < AGAIN):
                 continue
-            self._sent[node] = Sent(sent.number + 1, now, content)
+            self._sent[node] = Sent(sent.number + 1, now, content | (sent.content if now - sent.at < AGAIN else set()))
             tables: Tables = {}
             for name, form in self._forms.items():
                 rows = [(*key, *told, rewind) for (of, key), (_, (told, rewind)) in changed.items() if of == name]

@@ -20,7 +20,7 @@ import polars as pl
 from windrow.bound import state_of
 from windrow.groups import Group
 from windrow.jobs import Job
-from windrow.nodes.counting import Boundaries, Told
+from windrow.nodes.counting import Boundaries, Told, sub_slice
 from windrow.ordered_state import OrderedState
 from windrow.ordering import Ordering
 from windrow.ranges import Ints
@@ -57,6 +57,12 @@ class Form:
         self.pieces: dict[str, pl.DataType] = {**self.keys, **place, **of, **self.states}
         self.reach = {**self.keys, "node": pl.String(), "next": pl.Int64()}
         self.event_bytes = 8.0 * len(self.sent)
+
+    @property
+    def first(self) -> Told:
+        """How a node begins, of which nothing is known: it may be the only one that has events."""
+        unit = sub_slice(self.boundaries.widest, self.event_bytes, len(self.pieces))
+        return Told("refine", unit=unit)
 
     @property
     def name(self) -> str:

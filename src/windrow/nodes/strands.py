@@ -29,6 +29,8 @@ from windrow.slicers import Tables
 from windrow.slicing import filter_column, time_column
 from windrow.windows import INT64_MAX, INT64_MIN
 
+AT_ONCE = 1024  # events that are sent as they are when they are asked for; of more, sub-slices first
+
 
 class Strand:
     """The final events of a key that are not settled, in order; each has a rank, which counts from its first."""
@@ -142,18 +144,19 @@ class Strands:
     def _strand(self, key: Key) -> Strand:
         if key not in self.by_key:
             begin = self.base.setdefault(key, 0)
-            self.by_key[key] = Strand(begin, begin, Told(settled=begin))
+            self.by_key[key] = Strand(begin, begin, self.form.first._replace(settled=begin))
         return self.by_key[key]
 
     # --- pieces out -----------------------------------------------------------------------------------------------
 
-    def cut(self, final: int, told_final: int, flush: bool, central: bool) -> None:
+    def cut(self, final: int, flush: bool, central: bool) -> None:
         """Cut what is to be sent by now; `central`: as events, whatever the root has said."""
         for key, strand in self.by_key.items():
             if strand.covered == strand.top:
                 continue
             told = strand.told
-            due = flush or final == INT64_MAX or final - told_final >= told.patience
+            oldest = strand.oldest(self.form.time, strand.covered)
+            due = flush or final == INT64_MAX or (oldest is not None and final - oldest >= told.patience)
             scheme = SCHEMES["central" if central else told.scheme]
             cuts = scheme.cuts(told, self.form.boundaries, strand.covered, strand.top, due)
             for cut in cuts:
@@ -212,7 +215,7 @@ class Strands:
             self._pieces.append(Piece(key, Cut(lo, hi, "slice"), (lo, hi)))
         else:
             unit = sub_slice(hi - lo, self.form.event_bytes, len(self.form.pieces))
-            if hi - lo <= 2 * unit:
+            if hi - lo <= AT_ONCE:
                 self._pieces.append(Piece(key, Cut(lo, hi, "events"), (lo, hi)))
                 return
             for begin in range(lo, hi, unit):
@@ -306,7 +309,7 @@ class Strands:
         self.by_key, self.waiting, self.base, self.told_reach, self._pieces = {}, [], {}, {}, []
         for *key, base, covered, settled in saved if not self.form.keys else from_text(saved).iter_rows():
             self.base[tuple(key)] = base
-            self.by_key[tuple(key)] = Strand(base, covered, Told(settled=settled))
+            self.by_key[tuple(key)] = Strand(base, covered, self.form.first._replace(settled=settled))
 
 
 class Counted:
@@ -379,7 +382,7 @@ class Counted:
             if leaves:
                 strands.give_all()
             else:
-                strands.cut(self._final, self._told[0], flush or rests, self._eager)
+                strands.cut(self._final, flush or rests, self._eager)
             tables |= strands.tables()
         self.is_over |= leaves
         said = (self._final, self._idle, int(self.is_over))

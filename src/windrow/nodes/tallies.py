@@ -94,7 +94,7 @@ class Tally:
         self.length = 0  # how much time there was between the last two boundaries
         self.lines: dict[str, Line] = {}
         self.history = History()
-        self.choice = Choice("central", "nothing is known of the nodes yet")
+        self.choice = Choice("refine", "nothing is known of the nodes yet")
         self.asks: dict[str, list[Ask]] = {}
         self.told: dict[str, tuple[Told, int]] = {}  # and the number of the rewinding
         self.corrected = False  # the boundary that comes next has needed a correction
@@ -169,14 +169,14 @@ class Tally:
 
     # --- boundaries -----------------------------------------------------------------------------------------------
 
-    def settle(self, scheme: str, known: Reached) -> list[pl.DataFrame]:
+    def settle(self, known: Reached) -> list[pl.DataFrame]:
         """Find the boundaries that can be found: the slices of all nodes between them."""
         found: list[pl.DataFrame] = []
         self.asks = {}
-        chosen = SCHEMES[self.choice.scheme if scheme == "auto" else scheme]
+        chosen = SCHEMES[next((told.scheme for told, _ in self.told.values()), "refine")]
         while True:
             size = self.form.boundaries.after(self.position) - self.position
-            if chosen.is_exact or not self.history.is_enough:
+            if chosen.is_exact:
                 cuts = self._exact(size, chosen, known)
             else:
                 cuts = self._expected(size, known)
@@ -264,7 +264,7 @@ class Tally:
         return bool(lost)
 
     def _ask_for_more(self, scheme: Scheme, time: int | None, known: Reached) -> None:
-        """Where nodes wait to be asked: for what they hold back before a time, or before all that others have sent."""
+        """Where nodes wait to be asked: for what they hold back, once all others have come as far."""
         if not scheme.waits:
             return
         boundary = self.form.boundaries.after(self.position)
@@ -275,7 +275,7 @@ class Tally:
             if line.next is None or name in known.quiet or not is_told or line.covered < expected + margin:
                 continue
             others = (self._reach(other, known) for other in {*known.finals, *self.lines} - known.quiet - {name})
-            if line.next <= (min([known.watermark, *others]) if time is None else time):
+            if line.next <= min([known.watermark if time is None else time, *others]):
                 self.asks.setdefault(name, []).append((line.covered, line.covered, "more"))
                 self.corrected |= scheme.corrects
 
@@ -345,22 +345,22 @@ class Tally:
     def plan(self, scheme: str, trip: int, temporal: bool, rewinds: dict[str, int]) -> None:
         """After boundaries were settled: what nodes are to expect."""
         name = scheme
-        if not self.history.is_enough:
-            name = "central"
-        elif scheme == "auto":
+        if scheme == "auto" and self.history.is_enough:
             form = self.form
             length = self.length if temporal else 0
             self.choice = choose(self.history, form.event_bytes, len(form.pieces), length, trip)
             name = self.choice.scheme
-        if not SCHEMES[name].is_exact and any(told.scheme == name for told, _ in self.told.values()):
+        is_approximate = name in SCHEMES and not SCHEMES[name].is_exact
+        if is_approximate and any(told.scheme == name for told, _ in self.told.values()):
             return  # what it was told once it goes on with
         for node, line in self.lines.items():
-            told = Told(scheme=name, settled=line.cut, position=self.position, patience=self.length // 8)
+            told = self.form.first._replace(settled=line.cut, position=self.position, patience=self.length)
             if self.history.is_enough:
                 size = self.history.stretches[-1][0]
                 share = self.history.share(node)
                 unit = sub_slice(int(share * size), self.form.event_bytes, len(self.form.pieces))
-                told = told._replace(share=share, margin=CERTAIN * self.history.change(node), unit=unit)
+                margin = CERTAIN * self.history.change(node)
+                told = told._replace(scheme=name, share=share, margin=margin, unit=unit)
             if self.corrected and name == "async" and any(piece.kind == "slice" for piece in line.pieces):
                 rewinds[node] = line.rewind = rewinds.get(node, 0) + 1
             self.told[node] = told, max(line.rewind, self.told.get(node, (told, 0))[1])
