@@ -19,7 +19,7 @@ import polars as pl
 from windrow.groups import ROWS, Held
 from windrow.jobs import Job
 from windrow.measures import Span
-from windrow.nodes.counting import SCHEMES, Choice
+from windrow.nodes.counting import NOTHING_KNOWN, SCHEMES, Choice
 from windrow.nodes.forms import COUNTING, Form, Key, groups_of
 from windrow.nodes.tallies import Line, Piece, Reached, Tally
 from windrow.nodes.tallytables import from_tables, to_tables
@@ -269,8 +269,9 @@ class Agreement:
             several = list(tallies.values())
             settled, corrected = (sum(getattr(one, what) for one in several) for what in ("boundaries", "corrections"))
             last = max(several, key=lambda one: one.boundaries, default=None)
-            auto = self._forms[name].group.counted == "auto"
-            choice = last.choice if last is not None and auto else Choice(self._forms[name].group.counted, "as asked")
+            choice = Choice(self._forms[name].group.counted, "as it was asked for")
+            if choice.scheme == "auto":
+                choice = NOTHING_KNOWN if last is None else last.choice
             found[name] = {"scheme": choice.scheme, "why": choice.why, "exact": SCHEMES[choice.scheme].is_exact}
             found[name] |= {"boundaries": settled, "corrections": corrected, "keys": len(several)}
         return found

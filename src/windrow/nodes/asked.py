@@ -113,6 +113,10 @@ class Asked:
         later = dict(self.since)
         return tuple(one.name for one in self.queries if self._can_be_pushed(one) and one.name not in later)
 
+    def as_events(self) -> Asked:
+        """The same for a root that passes on what it gets: nobody there agrees on anything with nodes."""
+        return replace(self, counting=(("", "central"),))
+
     @property
     def counted(self) -> dict[str, str]:
         """The queries on the ends of whose windows nodes agree, and by which scheme; not those of run time."""

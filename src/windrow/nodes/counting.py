@@ -261,6 +261,9 @@ class Choice(NamedTuple):
     why: str
 
 
+NOTHING_KNOWN = Choice("refine", "nothing is known of the nodes yet")
+
+
 def choose(history: History, event: float, columns: int, length: int, trip: int) -> Choice:
     """The scheme that sends the fewest bytes, of those that answer in time.
 

@@ -3,7 +3,8 @@
 tumbling   slices             merged on the way: count(), sum(x)
 each       results            found at the local nodes, because node is among its keys
 joined     states of windows  found at the local nodes and joined at the root: bounds
-counting   events: t, node, x its windows need the order over all nodes
+counting   slices, and events around the ends of windows: nodes and the root agree on them by the scheme async
+every      events: t, node, x its windows need the order over all nodes
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Container
 
 from windrow.groups import Group
 from windrow.jobs import Job
-from windrow.ordered import NODE, OrderedWindow, scope_of
+from windrow.nodes.counting import SCHEMES
+from windrow.ordered import NODE, Counting, OrderedWindow, scope_of
 from windrow.ordered_state import OrderedState
 from windrow.query import Query
 
@@ -28,6 +30,8 @@ def explain(job: Job, can_be_pushed: Container[str], push_down: bool) -> str:
                 query = bound.plan.entries[number].query
                 if group.pushed:
                     what, why = _windows(group, query)
+                elif group.counted:
+                    what, why = "slices, some events", _agreed(group, query)
                 elif isinstance(state, OrderedState):
                     what = f"events: {', '.join(_columns(job, state))}"
                     why = _raw(query, query.name in can_be_pushed, push_down)
@@ -46,6 +50,14 @@ def _windows(group: Group, query: Query) -> tuple[str, str]:
     return "results", "found at the local nodes, because each of its keys lives at one"
 
 
+def _agreed(group: Group, query: Query) -> str:
+    """How nodes and the root agree on where windows end."""
+    if group.counted == "auto":
+        return f"{query.window}: the root chooses a scheme from what it measures, and its status says which"
+    exact = "" if SCHEMES[group.counted].is_exact else ", whose windows are not exact"
+    return f"{query.window}: nodes and the root agree on where windows end, by the scheme {group.counted}{exact}"
+
+
 def _joins(query: Query) -> str:
     return {"bounds": "equal bounds", "position": "their position", "overlap": "overlap"}[scope_of(query.window)]
 
@@ -58,6 +70,8 @@ def _raw(query: Query, can_be_pushed: bool, push_down: bool) -> str:
         return f"{needs} came at run time, and a local node does not know in time when it begins"
     if can_be_pushed:
         return f"{needs} could be found at the local nodes: set push_down, which needs a spool at each"
+    if isinstance(query.window, Counting) and scope_of(query.window) == "global" and not ordered:
+        return f"{needs} is so short that events are fewer bytes than agreeing on its end; or the scheme is central"
     if query.by:
         return f"{needs} depends on the order over all nodes; if a key lives at one node, name it in local_keys"
     return f"{needs} depends on the order over all nodes; scope='node' and the scopes that join would not"

@@ -65,6 +65,8 @@ class Machine(Parent):
     log: int = 256  # batches that are accepted between two checkpoints, at most
 
     def __post_init__(self) -> None:
+        if self.feeds == "slices" and self.asked is not None:
+            self.asked = self.asked.as_events()
         inner = bool(self.children or self.joins)
         self.role = "root" if self.parent is None else "intermediate" if inner else "local"
         self.refused: str | None = None  # the parent's reason

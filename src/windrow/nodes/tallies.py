@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from windrow.nodes.counting import CERTAIN, SCHEMES, Choice, History, Scheme, Told, choose, sub_slice
+from windrow.nodes.counting import CERTAIN, NOTHING_KNOWN, SCHEMES, History, Scheme, Told, choose, sub_slice
 from windrow.nodes.forms import ANEW, NODE_COLUMN, Form, Key
 from windrow.nodes.refine import bounds
 from windrow.ordered import Mask
@@ -94,7 +94,7 @@ class Tally:
         self.length = 0  # how much time there was between the last two boundaries
         self.lines: dict[str, Line] = {}
         self.history = History()
-        self.choice = Choice("refine", "nothing is known of the nodes yet")
+        self.choice = NOTHING_KNOWN
         self.asks: dict[str, list[Ask]] = {}
         self.told: dict[str, tuple[Told, int]] = {}  # and the number of the rewinding
         self.corrected = False  # the boundary that comes next has needed a correction
