@@ -3,7 +3,8 @@
     tables of a batch ── absorb ──▶ tallies ── settle ──▶ slices of all nodes ──▶ windows
                                            └── requests ──▶ nodes: what is settled, what to expect, what is asked
 
-A request has a number, and a node says which it has heard: what has changed since then is said again.
+A request has a number, and a node says which it has heard: what has changed since then is said again. A root that was
+restarted does not know how many it had made, so that its epoch is in the number: no two lives have one in common.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from windrow.ordering import Sliced
 from windrow.revisions import Emitted
 from windrow.slicers import Tables
 from windrow.windows import INT64_MAX, INT64_MIN
+
+
+LIFE = 20  # bits of the number of a request, before which the epoch stands
 
 
 @dataclass
@@ -76,7 +80,7 @@ class Known:
 class Sent:
     """The last request to a node: it is said again if nothing is heard."""
 
-    number: int = 0
+    number: int
     at: int = -AGAIN
     content: set[Any] = field(default_factory=set)  # of it, and of those shortly before it
 
@@ -84,8 +88,8 @@ class Sent:
 class Agreement:
     """All counted groups of a root."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    def __init__(self, job: Job, epoch: int = 0) -> None:
+        self.job, self._epoch = job, epoch
         self._forms = {group.name: Form(group, job) for group in groups_of(job)}
         self._states = {name: _state(form) for name, form in self._forms.items()}
         self._tallies: dict[str, dict[Key, Tally]] = {name: {} for name in self._forms}
@@ -216,10 +220,13 @@ class Agreement:
     def _note(self, name: str, key: Key, tally: Tally) -> None:
         """What nodes are to be told of a key."""
         for node, told in tally.told.items():
-            number = self._sent.setdefault(node, Sent()).number + 1
+            number = self._last(node).number + 1
             changed = self._changed.setdefault(node, {})
             if changed.get((name, key), (0, None))[1] != told:
                 changed[name, key] = number, told
+
+    def _last(self, node: str) -> Sent:
+        return self._sent.setdefault(node, Sent(self._epoch << LIFE))
 
     def late(self) -> Counter[str]:
         """The events of each node that have come too late since this was asked last."""
@@ -246,7 +253,7 @@ class Agreement:
             if known.gone or known.over:
                 continue
             changed, asked = self._changed.get(node, {}), asks.get(node, {})
-            sent = self._sent.setdefault(node, Sent())
+            sent = self._last(node)
             content: set[Any] = {(name, one) for name, several in asked.items() for one in several}
             content |= {(key, number) for key, (number, _) in changed.items()}
             content |= {("over", 1)} if self._is_over else set()
@@ -280,7 +287,7 @@ class Agreement:
 
     def switched(self, job: Job) -> Agreement:
         """The same with another plan: what that does not know is dropped."""
-        other = Agreement(job)
+        other = Agreement(job, self._epoch)
         header, tables = self.saved()
         other.restore(header, tables)
         other._changed, other._sent, other._trip = self._changed, self._sent, self._trip
@@ -300,7 +307,6 @@ class Agreement:
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
         self._nodes = {name: Known(**one) for name, one in header["nodes"].items()}
         self._rewinds = dict(header["rewinds"])
-        self._sent = {name: Sent(one.heard) for name, one in self._nodes.items()}
         for name, form in self._forms.items():
             mine = {key.rpartition("|")[2]: table for key, table in tables.items() if key.rpartition("|")[0] == name}
             if mine:

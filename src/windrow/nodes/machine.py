@@ -282,7 +282,7 @@ class Machine(Parent):
         if self.role == "local":
             self._reader = Reader(asked, self.name, self.lateness, self.eager)
         elif self.role == "root" and self.feeds == "results":
-            self._assembly = Assembly(asked.job)
+            self._assembly = Assembly(asked.job, self.epoch)
         else:
             self._merger = Merger(asked.job)
 
