@@ -21,7 +21,7 @@ from windrow.groups import ROWS, Held
 from windrow.jobs import Job
 from windrow.measures import Span
 from windrow.nodes.counting import NOTHING_KNOWN, SCHEMES, Choice
-from windrow.nodes.forms import COUNTING, Form, Key, groups_of
+from windrow.nodes.forms import COUNTING, GONE, Form, Key, groups_of
 from windrow.nodes.tallies import Line, Piece, Reached, Tally
 from windrow.nodes.tallytables import from_tables, to_tables
 from windrow.nodes.uplink import AGAIN
@@ -128,7 +128,7 @@ class Agreement:
             reach = tables.get(f"{name}|reach")
             for *key, node, next_ in reach.select(*form.reach).iter_rows() if reach is not None else ():
                 self._tally(form, tuple(key)).lines.setdefault(node, Line()).next = next_
-        said = tables.get(COUNTING)
+        said, going = tables.get(COUNTING), tables.get(GONE)
         for node, final, idle, heard, over, rewound, lost in said.iter_rows() if said is not None else ():
             known = self._nodes.setdefault(node, Known())
             known.final, known.idle, known.over = max(known.final, final), idle, over
@@ -142,6 +142,8 @@ class Agreement:
                     line = tally.lines.get(node)
                     if line is not None and line.rewind <= rewound:
                         line.rewind = 0
+        for node, gone in going.iter_rows() if going is not None else ():
+            self.has_gone([node], gone)
         return late
 
     def _tell_again(self, node: str) -> None:
@@ -192,9 +194,9 @@ class Agreement:
     def advance(self, watermark: int, span: Span) -> Iterator[Emitted]:
         """Settle what can be, and say the windows that are complete by that."""
         lost = {name for name, one in self._nodes.items() if one.gone}
-        quiet = lost | {name for name, one in self._nodes.items() if one.idle}
-        finals = {name: one.final for name, one in self._nodes.items() if name not in quiet}
-        known = Reached(watermark, finals, quiet, lost)
+        waited = {name: one for name, one in self._nodes.items() if name not in lost}
+        finals = {name: INT64_MAX if one.idle else one.final for name, one in waited.items()}
+        known = Reached(watermark, finals, lost)
         for name, form in self._forms.items():
             state, scheme = self._states[name], form.group.counted
             for key, tally in self._tallies[name].items():

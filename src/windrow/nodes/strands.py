@@ -200,26 +200,27 @@ class Strands:
 
     def _answer(self, key: Key, lo: int, hi: int, what: str) -> None:
         strand = self.by_key.get(key)
-        if strand is None or lo < strand.start or (lo, hi, what) in strand.answered:
+        if strand is None or hi < strand.start or (lo, hi, what) in strand.answered:
             return  # it has been settled meanwhile, or the answer is on its way
         strand.answered.add((lo, hi, what))
+        of, lo = (lo, hi), max(lo, strand.start)  # the root leaves out what it has settled
         if what == "more":  # what it holds back
             told = strand.told
             size = max(1, told.unit)
             for begin in range(strand.covered, strand.top, size):
                 self._pieces.append(Piece(key, Cut(begin, min(begin + size, strand.top), "slice")))
             strand.covered = strand.top
-        elif hi > strand.covered:
+        elif hi > strand.covered or lo >= hi:
             return
         elif what == "slice":
-            self._pieces.append(Piece(key, Cut(lo, hi, "slice"), (lo, hi)))
+            self._pieces.append(Piece(key, Cut(lo, hi, "slice"), of))
         else:
             unit = sub_slice(hi - lo, self.form.event_bytes, len(self.form.pieces))
             if hi - lo <= AT_ONCE:
-                self._pieces.append(Piece(key, Cut(lo, hi, "events"), (lo, hi)))
+                self._pieces.append(Piece(key, Cut(lo, hi, "events"), of))
                 return
             for begin in range(lo, hi, unit):
-                self._pieces.append(Piece(key, Cut(begin, min(begin + unit, hi), "slice"), (lo, hi)))
+                self._pieces.append(Piece(key, Cut(begin, min(begin + unit, hi), "slice"), of))
 
     def give_all(self) -> None:
         """The node goes: send what is not settled as it is, so that nothing is left to be asked."""
@@ -348,7 +349,7 @@ class Counted:
         time, nth = events[self._time].to_numpy(), events["nth"].to_numpy()
         keep = self._in_time(time, nth)
         self._late += int((~keep & (nth >= again)).sum())
-        self._newest = max(self._newest, int(time.max()))
+        self._newest, self._idle = max(self._newest, int(time.max())), 0
         chosen = events if keep.all() else events.filter(pl.Series(keep))
         return {name: strands.take(chosen) for name, strands in self._groups.items()}
 
@@ -375,7 +376,7 @@ class Counted:
             self._floors.append((count, self._newest + 1))
             self._final = max(self._final, self._newest + 1)
         self._final = INT64_MAX if ended else max(self._final, watermark)
-        self._idle = int(rests)
+        self._idle = int(rests or self._idle)
         tables: Tables = {}
         for strands in self._groups.values():
             strands.finish(self._final)
@@ -387,7 +388,7 @@ class Counted:
         self.is_over |= leaves
         said = (self._final, self._idle, int(self.is_over))
         patience = max((one.told.patience for two in self._groups.values() for one in two.by_key.values()), default=0)
-        waited = self._told[0] == INT64_MIN or self._final - self._told[0] >= patience
+        waited = flush or self._told[0] == INT64_MIN or self._final - self._told[0] >= patience
         if tables or self._late or said[1:] != self._told[1:] or (waited and said != self._told):
             tables[COUNTING] = self._said(*said)
             self._told, self._late = said, 0
