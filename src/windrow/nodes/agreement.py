@@ -193,7 +193,7 @@ class Agreement:
 
     def advance(self, watermark: int, span: Span) -> Iterator[Emitted]:
         """Settle what can be, and say the windows that are complete by that."""
-        lost = {name for name, one in self._nodes.items() if one.gone}
+        lost = {name for name, one in self._nodes.items() if one.gone or one.over}
         waited = {name: one for name, one in self._nodes.items() if name not in lost}
         finals = {name: INT64_MAX if one.idle else one.final for name, one in waited.items()}
         known = Reached(watermark, finals, lost)

@@ -176,13 +176,14 @@ class Strands:
             strand.answered = {one for one in strand.answered if one[0] >= fresh.settled}
             if rewind > strand.rewound:
                 strand.rewound = rewind
-                if strand.covered > fresh.settled:
-                    self._again(key, strand, fresh.settled)
+                if strand.covered > strand.start:
+                    self._again(key, strand, strand.start)
         for row in asks.select(*self.form.ask).iter_rows() if asks is not None else ():
             self._answer(row[:size], *row[size:])
 
     def forget(self) -> None:
         """Nothing is needed any more."""
+        self._pieces = []
         for strand in self.by_key.values():
             strand.covered = strand.top
             strand.forget(strand.top)

@@ -69,6 +69,10 @@ class Line:
     rewind: int = 0  # it has to cut again what it has cut since; until it has, nothing is settled
     gone: int = 0  # what is not here of the events before this rank was left out, and stays so if it comes again
 
+    def since(self, lo: int, hi: int) -> int:
+        """The first rank of a piece that counts, if it is in there: what comes before it is settled, or was left out."""
+        return max(self.cut, self.gone if lo < self.gone < hi else 0)
+
     @property
     def size(self) -> int:
         return sum(piece.hi - piece.lo for piece in self.pieces)
@@ -80,7 +84,7 @@ class Reached:
 
     watermark: int  # of the tree
     finals: Mapping[str, int]  # of each node: nothing that it will read is older; an idle one is not waited for
-    lost: set[str]  # nodes that are not there to be waited for or asked
+    lost: set[str]  # nodes that are not there to be waited for or asked, or have been told that all is over
 
 
 class Tally:
@@ -137,7 +141,7 @@ class Tally:
         """What of a piece comes after the last boundary; a slice that reaches across it is left to be asked for."""
         if piece.hi <= line.cut:
             return None
-        since = line.gone if piece.lo < line.gone < piece.hi else line.cut
+        since = line.since(piece.lo, piece.hi)
         return piece.after(since, self.form.time) if piece.lo < since and piece.kind == "events" else piece
 
     def _leave_out_late(self, node: str, line: Line) -> None:
@@ -264,7 +268,7 @@ class Tally:
             name = units.names[units.node[place]]
             line, lo, hi = self.lines[name], int(units.lo[place]), int(units.hi[place])
             line.pieces = [one for one in line.pieces if (one.lo, one.hi) != (lo, hi)]
-            self.late[name] += hi - max(lo, line.cut, line.gone if lo < line.gone < hi else lo)
+            self.late[name] += hi - max(lo, line.since(lo, hi))
             line.gone = max(line.gone, hi)
         return bool(lost)
 
@@ -401,8 +405,7 @@ class _Units:
                 else:
                     one = (np.array([number]) for number in (piece.lo, piece.hi))
                     ends = (np.array([piece.first]), np.array([piece.last]))
-                    cut = line.gone if piece.lo < line.gone < piece.hi else line.cut
-                    parts.append((place, *one, cut, piece.kind, *ends))
+                    parts.append((place, *one, line.since(piece.lo, piece.hi), piece.kind, *ends))
         sizes = [len(part[1]) for part in parts]
         node, cut, kind = (np.repeat(np.array([part[at] for part in parts]), sizes) for at in (0, 3, 4))
         lo, hi, first, last = (np.concatenate([part[at] for part in parts]) for at in (1, 2, 5, 6))
