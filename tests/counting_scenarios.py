@@ -2,10 +2,11 @@
 
 python tests/counting_scenarios.py --seeds 500 --first 100000        # try more; a seed that fails is printed
 python tests/counting_scenarios.py --first 4711 --seeds 1 --trace    # again
-python tests/counting_scenarios.py --seeds 500 --come-and-go         # with nodes that leave, are silent, idle, come later
+python tests/counting_scenarios.py --seeds 500 --come-and-go         # with nodes that leave, die, rest, join
 
 Where nodes come and go, which events count depends on what has happened. `Record` notes what the root has taken into
-windows, so that every window can be compared with the oracle over exactly those events, and every event is accounted for.
+windows, so that every window can be compared with the oracle over exactly those events, and every event be accounted
+for.
 """
 
 from __future__ import annotations
@@ -252,7 +253,7 @@ def simulated(
                 chosen.exact,
             )
             if chosen.dies:
-                parents = [tree.parents[name] for name in tree.leaves]  # one that has others below is not cut off with it
+                parents = [tree.parents[name] for name in tree.leaves]  # each has another one below that lives
                 mortal = [name for name in tree.leaves if parents.count(tree.parents[name]) > 1]
                 run.dying = {name: dice.randrange(40 * AGAIN) for name in mortal[:1]}
             run.run(steps)

@@ -31,7 +31,6 @@ from windrow.revisions import Emitted
 from windrow.slicers import Tables
 from windrow.windows import INT64_MAX, INT64_MIN
 
-
 LIFE = 20  # bits of the number of a request, before which the epoch stands
 
 
@@ -258,7 +257,8 @@ class Agreement:
             sent = self._last(node)
             content: set[Any] = {(name, one) for name, several in asked.items() for one in several}
             content |= {(key, number) for key, (number, _) in changed.items()}
-            content |= {("over", 1)} if self._is_over else set()
+            is_over = self._is_over and known.final == INT64_MAX  # one that has come again may have more
+            content |= {("over", 1)} if is_over else set()
             if content <= sent.content and (not content or now - sent.at < AGAIN):
                 continue
             self._sent[node] = Sent(sent.number + 1, now, content | (sent.content if now - sent.at < AGAIN else set()))
@@ -269,7 +269,7 @@ class Agreement:
                     tables[name] = pl.DataFrame(rows, schema=form.told, orient="row")
                 if name in asked:
                     tables[f"{name}|ask"] = pl.DataFrame(asked[name], schema=form.ask, orient="row")
-            yield node, sent.number + 1, self._is_over, tables
+            yield node, sent.number + 1, is_over, tables
 
     def status(self) -> dict[str, Any]:
         """Of each group: the scheme, why, and how often it was wrong."""

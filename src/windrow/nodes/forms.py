@@ -14,6 +14,8 @@ and down, in a request:
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Iterable
 from typing import Any
 
@@ -113,3 +115,14 @@ def tables_of(job: Job) -> set[str]:
     names = [group.name for group in groups_of(job)]
     parts = ("pieces", "events", "reach")
     return {COUNTING, GONE, *(f"{name}|{part}" for name in names for part in parts)} if names else set()
+
+
+def to_text(table: pl.DataFrame) -> str:
+    """A table as text, for headers."""
+    buffer = io.BytesIO()
+    table.write_ipc_stream(buffer, compression="uncompressed")
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def from_text(text: str) -> pl.DataFrame:
+    return pl.read_ipc_stream(io.BytesIO(base64.b64decode(text)))

@@ -12,8 +12,6 @@ where on, and how many events of each key came before that (`Counted.saved`).
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -22,7 +20,7 @@ import polars as pl
 
 from windrow.jobs import Job
 from windrow.nodes.counting import SCHEMES, Cut, Told, sub_slice
-from windrow.nodes.forms import ANEW, COUNTING, NODE_COLUMN, NODES, Form, Key, groups_of
+from windrow.nodes.forms import ANEW, COUNTING, NODE_COLUMN, NODES, Form, Key, from_text, groups_of, to_text
 from windrow.ordered import Mask
 from windrow.ranges import Ints
 from windrow.slicers import Tables
@@ -325,9 +323,10 @@ class Counted:
         self._floors: list[tuple[int, int]] = []  # from the n-th event on, none older than a time is taken
         self._late, self._idle = 0, 0
         self._final = INT64_MIN
-        self._told = (INT64_MIN, -1, -1)  # what the root knows
+        self._told = (INT64_MIN, -1, -1, 0)  # what the root knows
         self.heard = 0  # the number of the last request
         self.is_over = not self._groups  # nothing is needed of it any more
+        self._is_done = False  # the root has said so
 
     def __bool__(self) -> bool:
         return bool(self._groups)
@@ -387,7 +386,8 @@ class Counted:
                 strands.cut(self._final, flush or rests, self._eager)
             tables |= strands.tables()
         self.is_over |= leaves
-        said = (self._final, self._idle, int(self.is_over))
+        rewound = max((one.rewound for two in self._groups.values() for one in two.by_key.values()), default=0)
+        said = (self._final, self._idle, int(self.is_over), rewound)
         patience = max((one.told.patience for two in self._groups.values() for one in two.by_key.values()), default=0)
         waited = flush or self._told[0] == INT64_MIN or self._final - self._told[0] >= patience
         if tables or self._late or said[1:] != self._told[1:] or (waited and said != self._told):
@@ -395,15 +395,14 @@ class Counted:
             self._told, self._late = said, 0
         return tables
 
-    def _said(self, final: int, idle: int, over: int) -> pl.DataFrame:
-        rewound = max((one.rewound for two in self._groups.values() for one in two.by_key.values()), default=0)
+    def _said(self, final: int, idle: int, over: int, rewound: int) -> pl.DataFrame:
         row = (self._node, final, bool(idle), self.heard, bool(over), rewound, self._late)
         return pl.DataFrame([row], schema=NODES, orient="row")
 
     def hear(self, tables: Mapping[str, pl.DataFrame], number: int, over: bool) -> None:
         """The root's request."""
         self.heard = max(self.heard, number)
-        self.is_over |= over
+        self.is_over, self._is_done = self.is_over or over, self._is_done or over
         for name, strands in self._groups.items():
             strands.hear(tables.get(name), tables.get(f"{name}|ask"))
             if over:
@@ -434,22 +433,13 @@ class Counted:
         older = [one for one in self._floors if one[0] <= count]
         self._floors = [*older[-1:], *(one for one in self._floors if one[0] > count)]
         strands = {name: one.saved(not self._eager) for name, one in self._groups.items()}
-        return {"newest": newest, "floors": self._floors, "strands": strands, "final": self._final}
+        where = {"newest": newest, "floors": self._floors, "strands": strands, "final": self._final}
+        return {**where, "over": self._is_done}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        self._newest, self._final = saved["newest"], saved["final"]
+        self._newest, self._final, self._is_done = saved["newest"], saved["final"], saved["over"]
+        self.is_over |= self._is_done
         self._floors = [(since, least) for since, least in saved["floors"]]
         for name, one in saved["strands"].items():
             if name in self._groups:
                 self._groups[name].restore(one)
-
-
-def to_text(table: pl.DataFrame) -> str:
-    """A table as text, for headers."""
-    buffer = io.BytesIO()
-    table.write_ipc_stream(buffer, compression="uncompressed")
-    return base64.b64encode(buffer.getvalue()).decode()
-
-
-def from_text(text: str) -> pl.DataFrame:
-    return pl.read_ipc_stream(io.BytesIO(base64.b64decode(text)))

@@ -70,7 +70,7 @@ class Line:
     gone: int = 0  # what is not here of the events before this rank was left out, and stays so if it comes again
 
     def since(self, lo: int, hi: int) -> int:
-        """The first rank of a piece that counts, if it is in there: what comes before it is settled, or was left out."""
+        """The first rank of a piece that counts, if it is in there: what is before it is settled, or was left out."""
         return max(self.cut, self.gone if lo < self.gone < hi else 0)
 
     @property
