@@ -97,7 +97,7 @@ def scenario_of(dice: random.Random, scheme: str | None = None) -> Scenario:
         dice.choice([0.0, 0.001, 0.01, 0.1, 0.5, 1.0]),
         dice.choice([10, 30, 60]),
         Faults() if dice.random() < 0.8 else Faults.none(),
-        {"log": dice.choice([1, 3, 16])},
+        {"log": dice.choice([1, 3, 16]), "eager": dice.random() < 0.2},
         own_lateness=dice.random() < 0.3,
         removed=(queries[0].name,) if dice.random() < 0.05 else (),
     )
@@ -114,7 +114,7 @@ def comings_and_goings(dice: random.Random, scheme: str | None = None) -> Scenar
         dice.choice([0.1, 1.0]),
         dice.choice([10, 30, 60]),
         Faults(leave=leave),
-        {"log": dice.choice([1, 3, 16]), **rest},
+        {"log": dice.choice([1, 3, 16]), "eager": dice.random() < 0.2, **rest},
         own_lateness=dice.random() < 0.3,
         joins=joins,
         dies="timeout" in rest and dice.random() < 0.5,

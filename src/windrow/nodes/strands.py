@@ -7,7 +7,8 @@ An event is too late here if it is more than the lateness older than the newest 
 depends on nothing but the source, so that a later life of the node finds the same events at the same ranks.
 
 What was sent and is not settled is kept in memory, and is read again from the source after a crash. A batch says from
-where on, and how many events of each key came before that (`Counted.saved`).
+where on, and how many events of each key came before that (`Counted.saved`). Where a source cannot be read again, all
+final events are sent as they are, and a batch has with it those that wait.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import polars as pl
 from windrow.jobs import Job
 from windrow.nodes.counting import SCHEMES, Cut, Told, sub_slice
 from windrow.nodes.forms import ANEW, COUNTING, NODE_COLUMN, NODES, Form, Key, from_text, groups_of, to_text
+from windrow.nodes.ranked import Strand
 from windrow.ordered import Mask
 from windrow.ranges import Ints
 from windrow.slicers import Tables
@@ -28,55 +30,6 @@ from windrow.slicing import filter_column, time_column
 from windrow.windows import INT64_MAX, INT64_MIN
 
 AT_ONCE = 1024  # events that are sent as they are when they are asked for; of more, sub-slices first
-
-
-class Strand:
-    """The final events of a key that are not settled, in order; each has a rank, which counts from its first."""
-
-    def __init__(self, start: int, covered: int, told: Told) -> None:
-        self.start = start  # the rank of the first that is here
-        self.covered = covered  # those before this rank were sent
-        self.told, self.rewound = told, 0
-        self.answered: set[tuple[int, int, str]] = set()  # what was asked, and is on its way
-        self.frames: list[pl.DataFrame] = []
-        self.size = 0
-
-    @property
-    def top(self) -> int:
-        """The rank after the last one."""
-        return self.start + self.size
-
-    def add(self, events: pl.DataFrame) -> None:
-        self.frames.append(events)
-        self.size += events.height
-
-    def between(self, lo: int, hi: int) -> pl.DataFrame:
-        found, begin = [], self.start
-        for frame in self.frames:
-            end = begin + frame.height
-            if begin < hi and end > lo:
-                found.append(frame.slice(max(0, lo - begin), min(end, hi) - max(begin, lo)))
-            begin = end
-        return pl.concat(found) if len(found) > 1 else found[0]
-
-    def forget(self, rank: int) -> None:
-        """Events before this rank are not needed any more."""
-        while self.frames and self.start + self.frames[0].height <= rank:
-            height = self.frames.pop(0).height
-            self.start, self.size = self.start + height, self.size - height
-        if self.frames and rank > self.start:
-            gone = rank - self.start
-            self.frames[0] = self.frames[0].slice(gone)
-            self.start, self.size = rank, self.size - gone
-
-    def oldest(self, time: str, rank: int) -> int | None:
-        """The time of the event at a rank; None if there is none."""
-        begin = self.start
-        for frame in self.frames:
-            if rank < begin + frame.height:
-                return int(frame[time][max(0, rank - begin)])
-            begin += frame.height
-        return None
 
 
 class Piece(NamedTuple):
@@ -342,6 +295,9 @@ class Counted:
 
     @property
     def oldest(self) -> int:
+        """Events that are older need not be read again."""
+        if self._eager:
+            return INT64_MAX
         return min((strands.oldest for strands in self._groups.values()), default=INT64_MAX)
 
     def take(self, events: pl.DataFrame, again: int) -> dict[str, pl.DataFrame]:
@@ -434,7 +390,12 @@ class Counted:
         self._floors = [*older[-1:], *(one for one in self._floors if one[0] > count)]
         strands = {name: one.saved(not self._eager) for name, one in self._groups.items()}
         where = {"newest": newest, "floors": self._floors, "strands": strands, "final": self._final}
-        return {**where, "over": self._is_done}
+        waiting = {name: one.waiting for name, one in self._groups.items() if self._eager and one.waiting}
+        return {
+            **where,
+            "over": self._is_done,
+            "waiting": {name: to_text(pl.concat(one)) for name, one in waiting.items()},
+        }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         self._newest, self._final, self._is_done = saved["newest"], saved["final"], saved["over"]
@@ -443,3 +404,5 @@ class Counted:
         for name, one in saved["strands"].items():
             if name in self._groups:
                 self._groups[name].restore(one)
+                waiting = saved["waiting"].get(name)
+                self._groups[name].waiting = [] if waiting is None else [from_text(waiting)]
