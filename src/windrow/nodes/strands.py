@@ -58,7 +58,7 @@ class Strands:
         where = self.form.group.source.where
         seen = events if where is None else events.filter(pl.col(filter_column(where.text)))
         columns = [*self.form.keys, *(name for name in self.form.ordering.needed if name not in self.form.keys), "nth"]
-        seen = seen.select(*dict.fromkeys(columns))
+        seen = self.form.with_plain_keys(seen.select(*dict.fromkeys(columns)))
         if seen.height:
             self.waiting.append(seen)
         if not self.form.keys:
