@@ -151,7 +151,7 @@ class Agreement:
         """Why pieces do not follow on what is here; None if they do."""
         for name, form in self._forms.items():
             covered: dict[tuple[Key, str], int] = {}
-            before: dict[tuple[Key, str], tuple[int | None, int | None, int]] = {}
+            before: dict[tuple[Key, str], tuple[tuple[int | None, int | None], int]] = {}
             columns = [*form.keys, "node", "lo", "hi", "of_lo", "of_hi"]
             table = tables.get(f"{name}|pieces")
             for *key, node, lo, hi, of_lo, of_hi in table.select(columns).iter_rows() if table is not None else ():
@@ -159,12 +159,13 @@ class Agreement:
                 if place not in covered:
                     tally = self._tallies[name].get(tuple(key))
                     covered[place] = tally.lines[node].covered if tally and node in tally.lines else 0
-                follows = before.get(place, (0, 0, -1)) == (of_lo, of_hi, lo)
-                is_next = lo == covered[place] if of_lo is None else follows or lo <= covered[place]
-                if not is_next or (of_hi not in (None, ANEW) and hi > covered[place]):
+                of, end = before.get(place, ((0, 0), 0))
+                is_next = lo == end if of_lo is not None and of == (of_lo, of_hi) else lo <= covered[place]
+                is_next &= lo == covered[place] if of_lo is None else of_hi == ANEW or hi <= covered[place]
+                if not is_next:
                     return f"{name}|pieces: {lo:,} to {hi:,} of {node!r} does not follow on {covered[place]:,}"
                 covered[place] = hi if of_hi in (None, ANEW) else covered[place]
-                before[place] = of_lo, of_hi, hi
+                before[place] = (of_lo, of_hi), hi
         return None
 
     def _tell_again(self, node: str) -> None:
