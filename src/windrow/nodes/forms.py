@@ -226,10 +226,12 @@ def wrong_with(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> str
     return next((reason for form in forms if (reason := form.wrong_with(tables))), None)
 
 
-def names_in(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> set[str]:
+def names_in(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> list[str]:
     """The nodes of which tables that were checked speak."""
     parts = [f"{form.name}|{part}" for form in forms for part in ("pieces", "reach")]
-    return {name for part in (COUNTING, GONE, *parts) if part in tables for name in tables[part]["node"].to_list()}
+    return sorted(
+        {name for part in (COUNTING, GONE, *parts) if part in tables for name in tables[part]["node"].to_list()}
+    )
 
 
 def tables_of(job: Job) -> set[str]:

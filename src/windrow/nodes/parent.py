@@ -169,7 +169,7 @@ class Parent:
         assert self.asked is not None
         forms = self.asked.forms
         said = set(batch.tables[COUNTING]["node"].to_list()) if forms and COUNTING in batch.tables else set()
-        for name in names_in(forms, batch.tables):
+        for name in names_in(forms, batch.tables) if forms else ():
             others = [one for one, child in self._known.items() if one != batch.node and name in child.holding]
             if others or (batch.position and name != batch.node):
                 return f"it counts for {name!r}, which is {f'below {others[0]}' if others else 'another node'}"

@@ -379,7 +379,7 @@ class Counted:
     def passed(self, counts: Mapping[str, pl.DataFrame]) -> None:
         """Events at the beginning of what would be read again are settled: so many of each key."""
         for name, table in counts.items():
-            if name in self._groups:
+            if name in self._groups and not self._eager:
                 base = self._groups[name].base
                 for *key, count in table.iter_rows():
                     base[tuple(key)] = base.get(tuple(key), 0) + count
