@@ -327,9 +327,8 @@ def test_a_node_below_another_that_dies_holds_no_counting_window_back() -> None:
             found += settled(machines[name].tick(now), machines, name, now)
     assert middle.status()["children"]["b"]["state"] == "silent"
     assert found == [0, 4]  # of 2 events of b, and those of a before its watermark
-    again = welcomed(Machine("b", "middle", epoch=2), middle, 9 * AGAIN)
-    machines["b"] = again
-    settled(a.read(events(*range(9, 30)), {"at": 30}, 0), machines, "a")
+    machines["b"] = Machine("b", "middle", epoch=2)
+    settled(machines["b"].start(9 * AGAIN), machines, "b", 9 * AGAIN)
     assert root._assembly is not None
     assert not root._assembly.agreement._nodes["b"].gone
 
