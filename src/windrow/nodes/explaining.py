@@ -71,11 +71,9 @@ def _raw(query: Query, can_be_pushed: bool, push_down: bool, scheme: str) -> str
     if can_be_pushed:
         return f"{needs} could be found at the local nodes: set push_down, which needs a spool at each"
     if isinstance(query.window, Counting) and not ordered and scheme == "auto":
-        if min(query.window.n, query.window.step) < SMALL:
-            return (
-                f"{needs} depends on the order over all nodes, and agreeing on its ends would be more than its events"
-            )
-        return f"{needs} depends on the order over all nodes, and came at run time"
+        is_small = min(query.window.n, query.window.step) < SMALL
+        why = "agreeing on its ends would be more than its events" if is_small else "it came at run time"
+        return f"{needs} depends on the order over all nodes, and {why}"
     if query.by:
         return f"{needs} depends on the order over all nodes; if a key lives at one node, name it in local_keys"
     return f"{needs} depends on the order over all nodes; scope='node' and the scopes that join would not"
