@@ -204,7 +204,7 @@ class Approximate(Async):
 
     def cuts(self, told: Told, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
         boundary = boundaries.after(told.position)
-        while True:
+        while told.share > 0:
             expected, _ = told.predicted(boundary)
             if expected > top:
                 return

@@ -1,6 +1,7 @@
 """The tables in which nodes and the root speak of counting windows.
 
     counting           the node: up to which time it is final, what it has heard, how many events were too late
+    counting|gone      from nodes between it and the root: it is waited for no more, or again
     <group>|pieces     key, node, ranks, first and last time, kind, states of slices; `of` which piece it is the content
     <group>|events     the events of pieces that are sent as they are, one after the other
     <group>|reach      key, node, and the time of the first event that no piece has; null if there is none
@@ -13,6 +14,9 @@ and down, in a request:
 
 from __future__ import annotations
 
+import base64
+import io
+from collections.abc import Iterable
 from typing import Any
 
 import polars as pl
@@ -26,7 +30,7 @@ from windrow.ordering import Ordering
 from windrow.ranges import Ints
 from windrow.windows import INT64_MIN
 
-COUNTING = "counting"
+COUNTING, GONE = "counting", "counting|gone"
 NODE_COLUMN = "order:0"  # of events: the node, which in a batch stands in the pieces instead
 ANEW = -1  # of a piece: it and those after it take the place of all that were sent from there on
 Key = tuple[Any, ...]
@@ -98,10 +102,27 @@ NODES: dict[str, pl.DataType] = {
     "rewound": pl.Int64(),
     "late": pl.Int64(),
 }
+GOING: dict[str, pl.DataType] = {"node": pl.String(), "gone": pl.Boolean()}
+
+
+def gone_table(names: Iterable[str], gone: bool) -> pl.DataFrame:
+    """That nobody waits for these nodes, or everybody again."""
+    return pl.DataFrame([(name, gone) for name in names], schema=GOING, orient="row")
 
 
 def tables_of(job: Job) -> set[str]:
     """The names of the tables that counted groups have in a batch."""
     names = [group.name for group in groups_of(job)]
     parts = ("pieces", "events", "reach")
-    return {COUNTING, *(f"{name}|{part}" for name in names for part in parts)} if names else set()
+    return {COUNTING, GONE, *(f"{name}|{part}" for name in names for part in parts)} if names else set()
+
+
+def to_text(table: pl.DataFrame) -> str:
+    """A table as text, for headers."""
+    buffer = io.BytesIO()
+    table.write_ipc_stream(buffer, compression="uncompressed")
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def from_text(text: str) -> pl.DataFrame:
+    return pl.read_ipc_stream(io.BytesIO(base64.b64decode(text)))

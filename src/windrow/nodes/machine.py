@@ -30,6 +30,7 @@ from windrow.binding import InputError
 from windrow.nodes.asked import Asked
 from windrow.nodes.assembly import Assembly
 from windrow.nodes.children import Children, after
+from windrow.nodes.forms import groups_of
 from windrow.nodes.journal import Journal, Spool
 from windrow.nodes.merging import Merger
 from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Left, Message, Plan, Request, Welcome
@@ -131,8 +132,12 @@ class Machine(Parent):
     def _is_needed(self) -> bool:
         """Whether the root may still ask something of it, or of a node below."""
         if self._reader is not None:
-            return not self._reader.counted.is_over
-        return any(any(child.holding.values()) for child in self._known.counted)
+            return bool(self._reader.counted) and not self._reader.counted.is_over
+        asked = self.asked
+        if asked is None:
+            return False
+        counts = bool(groups_of(asked.job))  # else those that have not heard it yet are still to be told
+        return any(child.is_held and (counts or child.plan < asked.version) for child in self._known.counted)
 
     def start(self, now: int) -> Out:
         """Say Hello, or what the outlet may not have; also when a link has come again."""
@@ -233,8 +238,8 @@ class Machine(Parent):
         out: Out = []
         if not self._leaving and self._welcomed and self.parent is not None:
             tables = None
-            if self._reader is not None and not self.ended:
-                tables = self._reader.due(everything=True, leaves=True)
+            if self._reader is not None and (self._is_needed or not self.ended):
+                tables = self._reader.due(everything=True, leaves=True, ended=self.ended)
             elif self._merger is not None:
                 tables = self._merger.due(self._watermark, everything=True)
             if tables is not None:
@@ -282,7 +287,7 @@ class Machine(Parent):
         if self.role == "local":
             self._reader = Reader(asked, self.name, self.lateness, self.eager)
         elif self.role == "root" and self.feeds == "results":
-            self._assembly = Assembly(asked.job)
+            self._assembly = Assembly(asked.job, self.epoch)
         else:
             self._merger = Merger(asked.job)
 

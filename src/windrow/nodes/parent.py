@@ -15,7 +15,7 @@ import polars as pl
 from windrow.nodes.asked import Asked
 from windrow.nodes.assembly import Assembly
 from windrow.nodes.children import Child, Children, after, cut_from
-from windrow.nodes.forms import COUNTING
+from windrow.nodes.forms import COUNTING, GONE, gone_table
 from windrow.nodes.journal import Journal
 from windrow.nodes.merging import Merger
 from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Left, Message, Plan, Refused, Request, Welcome
@@ -170,6 +170,8 @@ class Parent:
             child.hear_of(batch.tables[NODES])
         if COUNTING in batch.tables:
             child.hold(batch.tables[COUNTING])
+        if GONE in batch.tables:
+            child.miss(batch.tables[GONE])
         if self._assembly is not None:
             child.late += self._assembly.absorb(batch.tables, now)
         elif self._merger is not None:
@@ -253,8 +255,11 @@ class Parent:
     def _have_gone(self, child: Child, gone: bool) -> None:
         """Windows of other nodes do not wait for those of local nodes that are not heard; those of one that has said
         itself that it goes never do."""
+        counting = [name for name in child.holding if name not in child.away]
         if self._assembly is not None:
-            self._assembly.agreement.has_gone(list(child.holding), gone)
+            self._assembly.agreement.has_gone(counting, gone)
+        elif self._merger is not None and counting:
+            self._merger.absorb({GONE: gone_table(counting, gone)}, {})
         names = [name for name in child.events if name not in child.gone]
         tables = {NODES: nodes_table(names, gone)}
         if not names or self.asked is None or not self.asked.pushed:

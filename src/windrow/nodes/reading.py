@@ -277,6 +277,7 @@ class Reader:
         self.pushed.switch(self.job)
         self.counted.switch(self.job)
         self._sent = self._closing.bounds(self.watermark)
+        self._forget_chunks()
         return tables
 
 
