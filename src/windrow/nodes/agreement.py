@@ -21,7 +21,7 @@ from windrow.groups import ROWS, Held
 from windrow.jobs import Job
 from windrow.measures import Span
 from windrow.nodes.counting import NOTHING_KNOWN, SCHEMES, Choice
-from windrow.nodes.forms import COUNTING, GONE, Form, Key, groups_of
+from windrow.nodes.forms import ANEW, COUNTING, GONE, NODES, Form, Key, groups_of
 from windrow.nodes.tallies import Line, Piece, Reached, Tally
 from windrow.nodes.tallytables import from_tables, to_tables
 from windrow.nodes.uplink import AGAIN
@@ -128,7 +128,9 @@ class Agreement:
             for *key, node, next_ in reach.select(*form.reach).iter_rows() if reach is not None else ():
                 self._tally(form, tuple(key)).lines.setdefault(node, Line()).next = next_
         said, going = tables.get(COUNTING), tables.get(GONE)
-        for node, final, idle, heard, over, rewound, lost in said.iter_rows() if said is not None else ():
+        for node, final, idle, heard, over, rewound, lost in (
+            said.select(*NODES).iter_rows() if said is not None else ()
+        ):
             known = self._nodes.setdefault(node, Known())
             known.final, known.idle, known.over = max(known.final, final), idle, over
             if heard < known.heard:  # another life of the node, which has heard nothing
@@ -141,9 +143,30 @@ class Agreement:
                     line = tally.lines.get(node)
                     if line is not None and line.rewind <= rewound:
                         line.rewind = 0
-        for node, gone in going.iter_rows() if going is not None else ():
+        for node, gone in going.select("node", "gone").iter_rows() if going is not None else ():
             self.has_gone([node], gone)
         return late
+
+    def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
+        """Why pieces do not follow on what is here; None if they do."""
+        for name, form in self._forms.items():
+            covered: dict[tuple[Key, str], int] = {}
+            before: dict[tuple[Key, str], tuple[tuple[int | None, int | None], int]] = {}
+            columns = [*form.keys, "node", "lo", "hi", "of_lo", "of_hi"]
+            table = tables.get(f"{name}|pieces")
+            for *key, node, lo, hi, of_lo, of_hi in table.select(columns).iter_rows() if table is not None else ():
+                place = tuple(key), node
+                if place not in covered:
+                    tally = self._tallies[name].get(tuple(key))
+                    covered[place] = tally.lines[node].covered if tally and node in tally.lines else 0
+                of, end = before.get(place, ((0, 0), 0))
+                is_next = lo == end if of_lo is not None and of == (of_lo, of_hi) else lo <= covered[place]
+                is_next &= lo == covered[place] if of_lo is None else of_hi == ANEW or hi <= covered[place]
+                if not is_next:
+                    return f"{name}|pieces: {lo:,} to {hi:,} of {node!r} does not follow on {covered[place]:,}"
+                covered[place] = hi if of_hi in (None, ANEW) else covered[place]
+                before[place] = (of_lo, of_hi), hi
+        return None
 
     def _tell_again(self, node: str) -> None:
         for name, tallies in self._tallies.items():

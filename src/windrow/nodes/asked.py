@@ -20,6 +20,8 @@ from windrow.groups import Entry
 from windrow.jobs import Job, job_of
 from windrow.nodes.counting import NAMES, SMALL
 from windrow.nodes.explaining import explain
+from windrow.nodes.forms import Form, forms_of
+from windrow.nodes.forms import wrong_with as wrong_counting
 from windrow.nodes.pushed import wrong_with
 from windrow.ordered import JOINED, NODE, Counting, scope_of
 from windrow.ordered_state import OrderedState
@@ -104,6 +106,11 @@ class Asked:
             pushed=self.pushed,
             counted=self.counted,
         )
+
+    @cached_property
+    def forms(self) -> list[Form]:
+        """What the tables of the groups look like on whose windows nodes agree."""
+        return forms_of(self.job)
 
     @property
     def pushed(self) -> tuple[str, ...]:
@@ -208,7 +215,7 @@ class Asked:
             for name in (*state.schema.keys, time_column(self.time) if group.ordered else "slice_start"):
                 if name not in table.columns:
                     return f"{group.name} has no {name!r} in its batch"
-        return wrong_with(self.job, tables)
+        return wrong_with(self.job, tables) or wrong_counting(self.forms, tables)
 
     def explain(self) -> str:
         """What travels for each query, and why."""

@@ -229,6 +229,13 @@ class Machine(Parent):
             return [(name, replace(message, epoch=child.epoch)) for name, child in found]
         if not self._welcomed or self._reader.is_behind or self._leaving or message.node != self.name:
             return []
+        assert self.asked is not None
+        reason = next((one for form in self.asked.forms if (one := form.wrong_request(message.tables))), None)
+        if reason is not None:
+            if reason not in self._noted:
+                self._noted.add(reason)
+                self.notes.append(f"not heard: {reason}")
+            return []
         self._reader.hear(dict(message.tables), message.number, bool(message.over))
         tables = self._reader.due(ended=self.ended)
         return self._send(tables, now) if tables else []

@@ -15,7 +15,7 @@ import polars as pl
 from windrow.nodes.asked import Asked
 from windrow.nodes.assembly import Assembly
 from windrow.nodes.children import Child, Children, after, cut_from
-from windrow.nodes.forms import COUNTING, GONE, gone_table
+from windrow.nodes.forms import COUNTING, GONE, gone_table, names_in
 from windrow.nodes.journal import Journal
 from windrow.nodes.merging import Merger
 from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Left, Message, Plan, Refused, Request, Welcome
@@ -159,7 +159,23 @@ class Parent:
         is_temporal = self.ahead is not None and not self.asked.job.is_integer
         if is_temporal and now + (self.ahead or 0) < batch.watermark < INT64_MAX:
             return f"its clock is {(batch.watermark - now) // 1_000_000:,} seconds ahead; mend it, or raise max_ahead"
-        return self.asked.wrong_with(batch.tables)
+        reason = self.asked.wrong_with(batch.tables) or self._wrong_names(batch)
+        if reason is None and self._assembly is not None:
+            reason = self._assembly.agreement.wrong_with(batch.tables)
+        return reason
+
+    def _wrong_names(self, batch: Batch) -> str | None:
+        """A local node counts its own events, one between others those of nodes that are nobody else's."""
+        assert self.asked is not None
+        forms = self.asked.forms
+        said = set(batch.tables[COUNTING]["node"].to_list()) if forms and COUNTING in batch.tables else set()
+        for name in names_in(forms, batch.tables) if forms else ():
+            others = [one for one, child in self._known.items() if one != batch.node and name in child.holding]
+            if others or (batch.position and name != batch.node):
+                return f"it counts for {name!r}, which is {f'below {others[0]}' if others else 'another node'}"
+            if name not in said and name not in self._known[batch.node].holding:
+                return f"it counts for {name!r}, which has not said a word"
+        return None
 
     def _take(self, batch: Batch, now: int) -> Out:
         """Fold a batch into what there is."""

@@ -58,7 +58,7 @@ class Strands:
         where = self.form.group.source.where
         seen = events if where is None else events.filter(pl.col(filter_column(where.text)))
         columns = [*self.form.keys, *(name for name in self.form.ordering.needed if name not in self.form.keys), "nth"]
-        seen = seen.select(*dict.fromkeys(columns))
+        seen = self.form.with_plain_keys(seen.select(*dict.fromkeys(columns)))
         if seen.height:
             self.waiting.append(seen)
         if not self.form.keys:
@@ -379,7 +379,7 @@ class Counted:
     def passed(self, counts: Mapping[str, pl.DataFrame]) -> None:
         """Events at the beginning of what would be read again are settled: so many of each key."""
         for name, table in counts.items():
-            if name in self._groups:
+            if name in self._groups and not self._eager:
                 base = self._groups[name].base
                 for *key, count in table.iter_rows():
                     base[tuple(key)] = base.get(tuple(key), 0) + count

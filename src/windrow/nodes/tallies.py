@@ -342,8 +342,7 @@ class Tally:
         place = {"slice_start": INT64_MIN, "barred": 0, "first": first, "last": last}
         place |= {**form.schema.unordered, "position": self.position, "fresh": False}
         types = form.schema.columns
-        keys = zip(form.keys.items(), self.key, strict=True)
-        columns = [pl.lit(value, dtype).alias(name) for (name, dtype), value in keys]
+        columns = form.key_columns(self.key)
         columns += [pl.lit(value, types[name]).alias(name) for name, value in place.items()]
         table = states.with_columns(columns).select(*types)
         table = merge([table], form.schema) if table.height else table
