@@ -69,20 +69,24 @@ def smaller(queries: Iterable[wr.Query], share: float) -> tuple[wr.Query, ...]:
 
 @dataclass(frozen=True)
 class Mark:
-    """What must hold, as a ratio: of one system to another at the last point, or of its last point to its first."""
+    """What must hold: a ratio of one system to another at the last point, or of its last point to its first.
+
+    absolute: what is held against the limit is the value itself, at the worst point
+    """
 
     system: str
     beside: str | None = None  # None: beside its own first point
     least: float | None = None
     most: float | None = None
+    absolute: bool = False
 
     def __str__(self) -> str:
         what = f"{self.system} / {self.beside}, last point" if self.beside else f"{self.system}, last point / first"
         limit = f"≥ {self.least:g}" if self.least is not None else f"≤ {self.most:g}"
-        return f"{what} {limit}"
+        return f"{f'{self.system}, every point' if self.absolute else what} {limit}"
 
-    def holds(self, ratio: float) -> bool:
-        return (self.least is None or ratio >= self.least) and (self.most is None or ratio <= self.most)
+    def holds(self, value: float) -> bool:
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ it had stands in its cell, and its results are compared with windrow's over just
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -40,11 +39,6 @@ class Cell:
     events: int
     results: int
     ratio: float | None = None  # of windrow's best to its best, or the other way round where less is better
-
-    @property
-    def spread(self) -> float:
-        """How far apart the runs were: the greatest beside the least."""
-        return max(self.values) / min(self.values) if min(self.values) > 0 else math.inf
 
 
 @dataclass
@@ -178,8 +172,9 @@ def _of_tree(load: trees.Load, outcome: Outcome, size: Size, measure: Measure) -
         expected = found if expected is None else expected
         results[name] = _same(name, found, expected, outcome)
     sampled = _rounds(measure, size, case.systems, lambda name: measure.sample(name, load, frames))
+    events = sum(part.height for several in frames for part in several)
     for name, values in sampled.items():
-        yield _cell(name, values, measure, load.events, results[name])
+        yield _cell(name, values, measure, events, results[name])
 
 
 def zoneless(results: pl.DataFrame) -> pl.DataFrame:
@@ -205,9 +200,7 @@ def _tree_by_oracle(load: trees.Load, outcome: Outcome) -> None:
 # --- what they have in common ---------------------------------------------------------------------------------------
 
 
-def _rounds(
-    measure: Measure, size: Size, names: Any, sample: Callable[[str], Sample]
-) -> dict[str, list[float]]:
+def _rounds(measure: Measure, size: Size, names: Any, sample: Callable[[str], Sample]) -> dict[str, list[float]]:
     values: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(1 if measure.once else size.runs):
         for name in names:
@@ -229,6 +222,11 @@ def _compare(outcome: Outcome, measure: Measure) -> None:
 
 def _marks(case: Case, outcome: Outcome, points: tuple[Point, ...]) -> Iterator[tuple[Mark, float, bool]]:
     for mark in case.marks:
+        if mark.absolute:
+            values = [cell.best for cell in outcome.cells if cell.system == mark.system]
+            worst = min(values) if mark.least is not None else max(values)
+            yield mark, worst, mark.holds(worst)
+            continue
         last = outcome.cell(points[-1], mark.system)
         other = outcome.cell(points[-1], mark.beside) if mark.beside else outcome.cell(points[0], mark.system)
         if last is not None and other is not None and other.best:

@@ -21,6 +21,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import polars as pl
 import pyarrow as pa
@@ -52,10 +53,6 @@ class Load:
     height: int = 2  # levels: 2 is local nodes below the root, 3 has one intermediate node between
     chunks: int = 1  # that a second is read in
 
-    @property
-    def events(self) -> int:
-        return self.nodes * self.rate * self.seconds
-
     def frames(self) -> list[list[pl.DataFrame]]:
         """For each local node its chunks."""
         whole = data.of_nodes(self.nodes, self.rate, self.seconds, self.keys, self.rate_change)
@@ -64,7 +61,7 @@ class Load:
 
 def _parts(frame: pl.DataFrame, count: int) -> list[pl.DataFrame]:
     bounds = [at * frame.height // count for at in range(count + 1)]
-    return [frame[low:high] for low, high in zip(bounds, bounds[1:], strict=False)]
+    return [frame[low:high] for low, high in pairwise(bounds)]
 
 
 @dataclass
@@ -77,7 +74,7 @@ class Grown:
     down: int = 0  # bytes to children
     latencies: list[float] = field(default_factory=list)  # seconds from reading what ends a window to its result
     said: list[pl.DataFrame] = field(default_factory=list)
-    correct: float = 1.0
+    correct: float | None = None  # which share of the events is in its right window; None where nobody has looked
 
     @contextmanager
     def at(self, node: str) -> Iterator[None]:
@@ -108,7 +105,7 @@ def parents_of(load: Load) -> dict[str, str | None]:
     for level in range(load.height - 2):
         found[f"inner{level}"] = above
         above = f"inner{level}"
-    return found | {local: above for local in locals_of(load)}
+    return found | dict.fromkeys(locals_of(load), above)
 
 
 def locals_of(load: Load) -> list[str]:
@@ -203,6 +200,38 @@ def _path(grown: Grown, before: dict[str, float]) -> float:
     spent = {name: busy - before.get(name, 0.0) for name, busy in grown.busy.items()}
     locals_ = [took for name, took in spent.items() if name.startswith("local")]
     return max(locals_) + sum(took for name, took in spent.items() if not name.startswith("local"))
+
+
+# --- whether count windows are right -------------------------------------------------------------------------------
+
+
+def correctness(load: Load, frames: Sequence[Sequence[pl.DataFrame]], grown: Grown) -> float:
+    """Which share of the events is in its right window, by a sort of all events, which knows nothing of any scheme.
+
+    The approximation says itself which events it took for a window. The results of the others are looked at: a window
+    whose position, bounds and sum are not those of the sorted events counts as wrong with all of its events.
+    """
+    if grown.correct is not None:
+        return grown.correct
+    (query,) = load.queries
+    assert isinstance(query.window, Counting)
+    n = query.window.n
+    whole = pl.concat([part for several in frames for part in several]).sort("ts", maintain_order=True)
+    right = (
+        whole.with_columns(position=pl.int_range(pl.len()) // n * n)
+        .group_by("position", maintain_order=True)
+        .agg(pl.col("ts").first().alias("start"), pl.col("ts").last().alias("end"), pl.col("value").sum(), pl.len())
+        .filter(pl.col("len") == n)
+    )
+    (asked,) = query.aggregates
+    said = grown.results
+    if not said.height or not right.height:
+        return float(said.height == right.height)
+    both = right.join(said.unique("position", keep="none"), on="position", how="left", validate="1:1")
+    bounds = [pl.col(f"window_{side}").to_physical() == pl.col(side).to_physical() for side in ("start", "end")]
+    total = (pl.col(asked.name) - pl.col("value")).abs() <= 1e-9 * pl.col("value").abs()
+    held = both.select(pl.all_horizontal(*bounds, total).fill_null(False)).to_series()
+    return float(held.sum()) / max(right.height, said.height)
 
 
 # --- all events at the root -----------------------------------------------------------------------------------------

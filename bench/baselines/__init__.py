@@ -5,7 +5,7 @@
 | system | how it answers | in the papers |
 | --- | --- | --- |
 | `windrow` | slices that all queries share | Desis |
-| `buffer` | keeps events in order, and computes every window from its events when it ends | CeBuffer, tuple buffer, Central |
+| `buffer` | keeps events, and computes every window from its events when it ends | CeBuffer, Central |
 | `buckets` | a partial aggregate for each window of each query, to which every event is added | Flink, DeBucket |
 | `per_function` | slices that only queries with the same functions and measure share | Scotty, DeSW |
 | `duckdb`, `polars`, `spark`, `bytewax` | as they would be used for the same | |

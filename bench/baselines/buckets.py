@@ -45,7 +45,7 @@ class Query:
         self.lowered = [part.lowered() for part in asked]
         self.by = list(query.by)
         self.buckets: pl.DataFrame | None = None
-        self.calculations = 0
+        self.calculations = self.closed_buckets = 0
 
     def add(self, events: pl.DataFrame) -> None:
         raise NotImplementedError
@@ -64,6 +64,7 @@ class Query:
         if not closed.any():
             return None
         done, self.buckets = self.buckets.filter(closed), self.buckets.filter(~closed)
+        self.closed_buckets += done.height
         return results(self.query, done.select(*self.by, *self.bounds(), *self.lowered))
 
     def _merge(self, new: pl.DataFrame, identity: list[str], *more: pl.Expr) -> None:
@@ -241,7 +242,8 @@ class Buckets(Run):
 
     @property
     def slices(self) -> int:
-        return sum(table.height for table in self._tables)
+        closed = sum(one.closed_buckets for one in (*self._timed, *self._ordered))
+        return closed + sum(table.height for table in self._tables)
 
 
 SYSTEM = System("buckets", lambda queries: all(map(is_plain, queries)), Buckets)

@@ -193,11 +193,6 @@ class Buffer(Run):
     def state_bytes(self) -> int:
         return 0 if self._buffer is None else int(self._buffer.estimated_size())
 
-    @property
-    def slices(self) -> int:
-        """Each window has its events for itself."""
-        return len(self._queries)
-
 
 def _query(query: wr.Query) -> Query:
     if isinstance(query.window, Tumbling | Sliding):

@@ -47,7 +47,7 @@ class Run(ABC):
 
     @property
     def slices(self) -> int:
-        """How many partial aggregates it keeps."""
+        """How many partial aggregates it has made; those that it has forgotten may be left out."""
         raise NotImplementedError
 
 

@@ -1,7 +1,7 @@
 """bytewax as people use it: a keyed dataflow with a `fold_window` for each query, event by event in Python.
 
-Its windows are those of event time, with the lateness as `wait_for_system_duration`; what is folded are the same partial
-aggregates as elsewhere, as plain numbers.
+Its windows are those of event time, with the lateness as `wait_for_system_duration`; what is folded are the same
+partial aggregates as elsewhere, as plain numbers.
 """
 
 from __future__ import annotations

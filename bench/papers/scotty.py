@@ -1,7 +1,7 @@
-"""Scotty: General and Efficient Open-Source Window Aggregation for Stream Processing Systems (TODS 2021), section 10.
+"""Scotty: General and Efficient Open-Source Window Aggregation for Stream Processing Systems, section 10.
 
-Streams have 5 gaps a minute; concurrent windows are tumbling ones with lengths from 1 to 20 seconds. Where the paper has
-20% of its events out of order, they are up to 2 seconds late.
+Streams have 5 gaps a minute; concurrent windows are tumbling ones with lengths from 1 to 20 seconds. Where the paper
+has 20% of its events out of order, they are up to 2 seconds late.
 """
 
 from __future__ import annotations
@@ -161,7 +161,8 @@ CASES = (
         lambda entries: _latency(entries, wr.sum("value")),
         (100, 1000, 10_000, 100_000),
         (100, 1000, 10_000),
-        "Lazy slicing and tuple buffers take up to 1 ms for 100,000 entries, eager slicing below 5 µs, buckets below 30 ns.",
+        "Lazy slicing and tuple buffers take up to 1 ms for 100,000 entries, eager slicing below 5 "
+        "µs, buckets below 30 ns.",
         note="A batch of one event costs a Python process milliseconds, whatever is computed.",
     ),
     Case(
@@ -186,7 +187,8 @@ CASES = (
         lambda percent: _with_session(replace(LATE, late=max(percent, 0.001) / 100), 20),
         (0, 20, 40, 60, 80, 100),
         (0, 20, 100),
-        "Slicing and buckets take events out of order as fast as in order; tuple buffers get slower the more there are.",
+        "Slicing and buckets take events out of order as fast as in order; tuple buffers get slower "
+        "the more there are.",
         marks=(Mark("windrow", least=0.4),),
     ),
     Case(
@@ -276,7 +278,8 @@ CASES = (
         lambda count: Work(LATE, tuple(counting(count, wr.sum("value")))),
         (1, 40, 200, 1000),
         (1, 40, 1000),
-        "Count windows are as fast up to 40 of them and slow down linearly beyond; at 1,000 slicing is still an order of "
+        "Count windows are as fast up to 40 of them and slow down linearly beyond; at 1,000 slicing "
+        "is still an order of "
         "magnitude faster than a tuple buffer.",
         marks=(Mark("windrow", "buffer", least=2),),
     ),
