@@ -103,13 +103,13 @@ class Case:
     points: tuple[Point, ...]
     quick: tuple[Point, ...]
     paper_shape: str
-    tiny: tuple[Point, ...] = ()  # the first two of `quick` if empty
+    tiny: tuple[Point, ...] = ()  # the second of `quick` if empty
     marks: tuple[Mark, ...] = ()
     note: str = ""  # where it is not what the paper did
 
     def points_of(self, size: Size) -> tuple[Point, ...]:
         if size.name == "tiny":
-            return self.tiny or self.quick[:2]
+            return self.tiny or self.quick[1:2] or self.quick
         return self.quick if size.name == "quick" else self.points
 
 

@@ -3,7 +3,7 @@
     point ──▶ warm-up and checks ──▶ five rounds, in each of which every system runs once ──▶ best and median
 
 What is compared runs alternately, so that a noisy machine disturbs all alike. A system that would take too long for a
-whole stream gets the beginning of it, in batches as large as the others': two short runs tell how much. How many events
+whole stream gets the beginning of it, in batches as large as the others': two short runs say how much. How many events
 it had stands in its cell, and its results are compared with windrow's over just those.
 """
 
@@ -109,29 +109,26 @@ def _of_work(work: Work, outcome: Outcome, size: Size, measure: Measure) -> Iter
 
 
 def _given(name: str, work: Work, frame: pl.DataFrame, size: Size) -> list[pl.DataFrame]:
-    """The batches that a system gets: all, or as many as it can take in the time that there is."""
+    """The batches that a system gets: all, or as many as it can take in the time that there is.
+
+    One that takes a whole table pays once to begin, so that only what more events cost it counts; of the others each
+    gets a whole batch at least. Neither is made to look slower than it is by having few events.
+    """
     chosen = system(name)
-    most = min(frame.height, chosen.most_events or frame.height)
+    batches = parts_of(frame[: min(frame.height, chosen.most_events or frame.height)], chosen.batches)
     if name == OURS:
-        return parts_of(frame, chosen.batches)
-    step = max(1, -(-frame.height // chosen.batches))
+        return batches
 
-    def batches(events: int) -> list[pl.DataFrame]:
-        if chosen.batches == 1:
-            return [frame[:events]]
-        return [frame[at : min(at + step, events)] for at in range(0, events, step)]
+    def took(parts: list[pl.DataFrame]) -> float:
+        return sum(part.height for part in parts) / throughput(name, work, parts).value
 
-    def took(events: int) -> float:
-        return events / throughput(name, work, batches(events)).value
-
-    few = max(200, most // 20)
-    one = took(few)
-    if one > size.seconds:
-        return batches(few)
-    two = took(2 * few)
-    slope = max(two - one, 1e-9) / few
-    fits = few + int(max(0.0, size.seconds - one) / slope)
-    return batches(min(most, fits))
+    if chosen.batches > 1:
+        one = took(batches[:1])
+        two = took(batches[:2]) if one < size.seconds else one
+        return batches[: 1 + int(max(0.0, size.seconds - one) / max(two - one, 1e-9))]
+    few = max(200, batches[0].height // 20)
+    slope = max(took([batches[0][: 2 * few]]) - took([batches[0][:few]]), 1e-9) / few
+    return [batches[0][: max(2 * few, int(size.seconds / slope))]]
 
 
 def _by_oracle(name: str, work: Work, outcome: Outcome) -> None:
