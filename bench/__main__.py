@@ -92,8 +92,10 @@ def _run(cases: dict[str, Case], size: Size, out: Path) -> int:
         _progress("")
         print(showing.text(record) + "\n", flush=True)
         charts.write(record, out)
-    whole = recording.of_run(done, size)
-    recording.write(whole, out / f"{size.name}.json")
+        whole = recording.of_run(done, size)
+        recording.write(
+            whole, out / f"{size.name}.json"
+        )  # after each, so that a run that is cut short leaves what it has
     (out / "index.html").write_text(charts.page(done, f"windrow bench, {size.name}"), encoding="utf-8")
     wrong = [line for record in done for line in record["wrong"]]
     short = [f"{record['name']}: {one['mark']}" for record in done for one in record["marks"] if not one["holds"]]

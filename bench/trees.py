@@ -29,6 +29,7 @@ import pyarrow as pa
 import windrow as wr
 from bench import data
 from bench.baselines import approx, system
+from bench.baselines.common import needed
 from windrow.generator import COLUMNS
 from windrow.nodes.asked import Asked
 from windrow.nodes.machine import OUTLET, Machine
@@ -242,14 +243,14 @@ def _central(root: str) -> Callable[[Load, Sequence[Sequence[pl.DataFrame]]], Gr
         grown = Grown(0)
         at_root = system(root).start(load.queries, 0)
         inner = [f"inner{level}" for level in reversed(range(load.height - 2))]
-        needed = ["ts", *_inputs(load.queries)]
+        columns = needed(load.queries)
         for chunk in range(len(frames[0])):
             before = dict(grown.busy)
             waiting: list[bytes] = []
             for number, local in enumerate(locals_of(load)):
                 grown.events += frames[number][chunk].height
                 with grown.at(local):
-                    waiting.append(encoded(frames[number][chunk].select(needed)))
+                    waiting.append(encoded(frames[number][chunk].select(columns)))
                 grown.sent[local] += len(waiting[-1])
             for name in inner:
                 with grown.at(name):
@@ -268,12 +269,6 @@ def _central(root: str) -> Callable[[Load, Sequence[Sequence[pl.DataFrame]]], Gr
         return grown
 
     return run
-
-
-def _inputs(queries: Sequence[wr.Query]) -> list[str]:
-    """The columns that queries read, besides the time."""
-    read = {one.text for query in queries for asked in query.aggregates for one in asked.inputs}
-    return sorted(read | {key for query in queries for key in query.by})
 
 
 def encoded(frame: pl.DataFrame) -> bytes:

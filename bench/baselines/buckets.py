@@ -27,6 +27,7 @@ from bench.baselines.common import (
     Watermark,
     asked_of,
     is_plain,
+    needed,
     results,
     together,
 )
@@ -205,6 +206,7 @@ class Buckets(Run):
 
     def __init__(self, queries: Sequence[wr.Query], lateness: int) -> None:
         several = [buckets_of(query) for query in queries]
+        self._needed = needed(queries)
         self._timed = [one for one in several if not isinstance(one, Ordered)]
         self._ordered = [one for one in several if isinstance(one, Ordered)]
         self._order, self._watermark = Order(), Watermark(lateness)
@@ -214,7 +216,7 @@ class Buckets(Run):
         for query in self._timed:
             query.add(events)
         if self._ordered:
-            self._order.push(events)
+            self._order.push(events.select(self._needed))
         return self._emit(watermark)
 
     def finish(self) -> pl.DataFrame:

@@ -26,6 +26,7 @@ from bench.baselines.common import (
     Watermark,
     asked_of,
     is_plain,
+    needed,
     results,
     together,
 )
@@ -153,12 +154,14 @@ class Buffer(Run):
 
     def __init__(self, queries: Sequence[wr.Query], lateness: int) -> None:
         self._queries = [_query(query) for query in queries]
+        self._needed = needed(queries)
         self._watermark = Watermark(lateness)
         self._buffer: pl.DataFrame | None = None
         self._base = 0
 
     def push(self, events: pl.DataFrame) -> pl.DataFrame:
         watermark = self._watermark.see(events)
+        events = events.select(self._needed)
         buffer = events if self._buffer is None else pl.concat([self._buffer, events])
         times = buffer[TIME].to_physical().to_numpy()
         if np.any(times[1:] < times[:-1]):

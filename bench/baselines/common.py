@@ -191,6 +191,15 @@ def is_plain(query: wr.Query) -> bool:
     return is_known(query, Tumbling, Sliding, Session, Counting, Punctuated) and not (ordered and query.by)
 
 
+def needed(queries: Iterable[wr.Query]) -> list[str]:
+    """The columns that queries read: nothing else is worth keeping."""
+    found = {TIME}
+    for query in queries:
+        found |= {*query.by, *(one.text for asked in query.aggregates for one in asked.inputs)}
+        found |= {query.window.end} if isinstance(query.window, Punctuated) and query.window.end else set()
+    return sorted(found)
+
+
 # --- results and order ----------------------------------------------------------------------------------------------
 
 

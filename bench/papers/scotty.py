@@ -70,7 +70,6 @@ FUNCTIONS = {
     "median": wr.median("value"),
     "90th percentile": wr.quantile("value", 0.9),
 }
-_FUNCTIONS = tuple(FUNCTIONS)
 _MIXED = replace(LATE, values="random", keys=1000)
 
 CASES = (
@@ -212,8 +211,8 @@ CASES = (
         "throughput",
         ("windrow", "buckets"),
         lambda name: Work(_MIXED, tuple(tumbling(20, FUNCTIONS[name]))),
-        _FUNCTIONS,
-        _FUNCTIONS,
+        tuple(FUNCTIONS),
+        ("sum", "max", "stddev", "m4", "median"),
         "All algebraic and distributive functions are about as fast; median and percentile are much slower.",
     ),
     Case(
@@ -224,8 +223,8 @@ CASES = (
         "throughput",
         ("windrow", "buckets"),
         lambda name: Work(_MIXED, tuple(counting(20, FUNCTIONS[name]))),
-        _FUNCTIONS,
-        _FUNCTIONS,
+        tuple(FUNCTIONS),
+        ("sum", "max", "stddev", "m4", "median"),
         "Slower than over time, since a late event shifts all later ones; functions that cannot be inverted lose most.",
         note="windrow orders events before it slices them, so no function has to be inverted.",
     ),
@@ -238,7 +237,7 @@ CASES = (
         (*TECHNIQUES, "duckdb"),
         lambda count: Work(replace(LATE, values="random"), tuple(tumbling(count, wr.median("value")))),
         (1, 10, 50, 100),
-        (1, 20, 100),
+        (1, 10, 50),
         "Slicing beats buckets and tuple buffers also for the median, because values are sorted once in a slice.",
         marks=(Mark("windrow", "buckets", least=2),),
     ),
@@ -251,7 +250,7 @@ CASES = (
         (*TECHNIQUES, "duckdb"),
         lambda count: Work(replace(LATE, values="hour"), tuple(tumbling(count, wr.median("value")))),
         (1, 10, 50, 100),
-        (1, 20, 100),
+        (1, 10, 50),
         "With few different values slicing is faster still, since equal values are kept as one with its count.",
         marks=(Mark("windrow", "buckets", least=2),),
     ),
