@@ -15,16 +15,20 @@ class Engine(Run):
 
     def __init__(self, queries: Sequence[wr.Query], lateness: int) -> None:
         self.engine = wr.Engine(queries, TIME, lateness=f"{lateness} us")
-        plan = wr.plan(list(queries), TIME).to_dict()
-        sliced = [group for group in plan["groups"] if not group["sliced"].startswith("rolled up")]
-        self._operators = sum(len(group["operators"]) for group in sliced)
+        self._queries = list(queries)
 
     def push(self, events: pl.DataFrame) -> pl.DataFrame:
-        self.calculations += events.height * self._operators
         return self.engine.push(events)
 
     def finish(self) -> pl.DataFrame:
         return self.engine.finish()
+
+    @property
+    def calculations(self) -> int:  # type: ignore[override]
+        """Each operator of a group that is sliced from the events, once for each event."""
+        plan = wr.plan(self._queries, TIME).to_dict()
+        sliced = [group for group in plan["groups"] if not group["sliced"].startswith("rolled up")]
+        return self.engine.metrics.events * sum(len(group["operators"]) for group in sliced)
 
     @property
     def state_bytes(self) -> int:
