@@ -79,16 +79,19 @@ def merged(values: pl.Series, counts: pl.Series) -> tuple[pl.Series, pl.Series]:
     """Bags laid end to end within each row → one bag per row."""
     entries, sizes = flat(values)
     weights, _ = flat(counts)
-    owner = pl.Series("owner", np.repeat(np.arange(len(sizes)), sizes))
-    table = (
-        pl.DataFrame({"owner": owner, "value": entries, "count": weights})
-        .drop_nulls("value")  # what an empty bag leaves when it is laid end to end with others
-        .group_by("owner", "value")
-        .agg(pl.col("count").sum())
-        .sort("owner", "value")
-    )
-    sizes = np.bincount(table["owner"].to_numpy(), minlength=len(sizes)).astype(np.int64)
-    return lists(table["value"], sizes), lists(table["count"], sizes)
+    if entries.null_count():  # what an empty bag leaves when it is laid end to end with others
+        held = entries.is_not_null()
+        owner = np.repeat(np.arange(len(sizes)), sizes)[held.to_numpy()]
+        sizes = np.bincount(owner, minlength=len(sizes)).astype(np.int64)
+        entries, weights = entries.filter(held), weights.filter(held)
+    if int(weights.sum()) == len(weights):  # sorting a list that is made of sorted ones is cheap
+        return counted(lists(entries, sizes).list.sort())
+    owners = pl.Series("owner", np.repeat(np.arange(len(sizes)), sizes))
+    table = pl.DataFrame({"owner": owners, "value": entries, "count": weights}).sort("owner", "value")
+    starts = _runs(table["value"], sizes)
+    sizes = np.bincount(table["owner"].to_numpy()[starts], minlength=len(sizes)).astype(np.int64)
+    totals = np.add.reduceat(table["count"].to_numpy(), starts)
+    return lists(table["value"].gather(starts), sizes), lists(pl.Series(totals, dtype=pl.Int64), sizes)
 
 
 @dataclass(frozen=True)
