@@ -196,8 +196,10 @@ class BagRanges:
         step = max(1, CHUNK // max(1, len(some)))
         for begin in range(0, len(qs), step):
             found[some, begin : begin + step] = asked._interpolate(wanted[begin : begin + step]).T
-        # one array column that is taken apart, instead of a column at a time
-        columns = pl.Series(found).arr.to_struct(fields=list(qs)).struct.unnest()
+        if len(qs) == 1:
+            columns = pl.DataFrame({name: found[:, 0] for name in qs})
+        else:  # one array column that is taken apart, instead of a column at a time
+            columns = pl.Series(found).arr.to_struct(fields=list(qs)).struct.unnest()
         if len(some) < len(self.total):
             columns = columns.with_columns(pl.when(pl.Series(self.total > 0)).then(pl.all()))
         return columns
