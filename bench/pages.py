@@ -58,7 +58,8 @@ def _where(record: Record) -> str:
     failed = [case["name"] for case in record["cases"] if not case["good"]]
     checks = sum(case["checks"] for case in record["cases"])
     wrong = sum(len(case["wrong"]) for case in record["cases"])
-    said = f"Measured on {machine['when'][:10]} at commit {machine['commit']}, size `{record['size']}`, "
+    commit = machine["commit"] + (" with changes" if record["changed"] else "")
+    said = f"Measured on {machine['when'][:10]} at commit {commit}, size `{record['size']}`, "
     said += f"{record['seconds'] / 60:.0f} minutes, load of the machine at its end {machine['load']:.1f}: "
     said += f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
     said += f"Python {machine['python']}, {named}.\n\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -41,6 +42,7 @@ def of_outcome(outcome: Outcome, size: Size) -> Record:
         "marks": [{"mark": str(mark), "value": value, "holds": holds} for mark, value, holds in outcome.marks],
         "left_out": outcome.left_out,
         "seconds": round(outcome.seconds, 2),
+        "cpu": round(outcome.cpu, 2),
         "good": outcome.good,
     }
 
@@ -49,11 +51,13 @@ def of_run(cases: list[Record], size: Size) -> Record:
     """A run: its cases, and all that is to know of where it ran."""
     return {
         "machine": machine() | {"processor": _processor(), "memory_gib": _memory(), "load": os.getloadavg()[0]},
+        "changed": _changed(),
         "versions": dict(_versions()),
         "size": size.name,
         "runs": size.runs,
         "threads": 1,
         "seconds": round(sum(case["seconds"] for case in cases), 1),
+        "cpu": round(sum(case["cpu"] for case in cases), 1),
         "good": all(case["good"] for case in cases),
         "cases": cases,
     }
@@ -65,6 +69,12 @@ def _versions() -> Iterator[tuple[str, str]]:
             yield name, version(name)
         except PackageNotFoundError:
             continue
+
+
+def _changed() -> bool:
+    """Whether the code was another than the commit's."""
+    command = ["git", "status", "--porcelain", "--untracked-files=no"]
+    return bool(subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip())
 
 
 def _processor() -> str:

@@ -52,6 +52,7 @@ class Outcome:
     marks: list[tuple[Mark, float, bool]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)  # systems that could not be measured, and why
     seconds: float = 0.0
+    cpu: float = 0.0  # processor seconds of this process, which a busy machine does not change much
 
     @property
     def good(self) -> bool:
@@ -63,7 +64,7 @@ class Outcome:
 
 def run(case: Case, size: Size, say: Say = lambda text: None) -> Outcome:
     """Measure a case."""
-    begin = time.perf_counter()
+    begin, busy = time.perf_counter(), time.process_time()
     outcome, measure = Outcome(case), MEASURES[case.measure]
     for name in case.systems:
         if isinstance(case.load(case.points_of(size)[0]), Work) and not is_there(name):
@@ -76,7 +77,7 @@ def run(case: Case, size: Size, say: Say = lambda text: None) -> Outcome:
     _compare(outcome, measure)
     if size.name != "tiny":
         outcome.marks = list(_marks(case, outcome, case.points_of(size)))
-    outcome.seconds = time.perf_counter() - begin
+    outcome.seconds, outcome.cpu = time.perf_counter() - begin, time.process_time() - busy
     return outcome
 
 

@@ -68,7 +68,9 @@ def text(case: Record) -> str:
     lines += [f"  {'ok   ' if one['holds'] else 'SHORT'} {one['mark']}: {ratio(one['value'])}" for one in case["marks"]]
     lines += [f"  WRONG {line}" for line in case["wrong"]]
     lines += [f"  {line}" for line in case["left_out"]]
-    return "\n".join([*lines, f"  {case['checks']} checks, {case['seconds']:.1f} s"])
+    return "\n".join(
+        [*lines, f"  {case['checks']} checks, {case['seconds']:.1f} s, {case['cpu']:.1f} s of the processor"]
+    )
 
 
 def markdown(case: Record) -> str:
