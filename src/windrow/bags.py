@@ -197,7 +197,7 @@ class BagRanges:
         for begin in range(0, len(qs), step):
             found[some, begin : begin + step] = asked._interpolate(wanted[begin : begin + step]).T
         if len(qs) == 1:
-            columns = pl.DataFrame({name: found[:, 0] for name in qs})
+            columns = pl.DataFrame(dict.fromkeys(qs, found[:, 0]))
         else:  # one array column that is taken apart, instead of a column at a time
             columns = pl.Series(found).arr.to_struct(fields=list(qs)).struct.unnest()
         if len(some) < len(self.total):
