@@ -146,8 +146,12 @@ class BagRanges:
         """Every distinct value once, sorted, and the rank of each entry."""
         if self._single:  # entries of one bag are compared with nothing else
             return self._values, np.arange(len(self._values))
-        distinct = self._values.unique().sort()
-        return distinct, (self._values.rank("dense").cast(pl.Int64) - 1).to_numpy()
+        order = self._values.arg_sort().to_numpy()
+        ordered = self._values.gather(order)
+        starts = _runs(ordered, np.array([len(ordered)]))
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(order))))
+        return ordered.gather(starts), rank
 
     @cached_property
     def _lifted(self) -> npt.NDArray[np.float64]:
@@ -159,9 +163,15 @@ class BagRanges:
         sizes = self._hi - self._lo
         at = np.repeat(self._lo, sizes) + ramp(sizes)
         rank, weight = self._ranked[1][at], self._weights[at]
-        if not self._single:
-            order = np.lexsort((rank, np.repeat(np.arange(len(sizes)), sizes)))
-            rank, weight = rank[order], weight[order]
+        if not self._single:  # range and rank in one number, in runs that are sorted already, one for each bag
+            base = np.repeat(np.arange(len(sizes)) * len(self._ranked[0]), sizes)
+            code = base + rank
+            if self._all_once:
+                code.sort(kind="stable")
+            else:
+                order = np.argsort(code, kind="stable")
+                code, weight = code[order], weight[order]
+            rank = code - base
         return _Layout(rank, weight, np.cumsum(weight), np.append(0, np.cumsum(sizes)))
 
     @cached_property
