@@ -71,7 +71,8 @@ def smaller(queries: Iterable[wr.Query], share: float) -> tuple[wr.Query, ...]:
 class Mark:
     """What must hold: a ratio of one system to another at the last point, or of its last point to its first.
 
-    absolute: what is held against the limit is the value itself, at the worst point
+    absolute:   what is held against the limit is the value itself, at the worst point
+    full_only:  it says nothing of a quick run, in which beginning costs more than the events do
     """
 
     system: str
@@ -79,6 +80,7 @@ class Mark:
     least: float | None = None
     most: float | None = None
     absolute: bool = False
+    full_only: bool = False
 
     def __str__(self) -> str:
         what = f"{self.system} / {self.beside}, last point" if self.beside else f"{self.system}, last point / first"

@@ -76,7 +76,8 @@ def run(case: Case, size: Size, say: Say = lambda text: None) -> Outcome:
         outcome.cells += [replace(cell, point=point) for cell in cells]
     _compare(outcome, measure)
     if size.name != "tiny":
-        outcome.marks = list(_marks(case, outcome, case.points_of(size)))
+        counts = [mark for mark in case.marks if size.name == "full" or not mark.full_only]
+        outcome.marks = list(_marks(counts, outcome, case.points_of(size)))
     outcome.seconds, outcome.cpu = time.perf_counter() - begin, time.process_time() - busy
     return outcome
 
@@ -218,8 +219,8 @@ def _compare(outcome: Outcome, measure: Measure) -> None:
             cell.ratio = ours.best / cell.best if measure.more_is_better else cell.best / ours.best
 
 
-def _marks(case: Case, outcome: Outcome, points: tuple[Point, ...]) -> Iterator[tuple[Mark, float, bool]]:
-    for mark in case.marks:
+def _marks(marks: list[Mark], outcome: Outcome, points: tuple[Point, ...]) -> Iterator[tuple[Mark, float, bool]]:
+    for mark in marks:
         if mark.absolute:
             values = [cell.best for cell in outcome.cells if cell.system == mark.system]
             worst = min(values) if mark.least is not None else max(values)

@@ -29,7 +29,7 @@ def _chain(asked: wr.Aggregate, height: int) -> Load:
 
 
 def _concurrent(asked: wr.Aggregate, count: int) -> Load:
-    return Load(tuple(tumbling(count, asked)), nodes=2, rate=250_000, seconds=20)
+    return Load(tuple(tumbling(count, asked)), nodes=2, rate=100_000, seconds=20)
 
 
 def _keyed(asked: wr.Aggregate, keys: int) -> Load:
@@ -53,7 +53,7 @@ CASES = (
         QUICK_NODES,
         "Disco scales almost linearly, from 1 to 7.5 million events/s at eight nodes; the "
         "centralised approach does not.",
-        marks=(Mark("windrow", least=2.5), Mark("windrow", "central", least=2)),
+        marks=(Mark("windrow", least=2.5), Mark("windrow", "central", least=2, full_only=True)),
     ),
     Case(
         "disco-26b",
@@ -66,7 +66,7 @@ CASES = (
         NODES,
         QUICK_NODES,
         "The same as the maximum, slightly slower.",
-        marks=(Mark("windrow", least=2.5), Mark("windrow", "central", least=2)),
+        marks=(Mark("windrow", least=2.5), Mark("windrow", "central", least=2, full_only=True)),
     ),
     Case(
         "disco-26c",
