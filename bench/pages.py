@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
+from bench.cases import all_cases
 from bench.showing import markdown, our_shape, ratio, worse
 
 Record = dict[str, Any]
@@ -45,11 +46,30 @@ PAPERS = {
 
 def document(record: Record) -> str:
     """The whole page."""
-    parts = [HEAD, _where(record), READING.format(runs=record["runs"]), _summary(record)]
+    parts = [HEAD, _reservations(record), _where(record), READING.format(runs=record["runs"]), _summary(record)]
     for paper, cases in groupby(record["cases"], key=lambda case: case["figure"].partition(",")[0]):
         parts.append(f"\n## {PAPERS[paper]}\n")
         parts += [_case(case) for case in cases]
     return "".join(parts)
+
+
+def _reservations(record: Record) -> str:
+    """Why the numbers are not to be relied on, where they are not."""
+    machine = record["machine"]
+    said = []
+    if record["size"] == "tiny":
+        said.append(
+            "at size `tiny` beginning costs more than the events, so that it shows that everything runs, not how fast"
+        )
+    if machine["load"] > machine["cores"]:
+        said.append(
+            f"the machine was busy with other things (load {machine['load']:.1f} on {machine['cores']} cores), so times"
+        )
+        said[-1] += " and everything that is made of them are not to be relied on; bytes, slices and counts are"
+    there = {case["name"] for case in record["cases"]}
+    if missing := [name for name in all_cases() if name not in there]:
+        said.append(f"{len(missing)} experiments are not in this run: {', '.join(missing)}")
+    return "**Provisional:** " + "; ".join(said) + ".\n\n" if said else ""
 
 
 def _where(record: Record) -> str:
