@@ -216,10 +216,10 @@ def table(said: Sequence[Mapping[str, Any]]) -> str:
     rows = [_HEAD, *(_row(one) for one in said)]
     widths = [max(len(row[place]) for row in rows) for place in range(len(_HEAD))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(line.rstrip() for line in (*lines, *_agreed(said)))
+    return "\n".join(line.rstrip() for line in (*lines, *agreed(said)))
 
 
-def _agreed(said: Iterable[Mapping[str, Any]]) -> list[str]:
+def agreed(said: Iterable[Mapping[str, Any]]) -> list[str]:
     """How nodes agree on counting windows, as the root says."""
     found = []
     for one in said:

@@ -219,7 +219,8 @@ class Asked:
 
     def explain(self) -> str:
         """What travels for each query, and why."""
-        return explain(self.job, {one.name for one in self.queries if self._can_be_pushed(one)}, self.push_down)
+        pushed = {one.name for one in self.queries if self._can_be_pushed(one)}
+        return explain(self.job, pushed, self.push_down, dict(self.counting)[""])
 
     # --- how it is written ----------------------------------------------------------------------------------------
 

@@ -13,13 +13,13 @@ from collections.abc import Container
 
 from windrow.groups import Group
 from windrow.jobs import Job
-from windrow.nodes.counting import SCHEMES
+from windrow.nodes.counting import SCHEMES, SMALL
 from windrow.ordered import NODE, Counting, OrderedWindow, scope_of
 from windrow.ordered_state import OrderedState
 from windrow.query import Query
 
 
-def explain(job: Job, can_be_pushed: Container[str], push_down: bool) -> str:
+def explain(job: Job, can_be_pushed: Container[str], push_down: bool, scheme: str) -> str:
     """A line for each query, in their order."""
     bound = job.bound
     lines: dict[int, tuple[str, str, str]] = {}
@@ -34,7 +34,7 @@ def explain(job: Job, can_be_pushed: Container[str], push_down: bool) -> str:
                     what, why = "slices, some events", _agreed(group, query)
                 elif isinstance(state, OrderedState):
                     what = f"events: {', '.join(_columns(job, state))}"
-                    why = _raw(query, query.name in can_be_pushed, push_down)
+                    why = _raw(query, query.name in can_be_pushed, push_down, scheme)
                 else:
                     what, why = "slices", f"merged on the way, of {group.name}"
                 lines[number] = query.name, what, why
@@ -62,7 +62,7 @@ def _joins(query: Query) -> str:
     return {"bounds": "equal bounds", "position": "their position", "overlap": "overlap"}[scope_of(query.window)]
 
 
-def _raw(query: Query, can_be_pushed: bool, push_down: bool) -> str:
+def _raw(query: Query, can_be_pushed: bool, push_down: bool, scheme: str) -> str:
     """Why a query's events travel."""
     ordered = next((one.text for one in query.asked if one.needs_order), "")
     needs = query.window if isinstance(query.window, OrderedWindow) else ordered
@@ -70,8 +70,10 @@ def _raw(query: Query, can_be_pushed: bool, push_down: bool) -> str:
         return f"{needs} came at run time, and a local node does not know in time when it begins"
     if can_be_pushed:
         return f"{needs} could be found at the local nodes: set push_down, which needs a spool at each"
-    if isinstance(query.window, Counting) and scope_of(query.window) == "global" and not ordered:
-        return f"{needs} is so short that events are fewer bytes than agreeing on its end; or the scheme is central"
+    if isinstance(query.window, Counting) and not ordered and scheme == "auto":
+        is_small = min(query.window.n, query.window.step) < SMALL
+        why = "agreeing on its ends would be more than its events" if is_small else "it came at run time"
+        return f"{needs} depends on the order over all nodes, and {why}"
     if query.by:
         return f"{needs} depends on the order over all nodes; if a key lives at one node, name it in local_keys"
     return f"{needs} depends on the order over all nodes; scope='node' and the scopes that join would not"
