@@ -54,7 +54,7 @@ def nothing_wrong(number: int, scheme: str, come_and_go: bool = False) -> None:
 
 @pytest.mark.parametrize("scheme", EXACT)
 def test_windows_are_those_of_one_process_whatever_breaks(scheme: str, seed: int) -> None:
-    for number in range(seed * 10, seed * 10 + 10):
+    for number in range(seed * 8, seed * 8 + 8):
         nothing_wrong(number, scheme)
 
 
@@ -62,7 +62,7 @@ def test_windows_are_those_of_one_process_whatever_breaks(scheme: str, seed: int
 def test_where_nodes_come_and_go_windows_have_the_events_that_were_in_time_and_all_are_accounted_for(
     scheme: str, seed: int
 ) -> None:
-    for number in range(seed * 10, seed * 10 + 10):
+    for number in range(seed * 8, seed * 8 + 8):
         nothing_wrong(number, scheme, come_and_go=True)
 
 
@@ -107,12 +107,18 @@ JUMPS = {"a": [20, 20, 60, 2, 90, 20, 0, 80] * 4, "b": [20, 20, 3, 70, 0, 20, 90
 
 def test_the_approximation_is_right_while_no_rate_changes_and_wrong_when_one_does() -> None:
     assert is_right(run_of("approximate", STEADY, 400, WIDE))
-    assert not is_right(run_of("approximate", JUMPS, 1000, WIDE))
+    assert not is_right(run_of("approximate", JUMPS, 500, WIDE))
+
+
+def test_a_node_of_which_the_approximation_expects_nothing_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Strands, "room", property(lambda self: 100))
+    run = run_of("approximate", {"a": [60] * 8, "b": [0] * 3 + [60] * 5}, 400, WIDE)
+    assert run.results.height > 5
 
 
 @pytest.mark.parametrize("scheme", ["sync", "async"])
 def test_predictions_are_corrected_when_rates_jump_and_only_then(scheme: str) -> None:
-    steady, jumping = run_of(scheme, STEADY, 400, WIDE), run_of(scheme, JUMPS, 1000, WIDE)
+    steady, jumping = run_of(scheme, STEADY, 400, WIDE), run_of(scheme, JUMPS, 500, WIDE)
     assert corrections(steady) == 0
     assert corrections(jumping) > 0
     assert is_right(steady)
@@ -124,7 +130,7 @@ def test_predictions_are_corrected_when_rates_jump_and_only_then(scheme: str) ->
 def test_an_exact_scheme_is_so_however_much_rates_change(scheme: str, change: float) -> None:
     dice = random.Random(f"{scheme} {change}")
     rates = {name: [max(0, round(40 * (1 + change * dice.uniform(-1, 1)))) for _ in range(8)] for name in "abc"}
-    run = run_of(scheme, rates, 300, WIDE)
+    run = run_of(scheme, rates, 200, WIDE)
     assert scheme == "approximate" or is_right(run)
 
 
@@ -517,7 +523,7 @@ def test_a_node_below_another_child_is_not_spoken_for() -> None:
 def test_random_cells_in_batches_disturb_no_root(seed: int) -> None:
     dice, refused = random.Random(seed), 0
     values = [None, -1, 0, 5, 2**62, INT64_MIN, INT64_MAX, "b", "events", True]
-    for _ in range(120):
+    for _ in range(60):
         root, local, batch = sent_by()
         tables = dict(batch.tables)
         name = dice.choice(sorted(tables))
@@ -536,7 +542,7 @@ def test_random_cells_in_batches_disturb_no_root(seed: int) -> None:
         )
         root.tick(AGAIN)
         assert root.status()["children"]["a"]["batches"] > 0
-    assert 20 < refused < 120
+    assert 10 < refused < 60
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,10 @@ class Strands:
             if events:
                 found[f"{form.name}|events"] = pl.concat(events)
             self._pieces = []
+        for strand in self.by_key.values():
+            if not SCHEMES[strand.told.scheme].is_exact:  # nothing is asked of it, and of some nodes nothing expected
+                strand.covered = strand.covered if strand.told.share > 0 else strand.top
+                strand.forget(strand.covered)
         reach = {}
         for key, strand in self.by_key.items():
             next_ = strand.oldest(form.time, strand.covered) if strand.covered < strand.top else None

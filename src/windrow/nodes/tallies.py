@@ -359,9 +359,9 @@ class Tally:
             self.choice = choose(self.history, form.event_bytes, len(form.pieces), length, trip)
             name = self.choice.scheme
         is_approximate = name in SCHEMES and not SCHEMES[name].is_exact
-        if is_approximate and any(told.scheme == name for told, _ in self.told.values()):
-            return  # what it was told once it goes on with
         for node, line in self.lines.items():
+            if is_approximate and node in self.told and self.told[node][0].scheme == name:
+                continue  # what it was told once it goes on with
             told = self.form.first._replace(settled=line.cut, position=self.position, patience=self.length)
             if self.history.is_enough:
                 size = self.history.stretches[-1][0]
