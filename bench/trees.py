@@ -9,7 +9,7 @@ out the network, which is counted in bytes.
 | scheme | what travels |
 | --- | --- |
 | `windrow` | what windrow's nodes send: slices, or events where a window needs their order |
-| `central` | all events, in the columns that are needed, compressed alike; the root answers them with windrow's engine |
+| `central` | all events, in the columns that are needed, compressed alike; windrow's engine answers at the root |
 | `buffer` | all events; the root keeps them, and computes each window from its events |
 | `approx` | partial aggregates of count windows whose shares never change: not exact |
 """
