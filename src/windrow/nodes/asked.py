@@ -18,6 +18,7 @@ import polars as pl
 
 from windrow.groups import Entry
 from windrow.jobs import Job, job_of
+from windrow.nodes.bagforms import can_be_refined
 from windrow.nodes.counting import NAMES, SMALL
 from windrow.nodes.explaining import explain
 from windrow.nodes.pushed import wrong_with
@@ -42,6 +43,7 @@ class Asked:
     push_down: bool = False  # whether local nodes find windows themselves where they can; they need a spool then
     local_keys: tuple[str, ...] = ()  # columns whose every value comes in at one node only
     counting: tuple[tuple[str, str], ...] = (("", "auto"),)  # by which scheme: of queries by name, and of all others
+    quantiles: str = "refine"  # or "whole": whether all values travel of which quantiles are asked
     version: int = 1
     since: tuple[tuple[str, int], ...] = ()  # of queries that have come later, from which event time on
     pending: tuple[tuple[str, int], ...] = ()  # of queries for which that is not known yet, the version that has them
@@ -57,10 +59,13 @@ class Asked:
         push_down: bool = False,
         local_keys: Sequence[str] = (),
         counting: str | Mapping[str, str] = "auto",
+        quantiles: str = "refine",
     ) -> Asked:
         given = tuple(queries), time, tuple(columns.items()), lateness, tuple(order_by), bad_events
         schemes = {"": counting} if isinstance(counting, str) else {"": "auto", **counting}
-        asked = Asked(*given, push_down, tuple(local_keys), tuple(schemes.items()))
+        asked = Asked(*given, push_down, tuple(local_keys), tuple(schemes.items()), quantiles)
+        if quantiles not in ("refine", "whole"):
+            raise QueryError(f"quantiles: there are 'refine' and 'whole', not {quantiles!r}")
         known = ["", *(query.name for query in asked.queries)]
         for name, scheme in schemes.items():
             if scheme not in NAMES:
@@ -103,6 +108,7 @@ class Asked:
             joins=True,
             pushed=self.pushed,
             counted=self.counted,
+            refined=self.refined,
         )
 
     @property
@@ -122,6 +128,13 @@ class Asked:
             if scheme != "central" and query.name not in later:
                 found[query.name] = scheme
         return found
+
+    @property
+    def refined(self) -> tuple[str, ...]:
+        """The queries of whose bags nodes send a synopsis first; not those of run time."""
+        later = dict(self.since) if self.quantiles == "refine" else {}
+        asked = self.queries if self.quantiles == "refine" else ()
+        return tuple(one.name for one in asked if one.name not in later and can_be_refined(one))
 
     def scheme(self, query: Query) -> str:
         """By which scheme the events of a query travel that counts over all nodes."""
@@ -177,7 +190,7 @@ class Asked:
 
     def differs(self, given: Asked, before: Sequence[Query]) -> tuple[list[Query], list[Query]]:
         """Which of its queries are to go and which to come, if others are given now than before."""
-        for name in ("time", "columns", "lateness", "order_by", "bad_events", "push_down", "local_keys", "counting"):
+        for name in ("time", "columns", "lateness", "order_by", "bad_events", "push_down", "local_keys", "counting", "quantiles"):
             old, new = getattr(self, name), getattr(given, name)
             if old != new:
                 if name == "columns":
@@ -222,6 +235,7 @@ class Asked:
             "push_down": self.push_down,
             "local_keys": list(self.local_keys),
             "counting": dict(self.counting),
+            "quantiles": self.quantiles,
             "version": self.version,
             "since": dict(self.since),
             "pending": dict(self.pending),
@@ -244,6 +258,7 @@ class Asked:
             described["push_down"],
             tuple(described["local_keys"]),
             tuple(described["counting"].items()),
+            described["quantiles"],
             described["version"],
             tuple(described["since"].items()),
             tuple(described["pending"].items()),

@@ -27,6 +27,7 @@ class Child:
     events: dict[str, int] = field(default_factory=dict)  # of each local node below, how many are wholly here
     gone: list[str] = field(default_factory=list)  # of these, those that have said that nothing more comes
     holding: dict[str, bool] = field(default_factory=dict)  # local nodes below that count, whether they may be asked
+    keeping: dict[str, bool] = field(default_factory=dict)  # likewise, local nodes below that keep bags
     late: int = 0  # events that came too late for some window; the root knows
     state: Literal["expected", "live", "silent", "left"] = "expected"
 
@@ -51,6 +52,10 @@ class Child:
     def hold(self, nodes: pl.DataFrame) -> None:
         """Local nodes below have spoken of what they count (`forms.NODES`)."""
         self.holding |= {name: not over for name, over in nodes.select("node", "over").rows()}
+
+    def keep(self, nodes: pl.DataFrame) -> None:
+        """Local nodes below have spoken of the bags that they keep (`bagforms.NODES`)."""
+        self.keeping |= {name: not over for name, over in nodes.select("node", "over").rows()}
 
     def hear_of(self, nodes: pl.DataFrame) -> None:
         """Local nodes below have come or gone (`pushed.nodes_table`)."""

@@ -62,10 +62,13 @@ class Machine(Parent):
     timeout: int | None = None  # after how long without a word a child is silent
     ahead: int | None = AHEAD  # how far event time may be ahead of the clock
     feeds: Literal["results", "slices"] = "results"  # of the root
+    unit: int | None = None  # of a local node: values of a unit of a bag; None for as many as send the fewest bytes
     log: int = 256  # batches that are accepted between two checkpoints, at most
 
     def __post_init__(self) -> None:
         inner = bool(self.children or self.joins)
+        if self.asked is not None and self.feeds == "slices":  # whoever takes them cannot ask
+            self.asked = replace(self.asked, quantiles="whole")
         self.role = "root" if self.parent is None else "intermediate" if inner else "local"
         self.refused: str | None = None  # the parent's reason
         self.notes: list[str] = []  # what is to be said in a log, once each
@@ -129,8 +132,9 @@ class Machine(Parent):
     def _is_needed(self) -> bool:
         """Whether the root may still ask something of it, or of a node below."""
         if self._reader is not None:
-            return not self._reader.counted.is_over
-        return any(any(child.holding.values()) for child in self._known.counted)
+            return not (self._reader.counted.is_over and self._reader.kept.is_over)
+        children, keeps = self._known.counted, self.asked is not None and bool(self.asked.refined)
+        return any(any(one.holding.values()) or (keeps and any(one.keeping.values())) for one in children)
 
     def start(self, now: int) -> Out:
         """Say Hello, or what the outlet may not have; also when a link has come again."""
@@ -167,7 +171,7 @@ class Machine(Parent):
         """Of a local node: what it holds back goes once nothing has come for a while; of the root: what it asks."""
         if self._reader is None:
             return self._requests(now)
-        if not self._reader.counted or self._reader.is_behind or self._leaving:
+        if not (self._reader.counted or self._reader.kept) or self._reader.is_behind or self._leaving:
             return []
         self._spoke_at = now if self._spoke_at is None else self._spoke_at
         if now - self._spoke_at < AGAIN or self._link.sent:
@@ -218,7 +222,8 @@ class Machine(Parent):
     def _request(self, message: Request, now: int) -> Out:
         """The root asks: a local node answers, others pass it on."""
         if self._reader is None:
-            found = [(name, child) for name, child in self._known.items() if message.node in child.holding]
+            known = self._known.items()
+            found = [(name, child) for name, child in known if message.node in {*child.holding, *child.keeping}]
             return [(name, replace(message, epoch=child.epoch)) for name, child in found]
         if not self._welcomed or self._reader.is_behind or self._leaving or message.node != self.name:
             return []
@@ -233,6 +238,8 @@ class Machine(Parent):
             tables = None
             if self._reader is not None and not self.ended:
                 tables = self._reader.due(everything=True, leaves=True)
+            elif self._reader is not None:
+                tables = self._reader.kept.due(leaves=True) or None
             elif self._merger is not None:
                 tables = self._merger.due(self._watermark, everything=True)
             if tables is not None:
@@ -278,7 +285,7 @@ class Machine(Parent):
         if asked.pushed and self.feeds == "slices":
             raise QueryError("a root that feeds Spark passes slices and events on; leave push_down out")
         if self.role == "local":
-            self._reader = Reader(asked, self.name, self.lateness, self.eager)
+            self._reader = Reader(asked, self.name, self.lateness, self.eager, self.unit)
         elif self.role == "root" and self.feeds == "results":
             self._assembly = Assembly(asked.job)
         else:
@@ -391,6 +398,8 @@ class Machine(Parent):
             said["overflows"] = self._assembly.overflows
             if self._assembly.agreement:
                 said["counting"] = self._assembly.agreement.status()
+            if self._assembly.refining:
+                said["refining"] = self._assembly.refining.status()
         if self._reader is not None:
             held = self._link.confirmed.get("count", 0)
             said["events"] = {"read": self._reader.count, "acknowledged": held, "left_out": self._reader.left_out}
