@@ -190,7 +190,17 @@ class Asked:
 
     def differs(self, given: Asked, before: Sequence[Query]) -> tuple[list[Query], list[Query]]:
         """Which of its queries are to go and which to come, if others are given now than before."""
-        for name in ("time", "columns", "lateness", "order_by", "bad_events", "push_down", "local_keys", "counting", "quantiles"):
+        for name in (
+            "time",
+            "columns",
+            "lateness",
+            "order_by",
+            "bad_events",
+            "push_down",
+            "local_keys",
+            "counting",
+            "quantiles",
+        ):
             old, new = getattr(self, name), getattr(given, name)
             if old != new:
                 if name == "columns":

@@ -159,7 +159,7 @@ def forms_of(job: Job) -> dict[str, BagForm]:
 
 
 def tables_of(job: Job) -> tuple[set[str], set[str]]:
-    """The names of the tables that refined groups have in a batch beside their slices, and those that are waited for."""
+    """The names of the tables that go with the slices of refined groups, and of those that the root waits for."""
     forms = forms_of(job)
     names = [(form.name, bag) for form in forms.values() for bag in form.bags]
     urgent = {f"{name}|values {bag}" for name, bag in names} | ({REFINING} if names else set())

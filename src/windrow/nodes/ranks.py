@@ -51,7 +51,9 @@ class Store:
             made = units.select(*self.form.units(self.bag)).with_columns(_counts(units), seen=pl.lit(False))
             self.units = pl.concat([self.units, made])
         if values is not None:
-            values = values.select(*self.form.values(self.bag)).join(self.units, on=BAG, how="semi", maintain_order="left")
+            values = values.select(*self.form.values(self.bag)).join(
+                self.units, on=BAG, how="semi", maintain_order="left"
+            )
             ones = pl.col("values").list.eval(pl.lit(1, pl.Int64))
             both = pl.concat([self.values, values.with_columns(pl.coalesce("counts", ones))])
             self.values = both.unique([*BAG, "lo"], keep="first", maintain_order=True)
@@ -99,7 +101,7 @@ class Entries(NamedTuple):
     place: Ints
     first: pl.Series
     last: pl.Series
-    count: Ints
+    weight: Ints
     bag: Ints  # -1 for values
     lo: Ints
     bags: pl.DataFrame
@@ -112,7 +114,7 @@ class Entries(NamedTuple):
             place=np.concatenate((self.place, place)),
             first=pl.concat([self.first, values]),
             last=pl.concat([self.last, values]),
-            count=np.concatenate((self.count, flat(table[names[1]])[0].to_numpy())),
+            weight=np.concatenate((self.weight, flat(table[names[1]])[0].to_numpy())),
             bag=np.concatenate((self.bag, np.full(len(values), -1))),
             lo=np.concatenate((self.lo, np.zeros(len(values), np.int64))),
         )
@@ -161,7 +163,9 @@ class RefinedState(GroupState):
                     self.sends[node] = max(self.sends.get(node, 0), send)
             if values is not None and bag in self.asks:
                 left = self.asks[bag].join(values, on=[*BAG, "lo"], how="anti", maintain_order="left")
-                self.asks = {**self.asks, bag: left} if left.height else {k: v for k, v in self.asks.items() if k != bag}
+                self.asks = (
+                    {**self.asks, bag: left} if left.height else {k: v for k, v in self.asks.items() if k != bag}
+                )
                 self._must_check |= not self.asks
 
     def see(self, table: pl.DataFrame) -> None:
@@ -224,7 +228,7 @@ class RefinedState(GroupState):
             self.lost.add(name)
             node, send, row = name
             of = (pl.col("node") == node) & (pl.col("send") == send) & (pl.col("row") == row)
-            sizes = [store.units.filter(of)["count"].list.sum().sum() for store in self.stores.values()]
+            sizes = [int(store.units.filter(of)["count"].explode().sum()) for store in self.stores.values()]
             self.late[node] += max(sizes)
 
     def _due(self, rows: Rows, span: Span) -> list[Due]:
@@ -288,8 +292,8 @@ class RefinedState(GroupState):
             if qs is None or doubtful[hi] == doubtful[lo]:
                 continue
             mine = at[lo:hi]
-            count = entries.count[mine]
-            found = bounds(first[mine], last[mine], count, ranks(qs, int(count.sum())) + 1)
+            weight = entries.weight[mine]
+            found = bounds(first[mine], last[mine], weight, ranks(qs, int(weight.sum())) + 1)
             here = undecided(first[mine], last[mine], found)
             if here.any():
                 open_[mine[here]] = True
@@ -312,7 +316,7 @@ class RefinedState(GroupState):
         for bag in self.form.bags if chosen[BAGS].list.len().sum() else ():
             entries, names = self._entries(bag, chosen), self.form.columns(bag)
             made = (
-                pl.DataFrame({"place": entries.place, "value": entries.last, "count": entries.count})
+                pl.DataFrame({"place": entries.place, "value": entries.last, "count": entries.weight})
                 .group_by("place", "value")
                 .agg(pl.col("count").sum())
                 .sort("place", "value")

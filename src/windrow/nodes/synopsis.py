@@ -40,7 +40,7 @@ class Send(NamedTuple):
     """Slices that were sent together."""
 
     number: int
-    count: int  # events that had been read
+    read: int  # events that had been read
     bound: int  # slices that begin before this were sent
     keeps: int  # 1 if bags of it were kept
 
@@ -140,7 +140,9 @@ class Synopses:
         for send, start in settled.iter_rows() if settled is not None else ():
             self.forget(send, start)
 
-    def _answer(self, bag: str, send: int, row: int, key: tuple[Any, ...], start: int, end: int, lo: int, hi: int) -> None:
+    def _answer(
+        self, bag: str, send: int, row: int, key: tuple[Any, ...], start: int, end: int, lo: int, hi: int
+    ) -> None:
         if (bag, send, row, lo) in self.answered:
             return  # it is on its way
         if (bag, send, row) not in self.kept:
@@ -195,7 +197,10 @@ class Synopses:
             weights = pl.concat(counts)
             columns = {
                 "node": pl.Series([self.node]).new_from_index(0, len(sizes)),
-                **{name: pl.Series(column, dtype=pl.Int64) for name, column in zip(("send", "row", "lo"), (send, row, lo), strict=True)},
+                **{
+                    name: pl.Series(column, dtype=pl.Int64)
+                    for name, column in zip(("send", "row", "lo"), (send, row, lo), strict=True)
+                },
                 "values": lists(pl.concat(values), sizes),
                 "counts": pl.Series([None], dtype=form["counts"]).new_from_index(0, len(sizes))
                 if (weights == 1).all()
@@ -224,15 +229,15 @@ class Synopses:
         """Events that an earlier life had read, and may have sent."""
         time, nth = events[time_column(self.form.group.source.measure)].to_numpy(), events["nth"].to_numpy()
         left = np.ones(len(time), np.bool_)
-        for number, count, bound, keeps in self.sends:
-            mine = left & (nth < count) & (time < bound)
+        for number, read, bound, keeps in self.sends:
+            mine = left & (nth < read) & (time < bound)
             left &= ~mine
             if keeps and mine.any():
                 self.again.setdefault(number, []).append(events.filter(pl.Series(mine)))
 
     def saved(self, count: int) -> tuple[int, str]:
         """What a later life has to know that reads again from an event on: the sends since then."""
-        self.sends = [send for send in self.sends if send.count > count]
+        self.sends = [send for send in self.sends if send.read > count]
         table = np.array(self.sends, np.int64).reshape(-1, 4)
         steps = np.diff(table, axis=0, prepend=np.zeros((1, 4), np.int64))
         return self.number, base64.b64encode(zlib.compress(steps.T.tobytes())).decode()
