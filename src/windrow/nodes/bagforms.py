@@ -27,8 +27,8 @@ from windrow.aggregates import Aggregate
 from windrow.bound import state_of
 from windrow.groups import Group, Held, Signature, held_by
 from windrow.jobs import Job
-from windrow.nodes.refine import unit_size
 from windrow.operators import Bag
+from windrow.ordered import Mask
 from windrow.query import Query
 from windrow.ranges import Ints
 from windrow.slicers import edges_of
@@ -40,8 +40,11 @@ ASKED = {"start": pl.Int64(), "end": pl.Int64(), "lo": pl.Int64(), "hi": pl.Int6
 NODES: dict[str, pl.DataType] = {"node": pl.String(), "over": pl.Boolean()}
 SETTLED: dict[str, pl.DataType] = {"send": pl.Int64(), "start": pl.Int64()}
 OVER: dict[str, pl.DataType] = {"over": pl.Boolean()}
+SMALLEST = 64  # bags of fewer values travel whole
 UNIT = 16  # bytes of a unit: its first and last value; its count is mostly known
 VALUE = 8  # bytes of a value
+ROW = 100  # bytes of a bag beside its units: an estimate
+MESSAGES = 6_000  # bytes of the headers that a question and its answer cost: an estimate
 
 
 def leaves(asked: Aggregate) -> Iterator[Aggregate]:
@@ -135,8 +138,8 @@ class BagForm:
         return start, end
 
 
-def step_of(entries: int, once: bool, asked: int, forced: int | None) -> int:
-    """How many values a unit of a bag has; 0 if the bag had better travel whole.
+def steps_of(entries: Ints, once: Mask, asked: int, forced: int | None) -> Ints:
+    """How many values a unit of each of several bags has; 0 for those that had better travel whole.
 
     entries:  different values of the bag
     once:     whether each is there once
@@ -144,14 +147,12 @@ def step_of(entries: int, once: bool, asked: int, forced: int | None) -> int:
     forced:   the size, if it was given
     """
     if forced is not None:
-        return forced if entries > forced else 0
-    more = 0 if once else VALUE  # for counts
-    size = unit_size(entries, UNIT + more, VALUE + more, 2 * asked)
-    expected = (UNIT + more) * entries / size + (VALUE + more) * 2 * asked * size
-    return size if entries >= SMALLEST and size > 1 and expected < (VALUE + more) * entries else 0
-
-
-SMALLEST = 64  # bags of fewer values travel whole
+        return np.where(entries > forced, forced, 0)
+    more = np.where(once, 0, VALUE)  # for counts
+    size = np.sqrt(entries * (UNIT + more) / ((VALUE + more) * 2 * asked)).astype(np.int64)  # as `refine.unit_size`
+    units = (UNIT + more) * entries / np.maximum(1, size) + (VALUE + more) * 2 * asked * size + ROW
+    saved = np.where((entries >= SMALLEST) & (size > 1), (VALUE + more) * entries - units, 0)
+    return np.where(saved > 0, size, 0) if saved.clip(0).sum() > MESSAGES else np.zeros_like(size)
 
 
 def forms_of(job: Job) -> dict[str, BagForm]:

@@ -239,7 +239,7 @@ class Machine(Parent):
             if self._reader is not None and not self.ended:
                 tables = self._reader.due(everything=True, leaves=True)
             elif self._reader is not None:
-                tables = self._reader.kept.due(leaves=True) or None
+                tables = self._reader.given_up() or None
             elif self._merger is not None:
                 tables = self._merger.due(self._watermark, everything=True)
             if tables is not None:

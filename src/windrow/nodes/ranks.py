@@ -267,7 +267,7 @@ class RefinedState(GroupState):
         return asks, first_open
 
     def _asked(self, entries: Entries, open_: Mask) -> pl.DataFrame:
-        bags = entries.bags[entries.bag[open_]]
+        bags = entries.bags.select(*BAG, *self.form.keys, "start", "end", "step", "entries")[entries.bag[open_]]
         lo = pl.Series("lo", entries.lo[open_])
         bags = bags.with_columns(lo, hi=pl.min_horizontal(lo + bags["step"], "entries"))
         return bags.select("node", *self.form.wanted)

@@ -25,7 +25,7 @@ import polars as pl
 
 from windrow.bags import counted, flat, lists
 from windrow.jobs import Job
-from windrow.nodes.bagforms import NODES, REFINING, BagForm, forms_of, step_of
+from windrow.nodes.bagforms import NODES, REFINING, BagForm, forms_of, steps_of
 from windrow.ranges import Ints, ramp
 from windrow.slicers import Tables
 from windrow.slices import BAGS
@@ -108,8 +108,7 @@ class Synopses:
         """The size of the units of each bag, 0 for those that travel whole."""
         asked = self.form.asked(bag)
         once = np.add.reduceat(np.append(counts, 0), np.cumsum(sizes) - sizes) == sizes
-        steps = [step_of(int(size), bool(of), asked, self.unit) for size, of in zip(sizes, once, strict=True)]
-        return np.array(steps, np.int64)
+        return steps_of(sizes, once, asked, self.unit)
 
     def _named(self, rows: Any) -> pl.Series:
         """The column that says of slices which of their bags are here."""
@@ -290,7 +289,7 @@ class Keeping:
 
     def thinned(self, name: str, table: pl.DataFrame, count: int, bound: int, whole: bool) -> Tables:
         """Slices of a group that are to be sent, and units of its bags."""
-        return self._groups[name].thinned(table, count, bound, whole)
+        return self._groups[name].thinned(table, count, bound, whole or self._is_over)
 
     def take_again(self, events: pl.DataFrame) -> None:
         for one in self._groups.values():
