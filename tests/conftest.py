@@ -46,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 NODES = ("test_nodes", "test_pushed", "test_flight", "test_tree", "test_sources", "test_outlet", "test_node_config")
+NODES += ("test_quantiles_tree",)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

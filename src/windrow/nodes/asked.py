@@ -18,7 +18,7 @@ import polars as pl
 
 from windrow.groups import Entry
 from windrow.jobs import Job, job_of
-from windrow.nodes.bagforms import can_be_refined
+from windrow.nodes.bagforms import can_be_refined, schemas_of
 from windrow.nodes.counting import NAMES, SMALL
 from windrow.nodes.explaining import explain
 from windrow.nodes.pushed import wrong_with
@@ -227,7 +227,14 @@ class Asked:
             for name in (*state.schema.keys, time_column(self.time) if group.ordered else "slice_start"):
                 if name not in table.columns:
                     return f"{group.name} has no {name!r} in its batch"
+        for name, columns in self._bag_tables.items():
+            if name in tables and dict(tables[name].schema) != columns:
+                return f"{name} has other columns in its batch than it should"
         return wrong_with(self.job, tables)
+
+    @cached_property
+    def _bag_tables(self) -> dict[str, dict[str, pl.DataType]]:
+        return schemas_of(self.job)
 
     def explain(self) -> str:
         """What travels for each query, and why."""

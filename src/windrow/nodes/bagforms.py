@@ -161,7 +161,15 @@ def forms_of(job: Job) -> dict[str, BagForm]:
 
 def tables_of(job: Job) -> tuple[set[str], set[str]]:
     """The names of the tables that go with the slices of refined groups, and of those that the root waits for."""
-    forms = forms_of(job)
-    names = [(form.name, bag) for form in forms.values() for bag in form.bags]
-    urgent = {f"{name}|values {bag}" for name, bag in names} | ({REFINING} if names else set())
-    return {f"{name}|units {bag}" for name, bag in names} | urgent, urgent
+    units = {f"{form.name}|units {bag}" for form in forms_of(job).values() for bag in form.bags}
+    names = set(schemas_of(job))
+    return names, names - units
+
+
+def schemas_of(job: Job) -> dict[str, dict[str, pl.DataType]]:
+    """The tables that go with the slices of refined groups, and their columns."""
+    found: dict[str, dict[str, pl.DataType]] = {}
+    for form in forms_of(job).values():
+        for bag in form.bags:
+            found[f"{form.name}|units {bag}"], found[f"{form.name}|values {bag}"] = form.units(bag), form.values(bag)
+    return found | {REFINING: NODES} if found else {}

@@ -146,6 +146,7 @@ class RefinedState(GroupState):
         self.counts = {"units": 0, "asked": 0}
         self._checked = INT64_MIN  # up to here it is known what has to be asked
         self._must_check = True
+        self._next_found = INT64_MAX  # when the first session closes after what was looked at last
         super().__init__(group, form.schema, form.schema)
 
     # --- what comes in --------------------------------------------------------------------------------------------
@@ -187,20 +188,22 @@ class RefinedState(GroupState):
         before = self.measure.watermark
         if watermark <= before:
             return
-        span = self.measure.span(watermark)
-        if not self.may_be_due(span) and watermark < INT64_MAX:
-            self.measure.watermark = watermark
-            return
-        more = self._checked == INT64_MIN or self.may_be_due(Span(self._checked, watermark, self._checked, watermark))
-        if not (self._must_check or more):
+        since = max(self._checked, before)
+        is_due = self.may_be_due(Span(since, watermark, since, watermark)) or watermark == INT64_MAX > since
+        if not (is_due or self._must_check):
+            if not self.asks:
+                self.measure.watermark = watermark
             return
         self._must_check, self._checked = False, watermark
-        first_open = self._find(span, gone)
+        first_open = self._find(self.measure.span(watermark), gone)
+        next_close = self._next_found
         upto = watermark if first_open is None else first_open - 1
         if upto > before:
             span = self.measure.span(upto)
             self.measure.watermark = upto
             yield from list(self.step(span))
+        if self.asks:
+            self._next_close = next_close  # of sessions that are not waiting
 
     def _find(self, span: Span, gone: set[str]) -> int | None:
         """Find what is to be asked; returns when the first window ends that has to wait, None if none has to."""
@@ -233,11 +236,13 @@ class RefinedState(GroupState):
 
     def _due(self, rows: Rows, span: Span) -> list[Due]:
         """What a step would tell."""
+        self._next_found = INT64_MAX
         rows = Rows(rows.table.with_row_index(_PLACE).with_columns(pl.col(_PLACE).cast(pl.Int64)), self.schema)
         found = [Due(rows, self.assembler.due(rows, span.before, span.now))]
         for view, timelines in self.session_views(rows):
             for one in sessions(view.runs, timelines):
                 ends = one.last + one.gap
+                self._next_found = min(self._next_found, int(ends[ends >= span.now].min(initial=INT64_MAX)))
                 closes = one.take((ends >= span.before) & (ends < span.now))
                 found.append(Due(view, session_windows(self.group.timelines[one.timeline], closes)))
         return [one for one in found if len(one.windows.lo)]
@@ -308,6 +313,8 @@ class RefinedState(GroupState):
     def _filled(self, rows: Rows, span: Span) -> Rows:
         """The slices with bags that have what is asked, where windows are due."""
         due = self._due(rows, span)
+        if not due:
+            return rows
         used = np.zeros(len(rows), np.bool_)
         for one in due:
             used[one.rows.table[_PLACE].to_numpy()[covered(one.windows.lo, one.windows.hi, len(one.rows))]] = True
@@ -342,7 +349,7 @@ class RefinedState(GroupState):
     def take_over(self, other: GroupState) -> None:
         super().take_over(other)
         assert isinstance(other, RefinedState)
-        self.measure.watermark, self._next_close = other.measure.watermark, other._next_close
+        self.measure.watermark = other.measure.watermark
         self.sends, self.settled, self.lost, self.late = other.sends, other.settled, other.lost, other.late
         self.counts = other.counts
         for bag, store in self.stores.items():
