@@ -237,7 +237,7 @@ class Reader:
         windows = self.pushed.due(INT64_MAX if ended else self.watermark, gone=ended or leaves)
         windows |= self.counted.due(self.watermark, self.count, flush, rests, leaves, ended)
         slices = self._slices_due(everything, leaves)
-        windows |= self.kept.due(leaves)
+        windows |= self.kept.due(leaves, ended, flush)
         self._forget_chunks()
         return windows or None if slices is None else slices | windows
 

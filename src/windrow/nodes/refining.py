@@ -52,18 +52,23 @@ class Refining:
             state.hear(tables)
         for node, over in tables[REFINING].iter_rows() if REFINING in tables and self else ():
             self._over[node] = over
+            self._check_again()
             self._asked.pop(node, None)  # it may be another life, which has heard nothing
 
     def has_gone(self, names: list[str], gone: bool) -> None:
         """Nodes are waited for no more, or again."""
         self._gone = self._gone | set(names) if gone else self._gone - set(names)
+        self._check_again()
+
+    def _check_again(self) -> None:
         for state in self._states.values():
             state.check_again()
 
     def advance(self, watermark: int) -> Iterator[Emitted]:
-        """The windows whose ranks are known."""
+        """The windows whose ranks are known; a node that has gone cannot tell more, whether it said so or not."""
+        gone = self._gone | {node for node, over in self._over.items() if over}
         for state in self._states.values():
-            yield from state.settle(watermark, self._gone)
+            yield from state.settle(watermark, gone)
         self._is_over = watermark == INT64_MAX and not any(state.asks for state in self._states.values())
 
     def late(self) -> Counter[str]:

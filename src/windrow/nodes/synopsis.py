@@ -33,6 +33,7 @@ from windrow.slicing import filter_column, input_column, time_column
 from windrow.windows import INT64_MAX
 
 MOST = 8_000_000  # values that are kept; beyond, bags travel whole
+SELDOM = 32  # so often a node is silent that has ended, and waits to be let go, before it says so
 MANY = 4096  # sends that a batch tells of; beyond, too
 
 
@@ -180,11 +181,12 @@ class Synopses:
                 self.again[number] = [frame for frame in frames if frame.height]
 
     def give_all(self) -> None:
-        """The node goes: send all that might be asked for."""
+        """The node goes: send all that might be asked for, but for what an earlier life has sent units of."""
         for (bag, send, row), one in self.kept.items():
             for lo in range(0, len(one.values), one.step):
                 self._answer(bag, send, row, (), 0, 0, lo, lo + one.step)
         self.kept.clear()
+        self.again.clear()
 
     def tables(self) -> Tables:
         """The answers that are to be sent."""
@@ -270,6 +272,7 @@ class Keeping:
         self._node, self._eager, self._unit = node, eager, unit
         self._groups = {name: Synopses(form, node, unit) for name, form in forms_of(job).items()}
         self._told: bool | None = None  # what the root knows
+        self._waited = 0  # how often it was asked in vain what is to be sent, at the end of its source
         self._is_over = False  # nothing is needed of it any more
 
     def __bool__(self) -> bool:
@@ -295,8 +298,11 @@ class Keeping:
         for one in self._groups.values():
             one.take_again(events)
 
-    def due(self, leaves: bool = False) -> Tables:
-        """What is to be sent: answers, and that something may be asked."""
+    def due(self, leaves: bool = False, ended: bool = False, flush: bool = False) -> Tables:
+        """What is to be sent: answers, and whether something may be asked.
+
+        A node that has ended and still keeps something says so now and then, in case it was told that it need not.
+        """
         if not self:
             return {}
         found: Tables = {}
@@ -304,8 +310,10 @@ class Keeping:
             if leaves:
                 one.give_all()
             found |= one.tables()
-        self._is_over |= leaves
-        if self._told != self.is_over:
+        self._is_over |= leaves or (ended and self.oldest == INT64_MAX)
+        self._waited += flush and ended
+        reminds = flush and ended and (self._waited & (self._waited - 1) == 0 or self._waited % SELDOM == 0)
+        if self._told != self.is_over or (reminds and not self.is_over):
             self._told = self.is_over
             found[REFINING] = pl.DataFrame([(self._node, self.is_over)], schema=NODES, orient="row")
         return found
