@@ -6,7 +6,8 @@ A bag's values in order are cut into **units**, of so many (`step`) different va
     unit      first 1, last 3, count 4   …
 
     <group>|units <bag>    node, send, row: which bag; key, from when to when its events are; its units
-    <group>|values <bag>   which bag, and from which place in it on; its values from there, one unit of them
+    <group>|values <bag>   which bag, and from which place in it on; the values of a unit from there, none if the node
+                           does not have the bag any more
     refining               the node, and whether nothing may be asked of it any more
 
 and down, in a request:

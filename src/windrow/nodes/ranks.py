@@ -51,8 +51,10 @@ class Store:
             made = units.select(*self.form.units(self.bag)).with_columns(_counts(units), seen=pl.lit(False))
             self.units = pl.concat([self.units, made])
         if values is not None:
-            values = values.select(*self.form.values(self.bag)).join(
-                self.units, on=BAG, how="semi", maintain_order="left"
+            values = (
+                values.filter(pl.col("values").list.len() > 0)
+                .select(*self.form.values(self.bag))
+                .join(self.units, on=BAG, how="semi", maintain_order="left")
             )
             ones = pl.col("values").list.eval(pl.lit(1, pl.Int64))
             both = pl.concat([self.values, values.with_columns(pl.coalesce("counts", ones))])
@@ -158,6 +160,8 @@ class RefinedState(GroupState):
             if units is None and values is None:
                 continue
             store.add(units, values)
+            if values is not None:
+                self._lose(values.filter(pl.col("values").list.len() == 0).join(store.units, on=BAG, how="semi"))
             if units is not None:
                 self.counts["units"] += int(units["first"].list.len().sum())
                 for node, send in units.group_by("node").agg(pl.col("send").max()).iter_rows():
@@ -228,6 +232,7 @@ class RefinedState(GroupState):
         for name in asks.select(BAG).unique(maintain_order=True).iter_rows():
             if name in self.lost:
                 continue
+            self._must_check = True
             self.lost.add(name)
             node, send, row = name
             of = (pl.col("node") == node) & (pl.col("send") == send) & (pl.col("row") == row)

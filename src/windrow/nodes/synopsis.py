@@ -145,13 +145,14 @@ class Synopses:
     ) -> None:
         if (bag, send, row, lo) in self.answered:
             return  # it is on its way
-        if (bag, send, row) not in self.kept:
-            if send not in self.again:
-                return  # it was settled
-            self.kept[bag, send, row] = self._remade(bag, send, key, start, end, hi - lo)
-        one = self.kept[bag, send, row]
         self.answered.add((bag, send, row, lo))
+        if (bag, send, row) not in self.kept and send in self.again:
+            self.kept[bag, send, row] = self._remade(bag, send, key, start, end, hi - lo)
+        one = self.kept.get((bag, send, row), self._nothing(bag))  # it was settled, or this node had gone since
         self.out.setdefault(bag, []).append((send, row, lo, one.values[lo:hi], one.counts[lo:hi]))
+
+    def _nothing(self, bag: str) -> Kept:
+        return Kept(INT64_MAX, pl.Series([], dtype=self.form.value_type(bag)), pl.Series([], dtype=pl.Int64()), 1)
 
     def _remade(self, bag: str, send: int, key: tuple[Any, ...], start: int, end: int, step: int) -> Kept:
         """A bag of an earlier life, from its events."""
