@@ -146,7 +146,8 @@ class Reader:
             self._recut = position.get("plan", self.asked.version) != self.asked.version
             if "counted" in position:
                 self.counted.restore(position["counted"])
-            self.kept.restore(position.get("kept", {}))
+            if "kept" in position:
+                self.kept.restore(position["kept"])
         self.watermark = max(self.watermark, watermark)
 
     # --- events in ------------------------------------------------------------------------------------------------

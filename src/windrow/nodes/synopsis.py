@@ -101,8 +101,7 @@ class Synopses:
                 lists(values.filter(~inside), left).alias(names[0]), lists(counts.filter(~inside), left).alias(names[1])
             )
         self._note(Send(self.number, count, bound, int(rows.any())))
-        if rows.any():
-            table = table.with_columns(self._named(rows))
+        table = table.with_columns(self._named(rows)) if rows.any() else table.drop(BAGS)
         return {form.name: table, **found}
 
     def _steps(self, bag: str, sizes: Ints, counts: Ints) -> Ints:
@@ -272,6 +271,7 @@ class Keeping:
     def __init__(self, job: Job, node: str, eager: bool, unit: int | None) -> None:
         self._node, self._eager, self._unit = node, eager, unit
         self._groups = {name: Synopses(form, node, unit) for name, form in forms_of(job).items()}
+        self._speaks = False  # whether it has ever kept something, so that the root has to know of it
         self._told: bool | None = None  # what the root knows
         self._waited = 0  # how often it was asked in vain what is to be sent, at the end of its source
         self._is_over = False  # nothing is needed of it any more
@@ -314,7 +314,8 @@ class Keeping:
         self._is_over |= leaves or (ended and self.oldest == INT64_MAX)
         self._waited += flush and ended
         reminds = flush and ended and (self._waited & (self._waited - 1) == 0 or self._waited % SELDOM == 0)
-        if self._told != self.is_over or (reminds and not self.is_over):
+        self._speaks |= self.oldest < INT64_MAX
+        if self._speaks and (self._told != self.is_over or (reminds and not self.is_over)):
             self._told = self.is_over
             found[REFINING] = pl.DataFrame([(self._node, self.is_over)], schema=NODES, orient="row")
         return found
@@ -338,9 +339,10 @@ class Keeping:
                 one.answered, one.out = old.answered, old.out
 
     def saved(self, count: int) -> dict[str, Any]:
-        return {name: one.saved(count) for name, one in self._groups.items()}
+        return {"speaks": self._speaks, "groups": {name: one.saved(count) for name, one in self._groups.items()}}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        for name, one in saved.items():
+        self._speaks = saved["speaks"]
+        for name, one in saved["groups"].items():
             if name in self._groups:
                 self._groups[name].restore(one)
