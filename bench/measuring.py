@@ -107,6 +107,10 @@ def _tree(of: Callable[[trees.Grown], float]) -> Callable[[str, trees.Load, Any]
     return sample
 
 
+def _corrections(grown: trees.Grown) -> float:
+    return 100 * grown.corrections / max(1, grown.boundaries)
+
+
 def correctness(name: str, load: trees.Load, frames: Any) -> Sample:
     grown = trees.SCHEMES[name](load, frames)
     return Sample(100 * trees.correctness(load, frames, grown), grown.results if name in trees.EXACT else None)
@@ -121,5 +125,6 @@ MEASURES: dict[str, Measure] = {
     "tree_throughput": Measure("events/s", True, _tree(lambda grown: grown.throughput)),
     "tree_latency": Measure("ms", False, _tree(lambda grown: 1000 * statistics.median(grown.latencies))),
     "tree_bytes": Measure("bytes", False, _tree(lambda grown: float(grown.bytes)), once=True),
+    "corrections": Measure("of 100 windows", False, _tree(_corrections), once=True),
     "correctness": Measure("% of events", True, correctness, once=True),
 }

@@ -8,7 +8,8 @@ out the network, which is counted in bytes.
 
 | scheme | what travels |
 | --- | --- |
-| `windrow` | what windrow's nodes send: slices, or events where a window needs their order |
+| `windrow` | what windrow's nodes send: slices, or events where a window needs their order; `counting: auto` |
+| `monitoring`, `sync`, `async`, `refine` | the same, with count windows by this scheme |
 | `central` | all events, in the columns that are needed, compressed alike; windrow's engine answers at the root |
 | `buffer` | all events; the root keeps them, and computes each window from its events |
 | `approx` | partial aggregates of count windows whose shares never change: not exact |
@@ -75,6 +76,8 @@ class Grown:
     down: int = 0  # bytes to children
     latencies: list[float] = field(default_factory=list)  # seconds from reading what ends a window to its result
     said: list[pl.DataFrame] = field(default_factory=list)
+    boundaries: int = 0  # of count windows that nodes have agreed on
+    corrections: int = 0  # of those, for how many a prediction was wrong
     correct: float | None = None  # which share of the events is in its right window; None where nobody has looked
 
     @contextmanager
@@ -119,13 +122,13 @@ def locals_of(load: Load) -> list[str]:
 class Nodes:
     """Machines, and the messages between them as bytes."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, counting: str) -> None:
         self.parents = parents_of(load)
         children: dict[str, list[str]] = defaultdict(list)
         for name, parent in self.parents.items():
             if parent is not None:
                 children[parent].append(name)
-        asked = Asked.of(load.queries, "ts", COLUMNS)
+        asked = Asked.of(load.queries, "ts", COLUMNS, counting=counting)
         self.grown = Grown(0)
         self.machines = {
             name: Machine(
@@ -180,20 +183,27 @@ class Nodes:
         self._post(name, out)
 
 
-def windrow(load: Load, frames: Sequence[Sequence[pl.DataFrame]]) -> Grown:
-    nodes = Nodes(load)
-    position = [0] * load.nodes
-    for chunk in range(len(frames[0])):
-        before, said = dict(nodes.grown.busy), len(nodes.grown.said)
-        for number, local in enumerate(locals_of(load)):
-            frame = frames[number][chunk]
-            position[number] += frame.height
-            nodes.read(local, frame, position[number], chunk == len(frames[0]) - 1)
-        nodes.deliver()
-        if len(nodes.grown.said) > said:
-            nodes.grown.latencies.append(_path(nodes.grown, before))
-    assert nodes.machines["root"].done, "the root has not come to its end"
-    return nodes.grown
+def _windrow(counting: str) -> Callable[[Load, Sequence[Sequence[pl.DataFrame]]], Grown]:
+    def run(load: Load, frames: Sequence[Sequence[pl.DataFrame]]) -> Grown:
+        nodes = Nodes(load, counting)
+        position = [0] * load.nodes
+        for chunk in range(len(frames[0])):
+            before, said = dict(nodes.grown.busy), len(nodes.grown.said)
+            for number, local in enumerate(locals_of(load)):
+                frame = frames[number][chunk]
+                position[number] += frame.height
+                nodes.read(local, frame, position[number], chunk == len(frames[0]) - 1)
+            nodes.deliver()
+            if len(nodes.grown.said) > said:
+                nodes.grown.latencies.append(_path(nodes.grown, before))
+        root = nodes.machines["root"]
+        assert root.done, "the root has not come to its end"
+        agreed = root.status().get("counting", {}).values()
+        nodes.grown.boundaries = sum(one["boundaries"] for one in agreed)
+        nodes.grown.corrections = sum(one["corrections"] for one in agreed)
+        return nodes.grown
+
+    return run
 
 
 def _path(grown: Grown, before: dict[str, float]) -> float:
@@ -317,9 +327,10 @@ def approximated(load: Load, frames: Sequence[Sequence[pl.DataFrame]]) -> Grown:
 
 
 SCHEMES: dict[str, Callable[[Load, Sequence[Sequence[pl.DataFrame]]], Grown]] = {
-    "windrow": windrow,
+    "windrow": _windrow("auto"),
+    **{scheme: _windrow(scheme) for scheme in ("monitoring", "sync", "async", "refine")},
     "central": _central("windrow"),
     "buffer": _central("buffer"),
     "approx": approximated,
 }
-EXACT = ("windrow", "central", "buffer")
+EXACT = ("windrow", "monitoring", "sync", "async", "refine", "central", "buffer")
