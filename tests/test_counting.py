@@ -456,6 +456,7 @@ BAD: list[tuple[Callable[[Tables], Tables], str]] = [
     (edited("|pieces", kind=pl.lit("other")), "a piece that cannot be in its batch: kind 'other'"),
     (edited("|pieces", lo=pl.col("hi"), hi=pl.col("lo")), "a piece that cannot be in its batch"),
     (edited("|pieces", lo=pl.lit(-1, pl.Int64)), "a piece that cannot be in its batch"),
+    (edited("|pieces", kind=pl.lit("count"), hi=pl.lit(2**62)), "a piece that cannot be in its batch"),
     (edited("|pieces", first=pl.col("last") + 1), "a piece that cannot be in its batch"),
     (edited("|pieces", first=pl.lit(None, pl.Int64)), "no value where one is needed"),
     (edited("|pieces", of_lo=pl.lit(0, pl.Int64)), "no value where one is needed"),
