@@ -374,6 +374,17 @@ def test_requests_of_a_root_that_was_restarted_are_new_to_every_node() -> None:
     assert numbers[1] - numbers[0] >= 2**20
 
 
+def test_a_root_that_was_restarted_asks_again() -> None:
+    disk = Disk()
+    root = Machine("root", None, ("a", "b"), 1, disk, REFINED, log=1)
+    for name in ("a", "b"):
+        local = welcomed(Machine(name, "root"), root)
+        talk(local, root, local.read(events(*range(10)), {"at": 10}, 0, last=True))  # what it is asked then is lost
+    again = Machine("root", None, ("a", "b"), 2, disk, REFINED, log=1)
+    asks = {to for to, one in again.tick(AGAIN) if isinstance(one, Request) and f"{NAME}|ask" in one.tables}
+    assert asks == {"a", "b"}
+
+
 def test_what_waits_at_a_node_that_cannot_read_again_outlives_it() -> None:
     asked = replace(REFINED, lateness=5)
     root = Machine("root", None, ("a",), 1, Disk(), asked)
