@@ -29,9 +29,11 @@ READING = """
   Flink itself is not measured.
 - Every system's results were compared with those of the oracle on a few hundred events, and with windrow's at
   the size that was measured.
+- What does not change from run to run, such as bytes, is taken once and has no median.
 - A system that would have taken too long got the beginning of the stream, in batches of the same size.
 - Trees of nodes run in one process. Throughput is that of the busiest node by its processor time, as if each
-  node had a machine; bytes are those of the messages, without the transport's headers.
+  node had a machine; bytes are those of the messages, compressed in the same way by all, without the
+  transport's headers.
 - The papers' systems are written in Java and work event by event, on clusters; windrow and the baselines work
   on batches. So shapes can be compared, and absolute numbers cannot.
 """

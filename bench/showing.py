@@ -106,7 +106,7 @@ def _along(case: Record) -> str:
         low, high = order[0], order[-1]
         least, most = (f"{number(one['best'], unit)} ({one['point']})" for one in (low, high))
         return f"windrow is between {least} and {most}"
-    change = f" (×{last['best'] / first['best']:.2g})" if first["best"] else ""
+    change = f" (×{ratio(last['best'] / first['best'])})" if first["best"] else ""
     return (
         f"windrow goes from {number(first['best'], unit)} at {_at(first)} to "
         f"{number(last['best'], unit)} at {_at(last)}{change}"
@@ -132,7 +132,7 @@ def worse(case: Record) -> list[str]:
     for system in case["systems"]:
         better = [cell for cell in _ends(case, system) if system != OURS and cell["ratio"] and cell["ratio"] < 0.9]
         if better:
-            said = ", ".join(f"{1 / cell['ratio']:.2g}× at {_at(cell)}" for cell in better)
+            said = ", ".join(f"{ratio(1 / cell['ratio'])}× at {_at(cell)}" for cell in better)
             found.append(f"{system} {said}")
     return found
 

@@ -9,7 +9,7 @@ out the network, which is counted in bytes.
 | scheme | what travels |
 | --- | --- |
 | `windrow` | what windrow's nodes send: slices, or events where a window needs their order |
-| `central` | all events, in the columns that are needed; the root answers them with windrow's engine |
+| `central` | all events, in the columns that are needed, compressed alike; windrow's engine answers at the root |
 | `buffer` | all events; the root keeps them, and computes each window from its events |
 | `approx` | partial aggregates of count windows whose shares never change: not exact |
 """
@@ -272,10 +272,11 @@ def _central(root: str) -> Callable[[Load, Sequence[Sequence[pl.DataFrame]]], Gr
 
 
 def encoded(frame: pl.DataFrame) -> bytes:
-    """A table as Arrow IPC."""
+    """A table as Arrow IPC, compressed as windrow compresses its own: what is compared is what travels, not how."""
     sink = pa.BufferOutputStream()
     table = frame.to_arrow()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    packing = pa.ipc.IpcWriteOptions(compression="zstd" if frame.height > 64 else None)
+    with pa.ipc.new_stream(sink, table.schema, options=packing) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())
 

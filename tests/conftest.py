@@ -48,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 NODES = (
     "test_nodes",
     "test_counting",
+    "test_quantiles_tree",
     "test_pushed",
     "test_flight",
     "test_tree",

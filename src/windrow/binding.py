@@ -199,7 +199,7 @@ class Binding:
         _, held, gap = group.needs(shared)
         keys = {key_column(key): self.keys[key] for key in group.keys}
         lines = tuple(group.lines) if group.ordered else None
-        return SliceSchema(keys, held, self.inputs, self.place, gap, lines, updates and group.ordered)
+        return SliceSchema(keys, held, self.inputs, self.place, gap, lines, updates and group.ordered, group.refined)
 
     def checked(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The batch, if its columns are still what they were."""

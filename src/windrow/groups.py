@@ -136,6 +136,7 @@ class Group:
     joined: bool = False  # its keys have the node as well, and the windows of all nodes are joined
     pushed: bool = False  # its windows are found at the nodes where its events are
     counted: str = ""  # the scheme by which nodes and the root agree on where its counting windows end
+    refined: bool = False  # of its bags nodes send a synopsis first, and then the values that the root asks for
     ordered: bool = False  # some query needs the final order of events, so that all slices are made in it
     timelines: dict[Timeline, int] = field(default_factory=dict)
     signatures: dict[Signature, int] = field(default_factory=dict)
@@ -146,13 +147,15 @@ class Group:
     why: str = ""
 
     @property
-    def identity(self) -> tuple[Source, tuple[str, ...], bool, bool, bool, bool, str]:
-        return self.source, self.keys, self.sessions_apart, self.order_apart, self.joined, self.pushed, self.counted
+    def identity(self) -> tuple[Source, tuple[str, ...], bool, bool, bool, bool, str, bool]:
+        kinds = self.sessions_apart, self.order_apart, self.joined, self.pushed, self.counted, self.refined
+        return self.source, self.keys, *kinds
 
     @property
     def name(self) -> str:
         kind = " (sessions)" if self.sessions_apart else " (in order)" if self.order_apart else ""
         kind = f" (counted, {self.counted})" if self.counted else kind
+        kind += " (refined)" if self.refined else ""
         return self.shared_name + (" (joined)" if self.joined else "") + (" (at nodes)" if self.pushed else kind)
 
     @property

@@ -32,6 +32,7 @@ class Job:
     rates: tuple[float, tuple[tuple[str, float], ...]] | None = None
     pushed: tuple[str, ...] = ()  # queries whose windows are found at the nodes
     counted: tuple[tuple[str, str], ...] = ()  # queries on the ends of whose windows nodes agree, by which scheme
+    refined: tuple[str, ...] = ()  # queries whose bags do not travel whole
     own: tuple[type, ...] = ()  # windows and monoids of the user's own: known to a worker once they are unpickled
 
     @property
@@ -78,7 +79,8 @@ class Job:
 @lru_cache(maxsize=64)
 def _bound(job: Job) -> Bound:
     rates = Rates(job.rates[0], dict(job.rates[1])) if job.rates else None
-    planned = plan(job.entries, job.time, rates, kinds_apart=True, pushed=job.pushed, counted=dict(job.counted))
+    apart: dict[str, Any] = {"pushed": job.pushed, "counted": dict(job.counted), "refined": job.refined}
+    planned = plan(job.entries, job.time, rates, kinds_apart=True, **apart)
     return bind(planned, dict(job.columns), job.order_by, job.measures)
 
 
@@ -96,6 +98,7 @@ def job_of(
     joins: bool = False,
     pushed: Iterable[str] = (),
     counted: Mapping[str, str] | None = None,
+    refined: Iterable[str] = (),
 ) -> Job:
     """A job over events that have no arrival: with `ties`, those in time are broken by every column that is read.
 
@@ -121,6 +124,7 @@ def job_of(
         (rates.events, tuple(rates.keys.items())) if rates else None,
         tuple(pushed),
         tuple((counted or {}).items()),
+        tuple(refined),
         own_classes(entry.query for entry in entries),
     )
     if not ties:

@@ -115,6 +115,7 @@ def plan(
     kinds_apart: bool = False,
     pushed: Collection[str] = (),
     counted: Mapping[str, str] | None = None,
+    refined: Collection[str] = (),
 ) -> Plan:
     """Group queries so that everything that can be shared is computed once; `plan(…).explain()` shows how.
 
@@ -128,6 +129,7 @@ def plan(
     pushed:       queries whose windows are found at the nodes where their events are, by name; they have groups of
                   their own
     counted:      queries with counting windows on whose ends nodes agree, by name, and by which scheme; likewise
+    refined:      queries with quantiles whose bags do not travel whole, by name; likewise
     """
     entries = [one if isinstance(one, Entry) else Entry(one) for one in queries]
     time = time_of((entry.query for entry in entries), time)
@@ -146,7 +148,8 @@ def plan(
         sessions = kinds_apart and not ordered and isinstance(query.window, Session)
         joined = scope_of(query.window) in JOINED
         keys = (*query.by, NODE) if joined else query.by
-        identity = (source, keys, sessions, ordered, joined, query.name in pushed, (counted or {}).get(query.name, ""))
+        apart_by = query.name in pushed, (counted or {}).get(query.name, ""), query.name in refined
+        identity = (source, keys, sessions, ordered, joined, *apart_by)
         group = groups.get(identity)
         if group is None:
             group = groups[identity] = Group(*identity)
@@ -248,6 +251,8 @@ def _travels(group: Group) -> str:
         return "windows, no events"
     if group.counted:
         return "slices, and the events around the ends of windows"
+    if group.refined:
+        return "slices with sub-slices of values, and the values around the ranks that are asked for"
     return "events, to where they are put in order" if group.ordered else "slices, no events"
 
 

@@ -12,6 +12,7 @@ them that is connected under the group's smallest gap.
   slices that stand outside of the order; `fresh`, whether a window's edge begins it, so that it never joins the slice
   before it; for each data-driven kind twice the number of the window that it lies in, and one more where that begins,
   -1 for none; and with `updates` a `digest` of its events.
+- `bags`, only where bags need not travel whole, says which of the bags are kept at nodes (`nodes.synopsis`).
 - `barred` is not 0 for late events that some session has left out because it was closed: they form slices of their
   own, so that every other window still has them.
 
@@ -39,6 +40,8 @@ from windrow.ranges import running_max
 from windrow.selections import Choices, Selection
 
 VERSION = 2
+BAGS = "bags"  # a column: bags that are kept at nodes
+KEPT_BAG = pl.Struct({"node": pl.String(), "send": pl.Int64(), "row": pl.Int64()})
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class SliceSchema:
     gap: int | None  # the smallest session gap; None without sessions
     lines: tuple[str, ...] | None = None  # the data-driven windows of an ordered group; None for any other
     digests: bool = False  # an ordered group whose events may still change
+    refined: bool = False  # bags may be elsewhere: a column says which
     names: Mapping[Held, Mapping[str, str]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,6 +97,7 @@ class SliceSchema:
         if self.has_runs:
             runs = {"barred": pl.Int32(), "first": pl.Int64(), "last": pl.Int64()}
         runs |= {name: pl.Boolean() if name == "fresh" else pl.Int64() for name in self.unordered}
+        runs |= {BAGS: pl.List(KEPT_BAG)} if self.refined else {}
         states = {self.names[one][name]: dtype for one in self.held for name, dtype in self.state_types(one).items()}
         return {**self.keys, "slice_start": pl.Int64(), **runs, **states}
 
@@ -145,6 +150,7 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
     several = table if shared.all() else table.filter(pl.Series(shared))
     runs = [pl.col("first").min(), pl.col("last").max()] if schema.has_runs else []
     runs += [pl.col(name).sum() if name == "digest" else pl.col(name).first() for name in schema.unordered]
+    runs += [pl.col(BAGS).list.explode().drop_nulls()] if schema.refined else []
     choices = Choices(schema.selections(lambda one: schema.state(several, one)), several.height)
     states = [
         merged.alias(schema.names[one][name])
@@ -193,7 +199,8 @@ def pack(header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> bytes
     parts = []
     for table in tables.values():
         buffer = io.BytesIO()
-        table.write_ipc_stream(buffer, compression="zstd" if table.height > 64 else "uncompressed")
+        is_large = table.height > 64 or table.estimated_size() > 65536  # one row can hold all values of a slice
+        table.write_ipc_stream(buffer, compression="zstd" if is_large else "uncompressed")
         parts.append(buffer.getvalue())
     sizes = dict(zip(tables, map(len, parts), strict=True))
     body = b"".join(parts)

@@ -28,7 +28,7 @@ from windrow.operators import Fields, Inputs
 from windrow.ordered import DataDrivenWindow, Frames, Latest, Punctuated
 from windrow.ranges import Ints, ramp
 from windrow.selections import Choices, Selection
-from windrow.slices import SliceSchema, merge, settle
+from windrow.slices import BAGS, SliceSchema, merge, settle
 from windrow.windows import INT64_MAX, INT64_MIN, FixedWindow
 
 TABLE_LIMIT = 1 << 22  # entries of a lookup table
@@ -181,6 +181,8 @@ def slice(batch: pl.DataFrame, measure: str, edges: Edges, schema: SliceSchema) 
         name: pl.Series([value], dtype=schema.columns[name]).new_from_index(0, table.height)
         for name, value in schema.unordered.items()
     }
+    if schema.refined:
+        known[BAGS] = pl.Series([None], dtype=schema.columns[BAGS]).new_from_index(0, table.height)
     table = settle(table, schema, choices, known, lifted=True)
     return merge([table], schema) if schema.has_runs else table
 

@@ -18,6 +18,7 @@ import polars as pl
 
 from windrow.groups import Entry
 from windrow.jobs import Job, job_of
+from windrow.nodes.bagforms import can_be_refined, schemas_of
 from windrow.nodes.counting import NAMES, SMALL
 from windrow.nodes.explaining import explain
 from windrow.nodes.forms import Form, forms_of
@@ -44,6 +45,7 @@ class Asked:
     push_down: bool = False  # whether local nodes find windows themselves where they can; they need a spool then
     local_keys: tuple[str, ...] = ()  # columns whose every value comes in at one node only
     counting: tuple[tuple[str, str], ...] = (("", "auto"),)  # by which scheme: of queries by name, and of all others
+    quantiles: str = "refine"  # or "whole": whether all values travel of which quantiles are asked
     version: int = 1
     since: tuple[tuple[str, int], ...] = ()  # of queries that have come later, from which event time on
     pending: tuple[tuple[str, int], ...] = ()  # of queries for which that is not known yet, the version that has them
@@ -59,10 +61,13 @@ class Asked:
         push_down: bool = False,
         local_keys: Sequence[str] = (),
         counting: str | Mapping[str, str] = "auto",
+        quantiles: str = "refine",
     ) -> Asked:
         given = tuple(queries), time, tuple(columns.items()), lateness, tuple(order_by), bad_events
         schemes = {"": counting} if isinstance(counting, str) else {"": "auto", **counting}
-        asked = Asked(*given, push_down, tuple(local_keys), tuple(schemes.items()))
+        asked = Asked(*given, push_down, tuple(local_keys), tuple(schemes.items()), quantiles)
+        if quantiles not in ("refine", "whole"):
+            raise QueryError(f"quantiles: there are 'refine' and 'whole', not {quantiles!r}")
         known = ["", *(query.name for query in asked.queries)]
         for name, scheme in schemes.items():
             if scheme not in NAMES:
@@ -105,6 +110,7 @@ class Asked:
             joins=True,
             pushed=self.pushed,
             counted=self.counted,
+            refined=self.refined,
         )
 
     @cached_property
@@ -122,7 +128,7 @@ class Asked:
 
     def as_events(self) -> Asked:
         """The same for a root that passes on what it gets: nobody there agrees on anything with nodes."""
-        return replace(self, counting=(("", "central"),))
+        return replace(self, counting=(("", "central"),), quantiles="whole")
 
     @property
     def counted(self) -> dict[str, str]:
@@ -133,6 +139,13 @@ class Asked:
             if scheme != "central" and query.name not in later:
                 found[query.name] = scheme
         return found
+
+    @property
+    def refined(self) -> tuple[str, ...]:
+        """The queries of whose bags nodes send a synopsis first; not those of run time."""
+        later = dict(self.since) if self.quantiles == "refine" else {}
+        asked = self.queries if self.quantiles == "refine" else ()
+        return tuple(one.name for one in asked if one.name not in later and can_be_refined(one))
 
     def scheme(self, query: Query) -> str:
         """By which scheme the events of a query travel that counts over all nodes."""
@@ -188,7 +201,17 @@ class Asked:
 
     def differs(self, given: Asked, before: Sequence[Query]) -> tuple[list[Query], list[Query]]:
         """Which of its queries are to go and which to come, if others are given now than before."""
-        for name in ("time", "columns", "lateness", "order_by", "bad_events", "push_down", "local_keys", "counting"):
+        for name in (
+            "time",
+            "columns",
+            "lateness",
+            "order_by",
+            "bad_events",
+            "push_down",
+            "local_keys",
+            "counting",
+            "quantiles",
+        ):
             old, new = getattr(self, name), getattr(given, name)
             if old != new:
                 if name == "columns":
@@ -215,7 +238,14 @@ class Asked:
             for name in (*state.schema.keys, time_column(self.time) if group.ordered else "slice_start"):
                 if name not in table.columns:
                     return f"{group.name} has no {name!r} in its batch"
+        for name, columns in self._bag_tables.items():
+            if name in tables and dict(tables[name].schema) != columns:
+                return f"{name} has other columns in its batch than it should"
         return wrong_with(self.job, tables) or wrong_counting(self.forms, tables)
+
+    @cached_property
+    def _bag_tables(self) -> dict[str, dict[str, pl.DataType]]:
+        return schemas_of(self.job)
 
     def explain(self) -> str:
         """What travels for each query, and why."""
@@ -234,6 +264,7 @@ class Asked:
             "push_down": self.push_down,
             "local_keys": list(self.local_keys),
             "counting": dict(self.counting),
+            "quantiles": self.quantiles,
             "version": self.version,
             "since": dict(self.since),
             "pending": dict(self.pending),
@@ -256,6 +287,7 @@ class Asked:
             described["push_down"],
             tuple(described["local_keys"]),
             tuple(described["counting"].items()),
+            described["quantiles"],
             described["version"],
             tuple(described["since"].items()),
             tuple(described["pending"].items()),

@@ -19,10 +19,14 @@ from windrow.jobs import Job
 from windrow.late import slices_behind
 from windrow.measures import Measure
 from windrow.nodes.agreement import Agreement
+from windrow.nodes.bagforms import forms_of
 from windrow.nodes.pushed import Reported
+from windrow.nodes.ranks import RefinedState
+from windrow.nodes.refining import Refining
 from windrow.ordered_state import OrderedState
 from windrow.revisions import Emitted
 from windrow.slices import merge
+from windrow.state import GroupState
 from windrow.windows import INT64_MAX
 
 
@@ -33,7 +37,12 @@ class Assembly:
         self._measure: Measure = job.measures[job.time]
         bound = job.bound
         groups = [group for group in bound.plan.groups if not group.is_apart]
-        self._states = {group.name: state_of(group, bound.binding, job.measures) for group in groups}
+        forms = forms_of(job)
+        refined = {name: RefinedState(form.group, form, job.measures[job.time]) for name, form in forms.items()}
+        self._states: dict[str, GroupState] = {
+            group.name: refined.get(group.name) or state_of(group, bound.binding, job.measures) for group in groups
+        }
+        self.refining = Refining(refined)
         self._reported = Reported(job)
         self.agreement = Agreement(job, epoch)
 
@@ -51,13 +60,18 @@ class Assembly:
         """Take the tables of a batch in, by the names of their groups; returns how many events came too late for some
         window."""
         late = self._reported.absorb(tables) + self.agreement.absorb(tables, now)
+        self.refining.absorb(tables)
         for name, table in tables.items():
             state = self._states.get(name)
             if isinstance(state, OrderedState):
                 late += hold(state, state.ordering.conform(table), self._measure).settle()
             elif state is not None:  # else no query asks for it any more
                 made = merge([state.schema.conform(table)], state.schema)
-                made, dropped = slices_behind(state, made, self._measure.frozen)
+                measure = self._measure
+                if isinstance(state, RefinedState):
+                    state.see(made)
+                    measure = state.measure
+                made, dropped = slices_behind(state, made, measure.frozen)
                 late += dropped
                 state.absorb(made)
         return late
@@ -69,10 +83,13 @@ class Assembly:
         if moved:
             self._measure.watermark = watermark
             for state in self._states.values():
+                if isinstance(state, RefinedState):
+                    continue
                 if state.may_be_due(span) or watermark == INT64_MAX:
                     emitted += state.step(span)
         if moved or watermark == INT64_MAX:
             emitted += self._reported.step(span)
+        emitted += self.refining.advance(watermark)
         if self.agreement:
             emitted += self.agreement.advance(watermark, span)
         found, overflows = self.job.bound.results.build(emitted)
@@ -88,6 +105,7 @@ class Assembly:
                 state.take_over(self._states[name])
         other._reported = self._reported.switched(job)
         other.agreement = self.agreement.switched(job)
+        other.refining.take_over(self.refining)
         return other
 
     def saved(self) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
@@ -98,6 +116,7 @@ class Assembly:
         bars = {name: [sorted(bar) for bar in state.bars] for name, state in self._states.items()}
         agreed, more = self.agreement.saved()
         header = {"watermark": self.watermark, "overflows": self.overflows, "bars": bars, "agreement": agreed}
+        header["refining"] = self.refining.saved()
         return header, tables | self._reported.saved() | more
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
@@ -109,3 +128,4 @@ class Assembly:
                 state.load(mine)
         self._reported.restore(tables)
         self.agreement.restore(header["agreement"], tables)
+        self.refining.restore(header["refining"])

@@ -28,6 +28,7 @@ class Child:
     gone: list[str] = field(default_factory=list)  # of these, those that have said that nothing more comes
     holding: dict[str, bool] = field(default_factory=dict)  # local nodes below that count, whether they may be asked
     away: list[str] = field(default_factory=list)  # of these, those for which nobody waits that is between
+    keeping: dict[str, bool] = field(default_factory=dict)  # likewise, local nodes below that keep bags
     late: int = 0  # events that came too late for some window; the root knows
     state: Literal["expected", "live", "silent", "left"] = "expected"
 
@@ -62,6 +63,15 @@ class Child:
     def is_held(self) -> bool:
         """Whether a node below may be asked."""
         return any(held for name, held in self.holding.items() if name not in self.away)
+
+    @property
+    def is_kept(self) -> bool:
+        """The same of a node that keeps bags."""
+        return any(kept for name, kept in self.keeping.items() if name not in self.away)
+
+    def keep(self, nodes: pl.DataFrame) -> None:
+        """Local nodes below have spoken of the bags that they keep (`bagforms.NODES`)."""
+        self.keeping |= {name: not over for name, over in nodes.select("node", "over").rows()}
 
     def hear_of(self, nodes: pl.DataFrame) -> None:
         """Local nodes below have come or gone (`pushed.nodes_table`)."""

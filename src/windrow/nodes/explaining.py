@@ -1,10 +1,11 @@
 """What travels up a tree for each query, and why.
 
-tumbling   slices             merged on the way: count(), sum(x)
-each       results            found at the local nodes, because node is among its keys
-joined     states of windows  found at the local nodes and joined at the root: bounds
-counting   slices, and events around the ends of windows: nodes and the root agree on them by the scheme async
-every      events: t, node, x its windows need the order over all nodes
+tumbling   slices               merged on the way: count(), sum(x)
+each       results              found at the local nodes, because node is among its keys
+joined     states of windows    found at the local nodes and joined at the root: bounds
+median     slices, some values  sub-slices of the sorted values, and the values of those that the root asks for
+counting   slices, some events  nodes and the root agree on where windows end, by the scheme async
+every      events: t, node, x   its windows need the order over all nodes
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Container
 
 from windrow.groups import Group
 from windrow.jobs import Job
+from windrow.nodes.bagforms import leaves, quantile_of
 from windrow.nodes.counting import SCHEMES, SMALL
 from windrow.ordered import NODE, Counting, OrderedWindow, scope_of
 from windrow.ordered_state import OrderedState
@@ -35,6 +37,8 @@ def explain(job: Job, can_be_pushed: Container[str], push_down: bool, scheme: st
                 elif isinstance(state, OrderedState):
                     what = f"events: {', '.join(_columns(job, state))}"
                     why = _raw(query, query.name in can_be_pushed, push_down, scheme)
+                elif group.refined:
+                    what, why = "slices, some values", f"merged on the way, of {group.name}; {_refined(query)}"
                 else:
                     what, why = "slices", f"merged on the way, of {group.name}"
                 lines[number] = query.name, what, why
@@ -60,6 +64,13 @@ def _agreed(group: Group, query: Query) -> str:
 
 def _joins(query: Query) -> str:
     return {"bounds": "equal bounds", "position": "their position", "overlap": "overlap"}[scope_of(query.window)]
+
+
+def _refined(query: Query) -> str:
+    """What travels instead of all values."""
+    asked = [leaf.text for one in query.asked for leaf in leaves(one) if quantile_of(leaf) is not None]
+    shown = ", ".join(asked[:3]) + (f" and {len(asked) - 3:,} more" if len(asked) > 3 else "")
+    return f"for {shown} sub-slices of the sorted values, and the values of those that the root asks for"
 
 
 def _raw(query: Query, can_be_pushed: bool, push_down: bool, scheme: str) -> str:

@@ -63,6 +63,7 @@ class Machine(Parent):
     timeout: int | None = None  # after how long without a word a child is silent
     ahead: int | None = AHEAD  # how far event time may be ahead of the clock
     feeds: Literal["results", "slices"] = "results"  # of the root
+    unit: int | None = None  # of a local node: values of a unit of a bag; None for as many as send the fewest bytes
     log: int = 256  # batches that are accepted between two checkpoints, at most
 
     def __post_init__(self) -> None:
@@ -132,12 +133,17 @@ class Machine(Parent):
     def _is_needed(self) -> bool:
         """Whether the root may still ask something of it, or of a node below."""
         if self._reader is not None:
-            return bool(self._reader.counted) and not self._reader.counted.is_over
+            counts = bool(self._reader.counted) and not self._reader.counted.is_over
+            return counts or not self._reader.kept.is_over
         asked = self.asked
         if asked is None:
             return False
-        counts = bool(groups_of(asked.job))  # else those that have not heard it yet are still to be told
-        return any(child.is_held and (counts or child.plan < asked.version) for child in self._known.counted)
+        counts, keeps = bool(groups_of(asked.job)), bool(asked.refined)
+        return any(
+            # where nothing is counted any more, those that have not heard it yet are still to be told
+            (child.is_held and (counts or child.plan < asked.version)) or (keeps and child.is_kept)
+            for child in self._known.counted
+        )
 
     def start(self, now: int) -> Out:
         """Say Hello, or what the outlet may not have; also when a link has come again."""
@@ -174,7 +180,7 @@ class Machine(Parent):
         """Of a local node: what it holds back goes once nothing has come for a while; of the root: what it asks."""
         if self._reader is None:
             return self._requests(now)
-        if not self._reader.counted or self._reader.is_behind or self._leaving:
+        if not (self._reader.counted or self._reader.kept) or self._reader.is_behind or self._leaving:
             return []
         self._spoke_at = now if self._spoke_at is None else self._spoke_at
         if now - self._spoke_at < AGAIN or self._link.sent:
@@ -225,7 +231,8 @@ class Machine(Parent):
     def _request(self, message: Request, now: int) -> Out:
         """The root asks: a local node answers, others pass it on."""
         if self._reader is None:
-            found = [(name, child) for name, child in self._known.items() if message.node in child.holding]
+            known = self._known.items()
+            found = [(name, child) for name, child in known if message.node in {*child.holding, *child.keeping}]
             return [(name, replace(message, epoch=child.epoch)) for name, child in found]
         if not self._welcomed or self._reader.is_behind or self._leaving or message.node != self.name:
             return []
@@ -292,7 +299,7 @@ class Machine(Parent):
         if asked.pushed and self.feeds == "slices":
             raise QueryError("a root that feeds Spark passes slices and events on; leave push_down out")
         if self.role == "local":
-            self._reader = Reader(asked, self.name, self.lateness, self.eager)
+            self._reader = Reader(asked, self.name, self.lateness, self.eager, self.unit)
         elif self.role == "root" and self.feeds == "results":
             self._assembly = Assembly(asked.job, self.epoch)
         else:
@@ -405,6 +412,8 @@ class Machine(Parent):
             said["overflows"] = self._assembly.overflows
             if self._assembly.agreement:
                 said["counting"] = self._assembly.agreement.status()
+            if self._assembly.refining:
+                said["refining"] = self._assembly.refining.status()
         if self._reader is not None:
             held = self._link.confirmed.get("count", 0)
             said["events"] = {"read": self._reader.count, "acknowledged": held, "left_out": self._reader.left_out}

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from windrow.jobs import Job
+from windrow.nodes.bagforms import tables_of as bag_tables
 from windrow.nodes.forms import tables_of as counting_tables
 from windrow.nodes.pushed import tables_of
 from windrow.nodes.reading import Closing, apart
@@ -33,8 +34,9 @@ class Merger:
         self.events: dict[str, int] = {}  # of each local node, how many were wholly sent
 
     def _use(self, job: Job) -> None:
-        self.job, self._closing, self._passed = job, Closing(job), tables_of(job) | counting_tables(job)
-        self._urgent = counting_tables(job)
+        bags, awaited = bag_tables(job)
+        self.job, self._closing, self._passed = job, Closing(job), tables_of(job) | counting_tables(job) | bags
+        self._urgent = counting_tables(job) | awaited
         self._schemas = {
             group.name: None if group.ordered else job.bound.states[group.identity].schema
             for group in job.bound.plan.groups

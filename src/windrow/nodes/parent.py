@@ -14,6 +14,7 @@ import polars as pl
 
 from windrow.nodes.asked import Asked
 from windrow.nodes.assembly import Assembly
+from windrow.nodes.bagforms import REFINING
 from windrow.nodes.children import Child, Children, after, cut_from
 from windrow.nodes.forms import COUNTING, GONE, gone_table, names_in
 from windrow.nodes.journal import Journal
@@ -188,6 +189,8 @@ class Parent:
             child.hold(batch.tables[COUNTING])
         if GONE in batch.tables:
             child.miss(batch.tables[GONE])
+        if REFINING in batch.tables:
+            child.keep(batch.tables[REFINING])
         if self._assembly is not None:
             child.late += self._assembly.absorb(batch.tables, now)
         elif self._merger is not None:
@@ -225,6 +228,8 @@ class Parent:
             found = self._assembly.advance(least)
             for node, late in self._assembly.agreement.late().items():
                 next(child for child in self._known.values() if node in child.holding).late += late
+            for node, late in self._assembly.refining.late().items():
+                next(child for child in self._known.values() if node in child.keeping).late += late
             if self.asked.pending:
                 found = found.filter(~pl.col("query").is_in([name for name, _ in self.asked.pending]))
             return self._send({"results": found}, now) if found.height else []
@@ -242,12 +247,14 @@ class Parent:
 
     def _requests(self, now: int) -> Out:
         """What the root tells and asks local nodes, through those between them."""
-        if self._assembly is None or not self._assembly.agreement:
+        if self._assembly is None:
             return []
-        routes = {node: name for name, child in self._known.items() for node in child.holding}
+        found = list(self._assembly.agreement.requests(now)) if self._assembly.agreement else []
+        found += [(node, 0, False, tables) for node, tables in self._assembly.refining.requests(now)]
+        routes = {node: name for name, child in self._known.items() for node in (*child.holding, *child.keeping)}
         return [
             (routes[node], Request(self._known[routes[node]].epoch, node, number, int(over), tables))
-            for node, number, over, tables in self._assembly.agreement.requests(now)
+            for node, number, over, tables in found
             if node in routes
         ]
 
@@ -271,11 +278,14 @@ class Parent:
     def _have_gone(self, child: Child, gone: bool) -> None:
         """Windows of other nodes do not wait for those of local nodes that are not heard; those of one that has said
         itself that it goes never do."""
-        counting = [name for name in child.holding if name not in child.away]
+        counting, keeping = (
+            [one for one in names if one not in child.away] for names in (child.holding, child.keeping)
+        )
         if self._assembly is not None:
             self._assembly.agreement.has_gone(counting, gone)
-        elif self._merger is not None and counting:
-            self._merger.absorb({GONE: gone_table(counting, gone)}, {})
+            self._assembly.refining.has_gone(keeping, gone)
+        elif self._merger is not None and (counting or keeping):
+            self._merger.absorb({GONE: gone_table([*dict.fromkeys((*counting, *keeping))], gone)}, {})
         names = [name for name in child.events if name not in child.gone]
         tables = {NODES: nodes_table(names, gone)}
         if not names or self.asked is None or not self.asked.pushed:

@@ -34,6 +34,7 @@ from windrow.nodes.asked import Asked
 from windrow.nodes.messages import Position
 from windrow.nodes.pushed import Pushed
 from windrow.nodes.strands import Counted
+from windrow.nodes.synopsis import Keeping
 from windrow.ordered import NODE
 from windrow.slicers import Gathered, Slicer, Tables, Unordered, edges_of
 from windrow.slicing import time_column
@@ -79,7 +80,9 @@ def _has_sessions(group: Group) -> bool:
 class Reader:
     """What a local node has read and not sent; an `eager` one sends everything at once, and has no open slices."""
 
-    def __init__(self, asked: Asked, node: str, lateness: int | None = None, eager: bool = False) -> None:
+    def __init__(
+        self, asked: Asked, node: str, lateness: int | None = None, eager: bool = False, unit: int | None = None
+    ) -> None:
         self.count = 0  # events that were read
         self.mark: Mark = {}
         self.newest = INT64_MIN
@@ -95,6 +98,7 @@ class Reader:
         self.pushed = Pushed(asked.job, node)
         late = asked.job.measures[asked.job.time].lateness if lateness is None else lateness
         self.counted = Counted(asked.job, node, late or 0, eager)
+        self.kept = Keeping(asked.job, node, eager, unit)
         self._use(asked)
 
     def _use(self, asked: Asked) -> None:
@@ -119,6 +123,8 @@ class Reader:
         if self.counted:
             before = self._chunks[0].before if self._chunks else self.counted.newest
             whole["counted"] = self.counted.saved(before, count)
+        if self.kept:
+            whole["kept"] = self.kept.saved(count)
         if count == self.count:
             return whole
         return {**whole, "read": self.count, "sent": self._sent, "whole": self._whole, "plan": self.asked.version}
@@ -140,6 +146,8 @@ class Reader:
             self._recut = position.get("plan", self.asked.version) != self.asked.version
             if "counted" in position:
                 self.counted.restore(position["counted"])
+            if "kept" in position:
+                self.kept.restore(position["kept"])
         self.watermark = max(self.watermark, watermark)
 
     # --- events in ------------------------------------------------------------------------------------------------
@@ -153,6 +161,7 @@ class Reader:
             new = prepared.filter(pl.col("nth") >= self._again) if again.height else prepared
             if again.height:
                 self._slice_again(again)
+                self.kept.take_again(again)
             if new.height:
                 self._open.add(self._slicer.slice(new))
                 self._unordered.add(new)
@@ -172,7 +181,7 @@ class Reader:
         Where nothing waits in slices, every batch has all that was read, or the spool has it (`pushed`).
         """
         before = self._chunks[-1].slices if self._chunks else {}
-        holds = bool(chunk.counts) and not self._eager
+        holds = (bool(chunk.counts) and not self._eager) or bool(self.kept)
         if holds or any(name not in before or start > before[name] for name, start in chunk.slices.items()):
             chunk.is_sent = not chunk.slices
             self._chunks.append(chunk)
@@ -228,20 +237,22 @@ class Reader:
             return None
         windows = self.pushed.due(INT64_MAX if ended else self.watermark, gone=ended or leaves)
         windows |= self.counted.due(self.watermark, self.count, flush, rests, leaves, ended)
-        slices = self._slices_due(everything)
+        slices = self._slices_due(everything, leaves)
+        windows |= self.kept.due(leaves, ended, flush)
         self._forget_chunks()
         return windows or None if slices is None else slices | windows
 
     def hear(self, tables: Tables, number: int, over: bool) -> None:
         """A request of the root."""
         self.counted.hear(tables, number, over)
+        self.kept.hear(tables)
 
     @property
     def is_full(self) -> bool:
         """Whether it keeps so much that the root has not settled that it reads no more."""
         return self.counted.is_full
 
-    def _slices_due(self, everything: bool) -> Tables | None:
+    def _slices_due(self, everything: bool, leaves: bool) -> Tables | None:
         bounds = self._closing.bounds(self.watermark)
         moved = any(bound > self._sent.get(name, INT64_MIN) for name, bound in bounds.items())
         is_waiting = self._has_events and (self._eager or bool(self._closing.at_once))
@@ -252,6 +263,8 @@ class Reader:
         for name, table in self._open.tables().items():
             bound = INT64_MAX if everything else bounds.get(name, INT64_MAX)
             tables[name], kept[name] = apart(self._slicer.merge(name, [table]), bound)
+            if name in self.kept and tables[name].height:
+                tables |= self.kept.thinned(name, tables[name], self.count, bound, leaves)
         tables |= self._unordered.tables()
         self._begin_anew()
         self._open.add(kept)
@@ -265,7 +278,7 @@ class Reader:
 
     def _forget_chunks(self) -> None:
         """Of what was sent, and is settled, nothing has to be read again."""
-        low = self.counted.oldest
+        low = min(self.counted.oldest, self.kept.oldest)
         while self._chunks and self._chunks[0].is_sent and self._chunks[0].newest < low:
             self.counted.passed(self._chunks.pop(0).counts)
 
@@ -276,6 +289,8 @@ class Reader:
         self._use(asked)
         self.pushed.switch(self.job)
         self.counted.switch(self.job)
+        self.kept.switch(self.job)
+        self._forget_chunks()
         self._sent = self._closing.bounds(self.watermark)
         self._forget_chunks()
         return tables
