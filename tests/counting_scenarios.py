@@ -25,6 +25,7 @@ import polars as pl
 import windrow as wr
 from scenarios import COLUMNS, wrong_with
 from windrow.nodes import asked as asking
+from windrow.nodes import strands
 from windrow.nodes.asked import Asked
 from windrow.nodes.machine import Machine
 from windrow.nodes.simulation import Faults, Simulation, Tree
@@ -199,9 +200,9 @@ def recorded() -> Iterator[Record]:
         current.pop()
 
     def noted_add(self: Strand, events: pl.DataFrame) -> None:
-        strands = current[-1]
-        (key,) = [key for key, strand in strands.by_key.items() if strand is self]
-        record.note((strands.form.name, key), strands.node, self, events)
+        here = current[-1]
+        (key,) = [key for key, strand in here.by_key.items() if strand is self]
+        record.note((here.form.name, key), here.node, self, events)
         add(self, events)
 
     def noted_take(self: Tally, cuts: dict[str, int], size: int) -> pl.DataFrame:
@@ -236,7 +237,8 @@ def simulated(
         )
     below = [name for name, parent in tree.parents.items() if parent is not None]
     late = dice.sample(below, dice.randint(1, len(below))) if chosen.joins else []
-    small, asking.SMALL = asking.SMALL, 1
+    before = asking.SMALL, strands.AT_ONCE
+    asking.SMALL, strands.AT_ONCE = 1, dice.choice([1024, 4])  # so that small streams do what large ones do
     try:
         with recorded() as record:
             run = Going(
@@ -258,7 +260,7 @@ def simulated(
                 run.dying = {name: dice.randrange(40 * AGAIN) for name in mortal[:1]}
             run.run(steps)
     finally:
-        asking.SMALL = small
+        asking.SMALL, strands.AT_ONCE = before
     return Ran(run, record)
 
 

@@ -374,6 +374,17 @@ def test_requests_of_a_root_that_was_restarted_are_new_to_every_node() -> None:
     assert numbers[1] - numbers[0] >= 2**20
 
 
+def test_a_root_that_was_restarted_asks_again() -> None:
+    disk = Disk()
+    root = Machine("root", None, ("a", "b"), 1, disk, REFINED, log=1)
+    for name in ("a", "b"):
+        local = welcomed(Machine(name, "root"), root)
+        talk(local, root, local.read(events(*range(10)), {"at": 10}, 0, last=True))  # what it is asked then is lost
+    again = Machine("root", None, ("a", "b"), 2, disk, REFINED, log=1)
+    asks = {to for to, one in again.tick(AGAIN) if isinstance(one, Request) and f"{NAME}|ask" in one.tables}
+    assert asks == {"a", "b"}
+
+
 def test_what_waits_at_a_node_that_cannot_read_again_outlives_it() -> None:
     asked = replace(REFINED, lateness=5)
     root = Machine("root", None, ("a",), 1, Disk(), asked)
@@ -456,6 +467,7 @@ BAD: list[tuple[Callable[[Tables], Tables], str]] = [
     (edited("|pieces", kind=pl.lit("other")), "a piece that cannot be in its batch: kind 'other'"),
     (edited("|pieces", lo=pl.col("hi"), hi=pl.col("lo")), "a piece that cannot be in its batch"),
     (edited("|pieces", lo=pl.lit(-1, pl.Int64)), "a piece that cannot be in its batch"),
+    (edited("|pieces", kind=pl.lit("count"), hi=pl.lit(2**62)), "a piece that cannot be in its batch"),
     (edited("|pieces", first=pl.col("last") + 1), "a piece that cannot be in its batch"),
     (edited("|pieces", first=pl.lit(None, pl.Int64)), "no value where one is needed"),
     (edited("|pieces", of_lo=pl.lit(0, pl.Int64)), "no value where one is needed"),

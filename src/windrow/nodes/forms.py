@@ -35,6 +35,7 @@ from windrow.windows import INT64_MIN
 COUNTING, GONE = "counting", "counting|gone"
 NODE_COLUMN = "order:0"  # of events: the node, which in a batch stands in the pieces instead
 ANEW = -1  # of a piece: it and those after it take the place of all that were sent from there on
+FURTHEST = 1 << 48  # no rank is as great: sums of some thousand counts fit into 64 bits
 Key = tuple[Any, ...]
 
 
@@ -132,7 +133,7 @@ class Form:
         is_inside = of_lo.is_null() | ((lo >= of_lo) & ((of_hi == ANEW) | (hi <= of_hi)) & (of_lo >= 0))
         size = hi - lo
         kinds = pl.col("kind").is_in(["events", "slice", "count"])
-        wrong = pieces.filter(~((lo >= 0) & (lo < hi) & (first <= last) & is_inside & kinds))
+        wrong = pieces.filter(~((lo >= 0) & (lo < hi) & (hi < FURTHEST) & (first <= last) & is_inside & kinds))
         if wrong.height:
             shown = ", ".join(f"{name} {wrong[name][0]!r}" for name in ("kind", "lo", "hi", "first", "last"))
             return f"{what} has a piece that cannot be in its batch: {shown}"

@@ -341,6 +341,8 @@ class Parent:
         self._link.number = header["number"]
         for batch in kept.log:
             self._take(batch, 0)
+        if self._assembly is not None and self._assembly.agreement:
+            self._advance(0)  # what it asks is not kept, and nobody may have more to say before it is asked
         for name, child in self._known.items():
             if child.counts and not (self.joins or name in self.children):  # it was, when this node was started before
                 self._hush(child, 0, "left")

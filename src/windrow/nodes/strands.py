@@ -167,7 +167,7 @@ class Strands:
         elif what == "slice":
             self._pieces.append(Piece(key, Cut(lo, hi, "slice"), of))
         else:
-            unit = sub_slice(hi - lo, self.form.event_bytes, len(self.form.pieces))
+            unit = min(AT_ONCE, sub_slice(hi - lo, self.form.event_bytes, len(self.form.pieces)))
             if hi - lo <= AT_ONCE:
                 self._pieces.append(Piece(key, Cut(lo, hi, "events"), of))
                 return
