@@ -49,7 +49,8 @@ ROLES: tuple[Role, ...] = ("local", "intermediate", "root")
 _EVERY = ("name", "spool", "tls", "timeout", "max_ahead", "limits")
 _CHILD = ("parent", "token", "token_file", "at_stop")
 _PARENT = ("listen", "tokens", "children", "joins")
-ASKED = ("queries", "time", "columns", "lateness", "order_by", "bad_events", "push_down", "local_keys", "counting")
+_TRAVELS = ("push_down", "local_keys", "counting", "quantiles")
+ASKED = ("queries", "time", "columns", "lateness", "order_by", "bad_events", *_TRAVELS)
 FIELDS: dict[Role, tuple[str, ...]] = {
     "local": (*_EVERY, *_CHILD, "source", "lateness", "idle"),
     "intermediate": (*_EVERY, *_CHILD, *_PARENT),
@@ -231,8 +232,9 @@ def asked_of(given: Fields, folder: Path) -> Asked:
     if not all(isinstance(one, str) for one in schemes):
         line = given.lines.get("counting", given.line)
         raise Wrong("counting must be a scheme, or one for each query: {query: scheme}", line)
+    quantiles = at.choice("quantiles", ("refine", "whole"), "refine")
     try:
-        return Asked.of(queries, time, columns, lateness, order_by, bad, push_down, local_keys, counting)
+        return Asked.of(queries, time, columns, lateness, order_by, bad, push_down, local_keys, counting, quantiles)
     except ValueError as error:
         told = str(error)
         words = ("lateness", "order_by", "local_keys", "counting")
