@@ -136,6 +136,11 @@ class Asked:
         asked = self.queries if self.quantiles == "refine" else ()
         return tuple(one.name for one in asked if one.name not in later and can_be_refined(one))
 
+    @property
+    def for_slices(self) -> Asked:
+        """The same where slices are passed on to somebody who cannot ask nodes for more."""
+        return replace(self, quantiles="whole")
+
     def scheme(self, query: Query) -> str:
         """By which scheme the events of a query travel that counts over all nodes."""
         window = query.window

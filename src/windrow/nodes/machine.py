@@ -67,8 +67,8 @@ class Machine(Parent):
 
     def __post_init__(self) -> None:
         inner = bool(self.children or self.joins)
-        if self.asked is not None and self.feeds == "slices":  # whoever takes them cannot ask
-            self.asked = replace(self.asked, quantiles="whole")
+        if self.asked is not None and self.feeds == "slices":
+            self.asked = self.asked.for_slices
         self.role = "root" if self.parent is None else "intermediate" if inner else "local"
         self.refused: str | None = None  # the parent's reason
         self.notes: list[str] = []  # what is to be said in a log, once each
