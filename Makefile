@@ -9,7 +9,7 @@ ARGS   ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java test test-core lint bench bench-spark bench-nodes docs demo clean
+.PHONY: help setup java test test-core lint bench bench-core bench-spark bench-nodes docs demo clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -27,7 +27,10 @@ lint: $(STAMP) ## ruff (rules and format) and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
 
-bench: $(STAMP) ## measure the core
+bench: java $(STAMP) ## the papers' experiments, quickly: ten minutes; ARGS="all" for the full size
+	$(BIN)/python -m bench $(or $(ARGS),all --quick)
+
+bench-core: $(STAMP) ## measure the core
 	$(BIN)/python bench/core.py $(ARGS)
 
 bench-spark: java $(STAMP) ## measure it on Spark, beside Spark's own windows
@@ -52,7 +55,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "making .venv, about a minute"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check \
-	  -e '.[spark,nodes,demo,sketches,dev]' -c constraints.txt
+	  -e '.[spark,nodes,demo,sketches,bench,dev]' -c constraints.txt
 	@touch $@
 
 # Spark 4 runs on Java 17 or newer. Only root on a machine with apt has it installed here; others are told.

@@ -1,8 +1,8 @@
 """How fast the core is, as ratios measured in one run on one Polars thread.
 
-    make bench                        all workloads, printed and written to bench/results/core.json
-    make bench ARGS="--check"         exits 1 when a line falls short of what it must reach
-    make bench ARGS="--scale 0.01"    a hundredth of the size, to see that it runs
+    make bench-core                       all workloads, printed and written to bench/results/core.json
+    make bench-core ARGS="--check"        exits 1 when a line falls short of what it must reach
+    make bench-core ARGS="--scale 0.01"   a hundredth of the size, to see that it runs
 
 A line is `value` (must reach `least`, or stay at or below `most`) with the seconds behind it, each the best of five.
 What is compared runs alternately, so that a noisy machine disturbs both.

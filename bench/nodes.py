@@ -31,6 +31,8 @@ from typing import Any
 import polars as pl
 import yaml
 from core import Line, Work, main
+from counting import WORKLOADS as COUNTING
+from quantiles import quantiles
 
 import windrow as wr
 from windrow.generator import Generator
@@ -440,7 +442,9 @@ def _resident(pid: int) -> int:
     return pages * resource.getpagesize()
 
 
-WORKLOADS: dict[str, Work] = {work.__name__: work for work in (little, root, local, latency, memory)}
+WORKLOADS: dict[str, Work] = {
+    work.__name__: work for work in (little, root, local, latency, memory, *COUNTING, quantiles)
+}
 
 if __name__ == "__main__":
     sys.exit(main(WORKLOADS, "nodes", __doc__))

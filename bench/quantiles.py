@@ -1,15 +1,10 @@
 """How little goes up for exact quantiles: local nodes and a root in this process, bytes as they are written.
 
-python bench/quantiles.py --scale 0.1
+`bench/nodes.py` runs it.
 """
 
 from __future__ import annotations
 
-import os
-
-os.environ["POLARS_MAX_THREADS"] = "1"  # before Polars is imported
-
-import argparse
 import time
 from collections.abc import Iterator
 
@@ -86,7 +81,7 @@ class Links:
         raise RuntimeError("the root waits for ever")
 
 
-def lines(scale: float) -> Iterator[Line]:
+def quantiles(scale: float, runs: int) -> Iterator[Line]:
     """Bytes over all links, beside those of the events themselves, in Arrow."""
     rate, seconds = max(1000, int(125_000 * scale)), 3
     shares = [number / 999 for number in range(1000)]
@@ -113,10 +108,3 @@ def lines(scale: float) -> Iterator[Line]:
             raise AssertionError(f"{what}: the answers differ")
         note = f"{sent['refine']:,} of {raw:,} bytes; whole bags {sent['whole']:,}"
         yield Line(f"bytes up, {what} / raw Arrow", sent["refine"] / raw, most=most, seconds=spent, note=note)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=1.0)
-    for line in lines(parser.parse_args().scale):
-        print(line, flush=True)

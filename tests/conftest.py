@@ -45,8 +45,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(SEED)  # Hypothesis reads it when its own plugin is configured
 
 
-NODES = ("test_nodes", "test_pushed", "test_flight", "test_tree", "test_sources", "test_outlet", "test_node_config")
-NODES += ("test_quantiles_tree",)
+NODES = (
+    "test_nodes",
+    "test_counting",
+    "test_quantiles_tree",
+    "test_pushed",
+    "test_flight",
+    "test_tree",
+    "test_sources",
+    "test_outlet",
+    "test_node_config",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -30,6 +30,7 @@ from windrow.nodes.messages import (
     MessageError,
     Plan,
     Refused,
+    Request,
     Welcome,
     from_bytes,
     to_bytes,
@@ -139,6 +140,7 @@ MESSAGES: list[Message] = [
     Ack(3, 8),
     Left(3),
     Refused(3, "no"),
+    Request(3, "a", 7, 0, {"by () on t": TABLE}),
 ]
 
 
@@ -414,7 +416,7 @@ def test_random_messages_disturb_no_parent(seed: int) -> None:
     local = welcomed(Machine("a", "root"), root)
     fixed: dict[str, Any] = {"node": "b", "position": {}, "events": {}, "tables": {}, "asked": {}, "reason": ""}
     for at in range(300):
-        kind = dice.choice([Hello, Batch, Alive, Leave, Ack, Left, Refused])
+        kind = dice.choice([Hello, Batch, Alive, Leave, Ack, Left, Refused, Request])
         given = {name: fixed.get(name, dice.randint(-2, 3)) for name in kind.__dataclass_fields__}
         if kind is Leave:
             given["epoch"] = -7  # else it goes, as it may

@@ -230,7 +230,7 @@ def test_a_silent_node_holds_nobody_s_windows_back() -> None:
 def test_what_travels_is_explained() -> None:
     queries = [query for query in QUERIES if query.name in ("tumbling", "global", "mine", "chain", "overlap")]
     local = Asked.of(queries, "t", COLUMNS, push_down=True, local_keys=("home",))
-    needs = "counting(4) depends on the order over all nodes; scope='node' and the scopes that join would not"
+    needs = "counting(4) depends on the order over all nodes, and agreeing on its ends would be more than its events"
     assert local.explain().splitlines() == [
         "tumbling  slices              merged on the way, of by (k) on t",
         f"global    events: t, node, x  {needs}",

@@ -45,6 +45,12 @@ queries:
 - {name: nth, window: "punctuated(end=value > 40, scope=position)", aggregates: [count(), max(value)]}
 """  # found where the events are, with push_down
 
+COUNTING = """
+queries:
+- {name: refined, window: counting(40), aggregates: [sum(value), last(value)]}
+- {name: ahead, window: "counting(60, 20)", aggregates: [count(), max(value)], by: key}
+"""  # whose ends nodes agree on
+
 
 def until(holds: Callable[[], Any], what: str) -> None:
     """Wait for a condition."""
@@ -166,6 +172,40 @@ def test_whatever_is_killed_the_root_says_what_one_process_says(
     assert (root["state"], processes.accepted) == ("ended", len(rows))
     assert [child["late"] for child in root["children"].values()] == [0, 0]
     assert json.loads((tmp_path / "spool/north/status.json").read_text())["events"]["acknowledged"] == len(rows) // 3
+
+
+def test_whatever_is_killed_while_nodes_agree_on_windows_they_hold_what_they_hold_in_one_process(
+    tmp_path: Path, started: Callable[[Tree], Processes]
+) -> None:
+    made = {"rate": 40, "length": "16 seconds", "disorder": "400 ms", "keys": 2, "speed": 4}
+    source = {"source": {"generator": made}}
+    below = {"parent": "plant", **source}
+    asked = yaml.safe_load(COUNTING)["queries"]
+    nodes = {"plant": {}, "north": below, "south": below, "west": source}
+    tree = tree_of(tmp_path, nodes, queries=asked, counting={"refined": "refine", "ahead": "async"})
+    rows = [row for member in tree if member.role == "local" for row in events_of(member)]
+    queries = of_yaml(COUNTING, "queries").queries
+    rows.sort(key=lambda row: (row["ts"], row["node"]))
+    told = recompute(rows, queries, time="ts", order_by=("node",))
+    processes = started(tree)
+
+    def agreed() -> int:
+        """How many ends of windows nodes and the root have agreed on."""
+        return sum(one["boundaries"] for one in processes.status("root").get("counting", {}).values())
+
+    processes.start("root")
+    processes.start("plant", "west")
+    processes.start("north", "south")
+    for count, name in ((4, "north"), (20, "root")):
+        until(lambda count=count: agreed() >= count, f"that {count} ends are agreed on")
+        processes.kill(name)
+        assert processes.accepted < len(rows), "it was killed too late to mean anything"
+        processes.start(name)
+    processes.wait()
+    assert differences(read_results(tmp_path / "results").to_dicts(), told, queries) == []
+    root = processes.status("root")
+    assert [child["late"] for child in root["children"].values()] == [0, 0]
+    assert {one["scheme"] for one in root["counting"].values()} == {"refine", "async"}
 
 
 # --- the command line -----------------------------------------------------------------------------------------------

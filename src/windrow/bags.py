@@ -79,16 +79,19 @@ def merged(values: pl.Series, counts: pl.Series) -> tuple[pl.Series, pl.Series]:
     """Bags laid end to end within each row → one bag per row."""
     entries, sizes = flat(values)
     weights, _ = flat(counts)
-    owner = pl.Series("owner", np.repeat(np.arange(len(sizes)), sizes))
-    table = (
-        pl.DataFrame({"owner": owner, "value": entries, "count": weights})
-        .drop_nulls("value")  # what an empty bag leaves when it is laid end to end with others
-        .group_by("owner", "value")
-        .agg(pl.col("count").sum())
-        .sort("owner", "value")
-    )
-    sizes = np.bincount(table["owner"].to_numpy(), minlength=len(sizes)).astype(np.int64)
-    return lists(table["value"], sizes), lists(table["count"], sizes)
+    if entries.null_count():  # what an empty bag leaves when it is laid end to end with others
+        held = entries.is_not_null()
+        owner = np.repeat(np.arange(len(sizes)), sizes)[held.to_numpy()]
+        sizes = np.bincount(owner, minlength=len(sizes)).astype(np.int64)
+        entries, weights = entries.filter(held), weights.filter(held)
+    if int(weights.sum()) == len(weights):  # sorting a list that is made of sorted ones is cheap
+        return counted(lists(entries, sizes).list.sort())
+    owners = pl.Series("owner", np.repeat(np.arange(len(sizes)), sizes))
+    table = pl.DataFrame({"owner": owners, "value": entries, "count": weights}).sort("owner", "value")
+    starts = _runs(table["value"], sizes)
+    sizes = np.bincount(table["owner"].to_numpy()[starts], minlength=len(sizes)).astype(np.int64)
+    totals = np.add.reduceat(table["count"].to_numpy(), starts)
+    return lists(table["value"].gather(starts), sizes), lists(pl.Series(totals, dtype=pl.Int64), sizes)
 
 
 @dataclass(frozen=True)
@@ -143,8 +146,12 @@ class BagRanges:
         """Every distinct value once, sorted, and the rank of each entry."""
         if self._single:  # entries of one bag are compared with nothing else
             return self._values, np.arange(len(self._values))
-        distinct = self._values.unique().sort()
-        return distinct, (self._values.rank("dense").cast(pl.Int64) - 1).to_numpy()
+        order = self._values.arg_sort().to_numpy()
+        ordered = self._values.gather(order)
+        starts = _runs(ordered, np.array([len(ordered)]))
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(order))))
+        return ordered.gather(starts), rank
 
     @cached_property
     def _lifted(self) -> npt.NDArray[np.float64]:
@@ -156,9 +163,15 @@ class BagRanges:
         sizes = self._hi - self._lo
         at = np.repeat(self._lo, sizes) + ramp(sizes)
         rank, weight = self._ranked[1][at], self._weights[at]
-        if not self._single:
-            order = np.lexsort((rank, np.repeat(np.arange(len(sizes)), sizes)))
-            rank, weight = rank[order], weight[order]
+        if not self._single:  # range and rank in one number, in runs that are sorted already, one for each bag
+            base = np.repeat(np.arange(len(sizes)) * len(self._ranked[0]), sizes)
+            code = base + rank
+            if self._all_once:
+                code.sort(kind="stable")
+            else:
+                order = np.argsort(code, kind="stable")
+                code, weight = code[order], weight[order]
+            rank = code - base
         return _Layout(rank, weight, np.cumsum(weight), np.append(0, np.cumsum(sizes)))
 
     @cached_property
@@ -193,8 +206,10 @@ class BagRanges:
         step = max(1, CHUNK // max(1, len(some)))
         for begin in range(0, len(qs), step):
             found[some, begin : begin + step] = asked._interpolate(wanted[begin : begin + step]).T
-        # one array column that is taken apart, instead of a column at a time
-        columns = pl.Series(found).arr.to_struct(fields=list(qs)).struct.unnest()
+        if len(qs) == 1:
+            columns = pl.DataFrame(dict.fromkeys(qs, found[:, 0]))
+        else:  # one array column that is taken apart, instead of a column at a time
+            columns = pl.Series(found).arr.to_struct(fields=list(qs)).struct.unnest()
         if len(some) < len(self.total):
             columns = columns.with_columns(pl.when(pl.Series(self.total > 0)).then(pl.all()))
         return columns

@@ -199,7 +199,8 @@ def pack(header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> bytes
     parts = []
     for table in tables.values():
         buffer = io.BytesIO()
-        table.write_ipc_stream(buffer, compression="zstd" if table.height > 64 else "uncompressed")
+        is_large = table.height > 64 or table.estimated_size() > 65536  # one row can hold all values of a slice
+        table.write_ipc_stream(buffer, compression="zstd" if is_large else "uncompressed")
         parts.append(buffer.getvalue())
     sizes = dict(zip(tables, map(len, parts), strict=True))
     body = b"".join(parts)

@@ -152,14 +152,18 @@ def status(
 
 @tree_app.command()
 def explain(tree: TreeFile = Path("tree.yaml"), debug: Debug = False) -> None:
-    """Say for every query what travels from the local nodes to the root, and why."""
+    """Say for every query what travels from the local nodes to the root, and why.
+
+    Of a tree that was started also by which scheme nodes agree on counting windows, as the root has chosen it last.
+    """
+    from windrow.cli.trees import agreed, statuses
     from windrow.nodes.config import ConfigError, asked_of, fields_of
     from windrow.yamlfile import placed
 
     given = fields_of(tree, "windrow tree")
     with placed(str(tree), ConfigError):
         asked = asked_of(given, tree.parent)
-    print(asked.explain())
+    print("\n".join([asked.explain(), *(agreed(statuses(_tree(tree))) if "nodes" in given else [])]))
 
 
 @query_app.command()

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -211,12 +211,23 @@ def seen(said: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def table(said: Iterable[Mapping[str, Any]]) -> str:
+def table(said: Sequence[Mapping[str, Any]]) -> str:
     """The table as text."""
     rows = [_HEAD, *(_row(one) for one in said)]
     widths = [max(len(row[place]) for row in rows) for place in range(len(_HEAD))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in (*lines, *agreed(said)))
+
+
+def agreed(said: Iterable[Mapping[str, Any]]) -> list[str]:
+    """How nodes agree on counting windows, as the root says."""
+    found = []
+    for one in said:
+        for name, group in one.get("counting", {}).items():
+            settled = f"{group['boundaries']:,} boundaries, {group['corrections']:,} of them corrected"
+            exact = "" if group["exact"] else "; not exact"
+            found.append(f"{name}: {group['scheme']}, {group['why']}; {settled}{exact}")
+    return found
 
 
 def _table(said: Iterable[Mapping[str, Any]]) -> Table:

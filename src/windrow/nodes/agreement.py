@@ -3,14 +3,15 @@
     tables of a batch ── absorb ──▶ tallies ── settle ──▶ slices of all nodes ──▶ windows
                                            └── requests ──▶ nodes: what is settled, what to expect, what is asked
 
-A request has a number, and a node says which it has heard: what has changed since then is said again.
+A request has a number, and a node says which it has heard: what has changed since then is said again. A root that was
+restarted does not know how many it had made, so that its epoch is in the number: no two lives have one in common.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ import polars as pl
 from windrow.groups import ROWS, Held
 from windrow.jobs import Job
 from windrow.measures import Span
-from windrow.nodes.counting import SCHEMES, Choice
-from windrow.nodes.forms import COUNTING, Form, Key, groups_of
+from windrow.nodes.counting import NOTHING_KNOWN, SCHEMES, Choice
+from windrow.nodes.forms import ANEW, COUNTING, GONE, NODES, Form, Key, groups_of
 from windrow.nodes.tallies import Line, Piece, Reached, Tally
 from windrow.nodes.tallytables import from_tables, to_tables
 from windrow.nodes.uplink import AGAIN
@@ -29,6 +30,8 @@ from windrow.ordering import Sliced
 from windrow.revisions import Emitted
 from windrow.slicers import Tables
 from windrow.windows import INT64_MAX, INT64_MIN
+
+LIFE = 20  # bits of the number of a request, before which the epoch stands
 
 
 @dataclass
@@ -76,16 +79,16 @@ class Known:
 class Sent:
     """The last request to a node: it is said again if nothing is heard."""
 
-    number: int = 0
-    at: int = INT64_MIN
-    content: Any = None
+    number: int
+    at: int = -AGAIN
+    content: set[Any] = field(default_factory=set)  # of it, and of those shortly before it
 
 
 class Agreement:
     """All counted groups of a root."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    def __init__(self, job: Job, epoch: int = 0) -> None:
+        self.job, self._epoch = job, epoch
         self._forms = {group.name: Form(group, job) for group in groups_of(job)}
         self._states = {name: _state(form) for name, form in self._forms.items()}
         self._tallies: dict[str, dict[Key, Tally]] = {name: {} for name in self._forms}
@@ -124,8 +127,10 @@ class Agreement:
             reach = tables.get(f"{name}|reach")
             for *key, node, next_ in reach.select(*form.reach).iter_rows() if reach is not None else ():
                 self._tally(form, tuple(key)).lines.setdefault(node, Line()).next = next_
-        said = tables.get(COUNTING)
-        for node, final, idle, heard, over, rewound, lost in said.iter_rows() if said is not None else ():
+        said, going = tables.get(COUNTING), tables.get(GONE)
+        for node, final, idle, heard, over, rewound, lost in (
+            said.select(*NODES).iter_rows() if said is not None else ()
+        ):
             known = self._nodes.setdefault(node, Known())
             known.final, known.idle, known.over = max(known.final, final), idle, over
             if heard < known.heard:  # another life of the node, which has heard nothing
@@ -138,14 +143,37 @@ class Agreement:
                     line = tally.lines.get(node)
                     if line is not None and line.rewind <= rewound:
                         line.rewind = 0
+        for node, gone in going.select("node", "gone").iter_rows() if going is not None else ():
+            self.has_gone([node], gone)
         return late
+
+    def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
+        """Why pieces do not follow on what is here; None if they do."""
+        for name, form in self._forms.items():
+            covered: dict[tuple[Key, str], int] = {}
+            before: dict[tuple[Key, str], tuple[tuple[int | None, int | None], int]] = {}
+            columns = [*form.keys, "node", "lo", "hi", "of_lo", "of_hi"]
+            table = tables.get(f"{name}|pieces")
+            for *key, node, lo, hi, of_lo, of_hi in table.select(columns).iter_rows() if table is not None else ():
+                place = tuple(key), node
+                if place not in covered:
+                    tally = self._tallies[name].get(tuple(key))
+                    covered[place] = tally.lines[node].covered if tally and node in tally.lines else 0
+                of, end = before.get(place, ((0, 0), 0))
+                is_next = lo == end if of_lo is not None and of == (of_lo, of_hi) else lo <= covered[place]
+                is_next &= lo == covered[place] if of_lo is None else of_hi == ANEW or hi <= covered[place]
+                if not is_next:
+                    return f"{name}|pieces: {lo:,} to {hi:,} of {node!r} does not follow on {covered[place]:,}"
+                covered[place] = hi if of_hi in (None, ANEW) else covered[place]
+                before[place] = (of_lo, of_hi), hi
+        return None
 
     def _tell_again(self, node: str) -> None:
         for name, tallies in self._tallies.items():
             for key, tally in tallies.items():
                 self._note(name, key, tally)
         if node in self._sent:
-            self._sent[node].content = None
+            self._sent[node].content = set()
 
     def _hear(self, node: str, heard: int, now: int) -> None:
         """A node has heard requests up to a number."""
@@ -187,14 +215,14 @@ class Agreement:
 
     def advance(self, watermark: int, span: Span) -> Iterator[Emitted]:
         """Settle what can be, and say the windows that are complete by that."""
-        lost = {name for name, one in self._nodes.items() if one.gone}
-        quiet = lost | {name for name, one in self._nodes.items() if one.idle}
-        finals = {name: one.final for name, one in self._nodes.items() if name not in quiet}
-        known = Reached(watermark, finals, quiet, lost)
+        lost = {name for name, one in self._nodes.items() if one.gone or one.over}
+        waited = {name: one for name, one in self._nodes.items() if name not in lost}
+        finals = {name: INT64_MAX if one.idle else one.final for name, one in waited.items()}
+        known = Reached(watermark, finals, lost)
         for name, form in self._forms.items():
             state, scheme = self._states[name], form.group.counted
             for key, tally in self._tallies[name].items():
-                found = tally.settle(scheme, known)
+                found = tally.settle(known)
                 if found:
                     tally.plan(scheme, self._trip, not self.job.is_integer, self._rewinds)
                     self._note(name, key, tally)
@@ -216,10 +244,13 @@ class Agreement:
     def _note(self, name: str, key: Key, tally: Tally) -> None:
         """What nodes are to be told of a key."""
         for node, told in tally.told.items():
-            number = self._sent.setdefault(node, Sent()).number + 1
+            number = self._last(node).number + 1
             changed = self._changed.setdefault(node, {})
             if changed.get((name, key), (0, None))[1] != told:
                 changed[name, key] = number, told
+
+    def _last(self, node: str) -> Sent:
+        return self._sent.setdefault(node, Sent(self._epoch << LIFE))
 
     def late(self) -> Counter[str]:
         """The events of each node that have come too late since this was asked last."""
@@ -246,13 +277,14 @@ class Agreement:
             if known.gone or known.over:
                 continue
             changed, asked = self._changed.get(node, {}), asks.get(node, {})
-            sent = self._sent.setdefault(node, Sent())
-            content = (max((number for number, _ in changed.values()), default=0), asked, self._is_over)
-            is_news = content != sent.content and (changed or asked or self._is_over)
-            is_unheard = (known.heard < sent.number or asked or self._is_over) and now - sent.at >= AGAIN
-            if not (is_news or (is_unheard and (changed or asked or self._is_over))):
+            sent = self._last(node)
+            content: set[Any] = {(name, one) for name, several in asked.items() for one in several}
+            content |= {(key, number) for key, (number, _) in changed.items()}
+            is_over = self._is_over and known.final == INT64_MAX  # one that has come again may have more
+            content |= {("over", 1)} if is_over else set()
+            if content <= sent.content and (not content or now - sent.at < AGAIN):
                 continue
-            self._sent[node] = Sent(sent.number + 1, now, content)
+            self._sent[node] = Sent(sent.number + 1, now, content | (sent.content if now - sent.at < AGAIN else set()))
             tables: Tables = {}
             for name, form in self._forms.items():
                 rows = [(*key, *told, rewind) for (of, key), (_, (told, rewind)) in changed.items() if of == name]
@@ -260,7 +292,7 @@ class Agreement:
                     tables[name] = pl.DataFrame(rows, schema=form.told, orient="row")
                 if name in asked:
                     tables[f"{name}|ask"] = pl.DataFrame(asked[name], schema=form.ask, orient="row")
-            yield node, sent.number + 1, self._is_over, tables
+            yield node, sent.number + 1, is_over, tables
 
     def status(self) -> dict[str, Any]:
         """Of each group: the scheme, why, and how often it was wrong."""
@@ -269,8 +301,9 @@ class Agreement:
             several = list(tallies.values())
             settled, corrected = (sum(getattr(one, what) for one in several) for what in ("boundaries", "corrections"))
             last = max(several, key=lambda one: one.boundaries, default=None)
-            auto = self._forms[name].group.counted == "auto"
-            choice = last.choice if last is not None and auto else Choice(self._forms[name].group.counted, "as asked")
+            choice = Choice(self._forms[name].group.counted, "as it was asked for")
+            if choice.scheme == "auto":
+                choice = NOTHING_KNOWN if last is None else last.choice
             found[name] = {"scheme": choice.scheme, "why": choice.why, "exact": SCHEMES[choice.scheme].is_exact}
             found[name] |= {"boundaries": settled, "corrections": corrected, "keys": len(several)}
         return found
@@ -279,7 +312,7 @@ class Agreement:
 
     def switched(self, job: Job) -> Agreement:
         """The same with another plan: what that does not know is dropped."""
-        other = Agreement(job)
+        other = Agreement(job, self._epoch)
         header, tables = self.saved()
         other.restore(header, tables)
         other._changed, other._sent, other._trip = self._changed, self._sent, self._trip
@@ -299,7 +332,6 @@ class Agreement:
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
         self._nodes = {name: Known(**one) for name, one in header["nodes"].items()}
         self._rewinds = dict(header["rewinds"])
-        self._sent = {name: Sent(one.heard) for name, one in self._nodes.items()}
         for name, form in self._forms.items():
             mine = {key.rpartition("|")[2]: table for key, table in tables.items() if key.rpartition("|")[0] == name}
             if mine:

@@ -21,6 +21,8 @@ from windrow.jobs import Job, job_of
 from windrow.nodes.bagforms import can_be_refined, schemas_of
 from windrow.nodes.counting import NAMES, SMALL
 from windrow.nodes.explaining import explain
+from windrow.nodes.forms import Form, forms_of
+from windrow.nodes.forms import wrong_with as wrong_counting
 from windrow.nodes.pushed import wrong_with
 from windrow.ordered import JOINED, NODE, Counting, scope_of
 from windrow.ordered_state import OrderedState
@@ -111,6 +113,11 @@ class Asked:
             refined=self.refined,
         )
 
+    @cached_property
+    def forms(self) -> list[Form]:
+        """What the tables of the groups look like on whose windows nodes agree."""
+        return forms_of(self.job)
+
     @property
     def pushed(self) -> tuple[str, ...]:
         """The queries whose windows local nodes find; not those of run time, which begin when all have heard them."""
@@ -118,6 +125,10 @@ class Asked:
             return ()
         later = dict(self.since)
         return tuple(one.name for one in self.queries if self._can_be_pushed(one) and one.name not in later)
+
+    def as_events(self) -> Asked:
+        """The same for a root that passes on what it gets: nobody there agrees on anything with nodes."""
+        return replace(self, counting=(("", "central"),), quantiles="whole")
 
     @property
     def counted(self) -> dict[str, str]:
@@ -135,11 +146,6 @@ class Asked:
         later = dict(self.since) if self.quantiles == "refine" else {}
         asked = self.queries if self.quantiles == "refine" else ()
         return tuple(one.name for one in asked if one.name not in later and can_be_refined(one))
-
-    @property
-    def for_slices(self) -> Asked:
-        """The same where slices are passed on to somebody who cannot ask nodes for more."""
-        return replace(self, quantiles="whole")
 
     def scheme(self, query: Query) -> str:
         """By which scheme the events of a query travel that counts over all nodes."""
@@ -235,7 +241,7 @@ class Asked:
         for name, columns in self._bag_tables.items():
             if name in tables and dict(tables[name].schema) != columns:
                 return f"{name} has other columns in its batch than it should"
-        return wrong_with(self.job, tables)
+        return wrong_with(self.job, tables) or wrong_counting(self.forms, tables)
 
     @cached_property
     def _bag_tables(self) -> dict[str, dict[str, pl.DataType]]:
@@ -243,7 +249,8 @@ class Asked:
 
     def explain(self) -> str:
         """What travels for each query, and why."""
-        return explain(self.job, {one.name for one in self.queries if self._can_be_pushed(one)}, self.push_down)
+        pushed = {one.name for one in self.queries if self._can_be_pushed(one)}
+        return explain(self.job, pushed, self.push_down, dict(self.counting)[""])
 
     # --- how it is written ----------------------------------------------------------------------------------------
 

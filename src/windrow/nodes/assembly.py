@@ -31,8 +31,8 @@ from windrow.windows import INT64_MAX
 
 
 class Assembly:
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    def __init__(self, job: Job, epoch: int = 0) -> None:
+        self.job, self._epoch = job, epoch
         self.overflows = 0  # results that did not fit into 64 bits, and are null
         self._measure: Measure = job.measures[job.time]
         bound = job.bound
@@ -44,7 +44,7 @@ class Assembly:
         }
         self.refining = Refining(refined)
         self._reported = Reported(job)
-        self.agreement = Agreement(job)
+        self.agreement = Agreement(job, epoch)
 
     @property
     def watermark(self) -> int:
@@ -98,7 +98,7 @@ class Assembly:
 
     def switched(self, job: Job) -> Assembly:
         """The same with another plan: what that does not know is dropped."""
-        other = Assembly(job)
+        other = Assembly(job, self._epoch)
         other._measure.watermark, other.overflows = self.watermark, self.overflows
         for name, state in other._states.items():
             if name in self._states:

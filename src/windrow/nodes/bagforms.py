@@ -28,6 +28,7 @@ from windrow.aggregates import Aggregate
 from windrow.bound import state_of
 from windrow.groups import Group, Held, Signature, held_by
 from windrow.jobs import Job
+from windrow.nodes.forms import GOING, GONE
 from windrow.operators import Bag
 from windrow.ordered import Mask
 from windrow.query import Query
@@ -173,4 +174,4 @@ def schemas_of(job: Job) -> dict[str, dict[str, pl.DataType]]:
     for form in forms_of(job).values():
         for bag in form.bags:
             found[f"{form.name}|units {bag}"], found[f"{form.name}|values {bag}"] = form.units(bag), form.values(bag)
-    return found | {REFINING: NODES} if found else {}
+    return found | {REFINING: NODES, GONE: GOING} if found else {}

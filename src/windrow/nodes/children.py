@@ -27,6 +27,7 @@ class Child:
     events: dict[str, int] = field(default_factory=dict)  # of each local node below, how many are wholly here
     gone: list[str] = field(default_factory=list)  # of these, those that have said that nothing more comes
     holding: dict[str, bool] = field(default_factory=dict)  # local nodes below that count, whether they may be asked
+    away: list[str] = field(default_factory=list)  # of these, those for which nobody waits that is between
     keeping: dict[str, bool] = field(default_factory=dict)  # likewise, local nodes below that keep bags
     late: int = 0  # events that came too late for some window; the root knows
     state: Literal["expected", "live", "silent", "left"] = "expected"
@@ -52,6 +53,21 @@ class Child:
     def hold(self, nodes: pl.DataFrame) -> None:
         """Local nodes below have spoken of what they count (`forms.NODES`)."""
         self.holding |= {name: not over for name, over in nodes.select("node", "over").rows()}
+
+    def miss(self, nodes: pl.DataFrame) -> None:
+        """Nodes below have been heard no more, or again (`forms.GOING`)."""
+        for name, gone in nodes.select("node", "gone").rows():
+            self.away = [*(one for one in self.away if one != name), *([name] if gone else [])]
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a node below may be asked."""
+        return any(held for name, held in self.holding.items() if name not in self.away)
+
+    @property
+    def is_kept(self) -> bool:
+        """The same of a node that keeps bags."""
+        return any(kept for name, kept in self.keeping.items() if name not in self.away)
 
     def keep(self, nodes: pl.DataFrame) -> None:
         """Local nodes below have spoken of the bags that they keep (`bagforms.NODES`)."""

@@ -49,7 +49,7 @@ ROLES: tuple[Role, ...] = ("local", "intermediate", "root")
 _EVERY = ("name", "spool", "tls", "timeout", "max_ahead", "limits")
 _CHILD = ("parent", "token", "token_file", "at_stop")
 _PARENT = ("listen", "tokens", "children", "joins")
-ASKED = ("queries", "time", "columns", "lateness", "order_by", "bad_events", "push_down", "local_keys")
+ASKED = ("queries", "time", "columns", "lateness", "order_by", "bad_events", "push_down", "local_keys", "counting")
 FIELDS: dict[Role, tuple[str, ...]] = {
     "local": (*_EVERY, *_CHILD, "source", "lateness", "idle"),
     "intermediate": (*_EVERY, *_CHILD, *_PARENT),
@@ -226,11 +226,17 @@ def asked_of(given: Fields, folder: Path) -> Asked:
     if bad not in ("raise", "drop"):
         raise Wrong(f"bad_events must be raise or drop, not {bad!r}", given.lines.get("bad_events"))
     push_down, local_keys = at.choice("push_down", (True, False), False), at.names("local_keys")
+    counting = said.get("counting", "auto")
+    schemes = [*counting, *counting.values()] if isinstance(counting, dict) else [counting]
+    if not all(isinstance(one, str) for one in schemes):
+        line = given.lines.get("counting", given.line)
+        raise Wrong("counting must be a scheme, or one for each query: {query: scheme}", line)
     try:
-        return Asked.of(queries, time, columns, lateness, order_by, bad, push_down, local_keys)
+        return Asked.of(queries, time, columns, lateness, order_by, bad, push_down, local_keys, counting)
     except ValueError as error:
         told = str(error)
-        word = next((one for one in ("lateness", "order_by", "local_keys") if told.startswith(one)), "queries")
+        words = ("lateness", "order_by", "local_keys", "counting")
+        word = next((one for one in words if told.startswith(one)), "queries")
         reason = f"queries: {told}" if word == "queries" else told
         raise Wrong(reason, given.lines.get(word, given.line)) from error
 

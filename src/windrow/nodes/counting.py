@@ -30,9 +30,10 @@ from windrow.nodes.refine import unit_size
 from windrow.ranges import Ints
 
 Kind = Literal["events", "slice", "count"]
-CERTAIN = 3.0  # c: the events that are sent around a predicted boundary are c·Δ on both sides
+CERTAIN = 4.0  # c: the events that are sent around a predicted boundary are c·Δ on both sides
 REMEMBERED = 8  # m: Δ is the mean of so many of the last differences
 LEAST = 2  # events that are sent on both sides at least: how streams interleave changes by as much
+FEW = 8  # events that are fewer bytes than a slice of them
 SMALL = 10_000  # `auto` leaves windows alone that are smaller: agreeing on them costs more than it saves
 PAYS = 0.8  # `auto` sends events unless another scheme sends less than so much of them
 MESSAGE = 3_000.0  # bytes of a message that asks, with the answer's headers: an estimate
@@ -65,7 +66,7 @@ class Told(NamedTuple):
     share: float = 0.0  # how much of the events after it will be the node's, as it seems
     margin: float = 0.0  # by how much of them that may be wrong: c·Δ
     unit: int = 1  # events of a sub-slice
-    patience: int = 0  # how much event time may pass without a word
+    patience: int = 0  # how old an event may be that was not sent
 
     def predicted(self, boundary: int) -> tuple[int, int]:
         """The rank at which a boundary is expected, and by how much that may be wrong."""
@@ -125,7 +126,7 @@ class Monitoring(Scheme):
             yield Cut(covered, covered + told.unit, self.kind)
             covered += told.unit
         if flush and top > covered:
-            yield Cut(covered, top, self.kind)
+            yield Cut(covered, top, self.kind if top - covered > FEW else "events")
 
 
 class Refine(Monitoring):
@@ -203,7 +204,7 @@ class Approximate(Async):
 
     def cuts(self, told: Told, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
         boundary = boundaries.after(told.position)
-        while True:
+        while told.share > 0:
             expected, _ = told.predicted(boundary)
             if expected > top:
                 return
@@ -236,7 +237,15 @@ class History:
         return of_nodes.get(node, 0) / size
 
     def change(self, node: str) -> float:
-        """Δ: the mean of how much its share has changed from stretch to stretch."""
+        """Δ: the mean of how much its share has changed from stretch to stretch, or that of all nodes if it is more.
+
+        A node of which little is known is not taken to be steadier than the others.
+        """
+        changes = {one: self._change(one) for one in self.nodes}
+        of_all = sum(changes.values()) * self.share(node)
+        return max(changes[node], of_all)
+
+    def _change(self, node: str) -> float:
         shares = [of_nodes.get(node, 0) / size for size, of_nodes in self.stretches]
         return float(np.abs(np.diff(shares)).mean())
 
@@ -252,6 +261,9 @@ class Choice(NamedTuple):
     why: str
 
 
+NOTHING_KNOWN = Choice("refine", "nothing is known of the nodes yet")
+
+
 def choose(history: History, event: float, columns: int, length: int, trip: int) -> Choice:
     """The scheme that sends the fewest bytes, of those that answer in time.
 
@@ -263,7 +275,7 @@ def choose(history: History, event: float, columns: int, length: int, trip: int)
     size, of_nodes = history.stretches[-1]
     nodes = max(1, len(of_nodes))
     own = size / nodes
-    wrong = sum(history.change(node) for node in history.nodes)
+    wrong = sum(map(history.change, history.nodes))
     whole = size * event
     around = min(1.0, 2 * CERTAIN * wrong) * whole + nodes * columns * STATE
     unit = sub_slice(int(own), event, columns)

@@ -4,7 +4,8 @@ tumbling   slices               merged on the way: count(), sum(x)
 each       results              found at the local nodes, because node is among its keys
 joined     states of windows    found at the local nodes and joined at the root: bounds
 median     slices, some values  sub-slices of the sorted values, and the values of those that the root asks for
-counting   events: t, node, x   its windows need the order over all nodes
+counting   slices, some events  nodes and the root agree on where windows end, by the scheme async
+every      events: t, node, x   its windows need the order over all nodes
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from collections.abc import Container
 from windrow.groups import Group
 from windrow.jobs import Job
 from windrow.nodes.bagforms import leaves, quantile_of
-from windrow.ordered import NODE, OrderedWindow, scope_of
+from windrow.nodes.counting import SCHEMES, SMALL
+from windrow.ordered import NODE, Counting, OrderedWindow, scope_of
 from windrow.ordered_state import OrderedState
 from windrow.query import Query
 
 
-def explain(job: Job, can_be_pushed: Container[str], push_down: bool) -> str:
+def explain(job: Job, can_be_pushed: Container[str], push_down: bool, scheme: str) -> str:
     """A line for each query, in their order."""
     bound = job.bound
     lines: dict[int, tuple[str, str, str]] = {}
@@ -30,9 +32,11 @@ def explain(job: Job, can_be_pushed: Container[str], push_down: bool) -> str:
                 query = bound.plan.entries[number].query
                 if group.pushed:
                     what, why = _windows(group, query)
+                elif group.counted:
+                    what, why = "slices, some events", _agreed(group, query)
                 elif isinstance(state, OrderedState):
                     what = f"events: {', '.join(_columns(job, state))}"
-                    why = _raw(query, query.name in can_be_pushed, push_down)
+                    why = _raw(query, query.name in can_be_pushed, push_down, scheme)
                 elif group.refined:
                     what, why = "slices, some values", f"merged on the way, of {group.name}; {_refined(query)}"
                 else:
@@ -50,6 +54,14 @@ def _windows(group: Group, query: Query) -> tuple[str, str]:
     return "results", "found at the local nodes, because each of its keys lives at one"
 
 
+def _agreed(group: Group, query: Query) -> str:
+    """How nodes and the root agree on where windows end."""
+    if group.counted == "auto":
+        return f"{query.window}: the root chooses a scheme from what it measures, and its status says which"
+    exact = "" if SCHEMES[group.counted].is_exact else ", whose windows are not exact"
+    return f"{query.window}: nodes and the root agree on where windows end, by the scheme {group.counted}{exact}"
+
+
 def _joins(query: Query) -> str:
     return {"bounds": "equal bounds", "position": "their position", "overlap": "overlap"}[scope_of(query.window)]
 
@@ -61,7 +73,7 @@ def _refined(query: Query) -> str:
     return f"for {shown} sub-slices of the sorted values, and the values of those that the root asks for"
 
 
-def _raw(query: Query, can_be_pushed: bool, push_down: bool) -> str:
+def _raw(query: Query, can_be_pushed: bool, push_down: bool, scheme: str) -> str:
     """Why a query's events travel."""
     ordered = next((one.text for one in query.asked if one.needs_order), "")
     needs = query.window if isinstance(query.window, OrderedWindow) else ordered
@@ -69,6 +81,10 @@ def _raw(query: Query, can_be_pushed: bool, push_down: bool) -> str:
         return f"{needs} came at run time, and a local node does not know in time when it begins"
     if can_be_pushed:
         return f"{needs} could be found at the local nodes: set push_down, which needs a spool at each"
+    if isinstance(query.window, Counting) and not ordered and scheme == "auto":
+        is_small = min(query.window.n, query.window.step) < SMALL
+        why = "agreeing on its ends would be more than its events" if is_small else "it came at run time"
+        return f"{needs} depends on the order over all nodes, and {why}"
     if query.by:
         return f"{needs} depends on the order over all nodes; if a key lives at one node, name it in local_keys"
     return f"{needs} depends on the order over all nodes; scope='node' and the scopes that join would not"

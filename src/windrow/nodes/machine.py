@@ -30,6 +30,7 @@ from windrow.binding import InputError
 from windrow.nodes.asked import Asked
 from windrow.nodes.assembly import Assembly
 from windrow.nodes.children import Children, after
+from windrow.nodes.forms import groups_of
 from windrow.nodes.journal import Journal, Spool
 from windrow.nodes.merging import Merger
 from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Left, Message, Plan, Request, Welcome
@@ -66,9 +67,9 @@ class Machine(Parent):
     log: int = 256  # batches that are accepted between two checkpoints, at most
 
     def __post_init__(self) -> None:
+        if self.feeds == "slices" and self.asked is not None:
+            self.asked = self.asked.as_events()
         inner = bool(self.children or self.joins)
-        if self.asked is not None and self.feeds == "slices":
-            self.asked = self.asked.for_slices
         self.role = "root" if self.parent is None else "intermediate" if inner else "local"
         self.refused: str | None = None  # the parent's reason
         self.notes: list[str] = []  # what is to be said in a log, once each
@@ -132,9 +133,17 @@ class Machine(Parent):
     def _is_needed(self) -> bool:
         """Whether the root may still ask something of it, or of a node below."""
         if self._reader is not None:
-            return not (self._reader.counted.is_over and self._reader.kept.is_over)
-        children, keeps = self._known.counted, self.asked is not None and bool(self.asked.refined)
-        return any(any(one.holding.values()) or (keeps and any(one.keeping.values())) for one in children)
+            counts = bool(self._reader.counted) and not self._reader.counted.is_over
+            return counts or not self._reader.kept.is_over
+        asked = self.asked
+        if asked is None:
+            return False
+        counts, keeps = bool(groups_of(asked.job)), bool(asked.refined)
+        return any(
+            # where nothing is counted any more, those that have not heard it yet are still to be told
+            (child.is_held and (counts or child.plan < asked.version)) or (keeps and child.is_kept)
+            for child in self._known.counted
+        )
 
     def start(self, now: int) -> Out:
         """Say Hello, or what the outlet may not have; also when a link has come again."""
@@ -227,6 +236,13 @@ class Machine(Parent):
             return [(name, replace(message, epoch=child.epoch)) for name, child in found]
         if not self._welcomed or self._reader.is_behind or self._leaving or message.node != self.name:
             return []
+        assert self.asked is not None
+        reason = next((one for form in self.asked.forms if (one := form.wrong_request(message.tables))), None)
+        if reason is not None:
+            if reason not in self._noted:
+                self._noted.add(reason)
+                self.notes.append(f"not heard: {reason}")
+            return []
         self._reader.hear(dict(message.tables), message.number, bool(message.over))
         tables = self._reader.due(ended=self.ended)
         return self._send(tables, now) if tables else []
@@ -236,10 +252,8 @@ class Machine(Parent):
         out: Out = []
         if not self._leaving and self._welcomed and self.parent is not None:
             tables = None
-            if self._reader is not None and not self.ended:
-                tables = self._reader.due(everything=True, leaves=True)
-            elif self._reader is not None:
-                tables = self._reader.given_up() or None
+            if self._reader is not None and (self._is_needed or not self.ended):
+                tables = self._reader.due(everything=True, leaves=True, ended=self.ended)
             elif self._merger is not None:
                 tables = self._merger.due(self._watermark, everything=True)
             if tables is not None:
@@ -287,7 +301,7 @@ class Machine(Parent):
         if self.role == "local":
             self._reader = Reader(asked, self.name, self.lateness, self.eager, self.unit)
         elif self.role == "root" and self.feeds == "results":
-            self._assembly = Assembly(asked.job)
+            self._assembly = Assembly(asked.job, self.epoch)
         else:
             self._merger = Merger(asked.job)
 

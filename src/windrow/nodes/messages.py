@@ -6,8 +6,9 @@
             Plan     what is asked now                    Left   it may go
             Refused  why not                              Request  what the root tells and asks a local node
 
-Bytes are a JSON line and Arrow IPC streams with a checksum (`slices.pack`); nothing is ever unpickled. What cannot be
-read is a `MessageError`, whatever the bytes are.
+Bytes are a JSON line and Arrow IPC streams with a checksum (`slices.pack`), compressed as a whole, because what is
+said of a table is often more than what is in it; nothing is ever unpickled. What cannot be read is a `MessageError`,
+whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 
 from windrow.slices import pack, unpack
 from windrow.windows import INT64_MAX, INT64_MIN
 
 LARGEST = 256 * 2**20  # bytes of a message
+_SMALL = 256  # bytes that are not worth compressing
+_COMPRESSED = b"Z"  # then eight bytes that say how many they were; what is not compressed begins with a brace
 
 Position = Mapping[str, Any]  # in a node's source: plain data of the node's own
 
@@ -145,14 +149,17 @@ def to_bytes(message: Message) -> bytes:
     data = pack({"message": type(message).__name__, "fields": header}, getattr(message, "tables", {}))
     if len(data) > LARGEST:
         raise MessageError(f"a message of {len(data):,} bytes is larger than {LARGEST:,}")
-    return data
+    if len(data) < _SMALL:
+        return data
+    compressed = _COMPRESSED + len(data).to_bytes(8, "big") + pa.compress(data, codec="zstd", asbytes=True)
+    return compressed if len(compressed) < len(data) else data
 
 
 def from_bytes(data: bytes) -> Message:
     if len(data) > LARGEST:
         raise MessageError(f"a message of {len(data):,} bytes is larger than {LARGEST:,}")
     try:
-        header, tables = unpack(data)
+        header, tables = unpack(_expanded(data))
     except Exception as error:  # whatever Arrow makes of bytes that are not its own
         raise MessageError(f"these bytes cannot be read: {error}") from error
     kind = _KINDS.get(header.get("message", ""))
@@ -172,6 +179,15 @@ def from_bytes(data: bytes) -> Message:
             raise MessageError(f"{kind.__name__} has no tables")
         return kind(**given)  # type: ignore[no-any-return]
     return kind(**given, tables=tables)  # type: ignore[no-any-return]
+
+
+def _expanded(data: bytes) -> bytes:
+    if not data.startswith(_COMPRESSED):
+        return data
+    size = int.from_bytes(data[1:9], "big")
+    if size > LARGEST:
+        raise MessageError(f"a message of {size:,} bytes is larger than {LARGEST:,}")
+    return bytes(pa.decompress(data[9:], decompressed_size=size, codec="zstd", asbytes=True))
 
 
 def _fits(number: int) -> bool:

@@ -16,7 +16,7 @@ from windrow.nodes.asked import Asked
 from windrow.nodes.assembly import Assembly
 from windrow.nodes.bagforms import REFINING
 from windrow.nodes.children import Child, Children, after, cut_from
-from windrow.nodes.forms import COUNTING
+from windrow.nodes.forms import COUNTING, GONE, gone_table, names_in
 from windrow.nodes.journal import Journal
 from windrow.nodes.merging import Merger
 from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Left, Message, Plan, Refused, Request, Welcome
@@ -160,7 +160,23 @@ class Parent:
         is_temporal = self.ahead is not None and not self.asked.job.is_integer
         if is_temporal and now + (self.ahead or 0) < batch.watermark < INT64_MAX:
             return f"its clock is {(batch.watermark - now) // 1_000_000:,} seconds ahead; mend it, or raise max_ahead"
-        return self.asked.wrong_with(batch.tables)
+        reason = self.asked.wrong_with(batch.tables) or self._wrong_names(batch)
+        if reason is None and self._assembly is not None:
+            reason = self._assembly.agreement.wrong_with(batch.tables)
+        return reason
+
+    def _wrong_names(self, batch: Batch) -> str | None:
+        """A local node counts its own events, one between others those of nodes that are nobody else's."""
+        assert self.asked is not None
+        forms = self.asked.forms
+        said = set(batch.tables[COUNTING]["node"].to_list()) if forms and COUNTING in batch.tables else set()
+        for name in names_in(forms, batch.tables) if forms else ():
+            others = [one for one, child in self._known.items() if one != batch.node and name in child.holding]
+            if others or (batch.position and name != batch.node):
+                return f"it counts for {name!r}, which is {f'below {others[0]}' if others else 'another node'}"
+            if name not in said and name not in self._known[batch.node].holding:
+                return f"it counts for {name!r}, which has not said a word"
+        return None
 
     def _take(self, batch: Batch, now: int) -> Out:
         """Fold a batch into what there is."""
@@ -171,6 +187,8 @@ class Parent:
             child.hear_of(batch.tables[NODES])
         if COUNTING in batch.tables:
             child.hold(batch.tables[COUNTING])
+        if GONE in batch.tables:
+            child.miss(batch.tables[GONE])
         if REFINING in batch.tables:
             child.keep(batch.tables[REFINING])
         if self._assembly is not None:
@@ -260,9 +278,14 @@ class Parent:
     def _have_gone(self, child: Child, gone: bool) -> None:
         """Windows of other nodes do not wait for those of local nodes that are not heard; those of one that has said
         itself that it goes never do."""
+        counting, keeping = (
+            [one for one in names if one not in child.away] for names in (child.holding, child.keeping)
+        )
         if self._assembly is not None:
-            self._assembly.agreement.has_gone(list(child.holding), gone)
-            self._assembly.refining.has_gone(list(child.keeping), gone)
+            self._assembly.agreement.has_gone(counting, gone)
+            self._assembly.refining.has_gone(keeping, gone)
+        elif self._merger is not None and (counting or keeping):
+            self._merger.absorb({GONE: gone_table([*dict.fromkeys((*counting, *keeping))], gone)}, {})
         names = [name for name in child.events if name not in child.gone]
         tables = {NODES: nodes_table(names, gone)}
         if not names or self.asked is None or not self.asked.pushed:
@@ -318,6 +341,8 @@ class Parent:
         self._link.number = header["number"]
         for batch in kept.log:
             self._take(batch, 0)
+        if self._assembly is not None and self._assembly.agreement:
+            self._advance(0)  # what it asks is not kept, and nobody may have more to say before it is asked
         for name, child in self._known.items():
             if child.counts and not (self.joins or name in self.children):  # it was, when this node was started before
                 self._hush(child, 0, "left")

@@ -67,12 +67,13 @@ def wrong_with(job: Job, tables: Mapping[str, pl.DataFrame]) -> str | None:
             needed = {group.name: [*state.joining.schema.order, "last", NODE_KEY]}
             needed |= {f"{group.name}|opened": _opened_columns(state)}
         for name, types in wanted.items():
-            if name in tables and (reason := _differs(name, tables[name], types, needed[name])):
+            if name in tables and (reason := differs(name, tables[name], types, needed[name])):
                 return reason
-    return _differs(NODES, tables[NODES], _NODES, _NODES) if NODES in tables and _groups(job) else None
+    return differs(NODES, tables[NODES], _NODES, _NODES) if NODES in tables and _groups(job) else None
 
 
-def _differs(name: str, table: pl.DataFrame, wanted: Mapping[str, pl.DataType], needed: Iterable[str]) -> str | None:
+def differs(name: str, table: pl.DataFrame, wanted: Mapping[str, pl.DataType], needed: Iterable[str]) -> str | None:
+    """What columns of a table are of another type or not there."""
     for column, dtype in table.schema.items():
         if wanted.get(column, dtype) != dtype:
             return f"{column!r} of {name} is {dtype} in its batch, not {wanted[column]}"

@@ -247,12 +247,6 @@ class Reader:
         self.counted.hear(tables, number, over)
         self.kept.hear(tables)
 
-    def given_up(self) -> Tables:
-        """What the root might ask for of a source that has come to its end, if the node goes."""
-        tables = self.kept.due(leaves=True)
-        self._forget_chunks()
-        return tables
-
     @property
     def is_full(self) -> bool:
         """Whether it keeps so much that the root has not settled that it reads no more."""
@@ -298,6 +292,7 @@ class Reader:
         self.kept.switch(self.job)
         self._forget_chunks()
         self._sent = self._closing.bounds(self.watermark)
+        self._forget_chunks()
         return tables
 
 

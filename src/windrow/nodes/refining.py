@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from windrow.nodes.bagforms import OVER, REFINING, SETTLED
+from windrow.nodes.forms import GONE
 from windrow.nodes.ranks import RefinedState
 from windrow.nodes.uplink import AGAIN
 from windrow.revisions import Emitted
@@ -50,6 +51,8 @@ class Refining:
         """Take the tables of a batch in."""
         for state in self._states.values():
             state.hear(tables)
+        for node, gone in tables[GONE].iter_rows() if GONE in tables and self else ():
+            self.has_gone([node], gone)
         for node, over in tables[REFINING].iter_rows() if REFINING in tables and self else ():
             self._over[node] = over
             self._check_again()

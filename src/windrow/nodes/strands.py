@@ -7,13 +7,12 @@ An event is too late here if it is more than the lateness older than the newest 
 depends on nothing but the source, so that a later life of the node finds the same events at the same ranks.
 
 What was sent and is not settled is kept in memory, and is read again from the source after a crash. A batch says from
-where on, and how many events of each key came before that (`Counted.saved`).
+where on, and how many events of each key came before that (`Counted.saved`). Where a source cannot be read again, all
+final events are sent as they are, and a batch has with it those that wait.
 """
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -22,61 +21,15 @@ import polars as pl
 
 from windrow.jobs import Job
 from windrow.nodes.counting import SCHEMES, Cut, Told, sub_slice
-from windrow.nodes.forms import ANEW, COUNTING, NODE_COLUMN, NODES, Form, Key, groups_of
+from windrow.nodes.forms import ANEW, COUNTING, NODE_COLUMN, NODES, Form, Key, from_text, groups_of, to_text
+from windrow.nodes.ranked import Strand
 from windrow.ordered import Mask
 from windrow.ranges import Ints
 from windrow.slicers import Tables
 from windrow.slicing import filter_column, time_column
 from windrow.windows import INT64_MAX, INT64_MIN
 
-
-class Strand:
-    """The final events of a key that are not settled, in order; each has a rank, which counts from its first."""
-
-    def __init__(self, start: int, covered: int, told: Told) -> None:
-        self.start = start  # the rank of the first that is here
-        self.covered = covered  # those before this rank were sent
-        self.told, self.rewound = told, 0
-        self.answered: set[tuple[int, int, str]] = set()  # what was asked, and is on its way
-        self.frames: list[pl.DataFrame] = []
-        self.size = 0
-
-    @property
-    def top(self) -> int:
-        """The rank after the last one."""
-        return self.start + self.size
-
-    def add(self, events: pl.DataFrame) -> None:
-        self.frames.append(events)
-        self.size += events.height
-
-    def between(self, lo: int, hi: int) -> pl.DataFrame:
-        found, begin = [], self.start
-        for frame in self.frames:
-            end = begin + frame.height
-            if begin < hi and end > lo:
-                found.append(frame.slice(max(0, lo - begin), min(end, hi) - max(begin, lo)))
-            begin = end
-        return pl.concat(found) if len(found) > 1 else found[0]
-
-    def forget(self, rank: int) -> None:
-        """Events before this rank are not needed any more."""
-        while self.frames and self.start + self.frames[0].height <= rank:
-            height = self.frames.pop(0).height
-            self.start, self.size = self.start + height, self.size - height
-        if self.frames and rank > self.start:
-            gone = rank - self.start
-            self.frames[0] = self.frames[0].slice(gone)
-            self.start, self.size = rank, self.size - gone
-
-    def oldest(self, time: str, rank: int) -> int | None:
-        """The time of the event at a rank; None if there is none."""
-        begin = self.start
-        for frame in self.frames:
-            if rank < begin + frame.height:
-                return int(frame[time][max(0, rank - begin)])
-            begin += frame.height
-        return None
+AT_ONCE = 1024  # events that are sent as they are when they are asked for; of more, sub-slices first
 
 
 class Piece(NamedTuple):
@@ -105,7 +58,7 @@ class Strands:
         where = self.form.group.source.where
         seen = events if where is None else events.filter(pl.col(filter_column(where.text)))
         columns = [*self.form.keys, *(name for name in self.form.ordering.needed if name not in self.form.keys), "nth"]
-        seen = seen.select(*dict.fromkeys(columns))
+        seen = self.form.with_plain_keys(seen.select(*dict.fromkeys(columns)))
         if seen.height:
             self.waiting.append(seen)
         if not self.form.keys:
@@ -142,18 +95,19 @@ class Strands:
     def _strand(self, key: Key) -> Strand:
         if key not in self.by_key:
             begin = self.base.setdefault(key, 0)
-            self.by_key[key] = Strand(begin, begin, Told(settled=begin))
+            self.by_key[key] = Strand(begin, begin, self.form.first._replace(settled=begin))
         return self.by_key[key]
 
     # --- pieces out -----------------------------------------------------------------------------------------------
 
-    def cut(self, final: int, told_final: int, flush: bool, central: bool) -> None:
+    def cut(self, final: int, flush: bool, central: bool) -> None:
         """Cut what is to be sent by now; `central`: as events, whatever the root has said."""
         for key, strand in self.by_key.items():
             if strand.covered == strand.top:
                 continue
             told = strand.told
-            due = flush or final == INT64_MAX or final - told_final >= told.patience
+            oldest = strand.oldest(self.form.time, strand.covered)
+            due = flush or final == INT64_MAX or (oldest is not None and final - oldest >= told.patience)
             scheme = SCHEMES["central" if central else told.scheme]
             cuts = scheme.cuts(told, self.form.boundaries, strand.covered, strand.top, due)
             for cut in cuts:
@@ -173,13 +127,14 @@ class Strands:
             strand.answered = {one for one in strand.answered if one[0] >= fresh.settled}
             if rewind > strand.rewound:
                 strand.rewound = rewind
-                if strand.covered > fresh.settled:
-                    self._again(key, strand, fresh.settled)
+                if strand.covered > strand.start:
+                    self._again(key, strand, strand.start)
         for row in asks.select(*self.form.ask).iter_rows() if asks is not None else ():
             self._answer(row[:size], *row[size:])
 
     def forget(self) -> None:
         """Nothing is needed any more."""
+        self._pieces = []
         for strand in self.by_key.values():
             strand.covered = strand.top
             strand.forget(strand.top)
@@ -197,26 +152,27 @@ class Strands:
 
     def _answer(self, key: Key, lo: int, hi: int, what: str) -> None:
         strand = self.by_key.get(key)
-        if strand is None or lo < strand.start or (lo, hi, what) in strand.answered:
+        if strand is None or hi < strand.start or (lo, hi, what) in strand.answered:
             return  # it has been settled meanwhile, or the answer is on its way
         strand.answered.add((lo, hi, what))
+        of, lo = (lo, hi), max(lo, strand.start)  # the root leaves out what it has settled
         if what == "more":  # what it holds back
             told = strand.told
             size = max(1, told.unit)
             for begin in range(strand.covered, strand.top, size):
                 self._pieces.append(Piece(key, Cut(begin, min(begin + size, strand.top), "slice")))
             strand.covered = strand.top
-        elif hi > strand.covered:
+        elif hi > strand.covered or lo >= hi:
             return
         elif what == "slice":
-            self._pieces.append(Piece(key, Cut(lo, hi, "slice"), (lo, hi)))
+            self._pieces.append(Piece(key, Cut(lo, hi, "slice"), of))
         else:
-            unit = sub_slice(hi - lo, self.form.event_bytes, len(self.form.pieces))
-            if hi - lo <= 2 * unit:
-                self._pieces.append(Piece(key, Cut(lo, hi, "events"), (lo, hi)))
+            unit = min(AT_ONCE, sub_slice(hi - lo, self.form.event_bytes, len(self.form.pieces)))
+            if hi - lo <= AT_ONCE:
+                self._pieces.append(Piece(key, Cut(lo, hi, "events"), of))
                 return
             for begin in range(lo, hi, unit):
-                self._pieces.append(Piece(key, Cut(begin, min(begin + unit, hi), "slice"), (lo, hi)))
+                self._pieces.append(Piece(key, Cut(begin, min(begin + unit, hi), "slice"), of))
 
     def give_all(self) -> None:
         """The node goes: send what is not settled as it is, so that nothing is left to be asked."""
@@ -234,6 +190,10 @@ class Strands:
             if events:
                 found[f"{form.name}|events"] = pl.concat(events)
             self._pieces = []
+        for strand in self.by_key.values():
+            if not SCHEMES[strand.told.scheme].is_exact:  # nothing is asked of it, and of some nodes nothing expected
+                strand.covered = strand.covered if strand.told.share > 0 else strand.top
+                strand.forget(strand.covered)
         reach = {}
         for key, strand in self.by_key.items():
             next_ = strand.oldest(form.time, strand.covered) if strand.covered < strand.top else None
@@ -306,7 +266,7 @@ class Strands:
         self.by_key, self.waiting, self.base, self.told_reach, self._pieces = {}, [], {}, {}, []
         for *key, base, covered, settled in saved if not self.form.keys else from_text(saved).iter_rows():
             self.base[tuple(key)] = base
-            self.by_key[tuple(key)] = Strand(base, covered, Told(settled=settled))
+            self.by_key[tuple(key)] = Strand(base, covered, self.form.first._replace(settled=settled))
 
 
 class Counted:
@@ -320,9 +280,10 @@ class Counted:
         self._floors: list[tuple[int, int]] = []  # from the n-th event on, none older than a time is taken
         self._late, self._idle = 0, 0
         self._final = INT64_MIN
-        self._told = (INT64_MIN, -1, -1)  # what the root knows
+        self._told = (INT64_MIN, -1, -1, 0)  # what the root knows
         self.heard = 0  # the number of the last request
         self.is_over = not self._groups  # nothing is needed of it any more
+        self._is_done = False  # the root has said so
 
     def __bool__(self) -> bool:
         return bool(self._groups)
@@ -338,6 +299,9 @@ class Counted:
 
     @property
     def oldest(self) -> int:
+        """Events that are older need not be read again."""
+        if self._eager:
+            return INT64_MAX
         return min((strands.oldest for strands in self._groups.values()), default=INT64_MAX)
 
     def take(self, events: pl.DataFrame, again: int) -> dict[str, pl.DataFrame]:
@@ -345,7 +309,7 @@ class Counted:
         time, nth = events[self._time].to_numpy(), events["nth"].to_numpy()
         keep = self._in_time(time, nth)
         self._late += int((~keep & (nth >= again)).sum())
-        self._newest = max(self._newest, int(time.max()))
+        self._newest, self._idle = max(self._newest, int(time.max())), 0
         chosen = events if keep.all() else events.filter(pl.Series(keep))
         return {name: strands.take(chosen) for name, strands in self._groups.items()}
 
@@ -372,33 +336,33 @@ class Counted:
             self._floors.append((count, self._newest + 1))
             self._final = max(self._final, self._newest + 1)
         self._final = INT64_MAX if ended else max(self._final, watermark)
-        self._idle = int(rests)
+        self._idle = int(rests or self._idle)
         tables: Tables = {}
         for strands in self._groups.values():
             strands.finish(self._final)
             if leaves:
                 strands.give_all()
             else:
-                strands.cut(self._final, self._told[0], flush or rests, self._eager)
+                strands.cut(self._final, flush or rests, self._eager)
             tables |= strands.tables()
         self.is_over |= leaves
-        said = (self._final, self._idle, int(self.is_over))
+        rewound = max((one.rewound for two in self._groups.values() for one in two.by_key.values()), default=0)
+        said = (self._final, self._idle, int(self.is_over), rewound)
         patience = max((one.told.patience for two in self._groups.values() for one in two.by_key.values()), default=0)
-        waited = self._told[0] == INT64_MIN or self._final - self._told[0] >= patience
+        waited = flush or self._told[0] == INT64_MIN or self._final - self._told[0] >= patience
         if tables or self._late or said[1:] != self._told[1:] or (waited and said != self._told):
             tables[COUNTING] = self._said(*said)
             self._told, self._late = said, 0
         return tables
 
-    def _said(self, final: int, idle: int, over: int) -> pl.DataFrame:
-        rewound = max((one.rewound for two in self._groups.values() for one in two.by_key.values()), default=0)
+    def _said(self, final: int, idle: int, over: int, rewound: int) -> pl.DataFrame:
         row = (self._node, final, bool(idle), self.heard, bool(over), rewound, self._late)
         return pl.DataFrame([row], schema=NODES, orient="row")
 
     def hear(self, tables: Mapping[str, pl.DataFrame], number: int, over: bool) -> None:
         """The root's request."""
         self.heard = max(self.heard, number)
-        self.is_over |= over
+        self.is_over, self._is_done = self.is_over or over, self._is_done or over
         for name, strands in self._groups.items():
             strands.hear(tables.get(name), tables.get(f"{name}|ask"))
             if over:
@@ -419,7 +383,7 @@ class Counted:
     def passed(self, counts: Mapping[str, pl.DataFrame]) -> None:
         """Events at the beginning of what would be read again are settled: so many of each key."""
         for name, table in counts.items():
-            if name in self._groups:
+            if name in self._groups and not self._eager:
                 base = self._groups[name].base
                 for *key, count in table.iter_rows():
                     base[tuple(key)] = base.get(tuple(key), 0) + count
@@ -429,22 +393,20 @@ class Counted:
         older = [one for one in self._floors if one[0] <= count]
         self._floors = [*older[-1:], *(one for one in self._floors if one[0] > count)]
         strands = {name: one.saved(not self._eager) for name, one in self._groups.items()}
-        return {"newest": newest, "floors": self._floors, "strands": strands, "final": self._final}
+        where = {"newest": newest, "floors": self._floors, "strands": strands, "final": self._final}
+        waiting = {name: one.waiting for name, one in self._groups.items() if self._eager and one.waiting}
+        return {
+            **where,
+            "over": self._is_done,
+            "waiting": {name: to_text(pl.concat(one)) for name, one in waiting.items()},
+        }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        self._newest, self._final = saved["newest"], saved["final"]
+        self._newest, self._final, self._is_done = saved["newest"], saved["final"], saved["over"]
+        self.is_over |= self._is_done
         self._floors = [(since, least) for since, least in saved["floors"]]
         for name, one in saved["strands"].items():
             if name in self._groups:
                 self._groups[name].restore(one)
-
-
-def to_text(table: pl.DataFrame) -> str:
-    """A table as text, for headers."""
-    buffer = io.BytesIO()
-    table.write_ipc_stream(buffer, compression="uncompressed")
-    return base64.b64encode(buffer.getvalue()).decode()
-
-
-def from_text(text: str) -> pl.DataFrame:
-    return pl.read_ipc_stream(io.BytesIO(base64.b64decode(text)))
+                waiting = saved["waiting"].get(name)
+                self._groups[name].waiting = [] if waiting is None else [from_text(waiting)]

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from windrow.nodes.counting import CERTAIN, SCHEMES, Choice, History, Scheme, Told, choose, sub_slice
+from windrow.nodes.counting import CERTAIN, NOTHING_KNOWN, SCHEMES, History, Scheme, Told, choose, sub_slice
 from windrow.nodes.forms import ANEW, NODE_COLUMN, Form, Key
 from windrow.nodes.refine import bounds
 from windrow.ordered import Mask
@@ -67,6 +67,11 @@ class Line:
     next: int | None = None  # the time of the first event that the node holds back
     pieces: list[Piece] = field(default_factory=list)
     rewind: int = 0  # it has to cut again what it has cut since; until it has, nothing is settled
+    gone: int = 0  # what is not here of the events before this rank was left out, and stays so if it comes again
+
+    def since(self, lo: int, hi: int) -> int:
+        """The first rank of a piece that counts, if it is in there: what is before it is settled, or was left out."""
+        return max(self.cut, self.gone if lo < self.gone < hi else 0)
 
     @property
     def size(self) -> int:
@@ -78,9 +83,8 @@ class Reached:
     """How far nodes have come."""
 
     watermark: int  # of the tree
-    finals: Mapping[str, int]  # of each node that is waited for: nothing that it has not sent is older
-    quiet: set[str]  # nodes that are not waited for
-    lost: set[str]  # those of them that cannot be asked
+    finals: Mapping[str, int]  # of each node: nothing that it will read is older; an idle one is not waited for
+    lost: set[str]  # nodes that are not there to be waited for or asked, or have been told that all is over
 
 
 class Tally:
@@ -94,7 +98,7 @@ class Tally:
         self.length = 0  # how much time there was between the last two boundaries
         self.lines: dict[str, Line] = {}
         self.history = History()
-        self.choice = Choice("central", "nothing is known of the nodes yet")
+        self.choice = NOTHING_KNOWN
         self.asks: dict[str, list[Ask]] = {}
         self.told: dict[str, tuple[Told, int]] = {}  # and the number of the rewinding
         self.corrected = False  # the boundary that comes next has needed a correction
@@ -108,10 +112,11 @@ class Tally:
         line = self.lines.setdefault(node, Line())
         for number, (piece, of_lo, of_hi) in enumerate(pieces):
             if of_hi == ANEW:
+                since = max(of_lo or 0, line.gone)
                 if number == 0 or pieces[number - 1][1:] != (of_lo, of_hi):
-                    line.pieces = [one for one in line.pieces if one.hi <= (of_lo or 0)]
+                    line.pieces = [one for one in line.pieces if one.hi <= since]
                 line.covered = piece.hi
-                line.pieces.append(piece)
+                line.pieces += [piece] if piece.hi > since else []
             elif of_lo is None or of_hi is None:
                 line.covered = piece.hi
                 line.pieces.append(piece)
@@ -129,31 +134,33 @@ class Tally:
         if not inside or any(line.pieces[place].kind == "events" for place in inside):
             return
         if line.pieces[inside[0]].lo == lo and line.pieces[inside[-1]].hi == hi:
-            line.pieces[inside[0] : inside[-1] + 1] = content
+            is_known = lo < line.gone < hi  # a part of it was left out
+            line.pieces[inside[0] : inside[-1] + 1] = [one for one in content if not is_known or one.hi > line.gone]
 
     def _trimmed(self, line: Line, piece: Piece) -> Piece | None:
         """What of a piece comes after the last boundary; a slice that reaches across it is left to be asked for."""
         if piece.hi <= line.cut:
             return None
-        if piece.lo < line.cut and piece.kind == "events":
-            return piece.after(line.cut, self.form.time)
-        return piece
+        since = line.since(piece.lo, piece.hi)
+        return piece.after(since, self.form.time) if piece.lo < since and piece.kind == "events" else piece
 
     def _leave_out_late(self, node: str, line: Line) -> None:
         """Events before the last boundary come too late; where a slice has some, it is left to be asked for."""
         assert self.floor is not None
-        kept = []
+        kept, cut = [], line.cut
         for piece in line.pieces:
-            if piece.lo < line.cut or not self._is_late(node, piece.first):
+            if piece.lo < cut or not self._is_late(node, piece.first):
                 kept.append(piece)
                 continue
             if piece.kind == "events" and piece.events is not None:
                 late = int((piece.events[self.form.time] < self._from(node)).sum())
                 self.late[node] += late
+                line.cut = piece.lo + late
                 if late < piece.hi - piece.lo:
                     kept.append(piece.after(piece.lo + late, self.form.time))
             elif self._is_late(node, piece.last):
                 self.late[node] += piece.hi - piece.lo
+                line.cut = piece.hi
             else:
                 kept.append(piece)
         line.pieces = kept
@@ -169,14 +176,14 @@ class Tally:
 
     # --- boundaries -----------------------------------------------------------------------------------------------
 
-    def settle(self, scheme: str, known: Reached) -> list[pl.DataFrame]:
+    def settle(self, known: Reached) -> list[pl.DataFrame]:
         """Find the boundaries that can be found: the slices of all nodes between them."""
         found: list[pl.DataFrame] = []
         self.asks = {}
-        chosen = SCHEMES[self.choice.scheme if scheme == "auto" else scheme]
+        chosen = SCHEMES[next((told.scheme for told, _ in self.told.values()), "refine")]
         while True:
             size = self.form.boundaries.after(self.position) - self.position
-            if chosen.is_exact or not self.history.is_enough:
+            if chosen.is_exact:
                 cuts = self._exact(size, chosen, known)
             else:
                 cuts = self._expected(size, known)
@@ -207,11 +214,12 @@ class Tally:
         open_ = torn | (units.is_slice & (units.first <= upper) & (units.last > lower))
         if sure == possible == size and not torn.any():
             open_ = torn
-        if open_.any() and self._drop_lost(units, open_, known.lost):
-            return self._exact(size, scheme, known)
         if not self._reaches(time, node, known):
             self._ask_for_more(scheme, time, known)
             return None
+        untold = open_ | ((units.kind == "count") & (units.first <= upper))
+        if known.lost and self._drop_lost(units, untold, known.lost):
+            return self._exact(size, scheme, known)
         states = ~open_ & (units.kind == "count") & (units.last <= lower)
         if not open_.any():
             states = (units.kind == "count") & (units.last <= upper)
@@ -239,7 +247,7 @@ class Tally:
         """Whether nothing that is not here can come before an event of a node."""
         if time >= known.watermark:
             return False
-        for name in {*known.finals, *self.lines} - known.quiet:
+        for name in {*known.finals, *self.lines} - known.lost:
             line = self.lines.get(name)
             if line is not None and line.rewind:
                 return False
@@ -253,18 +261,19 @@ class Tally:
         line = self.lines.get(name)
         return known.finals.get(name, INT64_MIN) if line is None or line.next is None else line.next
 
-    def _drop_lost(self, units: _Units, open_: Mask, gone: Collection[str]) -> bool:
+    def _drop_lost(self, units: _Units, untold: Mask, gone: Collection[str]) -> bool:
         """What only a node could tell that is not there any more counts as late."""
-        lost = [place for place in np.flatnonzero(open_) if units.names[units.node[place]] in gone]
+        lost = [place for place in np.flatnonzero(untold) if units.names[units.node[place]] in gone]
         for place in lost:
             name = units.names[units.node[place]]
             line, lo, hi = self.lines[name], int(units.lo[place]), int(units.hi[place])
             line.pieces = [one for one in line.pieces if (one.lo, one.hi) != (lo, hi)]
-            self.late[name] += hi - max(lo, line.cut)
+            self.late[name] += hi - max(lo, line.since(lo, hi))
+            line.gone = max(line.gone, hi)
         return bool(lost)
 
     def _ask_for_more(self, scheme: Scheme, time: int | None, known: Reached) -> None:
-        """Where nodes wait to be asked: for what they hold back before a time, or before all that others have sent."""
+        """Where nodes wait to be asked: for what they hold back, once all others have come as far."""
         if not scheme.waits:
             return
         boundary = self.form.boundaries.after(self.position)
@@ -272,10 +281,10 @@ class Tally:
             told = self.told.get(name, (Told(), 0))[0]
             expected, margin = told.predicted(boundary)
             is_told = told.scheme == scheme.name and told.position == self.position
-            if line.next is None or name in known.quiet or not is_told or line.covered < expected + margin:
+            if line.next is None or name in known.lost or not is_told or line.covered < expected + margin:
                 continue
-            others = (self._reach(other, known) for other in {*known.finals, *self.lines} - known.quiet - {name})
-            if line.next <= (min([known.watermark, *others]) if time is None else time):
+            others = (self._reach(other, known) for other in {*known.finals, *self.lines} - known.lost - {name})
+            if line.next <= min([known.watermark if time is None else time, *others]):
                 self.asks.setdefault(name, []).append((line.covered, line.covered, "more"))
                 self.corrected |= scheme.corrects
 
@@ -333,8 +342,7 @@ class Tally:
         place = {"slice_start": INT64_MIN, "barred": 0, "first": first, "last": last}
         place |= {**form.schema.unordered, "position": self.position, "fresh": False}
         types = form.schema.columns
-        keys = zip(form.keys.items(), self.key, strict=True)
-        columns = [pl.lit(value, dtype).alias(name) for (name, dtype), value in keys]
+        columns = form.key_columns(self.key)
         columns += [pl.lit(value, types[name]).alias(name) for name, value in place.items()]
         table = states.with_columns(columns).select(*types)
         table = merge([table], form.schema) if table.height else table
@@ -345,22 +353,22 @@ class Tally:
     def plan(self, scheme: str, trip: int, temporal: bool, rewinds: dict[str, int]) -> None:
         """After boundaries were settled: what nodes are to expect."""
         name = scheme
-        if not self.history.is_enough:
-            name = "central"
-        elif scheme == "auto":
+        if scheme == "auto" and self.history.is_enough:
             form = self.form
             length = self.length if temporal else 0
             self.choice = choose(self.history, form.event_bytes, len(form.pieces), length, trip)
             name = self.choice.scheme
-        if not SCHEMES[name].is_exact and any(told.scheme == name for told, _ in self.told.values()):
-            return  # what it was told once it goes on with
+        is_approximate = name in SCHEMES and not SCHEMES[name].is_exact
         for node, line in self.lines.items():
-            told = Told(scheme=name, settled=line.cut, position=self.position, patience=self.length // 8)
+            if is_approximate and node in self.told and self.told[node][0].scheme == name:
+                continue  # what it was told once it goes on with
+            told = self.form.first._replace(settled=line.cut, position=self.position, patience=self.length)
             if self.history.is_enough:
                 size = self.history.stretches[-1][0]
                 share = self.history.share(node)
                 unit = sub_slice(int(share * size), self.form.event_bytes, len(self.form.pieces))
-                told = told._replace(share=share, margin=CERTAIN * self.history.change(node), unit=unit)
+                margin = CERTAIN * self.history.change(node)
+                told = told._replace(scheme=name, share=share, margin=margin, unit=unit)
             if self.corrected and name == "async" and any(piece.kind == "slice" for piece in line.pieces):
                 rewinds[node] = line.rewind = rewinds.get(node, 0) + 1
             self.told[node] = told, max(line.rewind, self.told.get(node, (told, 0))[1])
@@ -396,7 +404,7 @@ class _Units:
                 else:
                     one = (np.array([number]) for number in (piece.lo, piece.hi))
                     ends = (np.array([piece.first]), np.array([piece.last]))
-                    parts.append((place, *one, line.cut, piece.kind, *ends))
+                    parts.append((place, *one, line.since(piece.lo, piece.hi), piece.kind, *ends))
         sizes = [len(part[1]) for part in parts]
         node, cut, kind = (np.repeat(np.array([part[at] for part in parts]), sizes) for at in (0, 3, 4))
         lo, hi, first, last = (np.concatenate([part[at] for part in parts]) for at in (1, 2, 5, 6))

@@ -14,7 +14,7 @@ from windrow.nodes.tallies import Line, Piece, Tally
 from windrow.slicers import Tables
 
 _TALLY = ("position", "settled_at", "length", "corrected", "boundaries", "corrections")
-_LINE = ("cut", "covered", "next", "rewind")
+_LINE = ("cut", "covered", "next", "rewind", "gone")
 _PIECE = ("lo", "hi", "first", "last", "kind")
 
 
@@ -72,8 +72,8 @@ def from_tables(form: Form, tables: Mapping[str, pl.DataFrame]) -> dict[Key, Tal
         if len(stretches) <= _number:
             stretches.append((whole, {}))
         stretches[_number][1][node] = own
-    for *key, node, cut, covered, next_, rewind in tables["lines"].iter_rows():
-        found[tuple(key)].lines[node] = Line(cut, covered, next_, [], rewind)
+    for *key, node, cut, covered, next_, rewind, gone in tables["lines"].iter_rows():
+        found[tuple(key)].lines[node] = Line(cut, covered, next_, [], rewind, gone)
     for row in tables["told"].iter_rows():
         found[row[:size]].told[row[size]] = Told(*row[size + 1 : -1]), row[-1]
     at = row_ = 0

@@ -1,0 +1,1 @@
+"""The experiments of the papers, a module for each."""

@@ -1,0 +1,589 @@
+"""Counting windows over a tree of nodes: whatever the scheme and whatever happens, they hold exactly the right events.
+
+What a seed makes of a tree is in `counting_scenarios.py`, which also tries more seeds than these, or one of them again.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import windrow as wr
+from counting_scenarios import COUNTED, EXACT, PLAIN, Ran, Scenario, simulated, tried, wrong_in
+from scenarios import COLUMNS
+from test_nodes import talk, welcomed
+from windrow.nodes.agreement import Agreement
+from windrow.nodes.asked import Asked
+from windrow.nodes.counting import SCHEMES, Boundaries, Told
+from windrow.nodes.forms import COUNTING, GONE
+from windrow.nodes.machine import OUTLET, Machine
+from windrow.nodes.messages import Ack, Batch, Refused, Request
+from windrow.nodes.parent import Out
+from windrow.nodes.refine import bounds, undecided
+from windrow.nodes.simulation import Disk, Faults, Simulation, Tree
+from windrow.nodes.strands import Piece as Sent
+from windrow.nodes.strands import Strands
+from windrow.nodes.tallies import Piece, Tally
+from windrow.nodes.uplink import AGAIN
+from windrow.slicers import Tables
+from windrow.testing import differences, recompute
+from windrow.windows import INT64_MAX, INT64_MIN
+
+AGAIN_BY = "python tests/counting_scenarios.py --trace --seeds 1 --first"
+
+
+def nothing_wrong(number: int, scheme: str, come_and_go: bool = False) -> None:
+    command = f"{AGAIN_BY} {number} --scheme {scheme}{' --come-and-go' if come_and_go else ''}"
+    try:
+        found = tried(number, come_and_go, scheme)
+    except Exception as error:
+        raise AssertionError(command) from error
+    assert (command, found) == (command, [])
+
+
+@pytest.mark.parametrize("scheme", EXACT)
+def test_windows_are_those_of_one_process_whatever_breaks(scheme: str, seed: int) -> None:
+    for number in range(seed * 8, seed * 8 + 8):
+        nothing_wrong(number, scheme)
+
+
+@pytest.mark.parametrize("scheme", EXACT)
+def test_where_nodes_come_and_go_windows_have_the_events_that_were_in_time_and_all_are_accounted_for(
+    scheme: str, seed: int
+) -> None:
+    for number in range(seed * 8, seed * 8 + 8):
+        nothing_wrong(number, scheme, come_and_go=True)
+
+
+# --- rates ----------------------------------------------------------------------------------------------------------
+
+
+def run_of(scheme: str, rates: Mapping[str, list[int]], length: int = 100, query: wr.Query = PLAIN) -> Simulation:
+    """Nodes without faults, each with so many events in one stretch of time after the other."""
+    events = {}
+    for place, (name, several) in enumerate(rates.items()):
+        times = [
+            stretch * 1000 + (number * 1000 + place * 7) // rate
+            for stretch, rate in enumerate(several)
+            for number in range(rate)
+        ]
+        rows = [{"t": time, "k": "a", "x": number % 7} for number, time in enumerate(times[:length])]
+        events[name] = pl.DataFrame(rows, schema=COLUMNS)
+    tree = Tree({"root": None, **dict.fromkeys(rates, "root")})
+    asked = Asked.of([query], "t", COLUMNS, counting=scheme)
+    run = Simulation(tree, asked, events, Faults.none(), random.Random(1), exact=False)
+    run.run()
+    return run
+
+
+def is_right(run: Simulation) -> bool:
+    rows = [{**row, "node": name} for name, events in sorted(run.events.items()) for row in events.to_dicts()]
+    rows.sort(key=lambda row: (row["t"], row["node"]))
+    told = recompute(rows, run.asked.queries, time="t", order_by=("node",))
+    return not differences(run.results.to_dicts(), told, list(run.asked.queries))
+
+
+def corrections(run: Simulation) -> int:
+    (found,) = run.machines["root"].status()["counting"].values()
+    assert found["boundaries"] > 5
+    return int(found["corrections"])
+
+
+WIDE = wr.Query("wide", wr.counting(60), ["sum(x)", "count()"])
+STEADY = {"a": [20] * 20, "b": [20] * 20, "c": [20] * 20}
+JUMPS = {"a": [20, 20, 60, 2, 90, 20, 0, 80] * 4, "b": [20, 20, 3, 70, 0, 20, 90, 1] * 4, "c": [20] * 32}
+
+
+def test_the_approximation_is_right_while_no_rate_changes_and_wrong_when_one_does() -> None:
+    assert is_right(run_of("approximate", STEADY, 400, WIDE))
+    assert not is_right(run_of("approximate", JUMPS, 500, WIDE))
+
+
+def test_a_node_of_which_the_approximation_expects_nothing_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Strands, "room", property(lambda self: 100))
+    run = run_of("approximate", {"a": [60] * 8, "b": [0] * 3 + [60] * 5}, 400, WIDE)
+    assert run.results.height > 5
+
+
+@pytest.mark.parametrize("scheme", ["sync", "async"])
+def test_predictions_are_corrected_when_rates_jump_and_only_then(scheme: str) -> None:
+    steady, jumping = run_of(scheme, STEADY, 400, WIDE), run_of(scheme, JUMPS, 500, WIDE)
+    assert corrections(steady) == 0
+    assert corrections(jumping) > 0
+    assert is_right(steady)
+    assert is_right(jumping)
+
+
+@pytest.mark.parametrize("change", [0.001, 0.01, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("scheme", [*EXACT, "approximate"])
+def test_an_exact_scheme_is_so_however_much_rates_change(scheme: str, change: float) -> None:
+    dice = random.Random(f"{scheme} {change}")
+    rates = {name: [max(0, round(40 * (1 + change * dice.uniform(-1, 1)))) for _ in range(8)] for name in "abc"}
+    run = run_of(scheme, rates, 200, WIDE)
+    assert scheme == "approximate" or is_right(run)
+
+
+# --- planted errors -------------------------------------------------------------------------------------------------
+
+
+def always(*_: Any) -> bool:
+    return True
+
+
+def one_too_few(self: Piece, rank: int, time: str) -> Piece:
+    assert self.events is not None
+    rest = self.events.slice(max(0, rank - self.lo - 1))
+    return replace(self, lo=rank, first=int(rest[time][0]), events=rest)
+
+
+def answered_twice(self: Strands, *asked: Any) -> None:
+    before = list(self._pieces)
+    ANSWER(self, *asked)
+    self._pieces += [piece for piece in self._pieces if piece not in before]
+
+
+def whole_slices(self: Strands, *asked: Any) -> None:
+    """Says of a slice that is asked for what is in the first half of it."""
+    before = len(self._pieces)
+    ANSWER(self, *asked)
+    for place, (key, cut, of) in enumerate(self._pieces[before:], before):
+        if cut.kind == "events" and of[1] is not None and cut.hi - cut.lo > 1:
+            self._pieces[place] = Sent(key, cut._replace(hi=cut.hi - 1), of)
+
+
+ANSWER = Strands._answer
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "planted"),
+    [
+        (Tally, "_reaches", always),
+        (Piece, "after", one_too_few),
+        (Strands, "_answer", answered_twice),
+        (Strands, "_answer", whole_slices),
+    ],
+)
+def test_a_planted_error_is_found_within_200_seeds(
+    place: type, name: str, planted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, name, planted)
+
+    def fails(number: int) -> bool:
+        scenario = Scenario([COUNTED[number % 2]], "refine", most=40)
+        try:
+            return bool(wrong_in(simulated(number, scenario, steps=3000)))
+        except Exception:  # it may also break, or never come to its end
+            return True
+
+    assert any(fails(number) for number in range(200))
+
+
+# --- properties -----------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def units(draw: st.DrawFn) -> tuple[list[int], list[list[int]]]:
+    """Numbers that differ, each at one of several nodes, and there in units of numbers that follow each other."""
+    whole = draw(st.lists(st.integers(0, 60), min_size=1, max_size=30, unique=True))
+    nodes: dict[int, list[int]] = {}
+    for number in sorted(whole):
+        nodes.setdefault(draw(st.integers(0, 3)), []).append(number)
+    found = []
+    for several in nodes.values():
+        while several:
+            size = draw(st.integers(1, 6))
+            found.append(several[:size])
+            several = several[size:]
+    return sorted(whole), found
+
+
+@given(units())
+@settings(max_examples=300)
+def test_the_nth_lies_between_its_bounds_and_in_no_unit_that_is_decided(
+    made: tuple[list[int], list[list[int]]],
+) -> None:
+    whole, several = made
+    first, last = (np.array([unit[place] for unit in several]) for place in (0, -1))
+    found = bounds(first, last, np.array([len(unit) for unit in several]), np.arange(1, len(whole) + 1))
+    for value, lower, upper, sure, possible in zip(whole, *found, strict=True):
+        assert lower <= value <= upper
+        assert sure == sum(len(unit) for unit in several if unit[-1] <= upper)
+        assert possible == sum(len(unit) for unit in several if unit[0] <= upper)
+    open_ = [(lower, upper) for lower, upper in zip(found.lower, found.upper, strict=True) if lower < upper]
+    expected = [
+        unit[0] < unit[-1] and any(unit[0] <= upper and lower <= unit[-1] for lower, upper in open_) for unit in several
+    ]
+    assert undecided(first, last, found).tolist() == expected
+
+
+TOLD = st.builds(
+    Told,
+    scheme=st.just("async"),
+    settled=st.integers(0, 50),
+    position=st.integers(0, 200),
+    share=st.one_of(st.just(0.0), st.floats(0.01, 5.0)),
+    margin=st.floats(0, 3),
+    unit=st.integers(1, 20),
+    patience=st.integers(0, 100),
+)
+GRIDS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=3)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+@given(TOLD, GRIDS, st.integers(0, 60), st.integers(0, 200), st.booleans())
+def test_pieces_tile_the_ranks(
+    scheme: Any, told: Told, grids: list[tuple[int, int]], ahead: int, more: int, flush: bool
+) -> None:
+    boundaries = Boundaries(np.array(grids).T)
+    covered = told.settled + ahead
+    top, at = covered + more, covered
+    for lo, hi, kind in scheme.cuts(told, boundaries, covered, top, flush):
+        assert (lo, kind in ("events", "slice", "count")) == (at, True)
+        assert lo < hi <= top
+        at = hi
+    if scheme.name == "central" or (flush and scheme.name in ("monitoring", "refine", "async")):
+        assert at == top
+
+
+# --- keys -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        (pl.Float64(), [1.5, math.nan, 0.0, -0.0, None]),
+        (pl.Float32(), [0.1, math.nan, math.inf]),
+        (pl.Datetime("ns"), [1, 2, 3000]),
+        (pl.Datetime("us", "Europe/Paris"), [1, 2, None]),
+        (pl.Duration("ns"), [1, 2, 3000]),
+        (pl.Time(), [1, 2, 3000]),
+        (pl.Date(), [date(2020, 1, 1), None]),
+        (pl.Boolean(), [True, False, None]),
+        (pl.Binary(), [b"a", b""]),
+    ],
+    ids=str,
+)
+def test_keys_of_any_type(dtype: pl.DataType, values: list[Any]) -> None:
+    dice, query = random.Random(1), wr.Query("q", wr.counting(3), ["sum(x)", "last(x)"], by="k")
+    columns = {"t": pl.Int64(), "k": dtype, "x": pl.Int64()}
+    events = {}
+    for name in "ab":
+        keys = pl.Series([dice.choice(values) for _ in range(60)], dtype=None if dtype != pl.Float32 else dtype)
+        times = sorted(dice.randint(0, 90) for _ in range(60))
+        events[name] = pl.DataFrame({"t": times, "k": keys, "x": range(60)}).cast(columns)  # type: ignore[arg-type]
+    said = {}
+    for scheme in ("refine", "central"):
+        asked = Asked.of([query], "t", columns, counting=scheme)
+        run = Simulation(Tree({"root": None, "a": "root", "b": "root"}), asked, events, Faults.none(), random.Random(2))
+        run.run()
+        said[scheme] = run.results.sort("k", "position")
+    assert said["refine"].height > 30
+    assert said["refine"].equals(said["central"])
+
+
+# --- one machine at a time ------------------------------------------------------------------------------------------
+
+REFINED = Asked.of([wr.Query("q", wr.counting(4), ["sum(x)"])], "t", COLUMNS, counting="refine")
+KEYED = Asked.of([wr.Query("q", wr.counting(4), ["sum(x)"], by="k")], "t", COLUMNS, counting="refine")
+NAME = "by () on t (counted, refine)"
+
+
+def events(*times: int) -> pl.DataFrame:
+    return pl.DataFrame({"t": list(times), "k": ["a"] * len(times), "x": [1] * len(times)}, schema=COLUMNS)
+
+
+def windows(told: list[Any]) -> list[int]:
+    return [n for batch in told if isinstance(batch, Batch) for n in batch.tables["results"]["position"].to_list()]
+
+
+def settled(out: Out, machines: Mapping[str, Machine], sender: str, now: int = 0) -> list[int]:
+    """Carry messages until nobody says anything; the positions of windows that the outlet got."""
+    found, waiting = [], [(sender, *one) for one in out]
+    while waiting:
+        sender, to, message = waiting.pop(0)
+        if to == OUTLET:
+            found += windows([message])
+            waiting.append((OUTLET, "root", Ack(message.epoch, message.number)))  # type: ignore[union-attr]
+        else:
+            waiting += [(to, *one) for one in machines[to].receive(sender, message, now)]
+    return found
+
+
+def test_a_node_below_another_that_dies_holds_no_counting_window_back() -> None:
+    root = Machine("root", None, ("middle",), 1, Disk(), REFINED, timeout=50 * AGAIN)
+    middle = welcomed(Machine("middle", "root", ("a", "b"), 1, Disk(), timeout=5 * AGAIN), root)
+    a, b = welcomed(Machine("a", "middle"), middle), welcomed(Machine("b", "middle"), middle)
+    machines = {"root": root, "middle": middle, "a": a, "b": b}
+    found = settled(b.read(events(2, 3), {"at": 2}, 0), machines, "b")
+    found += settled(a.read(events(*range(9)), {"at": 9}, 0), machines, "a")
+    assert found == []
+    for now in range(0, 9 * AGAIN, AGAIN):
+        for name in ("a", "middle", "root"):
+            found += settled(machines[name].tick(now), machines, name, now)
+    assert middle.status()["children"]["b"]["state"] == "silent"
+    assert found == [0, 4]  # of 2 events of b, and those of a before its watermark
+    machines["b"] = Machine("b", "middle", epoch=2)
+    settled(machines["b"].start(9 * AGAIN), machines, "b", 9 * AGAIN)
+    assert root._assembly is not None
+    assert not root._assembly.agreement._nodes["b"].gone
+
+
+def test_an_idle_node_is_not_waited_for_however_often_it_is_asked() -> None:
+    root = Machine("root", None, ("a", "b"), 1, Disk(), REFINED)
+    a, b = welcomed(Machine("a", "root"), root), welcomed(Machine("b", "root", idle=3 * AGAIN), root)
+    machines = {"root": root, "a": a, "b": b}
+    settled(b.read(events(1), {"at": 1}, 0), machines, "b")
+    found = []
+    for now in range(0, 9 * AGAIN, AGAIN):
+        found += settled(b.tick(now), machines, "b", now)
+    found += settled(a.read(events(*range(10)), {"at": 10}, 0), machines, "a")
+    assert found == [0, 4]
+
+
+def test_a_node_that_leaves_after_its_end_gives_what_the_root_has_not_settled() -> None:
+    root = Machine("root", None, ("a", "b"), 1, Disk(), REFINED)
+    a, b = welcomed(Machine("a", "root"), root), welcomed(Machine("b", "root"), root)
+    machines = {"root": root, "a": a, "b": b}
+    settled(b.read(events(*range(10)), {"at": 10}, 0, last=True), machines, "b")
+    settled(b.leave(0), machines, "b")
+    assert b.left
+    found = settled(a.read(events(*range(10)), {"at": 10}, 0, last=True), machines, "a")
+    assert found == [0, 4, 8, 12, 16]
+    assert root.status()["children"]["b"]["late"] == 0
+
+
+def test_a_tree_whose_only_counting_query_goes_comes_to_its_end() -> None:
+    run = simulated(1, Scenario([COUNTED[2]], "refine", removed=("keyed",), most=10)).run
+    assert all(machine.done for machine in run.machines.values())
+
+
+def test_requests_of_a_root_that_was_restarted_are_new_to_every_node() -> None:
+    job = REFINED.job
+    numbers = [Agreement(job, epoch)._last("a").number for epoch in (1, 2)]
+    assert numbers[1] - numbers[0] >= 2**20
+
+
+def test_a_root_that_was_restarted_asks_again() -> None:
+    disk = Disk()
+    root = Machine("root", None, ("a", "b"), 1, disk, REFINED, log=1)
+    for name in ("a", "b"):
+        local = welcomed(Machine(name, "root"), root)
+        talk(local, root, local.read(events(*range(10)), {"at": 10}, 0, last=True))  # what it is asked then is lost
+    again = Machine("root", None, ("a", "b"), 2, disk, REFINED, log=1)
+    asks = {to for to, one in again.tick(AGAIN) if isinstance(one, Request) and f"{NAME}|ask" in one.tables}
+    assert asks == {"a", "b"}
+
+
+def test_what_waits_at_a_node_that_cannot_read_again_outlives_it() -> None:
+    asked = replace(REFINED, lateness=5)
+    root = Machine("root", None, ("a",), 1, Disk(), asked)
+    local = welcomed(Machine("a", "root", eager=True), root)
+    talk(local, root, local.read(events(*range(10)), {"at": 10}, 0))  # 5 to 9 wait
+    again = welcomed(Machine("a", "root", epoch=2, eager=True), root)
+    assert again.mark == {"at": 10}
+    told = talk(again, root, again.read(events(30), {"at": 11}, 0))
+    assert windows(told) == [4]
+    assert told[0].tables["results"]["sum(x)"].to_list() == [4]  # type: ignore[union-attr]
+
+
+# --- what is bounded ------------------------------------------------------------------------------------------------
+
+
+def test_a_node_keeps_events_until_they_are_settled_and_reads_no_more_while_the_root_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Strands, "room", property(lambda self: 40))
+    root = Machine("root", None, ("a", "b"), 1, Disk(), REFINED)
+    a, b = welcomed(Machine("a", "root"), root), welcomed(Machine("b", "root"), root)
+    machines, at = {"root": root, "a": a, "b": b}, 0
+    assert a._reader is not None
+    (strands,) = a._reader.counted._groups.values()
+    while a.mark is not None:  # the root waits for b, and can settle nothing
+        settled(a.read(events(*range(at, at + 8)), {"at": at + 8}, 0), machines, "a")
+        at += 8
+        assert at < 100
+    assert 40 < strands.held <= 48
+    found = settled(b.read(events(90), {"at": 1}, 0), machines, "b")
+    assert found == list(range(0, at - 4, 4))
+    assert strands.held <= 4
+    assert a.mark == {"at": at}
+    assert a.confirmed is not None
+    settled(a.read(events(95), {"at": at + 1}, 0), machines, "a")
+    assert a.confirmed["at"] >= at - 8  # what is settled is not read again
+
+
+# --- what cannot be -------------------------------------------------------------------------------------------------
+
+
+def sent_by(asked: Asked = REFINED) -> tuple[Machine, Machine, Batch]:
+    """A root with a node and another one, and a batch of that: a slice of 8 events and 4 events."""
+    root = Machine("root", None, ("a", "b"), 1, Disk(), asked)
+    local, other = welcomed(Machine("a", "root"), root), welcomed(Machine("b", "root"), root)
+    ((_, batch),) = other.read(events(*range(13)), {"at": 13}, 0)
+    assert isinstance(batch, Batch)
+    return root, local, batch
+
+
+def edited(part: str, **columns: Any) -> Callable[[Tables], Tables]:
+    """A table with other columns; None for one that is not there."""
+
+    def made(tables: Tables) -> Tables:
+        name = part if part in (COUNTING, GONE) else next(name for name in tables if name.endswith(part))
+        table = tables[name].drop([column for column, value in columns.items() if value is None])
+        return {
+            **tables,
+            name: table.with_columns(**{one: value for one, value in columns.items() if value is not None}),
+        }
+
+    return made
+
+
+def without(part: str) -> Callable[[Tables], Tables]:
+    return lambda tables: {name: table for name, table in tables.items() if not name.endswith(part)}
+
+
+def doubled(tables: Tables) -> Tables:
+    answer = (
+        tables[f"{NAME}|pieces"].filter(pl.col("kind") == "events").with_columns(of_lo=pl.col("lo"), of_hi=pl.col("hi"))
+    )
+    pieces = pl.concat([tables[f"{NAME}|pieces"], answer, answer])
+    return {**tables, f"{NAME}|pieces": pieces, f"{NAME}|events": pl.concat([tables[f"{NAME}|events"]] * 3)}
+
+
+BAD: list[tuple[Callable[[Tables], Tables], str]] = [
+    (edited("|pieces", lo=None), "has no 'lo' in its batch"),
+    (edited("|pieces", lo=pl.col("lo").cast(pl.String)), "'lo' of .* is String in its batch, not Int64"),
+    (edited("|pieces", kind=pl.lit("other")), "a piece that cannot be in its batch: kind 'other'"),
+    (edited("|pieces", lo=pl.col("hi"), hi=pl.col("lo")), "a piece that cannot be in its batch"),
+    (edited("|pieces", lo=pl.lit(-1, pl.Int64)), "a piece that cannot be in its batch"),
+    (edited("|pieces", kind=pl.lit("count"), hi=pl.lit(2**62)), "a piece that cannot be in its batch"),
+    (edited("|pieces", first=pl.col("last") + 1), "a piece that cannot be in its batch"),
+    (edited("|pieces", first=pl.lit(None, pl.Int64)), "no value where one is needed"),
+    (edited("|pieces", of_lo=pl.lit(0, pl.Int64)), "no value where one is needed"),
+    (edited("|pieces", lo=pl.col("lo") + 1, hi=pl.col("hi") + 1), "1 to 9 of 'b' does not follow on 0"),
+    (edited("|pieces", lo=pl.lit(0, pl.Int64), hi=pl.col("hi") - pl.col("lo")), "0 to 4 of 'b' does not follow on 8"),
+    (edited("|pieces", **{"sum(x).sum": None}), r"has no 'sum\(x\).sum' in its batch"),
+    (edited("|pieces", **{"count().count": pl.lit(3, pl.Int64)}), "slices of other events than it says"),
+    (edited("|pieces", kind=pl.lit("events")), "says 12 events, and there are 4"),
+    (edited("|pieces", node=pl.lit("a")), "it counts for 'a', which is another node"),
+    (edited("|pieces", node=pl.lit(None, pl.String)), "no value where one is needed"),
+    (without("|events"), "says 4 events, and there are 0"),
+    (edited("|events", **{"time:t": pl.col("time:t").reverse()}), "out of order in its batch"),
+    (edited("|events", **{"time:t": pl.col("time:t") + 1}), "not those of the pieces"),
+    (edited("|events", **{"input:x": pl.lit(0.5)}), "'input:x' of .* is Float64 in its batch, not Int64"),
+    (edited("|reach", next=pl.lit("now")), "'next' of .* is String in its batch, not Int64"),
+    (edited("|reach", node=pl.lit("c")), "it counts for 'c', which is another node"),
+    (edited(COUNTING, final=None), "counting has no 'final' in its batch"),
+    (edited(COUNTING, heard=pl.lit(None, pl.Int64)), "counting has no value where one is needed"),
+    (edited(COUNTING, node=pl.lit("a")), "it counts for 'a', which is another node"),
+    (without(COUNTING), "it counts for 'b', which has not said a word"),
+    (lambda tables: {**tables, GONE: pl.DataFrame({"node": ["a"], "gone": [1]})}, "'gone' of counting.gone is Int64"),
+    (lambda tables: {**tables, GONE: pl.DataFrame({"node": ["a"], "gone": [True]})}, "it counts for 'a'"),
+    (doubled, "8 to 12 of 'b' does not follow on 12"),
+]
+
+
+@pytest.mark.parametrize(
+    ("garbled", "reason"), BAD, ids=[f"{number} {reason}" for number, (_, reason) in enumerate(BAD)]
+)
+def test_a_batch_that_cannot_be_is_refused_and_disturbs_nobody(garbled: Any, reason: str) -> None:
+    root, local, batch = sent_by()
+    out = root.receive("b", replace(batch, tables=garbled(dict(batch.tables))), 0)
+    (refused,) = [message for to, message in out if to == "b"]
+    assert isinstance(refused, Refused)
+    (note,) = root.notes[:1]
+    assert re.search(reason, note), note
+    machines = {"root": root, "a": local, "b": Machine("b", "root")}
+    assert settled(local.read(events(*range(10)), {"at": 10}, 0), machines, "a") == [0, 4]
+
+
+def test_a_key_of_another_type_is_refused() -> None:
+    root, _, batch = sent_by(KEYED)
+    tables = dict(batch.tables)
+    pieces = next(name for name in tables if name.endswith("|pieces"))
+    tables[pieces] = tables[pieces].with_columns(pl.lit(7).alias("key:k"))
+    root.receive("b", replace(batch, tables=tables), 0)
+    assert "'key:k' of by (k) on t (counted, refine)|pieces is Int32 in its batch, not String" in root.notes[0]
+
+
+def test_a_node_below_another_child_is_not_spoken_for() -> None:
+    root = Machine("root", None, ("middle", "b"), 1, Disk(), REFINED)
+    middle = welcomed(Machine("middle", "root", ("a",), 1, Disk()), root)
+    a, b = welcomed(Machine("a", "middle"), middle), welcomed(Machine("b", "root"), root)
+    settled(a.read(events(1, 2), {"at": 2}, 0), {"root": root, "middle": middle, "a": a}, "a")
+    ((_, batch),) = b.read(events(1), {"at": 1}, 0)
+    assert isinstance(batch, Batch)
+    tables = {
+        name: table.with_columns(node=pl.lit("a")) if "node" in table.columns else table
+        for name, table in batch.tables.items()
+    }
+    root.receive("b", replace(batch, tables=tables, position={}), 0)
+    assert root.notes == ["refused b: it counts for 'a', which is below middle"]
+
+
+def test_random_cells_in_batches_disturb_no_root(seed: int) -> None:
+    dice, refused = random.Random(seed), 0
+    values = [None, -1, 0, 5, 2**62, INT64_MIN, INT64_MAX, "b", "events", True]
+    for _ in range(60):
+        root, local, batch = sent_by()
+        tables = dict(batch.tables)
+        name = dice.choice(sorted(tables))
+        table = tables[name]
+        column = dice.choice(table.columns)
+        cells, place, value = table[column].to_list(), dice.randrange(table.height), dice.choice(values)
+        cells[place] = value
+        try:
+            tables[name] = table.with_columns(pl.Series(column, cells, dtype=table.schema[column], strict=True))
+        except (TypeError, OverflowError, pl.exceptions.PolarsError):
+            tables[name] = table.with_columns(pl.lit(str(value)).alias(column))
+        root.receive("b", replace(batch, tables=tables), 0)
+        refused += bool(root.notes)
+        settled(
+            local.read(events(*range(10)), {"at": 10}, 0), {"root": root, "a": local, "b": Machine("b", "root")}, "a"
+        )
+        root.tick(AGAIN)
+        assert root.status()["children"]["a"]["batches"] > 0
+    assert 10 < refused < 60
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {NAME: pl.DataFrame({"settled": [3]})},
+        {f"{NAME}|ask": pl.DataFrame({"lo": [0], "hi": [8]})},
+        {f"{NAME}|ask": pl.DataFrame({"lo": [0], "hi": [8], "what": ["all"]})},
+        {f"{NAME}|ask": pl.DataFrame({"lo": [8], "hi": [0], "what": ["events"]})},
+        {f"{NAME}|ask": pl.DataFrame({"lo": ["0"], "hi": [8], "what": ["events"]})},
+        {f"{NAME}|ask": pl.DataFrame({"lo": [None], "hi": [8], "what": ["events"]}, schema_overrides={"lo": pl.Int64})},
+    ],
+)
+def test_a_request_that_cannot_be_is_not_heard(tables: Tables) -> None:
+    root = Machine("root", None, ("a",), 1, Disk(), REFINED)
+    local = welcomed(Machine("a", "root"), root)
+    local.read(events(*range(10)), {"at": 10}, 0)
+    assert local.receive("root", Request(0, "a", 7, 0, tables), 0) == []
+    assert local.receive("root", Request(0, "a", 8, 0, tables), 0) == []
+    (note,) = local.notes
+    assert note.startswith("not heard: ")
+    asked = {f"{NAME}|ask": pl.DataFrame({"lo": [0, 40], "hi": [8, 48], "what": ["events", "events"]})}
+    ((_, answer),) = local.receive("root", Request(0, "a", 9, 0, asked), 0)
+    assert isinstance(answer, Batch)
+    assert answer.tables[f"{NAME}|events"].height == 8
+
+
+def test_a_run_is_the_same_again() -> None:
+    one, other = (simulated(5, Scenario([PLAIN], "async", most=20)) for _ in range(2))
+    assert isinstance(one, Ran)
+    assert one.run.results.equals(other.run.results)
+    assert one.run.messages == other.run.messages
