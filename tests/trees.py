@@ -31,7 +31,8 @@ QUERIES = [
 
 
 def asking(queries: Sequence[wr.Query] = QUERIES) -> Asked:
-    return Asked.of(queries, "t", COLUMNS, lateness=LATENESS)
+    """What a root is asked that feeds slices."""
+    return Asked.of(queries, "t", COLUMNS, lateness=LATENESS).as_events()
 
 
 def events_of(seed: int, most: int = 60, nodes: Iterable[str] = "abc") -> dict[str, pl.DataFrame]:
@@ -61,7 +62,7 @@ class Faulty(Simulation):
 
     def __post_init__(self) -> None:
         self.settings = {**self.settings, "feeds": "slices"}
-        self.outlet = SliceOutlet(self.path)
+        self.outlet, self.asked = SliceOutlet(self.path), self.asked.as_events()
         self.outlet.ask(self.asked)
         super().__post_init__()
 
@@ -77,7 +78,7 @@ class Tree:
 
     def __init__(self, path: Path, asked: Asked | None = None) -> None:
         self.outlet = SliceOutlet(path)
-        self.asked = asked or asking()
+        self.asked = (asked or asking()).as_events()
         self.outlet.ask(self.asked)
         self.machines = {
             "root": Machine("root", None, ("middle", "c"), 1, Disk(), self.asked, feeds="slices"),
