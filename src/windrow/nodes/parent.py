@@ -168,13 +168,16 @@ class Parent:
     def _wrong_names(self, batch: Batch) -> str | None:
         """A local node counts its own events, one between others those of nodes that are nobody else's."""
         assert self.asked is not None
-        forms = self.asked.forms
-        said = set(batch.tables[COUNTING]["node"].to_list()) if forms and COUNTING in batch.tables else set()
-        for name in names_in(forms, batch.tables) if forms else ():
+        forms, tables = self.asked.forms, batch.tables
+        if not forms:
+            return None
+        for name in names_in(forms, tables):
             others = [one for one, child in self._known.items() if one != batch.node and name in child.holding]
             if others or (batch.position and name != batch.node):
                 return f"it counts for {name!r}, which is {f'below {others[0]}' if others else 'another node'}"
-            if name not in said and name not in self._known[batch.node].holding:
+        said = {*self._known[batch.node].holding, *(tables[COUNTING]["node"] if COUNTING in tables else ())}
+        for name in names_in(forms, {part: table for part, table in tables.items() if part != GONE}):
+            if name not in said:
                 return f"it counts for {name!r}, which has not said a word"
         return None
 
