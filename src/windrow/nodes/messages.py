@@ -144,12 +144,13 @@ _TYPES: dict[str, type[Any]] = {
 }
 
 
-def to_bytes(message: Message) -> bytes:
+def to_bytes(message: Message, compress: bool = True) -> bytes:
+    """A message as bytes; without `compress`, its first line can be read alone."""
     header = {one.name: getattr(message, one.name) for one in fields(message) if one.name != "tables"}
     data = pack({"message": type(message).__name__, "fields": header}, getattr(message, "tables", {}))
     if len(data) > LARGEST:
         raise MessageError(f"a message of {len(data):,} bytes is larger than {LARGEST:,}")
-    if len(data) < _SMALL:
+    if len(data) < _SMALL or not compress:
         return data
     compressed = _COMPRESSED + len(data).to_bytes(8, "big") + pa.compress(data, codec="zstd", asbytes=True)
     return compressed if len(compressed) < len(data) else data

@@ -113,7 +113,7 @@ class SliceOutlet:
                 f"the outlet {str(self._folder)!r} {holds}, and batch {batch.number} was to follow; "
                 "give the root the outlet that it had, or an empty one to a root with an empty spool"
             )
-        self._write(_name(batch.number), to_bytes(batch))
+        self._write(_name(batch.number), to_bytes(batch, compress=False))
         self._put = batch.number
 
     def _write(self, name: str, data: bytes) -> None:
