@@ -5,6 +5,8 @@ Sums of floats may differ in their last digits; everything else is equal.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -178,3 +180,20 @@ def test_the_comparison_can_fail() -> None:
     batch = sliced.prepared(rows)
     with pytest.raises(AssertionError):
         assert_same(sliced.slice(batch, group), sliced.slice(batch[:2], group))
+
+
+def test_threads_may_pack_the_same_table_at_once() -> None:
+    # Polars locks a table while it is written, and needs Python's lock meanwhile: who waits for the one holds the other
+    code = """
+import threading
+import polars as pl
+from windrow.slices import pack
+
+table = pl.DataFrame({"a": range(20_000)})
+threads = [threading.Thread(target=lambda: [pack({}, {"t": table}) for _ in range(100)]) for _ in range(3)]
+for one in threads:
+    one.start()
+for one in threads:
+    one.join()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -197,7 +197,7 @@ def settle(
 def pack(header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> bytes:
     """A header and named tables as bytes: a JSON line, then Arrow IPC streams."""
     parts = []
-    for table in tables.values():
+    for table in (one.clone() for one in tables.values()):  # a table that is written is locked, and others may read it
         buffer = io.BytesIO()
         is_large = table.height > 64 or table.estimated_size() > 65536  # one row can hold all values of a slice
         table.write_ipc_stream(buffer, compression="zstd" if is_large else "uncompressed")
