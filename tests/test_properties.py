@@ -261,11 +261,11 @@ def test_the_check_catches_a_wrong_merge(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_check_catches_a_lost_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = pl.col("slice_start") != 4
-    whole, ordered = intake.slice, Ordering._lifted
+    whole, ordered = intake.slice, Ordering.lifted
     monkeypatch.setattr(intake, "slice", lambda *given: whole(*given).filter(lost))
     unordered = replace(_PLAIN, queries=tuple(query for query in _PLAIN.queries if not query.needs_order))
     assert any("count() is 4, not 6" in line for line in disagreements(unordered))
-    monkeypatch.setattr(Ordering, "_lifted", lambda *given: _emptied(ordered(*given), lost))
+    monkeypatch.setattr(Ordering, "lifted", lambda *given: _emptied(ordered(*given), lost))
     assert any("count() is 4, not 6" in line for line in disagreements(_PLAIN))
 
 

@@ -104,7 +104,7 @@ CASES = (
         "Corrections in 100 count windows by rate change, two local nodes",
         "rate change in %",
         "corrections",
-        ("sync", "async"),
+        ("windrow", "sync", "async"),
         lambda percent: _load(window=200_000, percent=percent, seconds=20),
         CHANGES,
         QUICK_CHANGES,
