@@ -32,7 +32,6 @@ MODULES = {
     "spark": ("on_spark", "pyspark"),
     "bytewax": ("on_bytewax", "bytewax"),
 }
-OWN = ("buffer", "buckets", "per_function")  # baselines, written like windrow
 
 
 def is_there(name: str) -> bool:

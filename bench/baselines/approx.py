@@ -11,10 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
-
-Counts = npt.NDArray[np.int64]
 
 
 def shares(n: int, rates: Sequence[int]) -> list[int]:

@@ -110,11 +110,6 @@ class Agreement:
         held = sum(1 if piece.events is None else piece.hi - piece.lo for line in lines for piece in line.pieces)
         return held + sum(len(state.rows) for state in self._states.values())
 
-    @property
-    def waits(self) -> bool:
-        """Whether a node may still be asked something."""
-        return any(not one.over and not one.gone for one in self._nodes.values())
-
     # --- what comes in --------------------------------------------------------------------------------------------
 
     def absorb(self, tables: Mapping[str, pl.DataFrame], now: int = 0) -> int:

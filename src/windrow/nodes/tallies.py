@@ -93,8 +93,7 @@ class Tally:
     def __init__(self, form: Form, key: Key) -> None:
         self.form, self.key = form, key
         self.position = 0
-        self.settled_at = INT64_MIN  # the time of the last event before the last boundary
-        self.floor: tuple[int, str] | None = None  # time and node of it
+        self.floor: tuple[int, str] | None = None  # time and node of the last event before the last boundary
         self.length = 0  # how much time there was between the last two boundaries
         self.lines: dict[str, Line] = {}
         self.history = History()
@@ -233,9 +232,8 @@ class Tally:
             mine = inside & (units.node == place)
             if mine.any():
                 cuts[name] = int(units.hi[mine].max())
+        self.length = time - self.floor[0] if self.floor is not None else 0
         self.floor = time, node
-        self.length = time - self.settled_at if self.settled_at > INT64_MIN else 0
-        self.settled_at = time
         return cuts
 
     def _is_partly_late(self, units: _Units) -> Mask:

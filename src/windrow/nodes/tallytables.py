@@ -13,7 +13,7 @@ from windrow.nodes.forms import Form, Key
 from windrow.nodes.tallies import Line, Piece, Tally
 from windrow.slicers import Tables
 
-_TALLY = ("position", "settled_at", "length", "corrected", "boundaries", "corrections")
+_TALLY = ("position", "length", "corrected", "boundaries", "corrections")
 _LINE = ("cut", "covered", "next", "rewind", "gone")
 _PIECE = ("lo", "hi", "first", "last", "kind")
 
