@@ -147,7 +147,7 @@ def fails(number: int) -> bool:
 
 @pytest.mark.parametrize("planted", ["bounds", "answers", "rebuilt"])
 def test_a_planted_error_is_found(planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, answer, again = synopsis._units, synopsis.Synopses._answer, synopsis.Synopses.take_again
+    made, answer, again = synopsis.units_of, synopsis.Synopses._answer, synopsis.Synopses.take_again
 
     def off_by_one(values: pl.Series, *rest: Any) -> list[pl.Series]:
         """A unit ends with the value before its last."""
@@ -166,7 +166,7 @@ def test_a_planted_error_is_found(planted: str, monkeypatch: pytest.MonkeyPatch)
         again(self, events[1:])
 
     if planted == "bounds":
-        monkeypatch.setattr(synopsis, "_units", off_by_one)
+        monkeypatch.setattr(synopsis, "units_of", off_by_one)
     elif planted == "answers":
         monkeypatch.setattr(synopsis.Synopses, "_answer", one_later)
     else:

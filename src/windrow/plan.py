@@ -129,7 +129,7 @@ def plan(
     pushed:       queries whose windows are found at the nodes where their events are, by name; they have groups of
                   their own
     counted:      queries with counting windows on whose ends nodes agree, by name, and by which scheme; likewise
-    refined:      queries with quantiles whose bags do not travel whole, by name; likewise
+    refined:      queries with quantiles whose bags do not travel whole, by name; likewise, unless they are counted
     """
     entries = [one if isinstance(one, Entry) else Entry(one) for one in queries]
     time = time_of((entry.query for entry in entries), time)
@@ -148,11 +148,12 @@ def plan(
         sessions = kinds_apart and not ordered and isinstance(query.window, Session)
         joined = scope_of(query.window) in JOINED
         keys = (*query.by, NODE) if joined else query.by
-        apart_by = query.name in pushed, (counted or {}).get(query.name, ""), query.name in refined
-        identity = (source, keys, sessions, ordered, joined, *apart_by)
+        scheme, is_refined = (counted or {}).get(query.name, ""), query.name in refined
+        identity = (source, keys, sessions, ordered, joined, query.name in pushed, scheme, is_refined and not scheme)
         group = groups.get(identity)
         if group is None:
             group = groups[identity] = Group(*identity)
+        group.refined |= is_refined
         group.add(entry, number)
     if not kinds_apart:
         _part_sessions(groups, entries, rates, apart)
@@ -250,7 +251,8 @@ def _travels(group: Group) -> str:
     if group.pushed:
         return "windows, no events"
     if group.counted:
-        return "slices, and the events around the ends of windows"
+        of_bags = ", and values around the ranks that are asked for" if group.refined else ""
+        return f"slices, and the events around the ends of windows{of_bags}"
     if group.refined:
         return "slices with sub-slices of values, and the values around the ranks that are asked for"
     return "events, to where they are put in order" if group.ordered else "slices, no events"

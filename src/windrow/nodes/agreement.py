@@ -14,54 +14,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
 import polars as pl
 
-from windrow.groups import ROWS, Held
 from windrow.jobs import Job
 from windrow.measures import Span
 from windrow.nodes.counting import NOTHING_KNOWN, SCHEMES, Choice
 from windrow.nodes.forms import ANEW, COUNTING, GONE, NODES, Form, Key, groups_of
+from windrow.nodes.stretches import CountedState
 from windrow.nodes.tallies import Line, Piece, Reached, Tally
 from windrow.nodes.tallytables import from_tables, to_tables
 from windrow.nodes.uplink import AGAIN
-from windrow.ordered_state import OrderedState
-from windrow.ordering import Sliced
 from windrow.revisions import Emitted
 from windrow.slicers import Tables
 from windrow.windows import INT64_MAX, INT64_MIN
 
 LIFE = 20  # bits of the number of a request, before which the epoch stands
-
-
-@dataclass
-class CountedState(OrderedState):
-    """The windows of a counted group, from slices that lie between boundaries."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.found: list[pl.DataFrame] = []
-
-    def may_be_due(self, span: Span) -> bool:
-        return bool(self.found)
-
-    def _slice(self, span: Span) -> Sliced | None:
-        if not self.found:
-            return None
-        table = pl.concat(self.found).sort(self.schema.order)
-        self.found = []
-        names = list(self.schema.keys)
-        keys = table.select(names).unique(maintain_order=True) if names else pl.DataFrame()
-        known = self.base.at(keys)
-        last = table.group_by(names, maintain_order=True).last() if names else table[-1:]
-        stop = (last["position"] + last[self.schema.names[Held(ROWS, None)]["count"]]).to_numpy()
-        now = {**known, "count": stop, "last": last["last"].to_numpy(), "frozen": stop}
-        self.base.set(keys, now)
-        self.now.table = self.base.table
-        self._recent, self._rows = table, None
-        every = np.ones(table.height, np.bool_)
-        changed = np.full(max(1, keys.height), INT64_MAX)
-        return Sliced(table, every, None, keys, known, now, now, changed)
 
 
 @dataclass
@@ -90,7 +57,7 @@ class Agreement:
     def __init__(self, job: Job, epoch: int = 0) -> None:
         self.job, self._epoch = job, epoch
         self._forms = {group.name: Form(group, job) for group in groups_of(job)}
-        self._states = {name: _state(form) for name, form in self._forms.items()}
+        self._states = {name: CountedState(form) for name, form in self._forms.items()}
         self._tallies: dict[str, dict[Key, Tally]] = {name: {} for name in self._forms}
         self._nodes: dict[str, Known] = {}
         self._rewinds: dict[str, int] = {}
@@ -108,7 +75,7 @@ class Agreement:
         tallies = [tally for several in self._tallies.values() for tally in several.values()]
         lines = [line for tally in tallies for line in tally.lines.values()]
         held = sum(1 if piece.events is None else piece.hi - piece.lo for line in lines for piece in line.pieces)
-        return held + sum(len(state.rows) for state in self._states.values())
+        return held + sum(len(state.rows) + state.waiting_rows for state in self._states.values())
 
     # --- what comes in --------------------------------------------------------------------------------------------
 
@@ -122,6 +89,7 @@ class Agreement:
             reach = tables.get(f"{name}|reach")
             for *key, node, next_ in reach.select(*form.reach).iter_rows() if reach is not None else ():
                 self._tally(form, tuple(key)).lines.setdefault(node, Line()).next = next_
+            self._states[name].hear(tables)
         said, going = tables.get(COUNTING), tables.get(GONE)
         for node, final, idle, heard, over, rewound, lost in (
             said.select(*NODES).iter_rows() if said is not None else ()
@@ -192,7 +160,12 @@ class Agreement:
             piece = Piece(lo, hi, first, last, kind, place, table if kind == "slice" else None, mine)
             found.setdefault((tuple(of), node), []).append((piece, of_lo, of_hi))
         for (key, node), pieces in found.items():
-            self._tally(form, key).absorb(node, pieces)
+            tally = self._tally(form, key)
+            settled = tally.lines[node].cut if node in tally.lines else 0
+            for piece, *_ in pieces:
+                if piece.events is not None and piece.lo < settled:
+                    self._states[form.name].take_events(key, node, piece.lo, piece.hi, piece.events)
+            tally.absorb(node, pieces)
 
     def _tally(self, form: Form, key: Key) -> Tally:
         tallies = self._tallies[form.name]
@@ -216,14 +189,17 @@ class Agreement:
         known = Reached(watermark, finals, lost)
         for name, form in self._forms.items():
             state, scheme = self._states[name], form.group.counted
+            fresh: list[pl.DataFrame] = []
             for key, tally in self._tallies[name].items():
                 found = tally.settle(known)
                 if found:
                     tally.plan(scheme, self._trip, not self.job.is_integer, self._rewinds)
                     self._note(name, key, tally)
-                    state.found += found
+                    fresh += found
+            state.settle(fresh, lost, span)
             if state.may_be_due(span):
                 yield from state.step(span)
+                self._let_go(name)
         self._is_over = watermark == INT64_MAX and not any(self._asks()) and not self._holds_back(known)
 
     def _holds_back(self, known: Reached) -> bool:
@@ -235,6 +211,15 @@ class Agreement:
                 if any(line.next is not None or line.rewind for line in lines):
                     return True
         return False
+
+    def _let_go(self, name: str) -> None:
+        """Tell nodes which events will not be asked for their values any more."""
+        needed = self._states[name].needed()
+        if needed is None:
+            return
+        for key, tally in self._tallies[name].items():
+            if tally.let_go(needed.get(key, {})):
+                self._note(name, key, tally)
 
     def _note(self, name: str, key: Key, tally: Tally) -> None:
         """What nodes are to be told of a key."""
@@ -256,18 +241,23 @@ class Agreement:
                 tally.late.clear()
         return found
 
-    def _asks(self) -> Iterator[tuple[str, str, Key, tuple[int, int, str]]]:
+    def _asks(self) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
+        """What is asked of which node, and in which table of a request."""
         for name, tallies in self._tallies.items():
             for key, tally in tallies.items():
                 for node, asks in tally.asks.items():
                     for ask in asks:
-                        yield node, name, key, ask
+                        yield node, f"{name}|ask", (*key, *ask)
+        for name, state in self._states.items():
+            for bag, table in state.asks.items():
+                for node, *wanted in table.iter_rows():
+                    yield node, f"{name}|wanted {bag}", tuple(wanted)
 
     def requests(self, now: int) -> Iterator[tuple[str, int, bool, Tables]]:
         """What nodes are to be told and asked now: node, number, whether that was all, and the tables."""
         asks: dict[str, dict[str, list[Any]]] = {}
-        for node, name, key, ask in self._asks():
-            asks.setdefault(node, {}).setdefault(name, []).append((*key, *ask))
+        for node, table, ask in self._asks():
+            asks.setdefault(node, {}).setdefault(table, []).append(ask)
         for node, known in self._nodes.items():
             if known.gone or known.over:
                 continue
@@ -285,8 +275,9 @@ class Agreement:
                 rows = [(*key, *told, rewind) for (of, key), (_, (told, rewind)) in changed.items() if of == name]
                 if rows:
                     tables[name] = pl.DataFrame(rows, schema=form.told, orient="row")
-                if name in asked:
-                    tables[f"{name}|ask"] = pl.DataFrame(asked[name], schema=form.ask, orient="row")
+                for table, columns in form.requests.items():
+                    if table in asked:
+                        tables[table] = pl.DataFrame(asked[table], schema=columns, orient="row")
             yield node, sent.number + 1, is_over, tables
 
     def status(self) -> dict[str, Any]:
@@ -301,6 +292,7 @@ class Agreement:
                 choice = NOTHING_KNOWN if last is None else last.choice
             found[name] = {"scheme": choice.scheme, "why": choice.why, "exact": SCHEMES[choice.scheme].is_exact}
             found[name] |= {"boundaries": settled, "corrections": corrected, "keys": len(several)}
+            found[name] |= self._states[name].status()
         return found
 
     # --- what is kept ---------------------------------------------------------------------------------------------
@@ -337,7 +329,3 @@ class Agreement:
                 self._tallies[name] = from_tables(form, mine)
             for key, tally in self._tallies[name].items():
                 self._note(name, key, tally)
-
-
-def _state(form: Form) -> CountedState:
-    return CountedState(form.group, form.schema, form.schema)

@@ -18,12 +18,13 @@ import polars as pl
 
 from windrow.groups import Entry
 from windrow.jobs import Job, job_of
-from windrow.nodes.bagforms import can_be_refined, schemas_of
+from windrow.nodes import bagforms
 from windrow.nodes.counting import NAMES, SMALL
 from windrow.nodes.explaining import explain
 from windrow.nodes.forms import Form, forms_of
 from windrow.nodes.forms import wrong_with as wrong_counting
 from windrow.nodes.pushed import wrong_with
+from windrow.nodes.quantiles import can_be_refined
 from windrow.ordered import JOINED, NODE, Counting, scope_of
 from windrow.ordered_state import OrderedState
 from windrow.query import Query, QueryError
@@ -143,9 +144,16 @@ class Asked:
     @property
     def refined(self) -> tuple[str, ...]:
         """The queries of whose bags nodes send a synopsis first; not those of run time."""
-        later = dict(self.since) if self.quantiles == "refine" else {}
-        asked = self.queries if self.quantiles == "refine" else ()
-        return tuple(one.name for one in asked if one.name not in later and can_be_refined(one))
+        if self.quantiles != "refine":
+            return ()
+        later, agreed = dict(self.since), {name for name, scheme in self.counted.items() if scheme != "approximate"}
+        return tuple(
+            one.name
+            for one in self.queries
+            if can_be_refined(one)
+            and one.name not in later
+            and (one.name in agreed or not isinstance(one.window, Counting))
+        )
 
     def scheme(self, query: Query) -> str:
         """By which scheme the events of a query travel that counts over all nodes."""
@@ -238,14 +246,8 @@ class Asked:
             for name in (*state.schema.keys, time_column(self.time) if group.ordered else "slice_start"):
                 if name not in table.columns:
                     return f"{group.name} has no {name!r} in its batch"
-        for name, columns in self._bag_tables.items():
-            if name in tables and dict(tables[name].schema) != columns:
-                return f"{name} has other columns in its batch than it should"
-        return wrong_with(self.job, tables) or wrong_counting(self.forms, tables)
-
-    @cached_property
-    def _bag_tables(self) -> dict[str, dict[str, pl.DataType]]:
-        return schemas_of(self.job)
+        reason = bagforms.wrong_with(self.job, tables) or wrong_with(self.job, tables)
+        return reason or wrong_counting(self.forms, tables)
 
     def explain(self) -> str:
         """What travels for each query, and why."""

@@ -21,7 +21,7 @@ from windrow.measures import Measure
 from windrow.nodes.agreement import Agreement
 from windrow.nodes.bagforms import forms_of
 from windrow.nodes.pushed import Reported
-from windrow.nodes.ranks import RefinedState
+from windrow.nodes.refined import RefinedState
 from windrow.nodes.refining import Refining
 from windrow.ordered_state import OrderedState
 from windrow.revisions import Emitted

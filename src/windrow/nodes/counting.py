@@ -62,6 +62,7 @@ class Told(NamedTuple):
 
     scheme: str = "central"
     settled: int = 0  # events of the node before the last boundary
+    kept: int = 0  # of these, those before this rank are not needed any more; others may be asked for their values
     position: int = 0  # of that boundary, among the events of all nodes
     share: float = 0.0  # how much of the events after it will be the node's, as it seems
     margin: float = 0.0  # by how much of them that may be wrong: c·Δ

@@ -14,8 +14,8 @@ from collections.abc import Container
 
 from windrow.groups import Group
 from windrow.jobs import Job
-from windrow.nodes.bagforms import leaves, quantile_of
 from windrow.nodes.counting import SCHEMES, SMALL
+from windrow.nodes.quantiles import leaves, quantile_of
 from windrow.ordered import NODE, Counting, OrderedWindow, scope_of
 from windrow.ordered_state import OrderedState
 from windrow.query import Query

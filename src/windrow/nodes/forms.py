@@ -6,7 +6,7 @@
     <group>|events     the events of pieces that are sent as they are, one after the other
     <group>|reach      key, node, and the time of the first event that no piece has; null if there is none
 
-and down, in a request:
+and where quantiles are asked, those of `quantiles`; and down, in a request:
 
     <group>            key, what is settled and what to expect (`counting.Told`)
     <group>|ask        key, ranks, and what is asked of them: the events, their slice, or more of what comes after them
@@ -17,6 +17,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,12 @@ from windrow.groups import ROWS, Group, Held
 from windrow.jobs import Job
 from windrow.nodes.counting import SCHEMES, Boundaries, Told, sub_slice
 from windrow.nodes.pushed import differs
+from windrow.nodes.quantiles import RankForm
+from windrow.ordered import Counting
 from windrow.ordered_state import OrderedState
 from windrow.ordering import Ordering
 from windrow.ranges import Ints
+from windrow.slices import BAGS
 from windrow.windows import INT64_MIN
 
 COUNTING, GONE = "counting", "counting|gone"
@@ -60,9 +64,14 @@ class Form:
         self.boundaries = Boundaries(self.ordering.grids[INT64_MIN])
         self.events = {name: dtype for name, dtype in self.ordering.needed.items() if name in self.ordering.read}
         self.sent = {name: dtype for name, dtype in self.events.items() if name != NODE_COLUMN}
-        self.states = {
-            name: dtype for name, dtype in self.schema.columns.items() if "." in name and name not in self.keys
-        }
+        self.bags = RankForm(group, self.schema) if group.refined else None  # those that do not travel in slices
+        kept = set(self.bags.bags.values()) if self.bags else set()
+        held = tuple(one for one in self.schema.held if one not in kept)
+        self._sliced = Ordering(group, replace(self.schema, held=held), state.edges) if kept else self.ordering
+        names = {name for one in held for name in self.schema.names[one].values()}
+        self.states = {name: dtype for name, dtype in self.schema.columns.items() if name in names}
+        windows = [line.window for line in group.timelines]
+        self._windows = [(one.n, one.step) for one in windows if isinstance(one, Counting)]
         place = {"node": pl.String(), "lo": pl.Int64(), "hi": pl.Int64(), "first": pl.Int64(), "last": pl.Int64()}
         of = {"kind": pl.String(), "of_lo": pl.Int64(), "of_hi": pl.Int64()}
         self.pieces: dict[str, pl.DataType] = {**self.keys, **place, **of, **self.states}
@@ -85,6 +94,15 @@ class Form:
         return [pl.lit(value, plain).cast(dtype).alias(name) for (name, plain), dtype, value in typed]
 
     @property
+    def lasting(self) -> int:
+        """How many events before a boundary may be needed after it: for quantiles, those of the longest window."""
+        return max(n for n, _ in self._windows) if self.bags else 0
+
+    def is_in_window(self, position: int) -> bool:
+        """Whether some window has the event at a position."""
+        return any(position % step < n for n, step in self._windows)
+
+    @property
     def first(self) -> Told:
         """How a node begins, of which nothing is known: it may be the only one that has events."""
         unit = sub_slice(self.boundaries.widest, self.event_bytes, len(self.pieces))
@@ -105,6 +123,12 @@ class Form:
         """The columns of what the root asks a node."""
         return {**self.keys, "lo": pl.Int64(), "hi": pl.Int64(), "what": pl.String()}
 
+    @property
+    def requests(self) -> dict[str, dict[str, pl.DataType]]:
+        """The tables in which the root asks a node."""
+        wanted = {f"{self.name}|wanted {bag}": self.bags.wanted for bag in self.bags.bags} if self.bags else {}
+        return {f"{self.name}|ask": self.ask, **wanted}
+
     # --- what cannot be -------------------------------------------------------------------------------------------
 
     def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
@@ -119,6 +143,8 @@ class Form:
             mine[part] = pl.DataFrame(schema=needed) if table is None else table
         if mine["reach"]["node"].null_count():
             return f"{self.name}|reach has no node in its batch"
+        if self.bags and (reason := self.bags.wrong_with(tables)):
+            return reason
         return self._wrong_pieces(mine["pieces"], mine["events"])
 
     def _wrong_pieces(self, pieces: pl.DataFrame, events: pl.DataFrame) -> str | None:
@@ -169,7 +195,7 @@ class Form:
             if (
                 lacks
                 or not told["scheme"].is_in(list(SCHEMES)).all()
-                or not ((told["unit"] >= 1) & (told["settled"] >= 0)).all()
+                or not ((told["unit"] >= 1) & (told["settled"] >= told["kept"]) & (told["kept"] >= 0)).all()
             ):
                 return f"{self.name} cannot be in a request"
         if asked is not None:
@@ -180,16 +206,25 @@ class Form:
                 or not (asked["lo"] <= asked["hi"]).all()
             ):
                 return f"{self.name}|ask cannot be in a request"
-        return None
+        return self.bags.wrong_request(tables) if self.bags else None
+
+    def sliced(self, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
+        """What travels of runs of events in order that begin at these places."""
+        return self._lifted(self._sliced, events, at).select(*self.states)
 
     def lifted(self, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
-        """The states of runs of events in order that begin at these places."""
+        """The states of such runs, with all bags."""
+        return self._lifted(self.ordering, events, at)
+
+    def _lifted(self, ordering: Ordering, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
         size = len(at)
         columns = {name: pl.Series([None] * size, dtype=dtype) for name, dtype in self.schema.keys.items()}
         known: dict[str, Any] = {"slice_start": INT64_MIN, "barred": 0, "first": 0, "last": 0}
         known |= self.schema.unordered
         columns |= {name: pl.Series([value] * size) for name, value in known.items()}
-        return self.ordering.lifted(events, at, columns)
+        if self.schema.refined:
+            columns[BAGS] = pl.Series([None] * size, dtype=self.schema.columns[BAGS])
+        return ordering.lifted(events, at, columns)
 
 
 def _plain(dtype: pl.DataType) -> pl.DataType:
@@ -230,6 +265,7 @@ def wrong_with(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> str
 def names_in(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> list[str]:
     """The nodes of which tables that were checked speak."""
     parts = [f"{form.name}|{part}" for form in forms for part in ("pieces", "reach")]
+    parts += [name for form in forms if form.bags for name in form.bags.tables]
     return sorted(
         {name for part in (COUNTING, GONE, *parts) if part in tables for name in tables[part]["node"].to_list()}
     )
@@ -237,9 +273,10 @@ def names_in(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> list[
 
 def tables_of(job: Job) -> set[str]:
     """The names of the tables that counted groups have in a batch."""
-    names = [group.name for group in groups_of(job)]
-    parts = ("pieces", "events", "reach")
-    return {COUNTING, GONE, *(f"{name}|{part}" for name in names for part in parts)} if names else set()
+    forms = forms_of(job)
+    names = {f"{form.name}|{part}" for form in forms for part in ("pieces", "events", "reach")}
+    names |= {name for form in forms if form.bags for name in form.bags.tables}
+    return {COUNTING, GONE, *names} if forms else set()
 
 
 def to_text(table: pl.DataFrame) -> str:

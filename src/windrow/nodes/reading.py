@@ -97,7 +97,7 @@ class Reader:
         self._whole = 0  # events before this position were sent in slices, however open these were
         self.pushed = Pushed(asked.job, node)
         late = asked.job.measures[asked.job.time].lateness if lateness is None else lateness
-        self.counted = Counted(asked.job, node, late or 0, eager)
+        self.counted = Counted(asked.job, node, late or 0, eager, unit)
         self.kept = Keeping(asked.job, node, eager, unit)
         self._use(asked)
 

@@ -16,7 +16,7 @@ import polars as pl
 
 from windrow.nodes.bagforms import OVER, REFINING, SETTLED
 from windrow.nodes.forms import GONE
-from windrow.nodes.ranks import RefinedState
+from windrow.nodes.refined import RefinedState
 from windrow.nodes.uplink import AGAIN
 from windrow.revisions import Emitted
 from windrow.slicers import Tables
@@ -72,7 +72,7 @@ class Refining:
         gone = self._gone | {node for node, over in self._over.items() if over}
         for state in self._states.values():
             yield from state.settle(watermark, gone)
-        self._is_over = watermark == INT64_MAX and not any(state.asks for state in self._states.values())
+        self._is_over = watermark == INT64_MAX and not any(state.ranks.asks for state in self._states.values())
 
     def late(self) -> Counter[str]:
         """The events of each node that were left out since this was asked last."""
@@ -91,7 +91,7 @@ class Refining:
             wanted = {
                 (name, bag): mine
                 for name, state in self._states.items()
-                for bag, table in state.asks.items()
+                for bag, table in state.ranks.asks.items()
                 if (mine := table.filter(pl.col("node") == node)).height
             }
             units = {
@@ -117,7 +117,7 @@ class Refining:
     def status(self) -> dict[str, Any]:
         """Of each group: how many units have come, how many of them were asked for, and how many it waits for."""
         return {
-            name: {**state.counts, "waiting": sum(table.height for table in state.asks.values())}
+            name: {**state.ranks.counts, "waiting": sum(table.height for table in state.ranks.asks.values())}
             for name, state in self._states.items()
         }
 

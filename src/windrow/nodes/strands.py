@@ -21,7 +21,8 @@ import polars as pl
 
 from windrow.jobs import Job
 from windrow.nodes.counting import SCHEMES, Cut, Told, sub_slice
-from windrow.nodes.forms import ANEW, COUNTING, NODE_COLUMN, NODES, Form, Key, from_text, groups_of, to_text
+from windrow.nodes.forms import ANEW, COUNTING, NODE_COLUMN, NODES, Form, Key, forms_of, from_text, to_text
+from windrow.nodes.rankbags import RankBags
 from windrow.nodes.ranked import Strand
 from windrow.ordered import Mask
 from windrow.ranges import Ints
@@ -43,8 +44,9 @@ class Piece(NamedTuple):
 class Strands:
     """One counted group at a local node."""
 
-    def __init__(self, form: Form, node: str) -> None:
+    def __init__(self, form: Form, node: str, unit: int | None = None) -> None:
         self.form, self.node = form, node
+        self.bags = RankBags(form, node, unit) if form.bags else None
         self.by_key: dict[Key, Strand] = {}
         self.waiting: list[pl.DataFrame] = []
         self.base: dict[Key, int] = {}  # events of each key before the position from where the node would read again
@@ -90,12 +92,12 @@ class Strands:
         for key, events in parts.items():
             strand = self._strand(key)
             strand.add(events.select(read))
-            strand.forget(min(strand.told.settled, strand.top))  # what is read again may have been settled
+            strand.forget(min(strand.told.kept, strand.top))  # what is read again may have been settled
 
     def _strand(self, key: Key) -> Strand:
         if key not in self.by_key:
             begin = self.base.setdefault(key, 0)
-            self.by_key[key] = Strand(begin, begin, self.form.first._replace(settled=begin))
+            self.by_key[key] = Strand(begin, begin, self.form.first._replace(settled=begin, kept=begin))
         return self.by_key[key]
 
     # --- pieces out -----------------------------------------------------------------------------------------------
@@ -114,30 +116,37 @@ class Strands:
                 self._pieces.append(Piece(key, cut))
                 strand.covered = cut.hi
 
-    def hear(self, told: pl.DataFrame | None, asks: pl.DataFrame | None) -> None:
-        """The root has settled something, says how to go on, or asks what pieces are made of."""
+    def hear(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """The root has settled something, says how to go on, or asks what pieces are made of, or for values."""
+        told, asks = (tables.get(name) for name in (self.form.name, f"{self.form.name}|ask"))
         size = len(self.form.keys)
         for row in told.select(*self.form.told).iter_rows() if told is not None else ():
             key, fresh, rewind = row[:size], Told(*row[size:-1]), row[-1]
             strand = self._strand(key)
-            if fresh.position < strand.told.position:
+            if (fresh.position, fresh.kept) < (strand.told.position, strand.told.kept):
                 continue  # it has been overtaken
             strand.told = fresh
-            strand.forget(fresh.settled)
+            strand.forget(fresh.kept)
+            if self.bags:
+                self.bags.forget(key, fresh.kept)
             strand.answered = {one for one in strand.answered if one[0] >= fresh.settled}
             if rewind > strand.rewound:
                 strand.rewound = rewind
-                if strand.covered > strand.start:
-                    self._again(key, strand, strand.start)
+                if strand.covered > fresh.settled:
+                    self._again(key, strand, max(fresh.settled, strand.start))
         for row in asks.select(*self.form.ask).iter_rows() if asks is not None else ():
             self._answer(row[:size], *row[size:])
+        if self.bags:
+            self.bags.hear(tables, self.by_key)
 
     def forget(self) -> None:
         """Nothing is needed any more."""
         self._pieces = []
-        for strand in self.by_key.values():
+        for key, strand in self.by_key.items():
             strand.covered = strand.top
             strand.forget(strand.top)
+            if self.bags:
+                self.bags.forget(key, strand.top)
 
     def _again(self, key: Key, strand: Strand, rank: int) -> None:
         """Cut everything from a rank on again."""
@@ -152,10 +161,11 @@ class Strands:
 
     def _answer(self, key: Key, lo: int, hi: int, what: str) -> None:
         strand = self.by_key.get(key)
-        if strand is None or hi < strand.start or (lo, hi, what) in strand.answered:
+        settled = 0 if strand is None else max(strand.start, strand.told.settled)
+        if strand is None or hi < settled or (lo, hi, what) in strand.answered:
             return  # it has been settled meanwhile, or the answer is on its way
         strand.answered.add((lo, hi, what))
-        of, lo = (lo, hi), max(lo, strand.start)  # the root leaves out what it has settled
+        of, lo = (lo, hi), max(lo, settled)  # the root leaves out what it has settled
         if what == "more":  # what it holds back
             told = strand.told
             size = max(1, told.unit)
@@ -190,6 +200,8 @@ class Strands:
             if events:
                 found[f"{form.name}|events"] = pl.concat(events)
             self._pieces = []
+        if self.bags:
+            found |= self.bags.tables()
         for strand in self.by_key.values():
             if not SCHEMES[strand.told.scheme].is_exact:  # nothing is asked of it, and of some nodes nothing expected
                 strand.covered = strand.covered if strand.told.share > 0 else strand.top
@@ -220,7 +232,7 @@ class Strands:
         table = pl.DataFrame(rows, schema=schema, orient="row")
         if slices:
             at = np.cumsum([0, *(events.height for _, events in slices[:-1])])
-            states = form.lifted(pl.concat([events for _, events in slices]), at).select(*form.states)
+            states = form.sliced(pl.concat([events for _, events in slices]), at)
             numbers = pl.Series("_place", [place for place, _ in slices], dtype=pl.UInt32)
             table = table.with_row_index("_place").join(
                 states.with_columns(numbers), on="_place", how="left", maintain_order="left"
@@ -238,7 +250,7 @@ class Strands:
     @property
     def room(self) -> int:
         """So many may be kept: the events of two windows are enough for the root to settle one."""
-        return (2 * self.form.boundaries.widest + 100_000) * max(1, len(self.by_key))
+        return (2 * self.form.boundaries.widest + self.form.lasting + 100_000) * max(1, len(self.by_key))
 
     @property
     def oldest(self) -> int:
@@ -252,29 +264,34 @@ class Strands:
         rows = [(*key, *self._place(key, base, lasting)) for key, base in self.base.items()]
         if not self.form.keys:
             return rows
-        names = {**self.form.keys, "base": pl.Int64(), "covered": pl.Int64(), "settled": pl.Int64()}
+        names = {**self.form.keys, **dict.fromkeys(("base", "covered", "settled", "kept"), pl.Int64())}
         return to_text(pl.DataFrame(rows, schema=names, orient="row"))
 
-    def _place(self, key: Key, base: int, lasting: bool) -> tuple[int, int, int]:
+    def _place(self, key: Key, base: int, lasting: bool) -> tuple[int, int, int, int]:
         strand = self.by_key.get(key)
         if strand is None:
-            return base, base, base
-        return (base, strand.covered, strand.start) if lasting else (strand.covered,) * 3
+            return (base,) * 4
+        if not lasting:
+            return (strand.covered,) * 4
+        return base, strand.covered, max(strand.start, min(strand.told.settled, strand.top)), strand.start
 
     def restore(self, saved: Any) -> None:
         """Go on where a batch has left off; the events come again."""
         self.by_key, self.waiting, self.base, self.told_reach, self._pieces = {}, [], {}, {}, []
-        for *key, base, covered, settled in saved if not self.form.keys else from_text(saved).iter_rows():
+        if self.bags:
+            self.bags = RankBags(self.form, self.node, self.bags.unit)
+        for *key, base, covered, settled, kept in saved if not self.form.keys else from_text(saved).iter_rows():
             self.base[tuple(key)] = base
-            self.by_key[tuple(key)] = Strand(base, covered, self.form.first._replace(settled=settled))
+            told = self.form.first._replace(settled=settled, kept=kept)
+            self.by_key[tuple(key)] = Strand(base, covered, told)
 
 
 class Counted:
     """All counted groups of a local node."""
 
-    def __init__(self, job: Job, node: str, lateness: int, eager: bool) -> None:
-        self._node, self._lateness, self._eager = node, lateness, eager
-        self._groups = {group.name: Strands(Form(group, job), node) for group in groups_of(job)}
+    def __init__(self, job: Job, node: str, lateness: int, eager: bool, unit: int | None = None) -> None:
+        self._node, self._lateness, self._eager, self._unit = node, lateness, eager, unit
+        self._groups = self._strands(job)
         self._time = time_column(job.time)
         self._newest = INT64_MIN  # of what was taken
         self._floors: list[tuple[int, int]] = []  # from the n-th event on, none older than a time is taken
@@ -284,6 +301,9 @@ class Counted:
         self.heard = 0  # the number of the last request
         self.is_over = not self._groups  # nothing is needed of it any more
         self._is_done = False  # the root has said so
+
+    def _strands(self, job: Job) -> dict[str, Strands]:
+        return {form.name: Strands(form, self._node, self._unit) for form in forms_of(job)}
 
     def __bool__(self) -> bool:
         return bool(self._groups)
@@ -363,15 +383,15 @@ class Counted:
         """The root's request."""
         self.heard = max(self.heard, number)
         self.is_over, self._is_done = self.is_over or over, self._is_done or over
-        for name, strands in self._groups.items():
-            strands.hear(tables.get(name), tables.get(f"{name}|ask"))
+        for strands in self._groups.values():
+            strands.hear(tables)
             if over:
                 strands.forget()
 
     def switch(self, job: Job) -> None:
         """Go on with another plan."""
         before = self._groups
-        self._groups = {group.name: Strands(Form(group, job), self._node) for group in groups_of(job)}
+        self._groups = self._strands(job)
         for name, strands in self._groups.items():
             if name in before:
                 old = before[name]

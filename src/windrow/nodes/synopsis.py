@@ -23,13 +23,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from windrow.bags import counted, flat, lists
+from windrow.bags import flat, lists
 from windrow.jobs import Job
-from windrow.nodes.bagforms import NODES, REFINING, BagForm, forms_of, steps_of
-from windrow.ranges import Ints, ramp
+from windrow.nodes.bagforms import NODES, REFINING, TimeForm, forms_of
+from windrow.nodes.quantiles import bag_of, steps_of, units_of
+from windrow.ranges import Ints
 from windrow.slicers import Tables
 from windrow.slices import BAGS
-from windrow.slicing import filter_column, input_column, time_column
+from windrow.slicing import filter_column, time_column
 from windrow.windows import INT64_MAX
 
 MOST = 8_000_000  # values that are kept; beyond, bags travel whole
@@ -59,7 +60,7 @@ class Kept(NamedTuple):
 class Synopses:
     """One refined group at a local node."""
 
-    form: BagForm
+    form: TimeForm
     node: str
     unit: int | None
     sends: list[Send] = field(default_factory=list)
@@ -89,7 +90,7 @@ class Synopses:
             for row in np.flatnonzero(thin).tolist():
                 one = Kept(int(start[row]), table[names[0]][row], table[names[1]][row], int(step[row]))
                 self.kept[bag, self.number, row] = one
-            units = _units(values.filter(inside), counts.filter(inside), sizes[thin], step[thin])
+            units = units_of(values.filter(inside), counts.filter(inside), sizes[thin], step[thin])
             place = {"row": np.arange(table.height), "start": start, "end": end, "step": step, "entries": sizes}
             chosen = table.select(*form.keys, **{name: pl.Series(column) for name, column in place.items()})
             chosen = chosen.filter(pl.Series(thin)).with_columns(
@@ -161,12 +162,9 @@ class Synopses:
             pl.col(name).eq_missing(pl.lit(value, dtype))
             for (name, dtype), value in zip(self.form.keys.items(), key, strict=True)
         ]
-        for where in (self.form.group.source.where, held.where):
-            chosen += [pl.col(filter_column(where.text))] if where else []
-        events = pl.concat(self.again[send]).filter(*chosen)
-        values = events[input_column(held.operator.inputs[0].text)].drop_nulls().sort()
-        made, counts = counted(lists(values, np.array([len(values)])))
-        return Kept(start, made[0], counts[0], step)
+        where = self.form.group.source.where
+        chosen += [pl.col(filter_column(where.text))] if where else []
+        return Kept(start, *bag_of(pl.concat(self.again[send]).filter(*chosen), held), step)
 
     def forget(self, send: int, start: int) -> None:
         gone = [name for name, one in self.kept.items() if name[1] <= send and one.start < start]
@@ -192,22 +190,13 @@ class Synopses:
         """The answers that are to be sent."""
         found = Tables()
         for bag, several in self.out.items():
-            form = self.form.values(bag)
-            send, row, lo, values, counts = zip(*several, strict=True)
-            sizes = np.array([len(one) for one in values])
-            weights = pl.concat(counts)
-            columns = {
-                "node": pl.Series([self.node]).new_from_index(0, len(sizes)),
-                **{
-                    name: pl.Series(column, dtype=pl.Int64)
-                    for name, column in zip(("send", "row", "lo"), (send, row, lo), strict=True)
-                },
-                "values": lists(pl.concat(values), sizes),
-                "counts": pl.Series([None], dtype=form["counts"]).new_from_index(0, len(sizes))
-                if (weights == 1).all()
-                else lists(weights, sizes),
+            *place, values, counts = zip(*several, strict=True)
+            named = {"node": pl.Series([self.node]).new_from_index(0, len(several))}
+            named |= {
+                name: pl.Series(column, dtype=pl.Int64)
+                for name, column in zip(("send", "row", "lo"), place, strict=True)
             }
-            found[f"{self.form.name}|values {bag}"] = pl.DataFrame(columns).select(*form)
+            found[f"{self.form.name}|values {bag}"] = self.form.answer(bag, named, values, counts)
         self.out = {}
         return found
 
@@ -248,21 +237,6 @@ class Synopses:
         steps = np.frombuffer(zlib.decompress(base64.b64decode(text)), np.int64).reshape(4, -1).T
         self.sends = [Send(*row) for row in np.cumsum(steps, axis=0).tolist()]
         self.kept, self.again, self.answered, self.out = {}, {}, set(), {}
-
-
-def _units(values: pl.Series, counts: pl.Series, sizes: Ints, step: Ints) -> list[pl.Series]:
-    """First, last and count of the units of bags that are laid end to end; no count where every value is there once."""
-    number = -(-sizes // step)
-    bag = np.repeat(np.arange(len(sizes)), number)
-    begin = (np.cumsum(sizes) - sizes)[bag]
-    lo = ramp(number) * step[bag]
-    hi = np.minimum(lo + step[bag], sizes[bag])
-    count = np.add.reduceat(counts.to_numpy(), begin + lo)
-    first, last = values.gather(begin + lo), values.gather(begin + hi - 1)
-    known = lists(pl.Series(count), number)
-    if (count == hi - lo).all():
-        known = pl.Series([None], dtype=pl.List(pl.Int64())).new_from_index(0, len(sizes))
-    return [lists(first, number).alias("first"), lists(last, number).alias("last"), known.alias("count")]
 
 
 class Keeping:

@@ -29,10 +29,11 @@ import polars as pl
 
 from windrow.nodes.counting import CERTAIN, NOTHING_KNOWN, SCHEMES, History, Scheme, Told, choose, sub_slice
 from windrow.nodes.forms import ANEW, NODE_COLUMN, Form, Key
+from windrow.nodes.quantiles import BAG
 from windrow.nodes.refine import bounds
 from windrow.ordered import Mask
 from windrow.ranges import Ints
-from windrow.slices import merge
+from windrow.slices import BAGS, merge
 from windrow.windows import INT64_MAX, INT64_MIN
 
 Ask = tuple[int, int, str]  # ranks, and what is asked of them
@@ -302,6 +303,7 @@ class Tally:
         tables: dict[int, tuple[pl.DataFrame, list[int]]] = {}
         raw: list[pl.DataFrame] = []
         times: list[int] = []
+        bags: list[tuple[str, int, int]] = []  # that are at nodes: the ranks of slices that follow each other
         for name, line in self.lines.items():
             cut = cuts.get(name, line.cut)
             rest = []
@@ -319,9 +321,16 @@ class Tally:
                     assert piece.table is not None
                     tables.setdefault(id(piece.table), (piece.table, []))[1].append(piece.row)
                     times += [piece.first, piece.last]
+                    follows = bool(bags) and (bags[-1][0], bags[-1][2]) == (name, piece.lo)
+                    bags.append((name, bags.pop()[1] if follows else piece.lo, piece.hi))
             of_nodes[name] = cut - line.cut
             line.pieces, line.cut = rest, cut
         found = self._merged(tables, raw, min(times, default=0), max(times, default=0))
+        if form.bags:
+            at_nodes = bags if form.is_in_window(self.position) else []
+            found = found.with_columns(
+                pl.Series(BAGS, [[dict(zip(BAG, one, strict=True)) for one in at_nodes]], dtype=found.schema[BAGS])
+            )
         self.position += size
         self.history.add(size, of_nodes)
         self.boundaries += 1
@@ -334,9 +343,9 @@ class Tally:
         form, parts = self.form, []
         if raw:
             events = pl.concat(raw, how="vertical_relaxed").sort(form.time, NODE_COLUMN, maintain_order=True)
-            parts.append(form.lifted(events.select(*form.events), np.array([0])).select(*form.states))
+            parts.append(form.lifted(events.select(*form.events), np.array([0])))
         parts += [table[rows].select(*form.states) for table, rows in tables.values()]
-        states = pl.concat(parts) if parts else pl.DataFrame(schema=form.states)
+        states = pl.concat(parts, how="diagonal") if parts else pl.DataFrame(schema=form.schema.columns)
         place = {"slice_start": INT64_MIN, "barred": 0, "first": first, "last": last}
         place |= {**form.schema.unordered, "position": self.position, "fresh": False}
         types = form.schema.columns
@@ -360,7 +369,8 @@ class Tally:
         for node, line in self.lines.items():
             if is_approximate and node in self.told and self.told[node][0].scheme == name:
                 continue  # what it was told once it goes on with
-            told = self.form.first._replace(settled=line.cut, position=self.position, patience=self.length)
+            kept = (self.told[node][0].kept if node in self.told else 0) if self.form.bags else line.cut
+            told = self.form.first._replace(settled=line.cut, kept=kept, position=self.position, patience=self.length)
             if self.history.is_enough:
                 size = self.history.stretches[-1][0]
                 share = self.history.share(node)
@@ -371,6 +381,13 @@ class Tally:
                 rewinds[node] = line.rewind = rewinds.get(node, 0) + 1
             self.told[node] = told, max(line.rewind, self.told.get(node, (told, 0))[1])
         self.corrected = False
+
+    def let_go(self, needed: Mapping[str, int]) -> bool:
+        """Nodes need keep nothing before these ranks, or else the last boundary; returns whether that is news."""
+        before = dict(self.told)
+        for node, (told, rewind) in before.items():
+            self.told[node] = told._replace(kept=needed.get(node, told.settled)), rewind
+        return self.told != before
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,167 @@
+"""The root's state of counting windows that nodes agree on: stretches between boundaries, of all nodes.
+
+    boundaries ──▶ a stretch, with the bags that are at nodes ── asks for their units, then for some values ──▶ windows
+
+A stretch waits until all ranks are known of the windows that end with it (`ranks`); those of a key go on in their
+order. Without quantiles there is nothing to wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from windrow.assembly import Windows
+from windrow.groups import ROWS, Held
+from windrow.measures import Span
+from windrow.nodes.forms import Form, Key
+from windrow.nodes.rankbags import RankBags
+from windrow.nodes.ranked import Strand
+from windrow.nodes.ranks import PLACE, Due, Ranks, placed
+from windrow.ordered import Mask
+from windrow.ordered_state import OrderedState, rows_in_order
+from windrow.ordering import Sliced
+from windrow.ranges import Ints
+from windrow.revisions import Emitted
+from windrow.sequences import OrderedRows, Progress
+from windrow.windows import INT64_MAX
+
+
+class CountedState(OrderedState):
+    """The windows of a counted group, from slices that lie between boundaries."""
+
+    def __init__(self, form: Form) -> None:
+        self.form = form
+        self.ranks = Ranks(form.bags) if form.bags else None
+        self.found: list[pl.DataFrame] = []
+        self.stretches = form.schema.empty()  # that wait
+        self._gone: set[str] = set()
+        super().__init__(form.group, form.schema, form.schema)
+
+    @property
+    def asks(self) -> dict[str, pl.DataFrame]:
+        """Of each kind of bag, what the root has to ask for: node, and as `quantiles` says."""
+        return self.ranks.asks if self.ranks else {}
+
+    @property
+    def waiting_rows(self) -> int:
+        return self.stretches.height
+
+    def status(self) -> dict[str, Any]:
+        """How many units have come, how many of them were asked for, and how many bags are left out."""
+        return {**self.ranks.counts, "left_out": self.ranks.lost.height} if self.ranks else {}
+
+    # --- what comes in --------------------------------------------------------------------------------------------
+
+    def hear(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """Units and values of a batch."""
+        if self.ranks:
+            self.ranks.hear(tables)
+
+    def take_events(self, key: Key, node: str, lo: int, hi: int, events: pl.DataFrame) -> None:
+        """Events of a node that may be in stretches: it goes, and cannot be asked for their values any more."""
+        if self.ranks is None:
+            return
+        names = self.ranks.names(pl.concat([self.rows.table, self.stretches]))
+        names = names.filter((pl.col("node") == node) & (pl.col("send") >= lo) & (pl.col("row") <= hi))
+        plain = self.form.with_plain_keys(names)
+        mine = [tuple(row) == key for row in plain.select(*self.form.keys).iter_rows()] if key else True
+        names = names.filter(mine)
+        strand = Strand(lo, hi, self.form.first)
+        strand.add(events)
+        bags = RankBags(self.form, node, unit=1)  # so that all values are known
+        wanted = self.ranks.units_of(names)
+        bags.hear({f"{self.form.name}|wanted {bag}": wanted for bag in self.ranks.stores}, {key: strand})
+        self.ranks.know(bags.tables())
+
+    # --- windows --------------------------------------------------------------------------------------------------
+
+    def settle(self, fresh: list[pl.DataFrame], gone: set[str], span: Span) -> None:
+        """Stretches that follow on what is here; those go on into windows of which all ranks are known."""
+        if self.ranks is None:
+            self.found += fresh
+            return
+        is_news = bool(fresh) or self.ranks.is_news or gone != self._gone
+        self.stretches, self._gone = pl.concat([self.stretches, *fresh]), set(gone)
+        if not is_news or not self.stretches.height:
+            return
+        rows = self._with_places(pl.concat([self.rows.table, self.stretches]).sort(self.schema.order))
+        before = self.base.at(rows.keys)
+        now = {**before, "count": np.maximum.reduceat(rows.stop, np.flatnonzero(_begins(rows.key)))}
+        windows = self._complete(rows, Progress(before, now, np.full(rows.key_count, INT64_MAX)), span)
+        (waits,), _ = self.ranks.find([Due(rows, windows)], gone)
+        first = np.full(rows.key_count, INT64_MAX)  # where the first window ends that waits
+        np.minimum.at(first, windows.key[waits], rows.stop[windows.hi[waits] - 1])
+        is_new = rows.position >= before["count"][rows.key]
+        goes_on = is_new & (rows.stop < first[rows.key])
+        table = rows.table.drop(PLACE)
+        self.found.append(table.filter(pl.Series(goes_on)))
+        self.stretches = table.filter(pl.Series(is_new & ~goes_on))
+
+    def _with_places(self, table: pl.DataFrame) -> OrderedRows:
+        return OrderedRows(placed(table), self.schema)
+
+    def _complete(self, rows: OrderedRows, progress: Progress, span: Span) -> Windows:
+        """The windows that a step completes."""
+        return Windows.join(one.windows for one in self.sequences.found(rows, progress, span, partial=False))
+
+    def may_be_due(self, span: Span) -> bool:
+        return any(table.height for table in self.found)
+
+    def _slice(self, span: Span) -> Sliced | None:
+        if not self.may_be_due(span):
+            return None
+        table = pl.concat(self.found).sort(self.schema.order)
+        self.found = []
+        names = list(self.schema.keys)
+        keys = table.select(names).unique(maintain_order=True) if names else pl.DataFrame()
+        known = self.base.at(keys)
+        last = table.group_by(names, maintain_order=True).last() if names else table[-1:]
+        stop = (last["position"] + last[self.schema.names[Held(ROWS, None)]["count"]]).to_numpy()
+        now = {**known, "count": stop, "last": last["last"].to_numpy(), "frozen": stop}
+        self.base.set(keys, now)
+        self.now.table = self.base.table
+        self._recent, self._rows = table, None
+        every = np.ones(table.height, np.bool_)
+        changed = np.full(max(1, keys.height), INT64_MAX)
+        return Sliced(table, every, None, keys, known, now, now, changed)
+
+    def _in_sequence(self, rows: OrderedRows, progress: Progress, span: Span, partial: bool) -> Iterator[Emitted]:
+        if self.ranks:
+            due = Due(self._with_places(rows.table), self._complete(rows, progress, span))
+            rows = OrderedRows(self.ranks.filled(rows.table, [due]), self.schema)
+        yield from super()._in_sequence(rows, progress, span, partial)
+
+    def needed(self) -> dict[Key, dict[str, int]] | None:
+        """Of each key and node the first rank of which values may be asked; None if no bags are at nodes."""
+        if self.ranks is None:
+            return None
+        rows = rows_in_order(self.rows)
+        needed = rows.table.filter(pl.Series(self.sequences.counted(rows, self._known(rows.keys), keep_told=False)))
+        whole = pl.concat([needed, self.stretches])
+        self.ranks.forget(whole)
+        first = self.ranks.names(whole).group_by("node", *self.form.keys).agg(pl.col("send").min())
+        found: dict[Key, dict[str, int]] = {}
+        for node, send, *key in self.form.with_plain_keys(first).select("node", "send", *self.form.keys).iter_rows():
+            found.setdefault(tuple(key), {})[node] = send
+        return found
+
+    # --- what is kept ---------------------------------------------------------------------------------------------
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        waiting = {"stretches": self.stretches, **self.ranks.tables()} if self.ranks else {}
+        return super().tables() | waiting
+
+    def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        super().load(tables)
+        if self.ranks and "stretches" in tables:
+            self.stretches = self.schema.conform(tables["stretches"])
+            self.ranks.load(tables)
+
+
+def _begins(number: Ints) -> Mask:
+    """Where another number begins."""
+    return np.append(True, number[1:] != number[:-1])
