@@ -45,6 +45,15 @@ COUNTED = [
     wr.Query("large", wr.counting(40), ["variance(x)", "median(x)", "last(x)"]),
     wr.Query("nodes", wr.counting(7), ["count()", "last(x)"], by=["k", "node"]),
 ]
+VALUE = "x * 100 + t"  # so that most are different
+QUANTILES = [
+    wr.Query("median", wr.counting(25), [f"median({VALUE})", "last(x)"]),
+    wr.Query("quantiles", wr.counting(20, 8), [f"quantile({VALUE}, 0.9)", "quantile(x, 0.2)", "last(x)"]),
+    wr.Query("medians", wr.counting(8), [f"median({VALUE})", "last(x)"], by="k"),
+    wr.Query("sampled", wr.counting(6, 15), [f"median({VALUE}) - min(x)", "last(x)"], where="x > 0"),
+    wr.Query("many", wr.counting(30), [*(f"quantile({VALUE}, {n / 10})" for n in range(11)), "last(x)"]),
+    wr.Query("mixed", wr.counting(25), ["mode(x)", "median(x)", f"median({VALUE})", "last(x)"]),
+]
 TIMED = wr.Query("timed", wr.tumbling(10), ["count()"])
 
 
@@ -91,14 +100,14 @@ class Scenario:
 
 def scenario_of(dice: random.Random, scheme: str | None = None) -> Scenario:
     """Nobody comes or goes, so that the root has to say what one process says."""
-    queries = [*dice.sample(COUNTED, dice.choice([1, 1, 2, 3])), *([TIMED] if dice.random() < 0.2 else [])]
+    queries = [*dice.sample(COUNTED + QUANTILES, dice.choice([1, 1, 2, 3])), *([TIMED] if dice.random() < 0.2 else [])]
     return Scenario(
         queries,
         scheme or dice.choice(EXACT),
         dice.choice([0.0, 0.001, 0.01, 0.1, 0.5, 1.0]),
         dice.choice([10, 30, 60]),
         Faults() if dice.random() < 0.8 else Faults.none(),
-        {"log": dice.choice([1, 3, 16]), "eager": dice.random() < 0.2},
+        {"log": dice.choice([1, 3, 16]), "eager": dice.random() < 0.2, "unit": dice.choice([1, 2, 3, 5])},
         own_lateness=dice.random() < 0.3,
         removed=(queries[0].name,) if dice.random() < 0.05 else (),
     )
@@ -110,12 +119,12 @@ def comings_and_goings(dice: random.Random, scheme: str | None = None) -> Scenar
     joins = dice.random() < 0.3
     leave = 0.03 if dice.random() < 0.5 or not (rest or joins) else 0.0
     return Scenario(
-        [dice.choice([COUNTED[0], COUNTED[1], COUNTED[2], COUNTED[4]])],
+        [dice.choice([COUNTED[0], COUNTED[1], COUNTED[2], COUNTED[4], *QUANTILES[:3]])],
         scheme or dice.choice(EXACT),
         dice.choice([0.1, 1.0]),
         dice.choice([10, 30, 60]),
         Faults(leave=leave),
-        {"log": dice.choice([1, 3, 16]), "eager": dice.random() < 0.2, **rest},
+        {"log": dice.choice([1, 3, 16]), "eager": dice.random() < 0.2, "unit": dice.choice([1, 2, 3, 5]), **rest},
         own_lateness=dice.random() < 0.3,
         joins=joins,
         dies="timeout" in rest and dice.random() < 0.5,
@@ -200,9 +209,9 @@ def recorded() -> Iterator[Record]:
         current.pop()
 
     def noted_add(self: Strand, events: pl.DataFrame) -> None:
-        here = current[-1]
-        (key,) = [key for key, strand in here.by_key.items() if strand is self]
-        record.note((here.form.name, key), here.node, self, events)
+        for here in current[-1:]:
+            (key,) = [key for key, strand in here.by_key.items() if strand is self]
+            record.note((here.form.name, key), here.node, self, events)
         add(self, events)
 
     def noted_take(self: Tally, cuts: dict[str, int], size: int) -> pl.DataFrame:

@@ -65,7 +65,7 @@ class CountedState(OrderedState):
         """Events of a node that may be in stretches: it goes, and cannot be asked for their values any more."""
         if self.ranks is None:
             return
-        names = self.ranks.names(pl.concat([self.rows.table, self.stretches]))
+        names = self.ranks.names(self._live())
         names = names.filter((pl.col("node") == node) & (pl.col("send") >= lo) & (pl.col("row") <= hi))
         plain = self.form.with_plain_keys(names)
         mine = [tuple(row) == key for row in plain.select(*self.form.keys).iter_rows()] if key else True
@@ -88,7 +88,7 @@ class CountedState(OrderedState):
         self.stretches, self._gone = pl.concat([self.stretches, *fresh]), set(gone)
         if not is_news or not self.stretches.height:
             return
-        rows = self._with_places(pl.concat([self.rows.table, self.stretches]).sort(self.schema.order))
+        rows = self._with_places(self._live().sort(self.schema.order))
         before = self.base.at(rows.keys)
         now = {**before, "count": np.maximum.reduceat(rows.stop, np.flatnonzero(_begins(rows.key)))}
         windows = self._complete(rows, Progress(before, now, np.full(rows.key_count, INT64_MAX)), span)
@@ -100,6 +100,12 @@ class CountedState(OrderedState):
         table = rows.table.drop(PLACE)
         self.found.append(table.filter(pl.Series(goes_on)))
         self.stretches = table.filter(pl.Series(is_new & ~goes_on))
+
+    def _live(self) -> pl.DataFrame:
+        """The slices of windows that are not complete, and the stretches that wait."""
+        rows = rows_in_order(self.rows)
+        needed = self.sequences.counted(rows, self._known(rows.keys), keep_told=False)
+        return pl.concat([rows.table.filter(pl.Series(needed)), self.stretches])
 
     def _with_places(self, table: pl.DataFrame) -> OrderedRows:
         return OrderedRows(placed(table), self.schema)
@@ -139,11 +145,9 @@ class CountedState(OrderedState):
         """Of each key and node the first rank of which values may be asked; None if no bags are at nodes."""
         if self.ranks is None:
             return None
-        rows = rows_in_order(self.rows)
-        needed = rows.table.filter(pl.Series(self.sequences.counted(rows, self._known(rows.keys), keep_told=False)))
-        whole = pl.concat([needed, self.stretches])
-        self.ranks.forget(whole)
-        first = self.ranks.names(whole).group_by("node", *self.form.keys).agg(pl.col("send").min())
+        live = self._live()
+        self.ranks.forget(live)
+        first = self.ranks.names(live).group_by("node", *self.form.keys).agg(pl.col("send").min())
         found: dict[Key, dict[str, int]] = {}
         for node, send, *key in self.form.with_plain_keys(first).select("node", "send", *self.form.keys).iter_rows():
             found.setdefault(tuple(key), {})[node] = send

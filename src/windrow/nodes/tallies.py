@@ -351,7 +351,7 @@ class Tally:
         types = form.schema.columns
         columns = form.key_columns(self.key)
         columns += [pl.lit(value, types[name]).alias(name) for name, value in place.items()]
-        table = states.with_columns(columns).select(*types)
+        table = form.schema.conform(states.with_columns(columns))
         table = merge([table], form.schema) if table.height else table
         return table.with_columns(fresh=pl.lit(True))
 
