@@ -46,7 +46,7 @@ AGAIN_BY = "python tests/counting_scenarios.py --trace --seeds 1 --first"
 def nothing_wrong(number: int, scheme: str, come_and_go: bool = False) -> None:
     command = f"{AGAIN_BY} {number} --scheme {scheme}{' --come-and-go' if come_and_go else ''}"
     try:
-        found = tried(number, come_and_go, scheme)
+        found = wrong_in(tried(number, come_and_go, scheme))
     except Exception as error:
         raise AssertionError(command) from error
     assert (command, found) == (command, [])

@@ -264,7 +264,12 @@ def test_values_of_every_kind(values: list[list[Any]], asks: bool | None) -> Non
 def test_only_the_units_around_the_ranks_are_asked_for() -> None:
     apart = [[float(n) for n in range(300)], [1000.0 + n for n in range(300)], [500.0 + n for n in range(300)]]
     tree = answered(apart, [QUERIES[0]])
-    assert tree.root.status()["refining"]["by () on t (refined)"] == {"units": 300, "asked": 2, "waiting": 0}
+    assert tree.root.status()["refining"]["by () on t (refined)"] == {
+        "units": 300,
+        "asked": 2,
+        "left_out": 0,
+        "waiting": 0,
+    }
     (request,) = [one for one in tree.requests if any("wanted" in name for name in one.tables)]
     assert request.node == "n2"
 

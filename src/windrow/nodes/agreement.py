@@ -307,6 +307,7 @@ class Agreement:
 
     def saved(self) -> tuple[dict[str, Any], Tables]:
         header = {"nodes": {name: asdict(one) for name, one in self._nodes.items()}, "rewinds": self._rewinds}
+        header["bags"] = {name: state.status() for name, state in self._states.items()}
         tables: Tables = {}
         for name, state in self._states.items():
             tables |= {f"{name}|{part}": table for part, table in state.tables().items()}
@@ -323,6 +324,7 @@ class Agreement:
             mine = {key.rpartition("|")[2]: table for key, table in tables.items() if key.rpartition("|")[0] == name}
             if mine:
                 self._states[name].load(mine)
+                self._states[name].restore(header["bags"][name])
             prefix = f"tally {name}"
             mine = {key.rpartition("|")[2]: table for key, table in tables.items() if key.rpartition("|")[0] == prefix}
             if mine:

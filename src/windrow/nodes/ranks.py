@@ -154,7 +154,7 @@ class Ranks:
         self.stores = {bag: Store(form, bag) for bag in form.bags}
         self.asks: dict[str, pl.DataFrame] = {}  # of each kind of bag, the units that the root waits for
         self.lost = pl.DataFrame(schema=form.named)  # bags that are left out
-        self.counts = {"units": 0, "asked": 0}
+        self.counts = {"units": 0, "asked": 0, "left_out": 0}
         self.is_news = True  # whether ranks may be known that were not
 
     # --- what comes in --------------------------------------------------------------------------------------------
@@ -211,6 +211,7 @@ class Ranks:
         fresh = fresh.join(self.lost, on=self.form.identity, how="anti", nulls_equal=True, maintain_order="left")
         if fresh.height:
             self.lost, self.is_news = pl.concat([self.lost, fresh]), True
+            self.counts["left_out"] += fresh.height
         return fresh
 
     # --- ranks ----------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class CountedState(OrderedState):
 
     def status(self) -> dict[str, Any]:
         """How many units have come, how many of them were asked for, and how many bags are left out."""
-        return {**self.ranks.counts, "left_out": self.ranks.lost.height} if self.ranks else {}
+        return self.ranks.counts if self.ranks else {}
 
     # --- what comes in --------------------------------------------------------------------------------------------
 
@@ -158,6 +158,11 @@ class CountedState(OrderedState):
     def tables(self) -> dict[str, pl.DataFrame]:
         waiting = {"stretches": self.stretches, **self.ranks.tables()} if self.ranks else {}
         return super().tables() | waiting
+
+    def restore(self, counts: Mapping[str, int]) -> None:
+        """What `status` had said."""
+        if self.ranks:
+            self.ranks.counts |= counts
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
         super().load(tables)
