@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import io
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,8 +21,9 @@ import windrow as wr
 from windrow.generator import COLUMNS, TICK, Generator
 from windrow.nodes.asked import Asked
 from windrow.nodes.machine import OUTLET, Machine, Out
-from windrow.nodes.messages import Ack, Batch, from_bytes, to_bytes
+from windrow.nodes.messages import Ack, Batch
 from windrow.nodes.simulation import Disk
+from windrow.nodes.wire import Reader, Writer
 
 DELAY = 20_000  # microseconds that a message takes
 STEP = 50_000  # microseconds of events that a node reads at a time
@@ -44,6 +45,7 @@ class Wired:
     def __post_init__(self) -> None:
         self.now = self.made.first
         self._way: list[tuple[int, int, str, str, bytes]] = []
+        self._ends: dict[tuple[str, str], tuple[Writer, Reader]] = defaultdict(lambda: (Writer(), Reader()))
         self._number = 0
         names = tuple(self.made.names)
         self.machines = {"root": Machine("root", None, names, 1, Disk(), self.asked)}
@@ -59,7 +61,7 @@ class Wired:
                 self.results.append(message.tables["results"])
                 self._post("root", self.machines["root"].receive(OUTLET, Ack(1, message.number), self.now))
                 continue
-            data = to_bytes(message)
+            data = self._ends[sender, to][0].write(message)
             if to == "root":
                 self.up += len(data)
             else:
@@ -72,7 +74,7 @@ class Wired:
         until = max(until, self.now)
         while self._way and self._way[0][0] <= until:
             self.now, _, sender, to, data = heapq.heappop(self._way)
-            message, begin = from_bytes(data), time.process_time()
+            message, begin = self._ends[sender, to][1].read(data), time.process_time()
             out = self.machines[to].receive(sender, message, self.now)
             self.busy[to] += time.process_time() - begin
             self._post(to, out)
@@ -203,4 +205,23 @@ def speed(scale: float, runs: int) -> Iterator[Line]:
     yield Line("events/s of a local node, counting by async / time windows", found["time"] / found["async"], least=0.5)
 
 
-WORKLOADS = (counting, corrections, speed)
+def ranks(scale: float, runs: int) -> Iterator[Line]:
+    """Bytes that exact quantiles of counting windows of 1M events send up, with those that say where windows end."""
+    events = made(scale, 0.01, 6)
+    size = NODES * events.rate
+    window = wr.counting(size)
+    many = {f"q{n}": wr.quantile("value", n / 999) for n in range(1000)}
+    queries = {
+        ("exact median", 0.03): wr.Query("q", window, ["median(value)"]),
+        ("1,000 quantiles at once", 0.4): wr.Query("q", window, many),
+        ("exact median by steps of a fifth", 1.05): wr.Query("q", wr.counting(size, size // 5), ["median(value)"]),
+    }
+    for (what, most), asked in queries.items():
+        refined, whole = (wired([asked], events, counting="refine", quantiles=how) for how in ("refine", "whole"))
+        if not refined.told.equals(whole.told):
+            raise AssertionError(f"{what}: the answers differ")
+        note = f"{refined.up:,} of {refined.raw:,} bytes; whole bags {whole.up:,}"
+        yield Line(f"bytes up, {what} of counting 1M / raw", refined.up / refined.raw, most=most, note=note)
+
+
+WORKLOADS = (counting, corrections, speed, ranks)

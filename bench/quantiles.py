@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,9 +16,10 @@ from core import Line
 import windrow as wr
 from windrow.nodes.asked import Asked
 from windrow.nodes.machine import OUTLET, Machine
-from windrow.nodes.messages import Ack, Batch, from_bytes, to_bytes
+from windrow.nodes.messages import Ack, Batch
 from windrow.nodes.parent import Out
 from windrow.nodes.simulation import Disk
+from windrow.nodes.wire import Reader, Writer
 from windrow.windows import INT64_MAX
 
 NODES = 8
@@ -45,6 +47,7 @@ class Links:
         self.machines |= {name: Machine(name, "root", epoch=1, ahead=None) for name in names}
         self.up, self.down, self.now = 0, 0, 1
         self.rows: list[pl.DataFrame] = []
+        self._ends: dict[tuple[str, str], tuple[Writer, Reader]] = defaultdict(lambda: (Writer(), Reader()))
         for name, machine in self.machines.items():
             self.post(name, machine.start(self.now))
 
@@ -59,9 +62,10 @@ class Links:
                 more = self.machines["root"].receive(OUTLET, Ack(message.epoch, message.number), self.now)
                 waiting += [("root", *one) for one in more]
                 continue
-            data = to_bytes(message)
+            writer, reader = self._ends[whose, to]
+            data = writer.write(message)
             self.up, self.down = self.up + (to == "root") * len(data), self.down + (to != "root") * len(data)
-            waiting += [(to, *one) for one in self.machines[to].receive(whose, from_bytes(data), self.now)]
+            waiting += [(to, *one) for one in self.machines[to].receive(whose, reader.read(data), self.now)]
 
     def run(self, frames: list[pl.DataFrame], step: int) -> pl.DataFrame:
         """All events, so many at a time, by turns."""

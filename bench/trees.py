@@ -34,9 +34,10 @@ from bench.baselines.common import needed
 from windrow.generator import COLUMNS
 from windrow.nodes.asked import Asked
 from windrow.nodes.machine import OUTLET, Machine
-from windrow.nodes.messages import Ack, Batch, Message, from_bytes, to_bytes
+from windrow.nodes.messages import Ack, Batch, Message
 from windrow.nodes.simulation import Disk
 from windrow.nodes.uplink import AGAIN
+from windrow.nodes.wire import Reader, Writer
 from windrow.ordered import Counting
 
 FOREVER = 10**18
@@ -142,6 +143,7 @@ class Nodes:
             for name, parent in self.parents.items()
         }
         self._way: deque[tuple[str, str, bytes]] = deque()
+        self._ends: dict[tuple[str, str], tuple[Writer, Reader]] = defaultdict(lambda: (Writer(), Reader()))
         for name, machine in self.machines.items():
             self._post(name, machine.start(0))
         self.deliver()
@@ -161,7 +163,7 @@ class Nodes:
                 self._post(sender, self.machines[sender].receive(OUTLET, Ack(message.epoch, message.number), 0))
                 continue
             with self.grown.at(sender):
-                encoded = to_bytes(message)
+                encoded = self._ends[sender, to][0].write(message)
             if to == self.parents[sender]:
                 self.grown.sent[sender] += len(encoded)
             else:
@@ -173,7 +175,7 @@ class Nodes:
         while self._way:
             sender, to, encoded = self._way.popleft()
             with self.grown.at(to):
-                out = self.machines[to].receive(sender, from_bytes(encoded), FOREVER)
+                out = self.machines[to].receive(sender, self._ends[sender, to][1].read(encoded), FOREVER)
             self._post(to, out)
 
     def read(self, name: str, frame: pl.DataFrame, position: int, last: bool) -> None:

@@ -25,11 +25,12 @@ from windrow.nodes.answers import read_results
 from windrow.nodes.config import ConfigError, read
 from windrow.nodes.flight import BEAT, PROTOCOL, Limits, Server
 from windrow.nodes.link import Link, ask
-from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Message, Refused, Welcome, from_bytes, to_bytes
+from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Message, Refused, Welcome, to_bytes
 from windrow.nodes.outgoing import ROOM, Outgoing
 from windrow.nodes.outlet import SliceOutlet
 from windrow.nodes.process import NodeProcess, NodeRefused
 from windrow.nodes.traffic import Traffic
+from windrow.nodes.wire import Reader
 
 PATIENCE = 20.0
 LOOPBACK = Address("127.0.0.1", 0)
@@ -94,6 +95,7 @@ class Raw(contextlib.AbstractContextManager["Raw"]):
         self.client = fl.FlightClient(str(to), generic_options=[("grpc.use_local_subchannel_pool", 1)])
         options = fl.FlightCallOptions(headers=[(key.encode(), value.encode()) for key, value in said.items()])
         self.writer, self.reader = self.client.do_exchange(fl.FlightDescriptor.for_command(b"windrow"), options)
+        self.wire = Reader()
 
     def say(self, what: bytes | Message) -> None:
         self.writer.write_metadata(what if isinstance(what, bytes) else to_bytes(what))
@@ -101,7 +103,7 @@ class Raw(contextlib.AbstractContextManager["Raw"]):
     def hear(self) -> Message:
         while (data := self.reader.read_chunk().app_metadata.to_pybytes()) == BEAT:
             pass
-        return from_bytes(data)
+        return self.wire.read(data)
 
     def refusal(self) -> str:
         """Why the stream is ended by the other side."""

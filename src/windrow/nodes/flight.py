@@ -3,7 +3,7 @@
     child   Link ── Hello, Batch, Alive, Leave ─────────────▶ Server   parent
                  ◀── Welcome, Plan, Ack, Left, Refused, Request
 
-A message is the metadata of a Flight message that has no data of its own (`messages.to_bytes`). Who calls is settled
+A message is the metadata of a Flight message that has no data of its own (`wire`). Who calls is settled
 before a stream begins, from the headers of the call: the node's name, its token, the version of this protocol. Whoever
 is not let in, and whatever cannot be read, gets the reason; it is logged once, and no other stream notices.
 
@@ -34,11 +34,12 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from windrow.nodes.access import NAMES, NO_TLS, OPERATOR, Address, Files, Tokens, pem
-from windrow.nodes.messages import LARGEST, Alive, Batch, Hello, Leave, Message, MessageError, from_bytes, to_bytes
+from windrow.nodes.messages import LARGEST, Alive, Batch, Hello, Leave, Message, MessageError
 from windrow.nodes.outgoing import Outgoing, Pace
 from windrow.nodes.traffic import Meter, Traffic, connections
+from windrow.nodes.wire import Reader, Writer
 
-PROTOCOL = 1
+PROTOCOL = 2
 BEAT = b"\n"  # "still here", which is no message
 EVERY = 1.0  # seconds between beats
 UNHEARD = 5.0  # seconds after which a stream is taken for dead, if its name comes again
@@ -207,7 +208,7 @@ class Server:
             writing.join()  # the stream is gone once this returns
 
     def _messages(self, stream: _Stream, reader: Any) -> Iterator[Message]:
-        pace, name = Pace(self._limits.rate), stream.name
+        pace, name, wire = Pace(self._limits.rate), stream.name, Reader()
         while True:
             try:
                 chunk = reader.read_chunk()
@@ -228,7 +229,7 @@ class Server:
             if data == BEAT:
                 continue
             try:
-                message = from_bytes(data)
+                message = wire.read(data)
             except MessageError as error:
                 raise self._refusal(name, f"sends what is no message: {error}") from error
             if not isinstance(message, Hello | Batch | Alive | Leave):
@@ -242,11 +243,12 @@ class Server:
             yield message
 
     def _write(self, stream: _Stream, writer: Any) -> None:
+        wire = Writer()
         with contextlib.suppress(pa.ArrowException):
             writer.write_metadata(BEAT)
             while not stream.outgoing.is_over:
                 message = stream.outgoing.get(EVERY)
-                data = BEAT if message is None else to_bytes(message)
+                data = BEAT if message is None else wire.write(message)
                 writer.write_metadata(data)
                 stream.meter.sent(0 if message is None else len(data))
 

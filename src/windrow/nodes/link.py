@@ -18,9 +18,10 @@ import pyarrow.flight as fl
 
 from windrow.nodes.access import OPERATOR, Address
 from windrow.nodes.flight import BEAT, EVERY, call_options, reason_of
-from windrow.nodes.messages import Alive, Batch, Hello, Leave, Message, MessageError, from_bytes, to_bytes
+from windrow.nodes.messages import Alive, Batch, Hello, Leave, Message, MessageError
 from windrow.nodes.outgoing import Outgoing
 from windrow.nodes.traffic import Meter, Traffic, connections
+from windrow.nodes.wire import Reader, Writer
 
 LOST = 10.0  # seconds after which a child gives its parent up, and connects anew
 FIRST, MOST = 0.05, 10.0  # seconds between attempts to connect
@@ -122,6 +123,7 @@ class Link:
                     writer.close()
 
     def _read(self, reader: Any, outgoing: Outgoing, before: set[Any]) -> None:
+        wire = Reader()
         while True:
             try:
                 chunk = reader.read_chunk()
@@ -129,7 +131,7 @@ class Link:
                 return
             if not self._is_in:
                 self._let_in(outgoing, before)
-            self._hear(chunk.app_metadata)
+            self._hear(chunk.app_metadata, wire)
 
     def _let_in(self, outgoing: Outgoing, before: set[Any]) -> None:
         new = (ends for ends in connections() if ends not in before and ends[1][1] == self.parent.port)
@@ -141,14 +143,14 @@ class Link:
             self._noted = ""
         self._opened()
 
-    def _hear(self, buffer: Any) -> None:
+    def _hear(self, buffer: Any, wire: Reader) -> None:
         data = b"" if buffer is None else buffer.to_pybytes()
         self._heard = time.monotonic()
         self._meter.received(0 if data == BEAT else len(data))
         if data == BEAT:
             return
         try:
-            message = from_bytes(data)
+            message = wire.read(data)
         except MessageError as error:
             raise OSError(f"{self.parent} sends what is no message: {error}") from error
         if not isinstance(message, Hello | Batch | Alive | Leave):
@@ -156,10 +158,11 @@ class Link:
             self._heard = time.monotonic()
 
     def _write(self, outgoing: Outgoing, writer: Any, reader: Any) -> None:
+        wire = Writer()
         try:
             while not outgoing.is_over:
                 message = outgoing.get(EVERY)
-                data = BEAT if message is None else to_bytes(message)
+                data = BEAT if message is None else wire.write(message)
                 writer.write_metadata(data)
                 self._meter.sent(0 if message is None else len(data))
                 if time.monotonic() - self._heard > LOST:

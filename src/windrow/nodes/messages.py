@@ -150,10 +150,13 @@ def to_bytes(message: Message, compress: bool = True) -> bytes:
     data = pack({"message": type(message).__name__, "fields": header}, getattr(message, "tables", {}))
     if len(data) > LARGEST:
         raise MessageError(f"a message of {len(data):,} bytes is larger than {LARGEST:,}")
-    if len(data) < _SMALL or not compress:
-        return data
-    compressed = _COMPRESSED + len(data).to_bytes(8, "big") + pa.compress(data, codec="zstd", asbytes=True)
-    return compressed if len(compressed) < len(data) else data
+    return compressed(data) if compress and len(data) >= _SMALL else data
+
+
+def compressed(data: bytes) -> bytes:
+    """The bytes of a message, compressed if that makes them fewer."""
+    fewer = _COMPRESSED + len(data).to_bytes(8, "big") + pa.compress(data, codec="zstd", asbytes=True)
+    return fewer if len(fewer) < len(data) else data
 
 
 def from_bytes(data: bytes) -> Message:
