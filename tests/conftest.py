@@ -47,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 NODES = (
     "test_nodes",
+    "test_wire",
     "test_counting",
     "test_quantiles_tree",
     "test_pushed",

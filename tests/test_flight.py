@@ -183,7 +183,11 @@ BATCH = Batch("stranger", 1, 1, {}, 0, 1, 0, 0, {})
         (to_bytes(BATCH)[:-9], {}, "stranger sends what is no message"),
         (Ack(1, 1), {}, "stranger sends Ack, which only a parent says"),
         (Hello("north", 9), {}, "stranger speaks for 'north', whose token it did not show"),
-        (Hello("stranger", 9), {"protocol": 7}, "speaks version 7 of the protocol, not 1: install the same windrow"),
+        (
+            Hello("stranger", 9),
+            {"protocol": 7},
+            f"speaks version 7 of the protocol, not {PROTOCOL}: install the same windrow",
+        ),
         (Hello("north", 9**20), {"name": "north"}, "north is connected already: two nodes have this name"),
         (Hello("../etc", 9), {"name": "../etc"}, "somebody does not have the token of that name"),
     ],

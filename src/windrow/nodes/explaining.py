@@ -34,6 +34,8 @@ def explain(job: Job, can_be_pushed: Container[str], push_down: bool, scheme: st
                     what, why = _windows(group, query)
                 elif group.counted:
                     what, why = "slices, some events", _agreed(group, query)
+                    if query.name in job.refined:
+                        what, why = f"{what} and values", f"{why}; {_refined(query)}"
                 elif isinstance(state, OrderedState):
                     what = f"events: {', '.join(_columns(job, state))}"
                     why = _raw(query, query.name in can_be_pushed, push_down, scheme)

@@ -62,7 +62,8 @@ def quantile_of(leaf: Aggregate) -> float | None:
 
 
 def can_be_refined(query: Query) -> bool:
-    """Whether quantiles are all that a query asks of bags, in windows that are made of slices."""
+    """Whether a query asks for quantiles in windows that are made of slices, and of time windows for nothing else of
+    bags; of counting windows each bag is looked at for itself (`BagForm`)."""
     if any(one.needs_order for one in query.asked):
         return False
     of_bags = [
@@ -71,8 +72,9 @@ def can_be_refined(query: Query) -> bool:
         for leaf in leaves(asked)
         if any(isinstance(operator, Bag) for operator in leaf.operators)
     ]
-    is_of_slices = isinstance(query.window, FixedWindow | Session | Counting)
-    return is_of_slices and bool(of_bags) and None not in of_bags
+    if isinstance(query.window, Counting):
+        return any(q is not None for q in of_bags)
+    return isinstance(query.window, FixedWindow | Session) and bool(of_bags) and None not in of_bags
 
 
 def _reads(signature: Signature) -> Iterator[tuple[Held, float | None]]:
