@@ -31,13 +31,14 @@ from windrow.nodes.forms import COUNTING, GONE
 from windrow.nodes.machine import OUTLET, Machine
 from windrow.nodes.messages import Ack, Batch, Refused, Request
 from windrow.nodes.parent import Out
+from windrow.nodes.pieces import Piece
 from windrow.nodes.quantiles import BagForm
 from windrow.nodes.refine import bounds, undecided
 from windrow.nodes.simulation import Disk, Faults, Simulation, Tree
 from windrow.nodes.strands import Piece as Sent
 from windrow.nodes.strands import Strands
 from windrow.nodes.stretches import CountedState
-from windrow.nodes.tallies import Piece, Tally
+from windrow.nodes.tallies import Tally
 from windrow.nodes.uplink import AGAIN
 from windrow.slicers import Tables
 from windrow.testing import differences, recompute

@@ -20,8 +20,9 @@ from windrow.jobs import Job
 from windrow.measures import Span
 from windrow.nodes.counting import NOTHING_KNOWN, SCHEMES, Choice
 from windrow.nodes.forms import ANEW, COUNTING, GONE, NODES, Form, Key, groups_of
+from windrow.nodes.pieces import Line, Piece
 from windrow.nodes.stretches import CountedState
-from windrow.nodes.tallies import Line, Piece, Reached, Tally
+from windrow.nodes.tallies import Reached, Tally
 from windrow.nodes.tallytables import from_tables, to_tables
 from windrow.nodes.uplink import AGAIN
 from windrow.revisions import Emitted

@@ -21,62 +21,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from windrow.nodes.counting import CERTAIN, NOTHING_KNOWN, SCHEMES, History, Scheme, Told, choose, sub_slice
 from windrow.nodes.forms import ANEW, NODE_COLUMN, Form, Key
+from windrow.nodes.pieces import Line, Piece, Units
 from windrow.nodes.quantiles import BAG
 from windrow.nodes.refine import bounds
 from windrow.ordered import Mask
-from windrow.ranges import Ints
 from windrow.slices import BAGS, merge
 from windrow.windows import INT64_MAX, INT64_MIN
 
 Ask = tuple[int, int, str]  # ranks, and what is asked of them
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A run of a node's events of one key."""
-
-    lo: int
-    hi: int
-    first: int
-    last: int
-    kind: str
-    row: int = 0  # of `table`, which has the states
-    table: pl.DataFrame | None = None
-    events: pl.DataFrame | None = None
-
-    def after(self, rank: int, time: str) -> Piece:
-        """What of its events comes from a rank on."""
-        assert self.events is not None
-        rest = self.events.slice(rank - self.lo)
-        return replace(self, lo=rank, first=int(rest[time][0]), events=rest)
-
-
-@dataclass
-class Line:
-    """A node's pieces of a key after the last boundary."""
-
-    cut: int = 0  # the rank of that boundary
-    covered: int = 0  # the rank after the last piece
-    next: int | None = None  # the time of the first event that the node holds back
-    pieces: list[Piece] = field(default_factory=list)
-    rewind: int = 0  # it has to cut again what it has cut since; until it has, nothing is settled
-    gone: int = 0  # what is not here of the events before this rank was left out, and stays so if it comes again
-
-    def since(self, lo: int, hi: int) -> int:
-        """The first rank of a piece that counts, if it is in there: what is before it is settled, or was left out."""
-        return max(self.cut, self.gone if lo < self.gone < hi else 0)
-
-    @property
-    def size(self) -> int:
-        return sum(piece.hi - piece.lo for piece in self.pieces)
 
 
 @dataclass(frozen=True)
@@ -207,7 +166,7 @@ class Tally:
         if sum(line.size for line in self.lines.values()) < size:
             self._ask_for_more(scheme, None, known)
             return None
-        units = _Units.of(self.lines, self.form.time)
+        units = Units.of(self.lines, self.form.time)
         (lower, upper, sure, possible) = (int(one[0]) for one in bounds(*units.keys, units.count, np.array([size])))
         time, node = units.at(upper)
         torn = units.is_slice & ((units.lo < units.cut) | self._is_partly_late(units))
@@ -237,7 +196,7 @@ class Tally:
         self.floor = time, node
         return cuts
 
-    def _is_partly_late(self, units: _Units) -> Mask:
+    def _is_partly_late(self, units: Units) -> Mask:
         """Pieces of which some events come too late."""
         since = np.array([self._from(name) if self.floor else INT64_MIN for name in units.names], np.int64)
         return np.asarray(units.first_time < since[units.node])
@@ -260,7 +219,7 @@ class Tally:
         line = self.lines.get(name)
         return known.finals.get(name, INT64_MIN) if line is None or line.next is None else line.next
 
-    def _drop_lost(self, units: _Units, untold: Mask, gone: Collection[str]) -> bool:
+    def _drop_lost(self, units: Units, untold: Mask, gone: Collection[str]) -> bool:
         """What only a node could tell that is not there any more counts as late."""
         lost = [place for place in np.flatnonzero(untold) if units.names[units.node[place]] in gone]
         for place in lost:
@@ -287,7 +246,7 @@ class Tally:
                 self.asks.setdefault(name, []).append((line.covered, line.covered, "more"))
                 self.corrected |= scheme.corrects
 
-    def _ask(self, units: _Units, open_: Mask, states: Mask) -> None:
+    def _ask(self, units: Units, open_: Mask, states: Mask) -> None:
         for place in np.flatnonzero(open_):
             name = units.names[units.node[place]]
             self.asks.setdefault(name, []).append((int(units.lo[place]), int(units.hi[place]), "events"))
@@ -388,64 +347,3 @@ class Tally:
         for node, (told, rewind) in before.items():
             self.told[node] = told._replace(kept=needed.get(node, told.settled)), rewind
         return self.told != before
-
-
-@dataclass(frozen=True)
-class _Units:
-    """Pieces and events of all nodes: where each begins and ends in the order, as numbers that can be compared."""
-
-    names: list[str]
-    node: Ints
-    lo: Ints
-    hi: Ints
-    cut: Ints
-    kind: Any
-    first_time: Ints
-    last_time: Ints
-    first: Ints
-    last: Ints
-
-    @staticmethod
-    def of(lines: Mapping[str, Line], time: str) -> _Units:
-        names = sorted(lines)
-        parts: list[tuple[Any, ...]] = []
-        for place, name in enumerate(names):
-            line = lines[name]
-            for piece in line.pieces:
-                if piece.events is not None:
-                    times = piece.events[time].to_numpy()
-                    lo = np.arange(piece.lo, piece.hi)
-                    parts.append((place, lo, lo + 1, line.cut, "events", times, times))
-                else:
-                    one = (np.array([number]) for number in (piece.lo, piece.hi))
-                    ends = (np.array([piece.first]), np.array([piece.last]))
-                    parts.append((place, *one, line.since(piece.lo, piece.hi), piece.kind, *ends))
-        sizes = [len(part[1]) for part in parts]
-        node, cut, kind = (np.repeat(np.array([part[at] for part in parts]), sizes) for at in (0, 3, 4))
-        lo, hi, first, last = (np.concatenate([part[at] for part in parts]) for at in (1, 2, 5, 6))
-        keys = np.concatenate((first, last)), np.append(node, node), np.append(lo, hi - 1)
-        order = np.lexsort(keys[::-1])
-        other = np.zeros(len(order), np.bool_)
-        for key in keys:
-            other[1:] |= key[order][1:] != key[order][:-1]
-        ranks = np.empty(len(order), np.int64)
-        ranks[order] = np.cumsum(other)
-        return _Units(names, node, lo, hi, cut, kind, first, last, ranks[: len(lo)], ranks[len(lo) :])
-
-    @property
-    def keys(self) -> tuple[Ints, Ints]:
-        return self.first, self.last
-
-    @property
-    def count(self) -> Ints:
-        return self.hi - self.lo
-
-    @property
-    def is_slice(self) -> Mask:
-        """Of more than one event, so that it is not known what is in them."""
-        return np.asarray((self.kind != "events") & (self.hi - self.lo > 1))
-
-    def at(self, rank: int) -> tuple[int, str]:
-        """The time and the node of the event that is last in a unit."""
-        place = int(np.flatnonzero(self.last == rank)[0])
-        return int(self.last_time[place]), self.names[self.node[place]]

@@ -10,7 +10,8 @@ import polars as pl
 
 from windrow.nodes.counting import Choice, Told
 from windrow.nodes.forms import Form, Key
-from windrow.nodes.tallies import Line, Piece, Tally
+from windrow.nodes.pieces import Line, Piece
+from windrow.nodes.tallies import Tally
 from windrow.slicers import Tables
 
 _TALLY = ("position", "length", "corrected", "boundaries", "corrections")
