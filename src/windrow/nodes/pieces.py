@@ -1,4 +1,4 @@
-"""Pieces of the ordered events of nodes, as the root has them: a line for each node, and where each lies in the order."""
+"""Pieces of the ordered events of nodes, as the root has them: a line for each node, and where each is in the order."""
 
 from __future__ import annotations
 
