@@ -20,6 +20,7 @@ from windrow.jobs import Job
 from windrow.measures import Span
 from windrow.nodes.counting import NOTHING_KNOWN, SCHEMES, Choice
 from windrow.nodes.forms import ANEW, COUNTING, GONE, NODES, Form, Key, groups_of
+from windrow.nodes.parts import joined, parts_of
 from windrow.nodes.pieces import Line, Piece
 from windrow.nodes.stretches import CountedState
 from windrow.nodes.tallies import Reached, Tally
@@ -309,26 +310,18 @@ class Agreement:
     def saved(self) -> tuple[dict[str, Any], Tables]:
         header = {"nodes": {name: asdict(one) for name, one in self._nodes.items()}, "rewinds": self._rewinds}
         header["bags"] = {name: state.status() for name, state in self._states.items()}
-        tables: Tables = {}
-        for name, state in self._states.items():
-            tables |= {f"{name}|{part}": table for part, table in state.tables().items()}
-            tables |= {
-                f"tally {name}|{part}": table
-                for part, table in to_tables(self._forms[name], self._tallies[name]).items()
-            }
-        return header, tables
+        states = {name: state.tables() for name, state in self._states.items()}
+        tallies = {f"tally {name}": to_tables(form, self._tallies[name]) for name, form in self._forms.items()}
+        return header, joined(states | tallies)
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
         self._nodes = {name: Known(**one) for name, one in header["nodes"].items()}
         self._rewinds = dict(header["rewinds"])
         for name, form in self._forms.items():
-            mine = {key.rpartition("|")[2]: table for key, table in tables.items() if key.rpartition("|")[0] == name}
-            if mine:
+            if mine := parts_of(name, tables):
                 self._states[name].load(mine)
                 self._states[name].restore(header["bags"][name])
-            prefix = f"tally {name}"
-            mine = {key.rpartition("|")[2]: table for key, table in tables.items() if key.rpartition("|")[0] == prefix}
-            if mine:
+            if mine := parts_of(f"tally {name}", tables):
                 self._tallies[name] = from_tables(form, mine)
             for key, tally in self._tallies[name].items():
                 self._note(name, key, tally)

@@ -20,6 +20,7 @@ from windrow.late import slices_behind
 from windrow.measures import Measure
 from windrow.nodes.agreement import Agreement
 from windrow.nodes.bagforms import forms_of
+from windrow.nodes.parts import joined, parts_of
 from windrow.nodes.pushed import Reported
 from windrow.nodes.refined import RefinedState
 from windrow.nodes.refining import Refining
@@ -110,9 +111,7 @@ class Assembly:
 
     def saved(self) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
         """Everything that it knows, as plain data and tables; `restore` goes on with them."""
-        tables = {
-            f"{name}|{part}": table for name, state in self._states.items() for part, table in state.tables().items()
-        }
+        tables = joined({name: state.tables() for name, state in self._states.items()})
         bars = {name: [sorted(bar) for bar in state.bars] for name, state in self._states.items()}
         agreed, more = self.agreement.saved()
         header = {"watermark": self.watermark, "overflows": self.overflows, "bars": bars, "agreement": agreed}
@@ -123,8 +122,7 @@ class Assembly:
         self._measure.watermark, self.overflows = header["watermark"], header["overflows"]
         for name, state in self._states.items():
             state.bars = [frozenset((a, b) for a, b in bar) for bar in header["bars"][name]]
-            mine = {key.rpartition("|")[2]: table for key, table in tables.items() if key.rpartition("|")[0] == name}
-            if mine:
+            if mine := parts_of(name, tables):
                 state.load(mine)
         self._reported.restore(tables)
         self.agreement.restore(header["agreement"], tables)

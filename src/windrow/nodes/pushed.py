@@ -29,6 +29,7 @@ from windrow.intake import hold
 from windrow.jobs import Job
 from windrow.joining import NODE_KEY, JoinedState
 from windrow.measures import Span
+from windrow.nodes.parts import joined, parts_of
 from windrow.ordered_state import OrderedState
 from windrow.revisions import Emitted
 from windrow.slicers import Tables
@@ -152,7 +153,9 @@ class Pushed:
 
     def saved(self) -> bytes:
         """Everything that it knows; `restore` goes on with it."""
-        tables = _parts(self._states) | {f"{name}|opened": table for name, table in self._opened.items()}
+        tables = joined(
+            {name: {**state.tables(), "opened": self._opened[name]} for name, state in self._states.items()}
+        )
         bars = {name: [sorted(bar) for bar in state.bars] for name, state in self._states.items()}
         header = {"count": self.count, "watermark": self._measure.watermark, "late": self._late}
         return pack({**header, "bars": bars}, tables)
@@ -164,7 +167,7 @@ class Pushed:
         for name, state in self._states.items():
             if name in header["bars"]:
                 state.bars = [frozenset((a, b) for a, b in bar) for bar in header["bars"][name]]
-                state.load(_of(name, tables))
+                state.load(parts_of(name, tables))
                 self._opened[name] = tables[f"{name}|opened"]
 
 
@@ -182,14 +185,6 @@ def _opened(state: OrderedState) -> pl.DataFrame:
     begun = pl.col("line").is_in(state.joining.lines("overlap"))
     opened = opened.with_columns(last=pl.when(begun).then("first").otherwise("last"))
     return opened.filter(~pl.col("line").is_in(state.joining.lines("position")))
-
-
-def _parts(states: Mapping[str, OrderedState]) -> Tables:
-    return {f"{name}|{part}": table for name, state in states.items() for part, table in state.tables().items()}
-
-
-def _of(name: str, tables: Mapping[str, pl.DataFrame]) -> Tables:
-    return {key.rpartition("|")[2]: table for key, table in tables.items() if key.rpartition("|")[0] == name}
 
 
 # --- at the root ------------------------------------------------------------------------------------------------------
@@ -304,13 +299,13 @@ class Reported:
         return other
 
     def saved(self) -> Tables:
-        rows = {f"reported|rows{number}": table for number, table in enumerate(self._rows)}
-        return _parts(self._joins) | rows | {f"reported|{NODES}": self._nodes}
+        reported = {f"rows{number}": table for number, table in enumerate(self._rows)} | {NODES: self._nodes}
+        return joined({name: state.tables() for name, state in self._joins.items()} | {"reported": reported})
 
     def restore(self, tables: Mapping[str, pl.DataFrame]) -> None:
         for name, state in self._joins.items():
-            if mine := _of(name, tables):
+            if mine := parts_of(name, tables):
                 state.load(mine)
-        mine = _of("reported", tables)
+        mine = parts_of("reported", tables)
         self._nodes = mine.pop(NODES, self._nodes)
         self._rows = [mine[f"rows{number}"] for number in range(len(mine))]
