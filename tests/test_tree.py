@@ -47,7 +47,7 @@ queries:
 
 COUNTING = """
 queries:
-- {name: refined, window: counting(40), aggregates: [sum(value), last(value)]}
+- {name: refined, window: counting(120), aggregates: [sum(value), last(value), median(value)]}
 - {name: ahead, window: "counting(60, 20)", aggregates: [count(), max(value)], by: key}
 """  # whose ends nodes agree on
 
@@ -206,6 +206,7 @@ def test_whatever_is_killed_while_nodes_agree_on_windows_they_hold_what_they_hol
     root = processes.status("root")
     assert [child["late"] for child in root["children"].values()] == [0, 0]
     assert {one["scheme"] for one in root["counting"].values()} == {"refine", "async"}
+    assert sum(one.get("units", 0) for one in root["counting"].values()) > 0
 
 
 # --- the command line -----------------------------------------------------------------------------------------------
