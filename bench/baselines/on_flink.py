@@ -4,9 +4,10 @@
 does; `flink_worker` runs there. Events are handed over as Arrow, and loaded before the clock starts; Flink keeps no
 table between statements, so that they go with each of them to its cluster. Results come back as Arrow.
 
-A statement takes seconds of the processor to be planned, compiled and begun, however few events there are, and more the
-more queries it has: a short run shows little else. Flink's windows are made of milliseconds. Those of whole milliseconds
-lose nothing by that; sessions would, and are not claimed, nor are functions whose results have not been compared.
+A statement takes seconds of the processor to be planned, compiled and begun, however few events there are, and more
+the more queries it has: a short run shows little else. Flink's windows are made of milliseconds. Those of whole
+milliseconds lose nothing by that; sessions would, and are not claimed, nor are functions whose results have not been
+compared.
 """
 
 from __future__ import annotations
