@@ -9,7 +9,7 @@ ARGS   ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java test test-core lint bench bench-core bench-spark bench-nodes docs demo clean
+.PHONY: help setup java test test-core lint bench bench-core bench-spark bench-nodes flink docs demo clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -39,14 +39,16 @@ bench-spark: java $(STAMP) ## measure it on Spark, beside Spark's own windows
 bench-nodes: $(STAMP) ## measure a tree of nodes
 	$(BIN)/python bench/nodes.py $(ARGS)
 
+flink: java .venv-flink/.installed ## put Flink, beside which bench can measure, into .venv-flink
+
 docs: $(STAMP) ## make docs/api.md from the docstrings
 	$(BIN)/python docs/api.py $(ARGS)
 
 demo: java $(STAMP) ## see it work: real flights on Spark, about a minute
 	$(BIN)/windrow demo $(ARGS)
 
-clean: ## remove .venv, caches and build output
-	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache spark-warehouse
+clean: ## remove .venv, .venv-flink, caches and build output
+	rm -rf .venv .venv-flink build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache spark-warehouse
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt
@@ -56,6 +58,12 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check \
 	  -e '.[spark,nodes,demo,sketches,bench,dev]' -c constraints.txt
+	@touch $@
+
+.venv-flink/.installed:
+	@echo "making .venv-flink, some minutes"
+	@$(PYTHON) -m venv --clear .venv-flink
+	@.venv-flink/bin/python -m pip install -qq --disable-pip-version-check apache-flink==2.3.0
 	@touch $@
 
 # Spark 4 runs on Java 17 or newer. Only root on a machine with apt has it installed here; others are told.

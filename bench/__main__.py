@@ -8,6 +8,8 @@
 
 A run prints a table for each experiment and writes its JSON, and for each experiment a page and a PNG, into
 bench/results. It exits with 1 when results are wrong, or a mark is not reached.
+
+Systems that are not installed are left out. All but Flink are in `.venv`; `make flink` installs that beside it.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Size:
 SIZES = {
     "full": Size("full", 1.0, 3.0),
     "quick": Size("quick", 0.1, 0.1),
-    "tiny": Size("tiny", 0.002, 0.02, runs=1, without=("spark",)),
+    "tiny": Size("tiny", 0.002, 0.02, runs=1, without=("spark", "flink")),
 }
 
 

@@ -25,8 +25,8 @@ READING = """
 - `buffer` keeps events and computes every window from them at its end (CeBuffer, Deco's Central). `buckets` has
   a partial aggregate for each window of each query (Flink's DataStream, DeBucket). `per_function` is windrow's
   slicing without the sharing between functions and measures (Scotty, DeSW). All three are written in Polars and
-  NumPy, as windrow is. `duckdb`, `polars`, `spark` and `bytewax` are those, used as their documentation says.
-  Flink itself is not measured.
+  NumPy, as windrow is. `duckdb`, `polars`, `spark`, `bytewax` and `flink` are those, used as their documentation
+  says, and measured where they have a column: not all are installed everywhere, or can answer everything.
 - Every system's results were compared with those of the oracle on a few hundred events, and with windrow's at
   the size that was measured.
 - What does not change from run to run, such as bytes, is taken once and has no median.

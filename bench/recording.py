@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from bench.baselines import on_flink
 from bench.cases import Size
 from bench.core import machine
 from bench.measuring import MEASURES
@@ -69,6 +70,8 @@ def _versions() -> Iterator[tuple[str, str]]:
             yield name, version(name)
         except PackageNotFoundError:
             continue
+    if (flink := on_flink.version()) is not None:
+        yield "apache-flink", flink
 
 
 def _changed() -> bool:

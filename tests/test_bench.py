@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # bench is beside the package, and in no wheel
 
 from bench import checking, pages, recording, running, showing, trees  # noqa: E402
-from bench.baselines import MODULES, approx, is_there, system  # noqa: E402
+from bench.baselines import MODULES, approx, is_there, on_flink, system  # noqa: E402
 from bench.baselines.common import System, together  # noqa: E402
 from bench.cases import SIZES, Case, Mark, Work, all_cases, smaller  # noqa: E402
 from bench.data import SECOND, Stream  # noqa: E402
@@ -57,6 +57,7 @@ ASKED = {
     "tumbling": [wr.Query(f"t{n}", wr.tumbling(f"{700 * n} ms"), [wr.sum(X), wr.mean(X)], "key") for n in (1, 2, 5)],
     "sliding": [wr.Query("s", wr.sliding("2500 ms", "1 s"), [wr.max(X), wr.count()], "key")],
     "holistic": [wr.Query("h", wr.sliding("3 s", "1 s"), [wr.median(X), wr.stddev(X), wr.quantile(X, 0.3)], "key")],
+    "quantiles": [wr.Query("n", wr.tumbling("3 s"), [wr.median(X), wr.quantile(X, 0.9), wr.mean(X)])],
     "sessions": [wr.Query("z", wr.session("1 s"), [wr.max(X)], "key"), wr.Query("y", wr.session("1 s"), [wr.min(X)])],
     "counting": [wr.Query("c", wr.counting(17), [wr.sum(X), wr.median(X)])],
     "user-defined": [wr.Query("u", wr.punctuated(end="mark"), [wr.sum(X), wr.count()])],
@@ -65,16 +66,17 @@ STREAMS = {
     "in order": Stream(400, 30, keys=3, gaps=10, marks=1),
     "out of order": Stream(400, 30, keys=3, gaps=10, marks=1, late=0.3, values="distance"),
 }
-SYSTEMS = [pytest.param(name, marks=[pytest.mark.spark] if name == "spark" else []) for name in MODULES]
+SYSTEMS = [pytest.param(name, marks=[pytest.mark.spark] if name in ("spark", "flink") else []) for name in MODULES]
 CLAIMED = {
     "windrow": set(ASKED),
     "buffer": set(ASKED),
     "buckets": set(ASKED),
     "per_function": set(ASKED),
-    "polars": {"tumbling", "sliding", "holistic"},
+    "polars": {"tumbling", "sliding", "holistic", "quantiles"},
     "duckdb": set(ASKED) - {"user-defined"},
-    "spark": {"tumbling", "sliding", "holistic", "sessions"},
+    "spark": {"tumbling", "sliding", "holistic", "quantiles", "sessions"},
     "bytewax": {"tumbling", "sliding", "sessions"},
+    "flink": {"tumbling", "sliding", "quantiles"},
 }
 
 
@@ -95,6 +97,57 @@ def test_a_system_gives_the_oracles_results_for_all_that_it_claims(name: str, st
         found = answers(name, ASKED[kind], stream)
         assert found.height > 3, kind
         assert checking.by_oracle(found, stream.frame(), ASKED[kind]) == [], kind
+
+
+def test_flink_is_asked_in_one_statement() -> None:
+    queries = [*ASKED["sliding"], wr.Query("t", wr.tumbling("90 s"), [wr.quantile(X, 0.3)])]
+    assert (
+        on_flink.statement(queries)
+        == """\
+SELECT 0 AS `number`, `key`, window_start, window_end, \
+CAST(MAX(`value`) AS DOUBLE) AS a0, CAST(COUNT(*) AS DOUBLE) AS a1
+FROM TABLE(HOP(TABLE events, DESCRIPTOR(ts), INTERVAL '1.000' SECOND(10, 3), INTERVAL '2.500' SECOND(10, 3)))
+GROUP BY window_start, window_end, `key`
+UNION ALL
+SELECT 1 AS `number`, CAST(NULL AS BIGINT) AS `key`, window_start, window_end, \
+CAST(PERCENTILE(`value`, 0.3) AS DOUBLE) AS a0, CAST(NULL AS DOUBLE) AS a1
+FROM TABLE(TUMBLE(TABLE events, DESCRIPTOR(ts), INTERVAL '90.000' SECOND(10, 3)))
+GROUP BY window_start, window_end"""
+    )
+
+
+def test_flink_claims_what_it_does_exactly_whether_or_not_it_is_installed() -> None:
+    claims = system("flink").claims
+    assert {kind for kind, queries in ASKED.items() if claims(queries)} == CLAIMED["flink"]
+    assert not claims([wr.Query("t", wr.tumbling("1500 us"), [wr.sum(X)])])
+    assert not claims([wr.Query("t", wr.tumbling("1 s"), [wr.mean("key")])])  # an average of integers is one for Flink
+    assert not claims([wr.Query("t", wr.tumbling("1 s"), [wr.sum(X)], where="value > 0")])
+
+
+def test_flink_is_there_once_its_environment_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_flink, "HOME", tmp_path)
+    monkeypatch.setattr(on_flink.shutil, "which", lambda command: command)
+    assert not is_there("flink")
+    assert on_flink.version() is None
+    (tmp_path / ".installed").touch()
+    assert is_there("flink")
+    monkeypatch.setattr(on_flink.shutil, "which", lambda command: None)
+    assert not is_there("flink")
+
+
+@pytest.mark.parametrize(
+    "script", ["echo no memory >&2", """read line; echo '{"error": "no memory"}'; read line"""], ids=["ends", "answers"]
+)
+def test_what_goes_wrong_in_flink_is_said(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = tmp_path / "bin" / "python"
+    stand_in.parent.mkdir()
+    stand_in.write_text(f"#!/bin/sh\n{script}\n")
+    stand_in.chmod(0o755)
+    monkeypatch.setattr(on_flink, "HOME", tmp_path)
+    worker = on_flink.Worker()
+    with pytest.raises(RuntimeError, match="no memory"):
+        worker.rows("SELECT 1")
+    worker.close()
 
 
 @pytest.mark.parametrize("name", ["buffer", "buckets", "per_function"])

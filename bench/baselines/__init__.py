@@ -8,7 +8,7 @@
 | `buffer` | keeps events, and computes every window from its events when it ends | CeBuffer, Central |
 | `buckets` | a partial aggregate for each window of each query, to which every event is added | Flink, DeBucket |
 | `per_function` | slices that only queries with the same functions and measure share | Scotty, DeSW |
-| `duckdb`, `polars`, `spark`, `bytewax` | as they would be used for the same | |
+| `duckdb`, `polars`, `spark`, `bytewax`, `flink` | as they would be used for the same | |
 
 Approximated count windows, which need several nodes, stand in `approx`. A system says which queries it `claims` to
 answer exactly; what it does not claim is not measured.
@@ -19,6 +19,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
+from bench.baselines import on_flink
 from bench.baselines.common import System
 
 # the module of each, and what must be installed for it
@@ -31,11 +32,14 @@ MODULES = {
     "duckdb": ("duck", "duckdb"),
     "spark": ("on_spark", "pyspark"),
     "bytewax": ("on_bytewax", "bytewax"),
+    "flink": ("on_flink", None),  # in an environment of its own
 }
 
 
 def is_there(name: str) -> bool:
     """Whether what a system needs is installed."""
+    if name == "flink":
+        return on_flink.is_there()
     needed = MODULES[name][1]
     return needed is None or importlib.util.find_spec(needed) is not None
 

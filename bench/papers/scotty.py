@@ -79,7 +79,7 @@ CASES = (
         "Concurrent tumbling windows, events in order",
         "concurrent windows",
         "throughput",
-        (*TECHNIQUES, "duckdb", "polars", "spark", "bytewax"),
+        (*TECHNIQUES, "duckdb", "polars", "spark", "bytewax", "flink"),
         lambda count: Work(IN_ORDER, tuple(tumbling(count, wr.sum("value")))),
         (1, 10, 100, 1000),
         (1, 20, 1000),
