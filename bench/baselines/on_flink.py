@@ -39,7 +39,6 @@ FUNCTIONS = {
     "sum": "SUM(`value`)",
     "min": "MIN(`value`)",
     "max": "MAX(`value`)",
-    "range": "MAX(`value`) - MIN(`value`)",
     "mean": "AVG(`value`)",
     "median": "PERCENTILE(`value`, 0.5)",
     "quantile": "PERCENTILE(`value`, {q})",
