@@ -203,7 +203,7 @@ class ResultSchema:
             sources += narrow.get_columns()
             begin += len(answers.row)
         name, to, source, row = np.concatenate(parts, axis=1)
-        columns: dict[str, pl.Series] = {}
+        columns: list[pl.Series] = []
         for dtype in dict.fromkeys(self.columns[one] for one in names):
             alike = [one for one in names if self.columns[one] == dtype]
             values = [one for one in sources if one.dtype == dtype]
@@ -214,7 +214,7 @@ class ResultSchema:
             index = np.full(len(alike) * len(order), starts[-1], np.uint32)  # every other one points at nothing
             index[line[name[cell]] * len(order) + to[cell]] = starts[source[cell]] + row[cell]
             whole = pl.concat([*values, pl.Series([None], dtype=dtype)], rechunk=True)[index]
-            columns |= {one: whole.slice(place * len(order), len(order)) for place, one in enumerate(alike)}
+            columns += [whole.slice(at * len(order), len(order)).alias(one) for at, one in enumerate(alike)]
         return pl.DataFrame(columns), overflows
 
 
