@@ -247,7 +247,7 @@ def _having(emitted: Iterable[Emitted], overflows: Counter[str]) -> Iterator[Emi
 def _narrowed(columns: pl.DataFrame, names: list[str]) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
     """128-bit integers as int64, null where they do not fit; and of each column in which rows something did not."""
     chosen = columns if columns.columns == names else columns.select(names)
-    if wide := [name for name, dtype in chosen.schema.items() if dtype == pl.Int128()]:
+    if wide := [name for name, dtype in chosen.schema.items() if isinstance(dtype, pl.Int128)]:
         chosen = chosen.with_columns(pl.col(wide).cast(pl.Int64, strict=False))
     gone = {name: chosen[name].is_null() & columns[name].is_not_null() for name in wide}
     if columns.width > len(chosen.columns):  # there is more than results: what was lost
