@@ -13,6 +13,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from polars.testing import assert_frame_equal
 
 import windrow as wr
 
@@ -317,3 +318,42 @@ def test_two_hundred_thousand_queries_over_ten_thousand_windows() -> None:
     assert found["window_end"].value_counts()["count"].unique().to_list() == [20]
     (group,) = engine.plan.to_dict()["groups"]
     assert (group["queries"], group["windows"], len(group["operators"])) == (200_000, 10_000, 2)
+
+
+def test_queries_about_the_same_windows_are_answered_as_each_is_alone() -> None:
+    dice = np.random.default_rng(3)
+    size = 400
+    events = pl.DataFrame(
+        {
+            "at": np.sort(dice.integers(0, 100, size)),
+            "car": dice.choice(["a", "b", "c"], size),
+            "x": dice.integers(-50, 50, size),
+            "large": np.where(dice.random(size) < 0.05, 2**62, 1),
+        }
+    )
+    asked: list[list[str | wr.Aggregate]] = [
+        [wr.quantile("x", 0.1).alias("p")],
+        [wr.quantile("x", 0.7).alias("p"), "count()"],
+        ["median(x)", "mean(x)", "count()"],
+        [wr.sum("large").alias("total"), "max(car)"],
+        [wr.sum("x").alias("total"), "distinct(car)"],
+        ["collect(x)", "m4(x)"],
+    ]
+    queries = [wr.Query(f"q{at}", wr.sliding(20, 10), several, by="car") for at, several in enumerate(asked)]
+    queries += [wr.Query("more", wr.tumbling(10), [wr.quantile("x", 0.1).alias("p"), "mean(x)"], by="car")]
+    queries += [wr.Query("some", wr.sliding(20, 10), ["mean(x)", "max(car)"], by="car", where="x > 40")]
+    queries += [wr.Query("most", wr.sliding(20, 10), ["mean(x)"], by="car", having="count() > 25")]
+    queries += [wr.Query("all", wr.sliding(20, 10), ["mean(x)", wr.max("x").alias("total")])]
+
+    def answered(several: list[wr.Query]) -> tuple[pl.DataFrame, int]:
+        engine = wr.Engine(several, "at", lateness=5)
+        found = [engine.push(events[begin : begin + 90]) for begin in range(0, size, 90)]
+        return pl.concat([*found, engine.finish()]), engine.metrics.overflows
+
+    together, lost = answered(queries)
+    alone = {query.name: answered([query]) for query in queries}
+    for query in queries:
+        expected = wr.results_of(alone[query.name][0], query)
+        assert expected.height
+        assert_frame_equal(wr.results_of(together, query), expected)
+    assert lost == sum(overflows for _, overflows in alone.values()) > 0

@@ -57,16 +57,25 @@ floats = st.sampled_from([0.0, -0.0, 1.5, 1.5, 2.25, -3.0, float("nan"), float("
 slices_of_values = st.lists(st.lists(floats, max_size=8), min_size=1, max_size=12)
 
 
-@pytest.mark.parametrize("layout_limit", [0, bags.LAYOUT_LIMIT], ids=["wavelet", "layout"])
+WAYS = {
+    "wavelet": {"LAYOUT_LIMIT": 0},
+    "layout": {"FEWEST_BUCKETS": 2**62},
+    "buckets": {"FEWEST_BUCKETS": 1, "LAYOUT_LIMIT": 2**62},
+    "few buckets": {"FEWEST_BUCKETS": 1, "LAYOUT_LIMIT": 2**62, "MOST_BUCKETS": 2},
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @given(slices=slices_of_values, data=st.data())
-def test_bags_answer_like_their_values(layout_limit: int, slices: list[list[float]], data: st.DataObject) -> None:
+def test_bags_answer_like_their_values(way: dict[str, int], slices: list[list[float]], data: st.DataObject) -> None:
     lists = pl.Series([pl.Series(one, dtype=pl.Float64).sort() for one in slices], dtype=pl.List(pl.Float64))
     values, counts = bags.counted(lists)
     lo = np.array(data.draw(st.lists(st.integers(0, len(slices) - 1), min_size=1, max_size=8)), np.int64)
     hi = np.minimum(lo + data.draw(st.integers(1, len(slices))), len(slices))
     q = data.draw(st.sampled_from([0.0, 0.3, 0.5, 0.99, 1.0]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bags, "LAYOUT_LIMIT", layout_limit)
+        for name, value in way.items():
+            patch.setattr(bags, name, value)
         found = bags.BagRanges(values, counts, lo, hi)
         quantiles = found.quantiles({"q": q})["q"].to_list()
     for place, (a, b) in enumerate(zip(lo, hi, strict=True)):
@@ -84,6 +93,22 @@ def test_bags_answer_like_their_values(layout_limit: int, slices: list[list[floa
         most = max(tally.values())
         smallest = next(x for x in held if tally["nan" if x != x else x + 0.0] == most)
         assert found.mode()[place] == pytest.approx(smallest, nan_ok=True)
+
+
+@pytest.mark.parametrize("dtype", [pl.Float64, pl.Int64, pl.Decimal(20, 2)])
+@pytest.mark.parametrize("spread", [5, 1000, 10**9])
+def test_buckets_say_what_numpy_says(dtype: pl.DataType, spread: int) -> None:
+    dice = np.random.default_rng(1)
+    slices = [np.sort(dice.integers(-spread, spread, size)) for size in dice.integers(0, 200, 60)]
+    lists = pl.Series([pl.Series(one) for one in slices], dtype=pl.List(pl.Int64)).cast(pl.List(dtype))
+    lo = dice.integers(0, 50, 40)
+    hi = lo + dice.integers(2, 11, 40)
+    qs = {str(q): q for q in np.linspace(0, 1, 11)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bags.BagRanges, "_select", None)  # none of the other ways is taken
+        found = bags.BagRanges(*bags.counted(lists), lo, hi).quantiles(qs)
+    expected = [np.quantile(np.concatenate(slices[a:b]), list(qs.values())) for a, b in zip(lo, hi, strict=True)]
+    np.testing.assert_allclose(found.to_numpy(), expected, rtol=1e-14)
 
 
 @given(slices=slices_of_values, halves=st.integers(0, 8))

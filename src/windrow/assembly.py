@@ -13,21 +13,19 @@ pauses, short windows). Both cost at most a step per row and lattice, and neithe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, reduce
-from operator import or_
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from windrow.aggregates import FUNCTIONS, Aggregate
 from windrow.expressions import Expression
-from windrow.formulas import overflowed
 from windrow.frames import run_numbers
-from windrow.groups import ROWS, Group, Held, Signature, Timeline
+from windrow.groups import ROWS, Group, Held, Timeline
 from windrow.irregular import Irregular
-from windrow.operators import Combined, Fields
+from windrow.lowering import Answers, Block, blocks_of
+from windrow.operators import Combined
 from windrow.ranges import Ints, ramp
 from windrow.sessions import Runs, Sessions
 from windrow.slices import SliceSchema
@@ -245,21 +243,6 @@ def due_irregular(rows: Rows, irregular: Irregular, after: int, upto: int) -> Wi
     return Windows(found.timeline, key, found.start, found.end, found.row, hi, lead)
 
 
-@dataclass(frozen=True)
-class Answers:
-    """The answers to one signature: which windows, of which queries, with which columns."""
-
-    where: Expression | None
-    window: Ints  # place in the windows
-    query: Ints
-    columns: pl.DataFrame
-    row: Ints  # place in the columns
-    having: pl.DataFrame | None = None  # one column: whether each row of the columns satisfies HAVING
-
-    def take(self, chosen: Ints) -> Answers:
-        return replace(self, window=self.window[chosen], query=self.query[chosen], row=self.row[chosen])
-
-
 class Assembler:
     """Lowers windows of a group to answers. Prepared once per plan."""
 
@@ -267,32 +250,11 @@ class Assembler:
         self.group = group
         self.timelines: Sequence[Timeline] = list(group.timelines)
         self.lattices, self.irregular = Lattices.of(group), irregular
-        self._signatures: Sequence[Signature] = list(group.signatures)
-        wanted: dict[int, list[int]] = {}
-        members: dict[int, list[list[int]]] = {}
-        for (timeline, signature), queries in group.members.items():
-            wanted.setdefault(signature, []).append(timeline)
-            members.setdefault(signature, []).append(queries)
-        self._wanted: dict[int, npt.NDArray[np.bool_]] = {}
-        self._first: dict[int, Ints] = {}
-        self._count: dict[int, Ints] = {}
-        self._queries: dict[int, Ints] = {}
-        for signature, places in wanted.items():
-            sizes = np.array([len(queries) for queries in members[signature]], np.int64)
-            mask, first, count = (np.zeros(len(self.timelines), np.int64) for _ in range(3))
-            mask[places], count[places], first[places] = 1, sizes, np.cumsum(sizes) - sizes
-            self._wanted[signature] = mask.astype(np.bool_)
-            self._first[signature], self._count[signature] = first, count
-            self._queries[signature] = np.array([one for queries in members[signature] for one in queries], np.int64)
-        self._batches = [_alike(signature.aggregates) for signature in self._signatures]
-        self._reads = [
-            [signature.held_by(several[0]) for several in batches]
-            for signature, batches in zip(self._signatures, self._batches, strict=True)
-        ]
-        self._users: dict[Held, dict[Expression | None, list[int]]] = {}
-        for place, asked in enumerate(self._signatures):
-            for one in asked.held:
-                self._users.setdefault(one, {}).setdefault(asked.where, []).append(place)
+        self._blocks = blocks_of(group)
+        self._users: dict[Held, list[Block]] = {}
+        for block in self._blocks:
+            for one in block.held:
+                self._users.setdefault(one, []).append(block)
 
     def due(self, rows: Rows, after: int, upto: int) -> Windows:
         """The windows with a row in them that end after one time and at or before another."""
@@ -309,11 +271,7 @@ class Assembler:
 
     def queries_of(self, timeline: int, ordered: bool | None = None) -> Ints:
         """All queries that ask for a timeline, or only those whose aggregates do or do not need the order."""
-        found = [
-            self._queries[place][self._first[place][timeline] :][: self._count[place][timeline]]
-            for place in self._queries
-            if ordered in (None, self._signatures[place].needs_order)
-        ]
+        found = [one.queries_of(timeline) for one in self._blocks if ordered in (None, one.needs_order)]
         return np.concatenate([np.empty(0, np.int64), *found])
 
     def asked_out_of_order(self, timeline: Timeline) -> bool:
@@ -348,51 +306,32 @@ class Assembler:
             else:
                 full[where] = keep.get(where, np.zeros(len(windows.lo), np.bool_))
         combined: dict[Held, tuple[Combined, Ints | None]] = {}
-        for place, signature in enumerate(self._signatures):
-            if ordered not in (None, signature.needs_order):
+        for block in self._blocks:
+            if ordered not in (None, block.needs_order):
                 continue
-            chosen = full[signature.where]
-            if not self._wanted[place].all():
-                chosen = chosen & self._wanted[place][windows.timeline]
+            chosen = full[block.where]
+            if not block.wanted.all():
+                chosen = chosen & block.wanted[windows.timeline]
             index = np.flatnonzero(chosen)
-            if not len(index):
-                continue
-            columns: list[pl.DataFrame] = []
-            for several, reads in zip(self._batches[place], self._reads[place], strict=True):
-                states = [self._state(rows, windows, one, index, full, combined) for one in reads]
-                columns.append(lower(several, states))
-            having = None
-            if signature.having:
-                reads = signature.held_by(signature.having)
-                states = [self._state(rows, windows, one, index, full, combined) for one in reads]
-                having = lower([signature.having], states)
-            timeline = windows.timeline[index]
-            count = self._count[place][timeline]
-            queries = self._queries[place][np.repeat(self._first[place][timeline], count) + ramp(count)]
-            yield Answers(
-                signature.where,
-                np.repeat(index, count),
-                queries,
-                pl.concat(columns, how="horizontal"),
-                np.repeat(np.arange(len(index)), count),
-                having,
-            )
+            if len(index):
+                state = partial(self._state, rows, windows, full, combined, index)
+                yield block.answers(index, windows.timeline[index], state)
 
     def _state(
         self,
         rows: Rows,
         windows: Windows,
-        one: Held,
-        index: Ints,
         full: Mapping[Expression | None, npt.NDArray[np.bool_]],
         combined: dict[Held, tuple[Combined, Ints | None]],
+        index: Ints,
+        one: Held,
     ) -> Combined:
         """An operator's states for some windows, combined once for all windows whose queries need it."""
         if one not in combined:
             wanted = np.zeros(len(windows.lo), np.bool_)
-            for where, places in self._users[one].items():
-                timelines = np.logical_or.reduce([self._wanted[place] for place in places])
-                wanted |= full[where] if timelines.all() else full[where] & timelines[windows.timeline]
+            for where in dict.fromkeys(block.where for block in self._users[one]):
+                asked = np.logical_or.reduce([block.wanted for block in self._users[one] if block.where == where])
+                wanted |= full[where] if asked.all() else full[where] & asked[windows.timeline]
             at = None
             part = windows
             if not wanted.all():
@@ -407,35 +346,6 @@ class Assembler:
         else:
             size = len(windows.lo)
         return state if len(index) == size else state.take(index)
-
-
-def _alike(aggregates: Sequence[Aggregate]) -> list[list[Aggregate]]:
-    """Aggregates that can be lowered together: the same operators, by a function that takes several."""
-    alike: dict[object, list[Aggregate]] = {}
-    for place, asked in enumerate(aggregates):
-        together = FUNCTIONS[asked.function].lower_many
-        alike.setdefault((together, asked.operators, asked.filters) if together else place, []).append(asked)
-    return list(alike.values())
-
-
-def lower(several: Sequence[Aggregate], states: Sequence[Combined]) -> pl.DataFrame:
-    """The columns of aggregates that are alike."""
-    together = FUNCTIONS[several[0].function].lower_many
-    if together:
-        return together(several, states)
-    (asked,) = several
-    columns = [asked.lower(states).alias(asked.name)]
-    lost = [state["lost"] for state in states if isinstance(state, Fields) and "lost" in state]
-    if asked.parts and (gone := overflowed(asked, states)) is not None:
-        lost.append(gone)
-    if lost:
-        columns.append(reduce(or_, lost).alias(lost_column(asked.name)))
-    return pl.DataFrame(columns)
-
-
-def lost_column(name: str) -> str:
-    """The name of a column that says where a result could not be written."""
-    return f"lost:{name}"
 
 
 def session_windows(place: int, found: Sessions) -> Windows:

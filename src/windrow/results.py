@@ -19,9 +19,9 @@ import numpy as np
 import polars as pl
 
 from windrow.aggregates import Aggregate
-from windrow.assembly import lost_column
 from windrow.frames import empty_frame, join_keys
 from windrow.groups import Signature
+from windrow.lowering import Answers, lost_column
 from windrow.ordered import OrderedWindow
 from windrow.query import Query, QueryError
 from windrow.revisions import Emitted
@@ -146,23 +146,30 @@ class ResultSchema:
     def _values(self, chunks: list[Emitted], order: Any) -> tuple[list[pl.DataFrame], Counter[str]]:
         """The columns of the aggregates, in frames of columns that the same chunks have."""
         users: dict[str, list[int]] = {name: [] for name in self.columns}
+        apart: set[str] = set()  # names that not all answers of a chunk have
         for place, one in enumerate(chunks):
-            for name in one.answers.columns.columns:
-                if name in users:
-                    users[name].append(place)
+            for name in one.answers.names.names:
+                users[name].append(place)
+            if one.answers.names.signatures > 1:
+                apart.update(one.answers.names.names)
         together: dict[tuple[int, ...], list[str]] = {}
         for name, places in users.items():
-            together.setdefault(tuple(places), []).append(name)
+            if name not in apart:
+                together.setdefault(tuple(places), []).append(name)
         ends = np.cumsum([len(one.answers.window) for one in chunks])
         frames: list[pl.DataFrame] = []
         overflows: Counter[str] = Counter()
+        if apart:
+            frame, overflows = self._spread([one.answers for one in chunks], [*apart], order)
+            frames.append(frame)
         for chosen, names in together.items():
             parts: list[pl.DataFrame] = []
             base = 0
             index = np.full(len(order), -1)  # every row that no chunk has points at nothing
             for place in chosen:
                 answers = chunks[place].answers
-                part, lost = _narrowed(answers.columns, names, answers.row)
+                part, gone = _narrowed(answers.columns, names)
+                lost = +Counter({name: int(rows.gather(answers.row).sum()) for name, rows in gone.items()})
                 index[ends[place] - len(answers.row) : ends[place]] = answers.row + base
                 parts.append(part)
                 base, overflows = base + part.height, overflows + lost
@@ -174,6 +181,41 @@ class ResultSchema:
                 at = pl.Series(index)
                 frames.append(whole.select(pl.all().gather(at.set(at < 0, None))))
         return frames, overflows
+
+    def _spread(self, several: list[Answers], names: list[str], order: Any) -> tuple[pl.DataFrame, Counter[str]]:
+        """Columns that only some answers have; all of a type are filled at once, laid end to end."""
+        rank = np.argsort(order, kind="stable")  # where each answer stands
+        number = {name: place for place, name in enumerate(names)}
+        sources: list[pl.Series] = []
+        overflows: Counter[str] = Counter()
+        parts = []
+        begin = 0
+        for answers in several:
+            answer, name, column = answers.names.cells(answers.signature)
+            name = np.array([number.get(one, -1) for one in answers.names.names], np.int64)[name]
+            row = answers.row[answer]
+            narrow, gone = _narrowed(answers.columns, answers.names.columns)
+            for lost, rows in gone.items():
+                mine = (column == answers.names.columns.index(lost)) & (name >= 0)
+                counts = np.bincount(name[mine], rows.to_numpy()[row[mine]], len(names)).astype(np.int64)
+                overflows += Counter({names[at]: int(counts[at]) for at in np.flatnonzero(counts)})
+            parts.append(np.stack((name, rank[begin + answer], column + len(sources), row))[:, name >= 0])
+            sources += narrow.get_columns()
+            begin += len(answers.row)
+        name, to, source, row = np.concatenate(parts, axis=1)
+        columns: list[pl.Series] = []
+        for dtype in dict.fromkeys(self.columns[one] for one in names):
+            alike = [one for one in names if self.columns[one] == dtype]
+            values = [one for one in sources if one.dtype == dtype]
+            starts = np.cumsum([0, *(len(one) if one.dtype == dtype else 0 for one in sources)])
+            line = np.full(len(names), -1)
+            line[[number[one] for one in alike]] = np.arange(len(alike))
+            cell = slice(None) if len(alike) == len(names) else np.flatnonzero(line[name] >= 0)
+            index = np.full(len(alike) * len(order), starts[-1], np.uint32)  # every other one points at nothing
+            index[line[name[cell]] * len(order) + to[cell]] = starts[source[cell]] + row[cell]
+            whole = pl.concat([*values, pl.Series([None], dtype=dtype)], rechunk=True)[index]
+            columns += [whole.slice(at * len(order), len(order)).alias(one) for at, one in enumerate(alike)]
+        return pl.DataFrame(columns), overflows
 
 
 def _type_of(
@@ -199,22 +241,19 @@ def _having(emitted: Iterable[Emitted], overflows: Counter[str]) -> Iterator[Emi
         kept = holds.fill_null(False).to_numpy()[answers.row]
         yield replace(one, answers=answers.take(np.flatnonzero(kept)))
         gone = answers.take(np.flatnonzero(~kept & (one.revision[answers.window] > 0)))
-        yield replace(one, answers=replace(gone, columns=pl.DataFrame()), retracted=True)
+        yield replace(one, answers=gone.without_results(), retracted=True)
 
 
-def _narrowed(columns: pl.DataFrame, names: list[str], row: Any) -> tuple[pl.DataFrame, Counter[str]]:
-    """128-bit integers as int64, null where they do not fit; and for each column in how many rows something did not."""
+def _narrowed(columns: pl.DataFrame, names: list[str]) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
+    """128-bit integers as int64, null where they do not fit; and of each column in which rows something did not."""
     chosen = columns if columns.columns == names else columns.select(names)
-    lost: Counter[str] = Counter()
-    if wide := [name for name, dtype in chosen.schema.items() if dtype == pl.Int128()]:
+    if wide := [name for name, dtype in chosen.schema.items() if isinstance(dtype, pl.Int128)]:
         chosen = chosen.with_columns(pl.col(wide).cast(pl.Int64, strict=False))
     gone = {name: chosen[name].is_null() & columns[name].is_not_null() for name in wide}
     if columns.width > len(chosen.columns):  # there is more than results: what was lost
         there = set(columns.columns)
         gone |= {name: columns[lost_column(name)] for name in names if lost_column(name) in there}
-    for name, rows in gone.items():
-        lost[name] += int(rows.gather(row).sum())
-    return chosen, +lost
+    return chosen, {name: rows for name, rows in gone.items() if rows.any()}
 
 
 def _ranks(chunks: list[Emitted]) -> list[Any]:

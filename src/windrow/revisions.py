@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from windrow.assembly import Answers, Keys, Rows, Windows
+from windrow.assembly import Keys, Rows, Windows
 from windrow.expressions import Expression
 from windrow.frames import join_keys
 from windrow.groups import Timeline
+from windrow.lowering import Answers
 from windrow.ranges import Ints
 from windrow.windows import Session
 

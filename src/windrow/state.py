@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from windrow.assembly import Answers, Assembler, Keys, Rows, Windows, session_windows
+from windrow.assembly import Assembler, Keys, Rows, Windows, session_windows
 from windrow.expressions import Expression
 from windrow.frames import join_keys
 from windrow.groups import Group, Timeline
 from windrow.irregular import last_end
+from windrow.lowering import NAMELESS, Answers
 from windrow.measures import Span
 from windrow.ordered import Mask
 from windrow.ranges import Ints
@@ -267,7 +268,8 @@ class GroupState:
         start, end = gone["start"].to_numpy(), gone["upto"].to_numpy()
         windows = Windows(np.full(gone.height, place), key, start, end, key, key, key)
         index = np.repeat(key, len(queries))
-        answers = Answers(None, index, np.tile(queries, gone.height), pl.DataFrame(), index)
+        nothing = np.zeros_like(index)
+        answers = Answers(None, index, np.tile(queries, gone.height), pl.DataFrame(), index, NAMELESS, nothing)
         return Emitted(Keys(gone.select(*self.schema.keys)), windows, answers, revision, retracted=True)
 
     def told(self, watermark: int) -> Told:
