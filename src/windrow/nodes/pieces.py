@@ -69,20 +69,24 @@ class Units:
     last: Ints
 
     @staticmethod
-    def of(lines: Mapping[str, Line], time: str) -> Units:
+    def of(lines: Mapping[str, Line], time: str, most: int) -> Units:
+        """Those that can hold one of the first `most` events of all, so that of each node the first as many."""
         names = sorted(lines)
         parts: list[tuple[Any, ...]] = []
         for place, name in enumerate(names):
-            line = lines[name]
+            line, left = lines[name], most
             for piece in line.pieces:
+                if left <= 0:
+                    break
                 if piece.events is not None:
-                    times = piece.events[time].to_numpy()
-                    lo = np.arange(piece.lo, piece.hi)
+                    times = piece.events[time].head(left).to_numpy()
+                    lo = np.arange(piece.lo, piece.lo + len(times))
                     parts.append((place, lo, lo + 1, line.cut, "events", times, times))
                 else:
                     one = (np.array([number]) for number in (piece.lo, piece.hi))
                     ends = (np.array([piece.first]), np.array([piece.last]))
                     parts.append((place, *one, line.since(piece.lo, piece.hi), piece.kind, *ends))
+                left -= piece.hi - piece.lo
         sizes = [len(part[1]) for part in parts]
         node, cut, kind = (np.repeat(np.array([part[at] for part in parts]), sizes) for at in (0, 3, 4))
         lo, hi, first, last = (np.concatenate([part[at] for part in parts]) for at in (1, 2, 5, 6))

@@ -166,7 +166,7 @@ class Tally:
         if sum(line.size for line in self.lines.values()) < size:
             self._ask_for_more(scheme, None, known)
             return None
-        units = Units.of(self.lines, self.form.time)
+        units = Units.of(self.lines, self.form.time, size)
         (lower, upper, sure, possible) = (int(one[0]) for one in bounds(*units.keys, units.count, np.array([size])))
         time, node = units.at(upper)
         torn = units.is_slice & ((units.lo < units.cut) | self._is_partly_late(units))
