@@ -75,6 +75,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
+
+
 def pytest_report_header() -> str:
     if SEED is None:
         return f"seed: fixed ({_VARIABLE}=random for other examples)"
