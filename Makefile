@@ -6,6 +6,7 @@ JAVA   := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 BIN    := .venv/bin
 STAMP  := .venv/.installed
 ARGS   ?=
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -17,10 +18,10 @@ help: ## show the targets
 setup: java $(STAMP) ## make .venv with all extras, and see that there is a Java for Spark
 
 test: java lint ## lint, then all tests
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(PYTEST) $(ARGS)
 
 test-core: $(STAMP) ## the core's own tests: no Java, no browser, no broker, no tree; a minute
-	$(BIN)/python -m pytest -n 2 -m "not spark and not browser and not nodes and not mqtt" $(ARGS)
+	$(PYTEST) -m "not spark and not browser and not nodes and not mqtt" $(ARGS)
 
 lint: $(STAMP) ## ruff (rules and format) and mypy
 	$(BIN)/ruff check .

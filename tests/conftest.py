@@ -5,6 +5,7 @@ WINDROW_SEED=random   a fresh seed, printed in the header
 WINDROW_SEED=<n>      that seed again
 """
 
+import gc
 import os
 import secrets
 import sys
@@ -12,6 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 os.environ.setdefault("POLARS_MAX_THREADS", "1")  # a thread for each worker, before Polars is imported
+# Spark's short jobs are over before the second compiler has paid for itself: this halves their processor time, also in
+# processes that tests start
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 import warnings
 
@@ -66,6 +70,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("nodes")
 
 
+def pytest_collection_finish() -> None:
+    """All modules and tests stay until the end: the garbage collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
+
+
 def pytest_report_header() -> str:
     if SEED is None:
         return f"seed: fixed ({_VARIABLE}=random for other examples)"
@@ -86,8 +100,7 @@ def spark() -> Iterator[Any]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # short jobs are over before the second compiler has paid for itself: this halves the processor time
-        made = session("local[2]", spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1")
+        made = session("local[2]")
     made.sparkContext.setLogLevel("ERROR")
     yield made
     made.stop()

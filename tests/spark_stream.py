@@ -30,4 +30,4 @@ def stream(spark: Any, source: str, checkpoint: str, sink: str) -> None:
 if __name__ == "__main__":
     from windrow.spark import session
 
-    stream(session("local[2]", spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1"), *sys.argv[1:])
+    stream(session("local[2]"), *sys.argv[1:])

@@ -302,13 +302,14 @@ def test_counting_windows_shrink_with_the_events() -> None:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything, at a tiny size."""
+    """Everything, at a tiny size: trees of nodes too."""
     out = tmp_path_factory.mktemp("bench")
     done = run("-m", "bench", "all", "--tiny", "--out", str(out))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return out
 
 
+@pytest.mark.nodes
 def test_all_experiments_run_are_checked_and_are_written_down(tiny: Path) -> None:
     record = recording.read(tiny / "tiny.json")
     assert {"commit", "command", "when", "python", "processor", "cores", "memory_gib"} <= record["machine"].keys()
@@ -324,6 +325,7 @@ def test_all_experiments_run_are_checked_and_are_written_down(tiny: Path) -> Non
         assert "http" not in page.replace("http-equiv", "")  # no request leaves it
 
 
+@pytest.mark.nodes
 def test_the_page_has_every_figure_with_the_papers_shape_and_ours(tiny: Path, tmp_path: Path) -> None:
     done = run("-m", "bench", "docs", str(tiny / "tiny.json"), "--out", str(tmp_path / "page.md"))
     assert done.returncode == 0, done.stderr
@@ -337,6 +339,7 @@ def test_the_page_has_every_figure_with_the_papers_shape_and_ours(tiny: Path, tm
     assert "## Where windrow is worse" in text
 
 
+@pytest.mark.nodes
 def test_two_runs_are_compared(tiny: Path, tmp_path: Path) -> None:
     record = recording.read(tiny / "tiny.json")
     (cell,) = [one for one in record["cases"][0]["cells"] if one["system"] == "windrow"]

@@ -24,10 +24,7 @@ from windrow.report.runs import Run
 
 pytestmark = pytest.mark.spark
 
-ENVIRONMENT = os.environ | {
-    "PYTHONPATH": str(Path(__file__).parents[1] / "src"),
-    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
-}
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "src")}
 SQL = """\
 -- name: mean
 SELECT k, avg(x) AS v, count(*) AS n FROM events GROUP BY k, window(ts, '1 minute');

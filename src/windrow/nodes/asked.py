@@ -272,7 +272,7 @@ class Asked:
             "pending": dict(self.pending),
         }
 
-    @property
+    @cached_property
     def table(self) -> pl.DataFrame:
         """No events, with all columns: it says their types to the letter."""
         return pl.DataFrame(schema=dict(self.columns))

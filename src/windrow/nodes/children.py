@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import polars as pl
@@ -125,7 +125,7 @@ class Children(dict[str, Child]):
         return [name for name, one in self.items() if one.counts and now - self.heard.setdefault(name, now) > timeout]
 
     def saved(self) -> dict[str, Any]:
-        return {name: asdict(child) for name, child in self.items()}
+        return {name: dict(vars(child)) for name, child in self.items()}
 
     def restore(self, saved: dict[str, Any]) -> None:
         self.update({name: Child(**child) for name, child in saved.items()})

@@ -133,8 +133,10 @@ class Request:
 Up = Hello | Batch | Alive | Leave
 Down = Welcome | Plan | Ack | Left | Refused | Request
 Message = Up | Down
-_ALL = (Hello, Batch, Alive, Leave, Welcome, Plan, Ack, Left, Refused, Request)
+_ALL: tuple[type[Any], ...] = (Hello, Batch, Alive, Leave, Welcome, Plan, Ack, Left, Refused, Request)
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in _ALL}
+_FIELDS = {kind: {one.name: str(one.type) for one in fields(kind) if one.name != "tables"} for kind in _ALL}
+_WITH_TABLES = {kind for kind in _ALL if any(one.name == "tables" for one in fields(kind))}
 _TYPES: dict[str, type[Any]] = {
     "str": str,
     "int": int,
@@ -146,7 +148,7 @@ _TYPES: dict[str, type[Any]] = {
 
 def to_bytes(message: Message, compress: bool = True) -> bytes:
     """A message as bytes; without `compress`, its first line can be read alone."""
-    header = {one.name: getattr(message, one.name) for one in fields(message) if one.name != "tables"}
+    header = {name: getattr(message, name) for name in _FIELDS[type(message)]}
     data = pack({"message": type(message).__name__, "fields": header}, getattr(message, "tables", {}))
     if len(data) > LARGEST:
         raise MessageError(f"a message of {len(data):,} bytes is larger than {LARGEST:,}")
@@ -170,7 +172,7 @@ def from_bytes(data: bytes) -> Message:
     given = header.get("fields")
     if kind is None or not isinstance(given, dict):
         raise MessageError(f"there is no message {header.get('message')!r}")
-    wanted = {one.name: str(one.type) for one in fields(kind) if one.name != "tables"}
+    wanted = _FIELDS[kind]
     if given.keys() != wanted.keys():
         raise MessageError(f"{kind.__name__} has {', '.join(wanted)}, not {', '.join(map(str, given))}")
     for name, expected in wanted.items():
@@ -178,7 +180,7 @@ def from_bytes(data: bytes) -> Message:
         numbers = given[name].values() if expected == "Mapping[str, int]" and not is_wrong else [given[name]]
         if is_wrong or ("int" in expected and not all(type(one) is int and _fits(one) for one in numbers)):
             raise MessageError(f"{kind.__name__}.{name} is {given[name]!r}")
-    if not any(one.name == "tables" for one in fields(kind)):
+    if kind not in _WITH_TABLES:
         if tables:
             raise MessageError(f"{kind.__name__} has no tables")
         return kind(**given)  # type: ignore[no-any-return]
