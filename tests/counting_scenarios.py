@@ -29,6 +29,7 @@ from windrow.nodes import asked as asking
 from windrow.nodes import strands
 from windrow.nodes.asked import Asked
 from windrow.nodes.machine import Machine
+from windrow.nodes.pieces import Stretch
 from windrow.nodes.simulation import Faults, Simulation, Tree
 from windrow.nodes.strands import Strand, Strands
 from windrow.nodes.tallies import Tally
@@ -223,7 +224,7 @@ def recorded() -> Iterator[Record]:
             record.note((here.form.name, key), here.node, self, events)
         add(self, events)
 
-    def noted_take(self: Tally, cuts: dict[str, int], size: int) -> pl.DataFrame:
+    def noted_take(self: Tally, cuts: dict[str, int], size: int) -> Stretch:
         record.take((self.form.name, self.key), self, cuts)
         return take(self, cuts, size)
 

@@ -147,7 +147,7 @@ CASES = (
         "events in a window",
         "correctness",
         ALL,
-        lambda window: _load(window=window, percent=50),
+        lambda window: _load(window=window, percent=50, seconds=1 if window < 10_000 else 5),
         (1000, 10_000, 100_000, 500_000),
         (1000, 10_000, 100_000),
         "All of Deco's schemes are always right at any size.",

@@ -21,7 +21,7 @@ from windrow.measures import Span
 from windrow.nodes.counting import NOTHING_KNOWN, SCHEMES, Choice
 from windrow.nodes.forms import ANEW, COUNTING, GONE, NODES, Form, Key, groups_of
 from windrow.nodes.parts import joined, parts_of
-from windrow.nodes.pieces import Line, Piece
+from windrow.nodes.pieces import Line, Piece, Stretch
 from windrow.nodes.stretches import CountedState
 from windrow.nodes.tallies import Reached, Tally
 from windrow.nodes.tallytables import from_tables, to_tables
@@ -191,7 +191,7 @@ class Agreement:
         known = Reached(watermark, finals, lost)
         for name, form in self._forms.items():
             state, scheme = self._states[name], form.group.counted
-            fresh: list[pl.DataFrame] = []
+            fresh: list[Stretch] = []
             for key, tally in self._tallies[name].items():
                 found = tally.settle(known)
                 if found:

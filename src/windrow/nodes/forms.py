@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -88,10 +88,9 @@ class Form:
             for name, dtype in odd.items()
         )
 
-    def key_columns(self, key: Key) -> list[pl.Expr]:
-        """A key as the columns that it is in the windows."""
-        typed = zip(self.keys.items(), self.schema.keys.values(), key, strict=True)
-        return [pl.lit(value, plain).cast(dtype).alias(name) for (name, plain), dtype, value in typed]
+    def typed_keys(self, keys: Sequence[Key]) -> pl.DataFrame:
+        """Keys as the columns that they are in the windows."""
+        return pl.DataFrame(keys, schema=self.keys, orient="row").cast(dict(self.schema.keys))  # type: ignore[arg-type]
 
     @property
     def lasting(self) -> int:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from windrow.nodes.forms import Key
 from windrow.ordered import Mask
 from windrow.ranges import Ints
+from windrow.windows import INT64_MAX, INT64_MIN
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,33 @@ class Line:
     @property
     def size(self) -> int:
         return sum(piece.hi - piece.lo for piece in self.pieces)
+
+
+@dataclass
+class Stretch:
+    """What all nodes have of a key between two boundaries: events, slices, and which of their bags are at nodes."""
+
+    key: Key
+    position: int
+    first: int = INT64_MAX
+    last: int = INT64_MIN
+    raw: list[tuple[str, pl.DataFrame]] = field(default_factory=list)
+    slices: list[tuple[pl.DataFrame, int]] = field(default_factory=list)  # tables, and the row in them
+    bags: list[tuple[str, int, int]] = field(default_factory=list)  # the ranks of slices that follow each other
+
+    def add(self, node: str, piece: Piece, cut: int, time: str) -> None:
+        """What of a piece comes before a rank."""
+        first, last = piece.first, piece.last
+        if piece.events is not None:
+            inside = piece.events.head(cut - piece.lo)
+            self.raw.append((node, inside))
+            last = int(inside[time][-1])
+        else:
+            assert piece.table is not None
+            self.slices.append((piece.table, piece.row))
+            follows = bool(self.bags) and (self.bags[-1][0], self.bags[-1][2]) == (node, piece.lo)
+            self.bags.append((node, self.bags.pop()[1] if follows else piece.lo, piece.hi))
+        self.first, self.last = min(self.first, first), max(self.last, last)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ order. Without quantiles there is nothing to wait for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,9 @@ import polars as pl
 from windrow.assembly import Windows
 from windrow.groups import ROWS, Held
 from windrow.measures import Span
-from windrow.nodes.forms import Form, Key
+from windrow.nodes.forms import NODE_COLUMN, Form, Key
+from windrow.nodes.pieces import Stretch
+from windrow.nodes.quantiles import BAG
 from windrow.nodes.rankbags import RankBags
 from windrow.nodes.ranked import Strand
 from windrow.nodes.ranks import PLACE, Due, Ranks, placed
@@ -27,7 +29,64 @@ from windrow.ordering import Sliced
 from windrow.ranges import Ints
 from windrow.revisions import Emitted
 from windrow.sequences import OrderedRows, Progress
-from windrow.windows import INT64_MAX
+from windrow.slices import BAGS, merge
+from windrow.windows import INT64_MAX, INT64_MIN
+
+_STRETCH = "_stretch"  # a column: the number of a stretch
+
+
+def slices_of(form: Form, several: Sequence[Stretch]) -> pl.DataFrame:
+    """A slice for each stretch."""
+    parts: list[pl.DataFrame] = []
+    frames = [(place, *part) for place, one in enumerate(several) for part in one.raw]
+    if frames:
+        sizes = [events.height for *_, events in frames]
+        numbers = pl.Series(_STRETCH, np.repeat([place for place, *_ in frames], sizes))
+        nodes = pl.Series(NODE_COLUMN, [node for _, node, _ in frames]).gather(np.repeat(np.arange(len(sizes)), sizes))
+        events = pl.concat([events for *_, events in frames], how="vertical_relaxed").with_columns(numbers, nodes)
+        events = events.sort(_STRETCH, form.time, NODE_COLUMN, maintain_order=True)
+        at = np.flatnonzero(_begins(events[_STRETCH].to_numpy()))
+        parts.append(form.lifted(events.select(*form.events), at).with_columns(events[_STRETCH].gather(at)))
+    tables: dict[int, tuple[pl.DataFrame, list[int], list[int]]] = {}
+    for place, one in enumerate(several):
+        for table, row in one.slices:
+            _, rows, of = tables.setdefault(id(table), (table, [], []))
+            rows.append(row)
+            of.append(place)
+    parts += [
+        table[rows].select(*form.states).with_columns(pl.Series(_STRETCH, of)) for table, rows, of in tables.values()
+    ]
+    if not parts:
+        return form.schema.empty()
+    states = pl.concat(parts, how="diagonal")
+    number: Ints = states[_STRETCH].to_numpy()
+    # a slice may begin anywhere here, so that those of one stretch, and no others, become one
+    known = {"slice_start": [one.position for one in several], "position": [one.position for one in several]}
+    known |= {"first": [one.first for one in several], "last": [one.last for one in several]}
+    columns = [pl.Series(name, values, dtype=pl.Int64).gather(number) for name, values in known.items()]
+    columns += [column.gather(number) for column in form.typed_keys([one.key for one in several]).get_columns()]
+    if form.bags:
+        columns.append(_at_nodes(form, several, number))
+    rest = {**form.schema.unordered, "barred": 0, "fresh": False}
+    rest = {name: value for name, value in rest.items() if name not in known}
+    table = states.drop(_STRETCH).with_columns(
+        *columns, *(pl.lit(value, form.schema.columns[name]).alias(name) for name, value in rest.items())
+    )
+    table = merge([form.schema.conform(table)], form.schema)
+    return table.with_columns(slice_start=pl.lit(INT64_MIN, pl.Int64), fresh=pl.lit(True))
+
+
+def _at_nodes(form: Form, several: Sequence[Stretch], number: Ints) -> pl.Series:
+    """The bags of stretches that are at nodes, with the first part of each; of those that no window has, none."""
+    first = np.zeros(len(number), np.bool_)
+    first[np.unique(number, return_index=True)[1]] = True
+    named = [
+        [dict(zip(BAG, bag, strict=True)) for bag in several[of].bags]
+        if is_first and form.is_in_window(several[of].position)
+        else None
+        for of, is_first in zip(number.tolist(), first.tolist(), strict=True)
+    ]
+    return pl.Series(BAGS, named, dtype=form.schema.columns[BAGS])
 
 
 class CountedState(OrderedState):
@@ -79,8 +138,9 @@ class CountedState(OrderedState):
 
     # --- windows --------------------------------------------------------------------------------------------------
 
-    def settle(self, fresh: list[pl.DataFrame], gone: set[str], span: Span) -> None:
+    def settle(self, several: Sequence[Stretch], gone: set[str], span: Span) -> None:
         """Stretches that follow on what is here; those go on into windows of which all ranks are known."""
+        fresh = [slices_of(self.form, several)] if several else []
         if self.ranks is None:
             self.found += fresh
             return

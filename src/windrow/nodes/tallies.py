@@ -24,17 +24,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 
 from windrow.nodes.counting import CERTAIN, NOTHING_KNOWN, SCHEMES, History, Scheme, Told, choose, sub_slice
-from windrow.nodes.forms import ANEW, NODE_COLUMN, Form, Key
-from windrow.nodes.pieces import Line, Piece, Units
-from windrow.nodes.quantiles import BAG
-from windrow.nodes.refine import bounds
+from windrow.nodes.forms import ANEW, Form, Key
+from windrow.nodes.pieces import Line, Piece, Stretch, Units
+from windrow.nodes.refine import Bounds, bounds, undecided
 from windrow.ordered import Mask
-from windrow.slices import BAGS, merge
 from windrow.windows import INT64_MAX, INT64_MIN
 
+AHEAD = 64  # boundaries for which it is asked at once
 Ask = tuple[int, int, str]  # ranks, and what is asked of them
 
 
@@ -135,9 +133,9 @@ class Tally:
 
     # --- boundaries -----------------------------------------------------------------------------------------------
 
-    def settle(self, known: Reached) -> list[pl.DataFrame]:
-        """Find the boundaries that can be found: the slices of all nodes between them."""
-        found: list[pl.DataFrame] = []
+    def settle(self, known: Reached) -> list[Stretch]:
+        """Find the boundaries that can be found: what lies between them."""
+        found: list[Stretch] = []
         self.asks = {}
         chosen = SCHEMES[next((told.scheme for told, _ in self.told.values()), "refine")]
         while True:
@@ -185,6 +183,8 @@ class Tally:
         self._ask(units, open_, states)
         if open_.any() or states.any():
             self.corrected |= scheme.corrects
+            if not (scheme.corrects or torn.any()):  # what a wrong prediction has cut will be cut again
+                self._ask_ahead(self.position + size, known)
             return None
         inside = units.last <= upper
         cuts = {name: line.cut for name, line in self.lines.items()}
@@ -195,6 +195,28 @@ class Tally:
         self.length = time - self.floor[0] if self.floor is not None else 0
         self.floor = time, node
         return cuts
+
+    def _ask_ahead(self, position: int, known: Reached) -> None:
+        """Ask at once for what the boundaries after a position will need, as far as pieces reach."""
+        size, nth = sum(line.size for line in self.lines.values()), list[int]()
+        while len(nth) < AHEAD and (position := self.form.boundaries.after(position)) - self.position <= size:
+            nth.append(position - self.position)
+        if not nth:
+            return
+        units = Units.of(self.lines, self.form.time, nth[-1])
+        found = bounds(*units.keys, units.count, np.array(nth))
+        reached = np.array([self._reaches(*units.at(int(upper)), known) for upper in found.upper])
+        found = Bounds(*(one[reached] for one in found))
+        here = np.isin(units.node, [place for place, name in enumerate(units.names) if name not in known.lost])
+        open_ = here & undecided(*units.keys, found) & units.is_slice
+        asked = {(name, lo, hi) for name, asks in self.asks.items() for lo, hi, _ in asks}
+        for place in np.flatnonzero(open_):
+            open_[place] = (units.names[units.node[place]], units.lo[place], units.hi[place]) not in asked
+        nothing = np.zeros_like(open_)
+        self._ask(units, open_, nothing)
+        counts = here & ~open_ & (units.kind == "count")
+        for since, upto in zip(found.upper[:-1], found.lower[1:], strict=True) if counts.any() else ():
+            self._ask(units, nothing, counts & (units.first > since) & (units.last <= upto))
 
     def _is_partly_late(self, units: Units) -> Mask:
         """Pieces of which some events come too late."""
@@ -256,63 +278,24 @@ class Tally:
             for run in runs if len(mine) else []:
                 self.asks.setdefault(name, []).append((int(units.lo[run[0]]), int(units.hi[run[-1]]), "slice"))
 
-    def _take(self, cuts: dict[str, int], size: int) -> pl.DataFrame:
-        """Everything before a boundary, as one slice of all nodes."""
-        form, of_nodes = self.form, {}
-        tables: dict[int, tuple[pl.DataFrame, list[int]]] = {}
-        raw: list[pl.DataFrame] = []
-        times: list[int] = []
-        bags: list[tuple[str, int, int]] = []  # that are at nodes: the ranks of slices that follow each other
+    def _take(self, cuts: dict[str, int], size: int) -> Stretch:
+        """Everything before a boundary."""
+        found, of_nodes = Stretch(self.key, self.position), {}
         for name, line in self.lines.items():
             cut = cuts.get(name, line.cut)
             rest = []
             for piece in line.pieces:
-                if piece.lo >= cut:
-                    rest.append(piece)
-                    continue
-                if piece.events is not None:
-                    inside = piece.events.head(cut - piece.lo)
-                    raw.append(inside.with_columns(pl.lit(name).alias(NODE_COLUMN)))
-                    times += [int(inside[form.time][0]), int(inside[form.time][-1])]
-                    if piece.hi > cut:
-                        rest.append(piece.after(cut, form.time))
-                else:
-                    assert piece.table is not None
-                    tables.setdefault(id(piece.table), (piece.table, []))[1].append(piece.row)
-                    times += [piece.first, piece.last]
-                    follows = bool(bags) and (bags[-1][0], bags[-1][2]) == (name, piece.lo)
-                    bags.append((name, bags.pop()[1] if follows else piece.lo, piece.hi))
+                if piece.lo < cut:
+                    found.add(name, piece, cut, self.form.time)
+                if piece.hi > cut:
+                    rest.append(piece if piece.lo >= cut else piece.after(cut, self.form.time))
             of_nodes[name] = cut - line.cut
             line.pieces, line.cut = rest, cut
-        found = self._merged(tables, raw, min(times, default=0), max(times, default=0))
-        if form.bags:
-            at_nodes = bags if form.is_in_window(self.position) else []
-            found = found.with_columns(
-                pl.Series(BAGS, [[dict(zip(BAG, one, strict=True)) for one in at_nodes]], dtype=found.schema[BAGS])
-            )
         self.position += size
         self.history.add(size, of_nodes)
         self.boundaries += 1
         self.corrections += int(self.corrected)
         return found
-
-    def _merged(
-        self, tables: Mapping[int, tuple[pl.DataFrame, list[int]]], raw: list[pl.DataFrame], first: int, last: int
-    ) -> pl.DataFrame:
-        form, parts = self.form, []
-        if raw:
-            events = pl.concat(raw, how="vertical_relaxed").sort(form.time, NODE_COLUMN, maintain_order=True)
-            parts.append(form.lifted(events.select(*form.events), np.array([0])))
-        parts += [table[rows].select(*form.states) for table, rows in tables.values()]
-        states = pl.concat(parts, how="diagonal") if parts else pl.DataFrame(schema=form.schema.columns)
-        place = {"slice_start": INT64_MIN, "barred": 0, "first": first, "last": last}
-        place |= {**form.schema.unordered, "position": self.position, "fresh": False}
-        types = form.schema.columns
-        columns = form.key_columns(self.key)
-        columns += [pl.lit(value, types[name]).alias(name) for name, value in place.items()]
-        table = form.schema.conform(states.with_columns(columns))
-        table = merge([table], form.schema) if table.height else table
-        return table.with_columns(fresh=pl.lit(True))
 
     # --- what nodes are told --------------------------------------------------------------------------------------
 
