@@ -139,7 +139,8 @@ def with_quantiles(dice: random.Random, come_and_go: bool = False, scheme: str |
     made = (comings_and_goings if come_and_go else scenario_of)(dice, scheme)
     several = dice.sample(QUANTILES[:3] if come_and_go else QUANTILES, 1 if come_and_go else dice.choice([1, 2]))
     settings = {**made.settings, "eager": dice.random() < 0.1, "unit": dice.choice([1, 2, 3, 5])}
-    return replace(made, queries=several, most=150, settings=settings, removed=())
+    gone = (several[0].name,) if len(several) > 1 and dice.random() < 0.2 else ()
+    return replace(made, queries=several, most=150, settings=settings, removed=gone)
 
 
 class Going(Simulation):

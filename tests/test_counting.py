@@ -70,6 +70,12 @@ def test_where_nodes_come_and_go_windows_have_the_events_that_were_in_time_and_a
         nothing_wrong(number, scheme, come_and_go=True)
 
 
+@pytest.mark.parametrize(("number", "quantiles"), [(5036, False), (9059, False), (9024, True), (9515, True)])
+def test_seeds_that_have_failed(number: int, quantiles: bool) -> None:
+    """A query that goes takes columns and bags with it; a root that was restarted says the same at the same time."""
+    assert wrong_in(tried(number, quantiles=quantiles)) == []
+
+
 # --- rates ----------------------------------------------------------------------------------------------------------
 
 
@@ -629,7 +635,7 @@ def test_a_count_query_and_a_quantile_agree_once() -> None:
 
 
 MEDIAN = Asked.of([wr.Query("q", wr.counting(20), ["median(x)", "count()"])], "t", COLUMNS, counting="refine")
-BAGS = "by () on t (counted, refine) (refined)"
+BAGS = NAME
 
 
 class Flat:

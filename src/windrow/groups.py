@@ -148,14 +148,14 @@ class Group:
 
     @property
     def identity(self) -> tuple[Source, tuple[str, ...], bool, bool, bool, bool, str, bool]:
-        kinds = self.sessions_apart, self.order_apart, self.joined, self.pushed, self.counted, self.refined
-        return self.source, self.keys, *kinds
+        kinds = self.sessions_apart, self.order_apart, self.joined, self.pushed, self.counted
+        return self.source, self.keys, *kinds, self.refined and not self.counted
 
     @property
     def name(self) -> str:
         kind = " (sessions)" if self.sessions_apart else " (in order)" if self.order_apart else ""
         kind = f" (counted, {self.counted})" if self.counted else kind
-        kind += " (refined)" if self.refined else ""
+        kind += " (refined)" if self.refined and not self.counted else ""
         return self.shared_name + (" (joined)" if self.joined else "") + (" (at nodes)" if self.pushed else kind)
 
     @property

@@ -304,12 +304,14 @@ class Agreement:
         other = Agreement(job, self._epoch)
         header, tables = self.saved()
         other.restore(header, tables)
+        for state in other._states.values():
+            state.check_again()
         other._changed, other._sent, other._trip = self._changed, self._sent, self._trip
         return other
 
     def saved(self) -> tuple[dict[str, Any], Tables]:
         header = {"nodes": {name: asdict(one) for name, one in self._nodes.items()}, "rewinds": self._rewinds}
-        header["bags"] = {name: state.status() for name, state in self._states.items()}
+        header["states"] = {name: state.header() for name, state in self._states.items()}
         states = {name: state.tables() for name, state in self._states.items()}
         tallies = {f"tally {name}": to_tables(form, self._tallies[name]) for name, form in self._forms.items()}
         return header, joined(states | tallies)
@@ -320,7 +322,7 @@ class Agreement:
         for name, form in self._forms.items():
             if mine := parts_of(name, tables):
                 self._states[name].load(mine)
-                self._states[name].restore(header["bags"][name])
+                self._states[name].restore(header["states"][name])
             if mine := parts_of(f"tally {name}", tables):
                 self._tallies[name] = from_tables(form, mine)
             for key, tally in self._tallies[name].items():

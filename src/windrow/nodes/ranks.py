@@ -13,7 +13,8 @@ What a node that is silent would have to tell is left out of its bags.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 import polars as pl
@@ -346,15 +347,24 @@ class Ranks:
 
     def tables(self) -> dict[str, pl.DataFrame]:
         found = {"lost": self.lost}
-        for number, store in enumerate(self.stores.values()):
-            found |= {f"units{number}": store.units, f"values{number}": store.values}
-        return found
+        for bag, store in self.stores.items():
+            found |= {f"units {quote(bag)}": store.units, f"values {quote(bag)}": store.values}
+        return found | {f"asks {quote(bag)}": table for bag, table in self.asks.items()}
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        self.lost, self.is_news = tables.get("lost", self.lost), True
-        for number, store in enumerate(self.stores.values()):
-            store.units = tables.get(f"units{number}", store.units)
-            store.values = tables.get(f"values{number}", store.values)
+        self.lost = tables.get("lost", self.lost)
+        for bag, store in self.stores.items():
+            store.units = tables.get(f"units {quote(bag)}", store.units)
+            store.values = tables.get(f"values {quote(bag)}", store.values)
+        asks = {bag: tables.get(f"asks {quote(bag)}") for bag in self.stores}
+        self.asks = {bag: table for bag, table in asks.items() if table is not None}
+
+    def header(self) -> dict[str, Any]:
+        """What it knows beside its tables: with both, the same batches lead to the same windows at the same time."""
+        return {"counts": self.counts, "news": self.is_news}
+
+    def restore(self, header: Mapping[str, Any]) -> None:
+        self.counts, self.is_news = dict(header["counts"]), header["news"]
 
 
 def placed(table: pl.DataFrame) -> pl.DataFrame:

@@ -138,9 +138,10 @@ class RefinedState(GroupState):
     def header(self) -> dict[str, Any]:
         """What it knows beside its tables."""
         known = {"watermark": self.measure.watermark, "sends": self.sends, "settled": self.settled}
-        return {**known, "counts": self.ranks.counts}
+        return {**known, "checked": self._checked, "ranks": self.ranks.header()}
 
     def restore(self, header: Mapping[str, Any]) -> None:
         self.measure.watermark = header["watermark"]
-        self.sends, self.ranks.counts = dict(header["sends"]), dict(header["counts"])
+        self.sends, self._checked = dict(header["sends"]), header["checked"]
+        self.ranks.restore(header["ranks"])
         self.settled = {node: (send, start) for node, (send, start) in header["settled"].items()}

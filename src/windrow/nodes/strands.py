@@ -59,13 +59,24 @@ class Strands:
         """Events that are not too late; returns how many of each key."""
         where = self.form.group.source.where
         seen = events if where is None else events.filter(pl.col(filter_column(where.text)))
-        columns = [*self.form.keys, *(name for name in self.form.ordering.needed if name not in self.form.keys), "nth"]
-        seen = self.form.with_plain_keys(seen.select(*dict.fromkeys(columns)))
+        seen = self.form.with_plain_keys(seen.select(*self.columns))
         if seen.height:
             self.waiting.append(seen)
         if not self.form.keys:
             return pl.DataFrame({"count": [seen.height]}, schema={"count": pl.Int64()})
         return seen.group_by(list(self.form.keys)).agg(count=pl.len().cast(pl.Int64))
+
+    @property
+    def columns(self) -> list[str]:
+        """Of events that wait."""
+        return list(dict.fromkeys([*self.form.keys, *self.form.ordering.needed, "nth"]))
+
+    def go_on(self, other: Strands) -> None:
+        """With what another plan has, which may have read more of each event."""
+        self.by_key, self.base, self.told_reach = other.by_key, other.base, other.told_reach
+        self.waiting = [frame.select(*self.columns) for frame in other.waiting]
+        for strand in self.by_key.values():
+            strand.frames = [frame.select(*self.form.events) for frame in strand.frames]
 
     def finish(self, final: int) -> None:
         """Put the events in order that are older than a time."""
@@ -394,9 +405,7 @@ class Counted:
         self._groups = self._strands(job)
         for name, strands in self._groups.items():
             if name in before:
-                old = before[name]
-                strands.by_key, strands.waiting, strands.base = old.by_key, old.waiting, old.base
-                strands.told_reach = old.told_reach
+                strands.go_on(before[name])
 
     # --- where it is in the source --------------------------------------------------------------------------------
 
@@ -429,4 +438,5 @@ class Counted:
             if name in self._groups:
                 self._groups[name].restore(one)
                 waiting = saved["waiting"].get(name)
-                self._groups[name].waiting = [] if waiting is None else [from_text(waiting)]
+                columns = self._groups[name].columns
+                self._groups[name].waiting = [] if waiting is None else [from_text(waiting).select(*columns)]

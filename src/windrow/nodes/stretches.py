@@ -43,7 +43,7 @@ def slices_of(form: Form, several: Sequence[Stretch]) -> pl.DataFrame:
         sizes = [events.height for *_, events in frames]
         numbers = pl.Series(_STRETCH, np.repeat([place for place, *_ in frames], sizes))
         nodes = pl.Series(NODE_COLUMN, [node for _, node, _ in frames]).gather(np.repeat(np.arange(len(sizes)), sizes))
-        events = pl.concat([events for *_, events in frames], how="vertical_relaxed").with_columns(numbers, nodes)
+        events = pl.concat([events.select(*form.sent) for *_, events in frames]).with_columns(numbers, nodes)
         events = events.sort(_STRETCH, form.time, NODE_COLUMN, maintain_order=True)
         at = np.flatnonzero(_begins(events[_STRETCH].to_numpy()))
         parts.append(form.lifted(events.select(*form.events), at).with_columns(events[_STRETCH].gather(at)))
@@ -119,6 +119,11 @@ class CountedState(OrderedState):
         """Units and values of a batch."""
         if self.ranks:
             self.ranks.hear(tables)
+
+    def check_again(self) -> None:
+        """Other quantiles may be asked for."""
+        if self.ranks:
+            self.ranks.is_news = True
 
     def take_events(self, key: Key, node: str, lo: int, hi: int, events: pl.DataFrame) -> None:
         """Events of a node that may be in stretches: it goes, and cannot be asked for their values any more."""
@@ -216,19 +221,26 @@ class CountedState(OrderedState):
     # --- what is kept ---------------------------------------------------------------------------------------------
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        waiting = {"stretches": self.stretches, **self.ranks.tables()} if self.ranks else {}
-        return super().tables() | waiting
+        waiting = {"stretches": pl.concat([*self.found, self.stretches])}
+        return super().tables() | waiting | (self.ranks.tables() if self.ranks else {})
 
-    def restore(self, counts: Mapping[str, int]) -> None:
-        """What `status` had said."""
-        if self.ranks:
-            self.ranks.counts |= counts
+    def header(self) -> dict[str, Any]:
+        """What it knows beside its tables."""
+        return {"gone": sorted(self._gone), "ranks": self.ranks.header()} if self.ranks else {}
+
+    def restore(self, header: Mapping[str, Any]) -> None:
+        if self.ranks and header:
+            self._gone = set(header["gone"])
+            self.ranks.restore(header["ranks"])
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
         super().load(tables)
-        if self.ranks and "stretches" in tables:
-            self.stretches = self.schema.conform(tables["stretches"])
+        waiting = self.schema.conform(tables["stretches"])
+        if self.ranks:
+            self.stretches = waiting
             self.ranks.load(tables)
+        else:  # whatever they waited for, nobody asks for it any more
+            self.found = [waiting]
 
 
 def _begins(number: Ints) -> Mask:
