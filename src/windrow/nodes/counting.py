@@ -15,8 +15,9 @@ what a scheme decides is how much is sent, and how often it has to be asked agai
     refine        up, down, up                sub-slices
     approximate   1 up                        a slice of as many events as it had in the windows before; not exact
 
-The first two windows of every scheme are central, because nothing is known of the nodes before. After Deco (Yue et al.,
-EDBT 2024), where `monitoring`, `sync` and `async` come from; `refine` is our own.
+The first two windows are told by `refine`, whatever the scheme, because nothing is known of the nodes before. After
+Deco (Yue et al., EDBT 2024), where `monitoring`, `sync` and `async` come from; `refine` is our own. It and `monitoring`
+are asked for several boundaries at once.
 """
 
 from __future__ import annotations

@@ -255,7 +255,10 @@ class Ranks:
                     lacks = np.append(0, np.cumsum(np.isin(rows.table[PLACE].to_numpy(), missing[PLACE].to_numpy())))
                     waiting |= lacks[windows.hi] > lacks[windows.lo]
                 table = rows.table.filter(pl.Series(used))
-                entries = store.entries(self.names(table)).add(table, self.form.columns(bag))
+                names = self.names(table)
+                if not names.height:
+                    continue  # all values are here
+                entries = store.entries(names).add(table, self.form.columns(bag))
                 open_, here = self._of_windows(bag, rows, windows, entries)
                 found.append(self._values_of(entries, open_))
                 waiting |= here
