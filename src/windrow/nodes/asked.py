@@ -246,8 +246,12 @@ class Asked:
             for name in (*state.schema.keys, time_column(self.time) if group.ordered else "slice_start"):
                 if name not in table.columns:
                     return f"{group.name} has no {name!r} in its batch"
-        reason = bagforms.wrong_with(self.job, tables) or wrong_with(self.job, tables)
+        reason = bagforms.wrong_with(self._bag_forms, tables) or wrong_with(self.job, tables)
         return reason or wrong_counting(self.forms, tables)
+
+    @cached_property
+    def _bag_forms(self) -> list[bagforms.TimeForm]:
+        return list(bagforms.forms_of(self.job).values())
 
     def explain(self) -> str:
         """What travels for each query, and why."""

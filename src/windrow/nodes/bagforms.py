@@ -13,7 +13,7 @@ and down, in a request:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -65,9 +65,8 @@ def tables_of(job: Job) -> tuple[set[str], set[str]]:
     return names, names - units
 
 
-def wrong_with(job: Job, tables: Mapping[str, pl.DataFrame]) -> str | None:
+def wrong_with(forms: Sequence[TimeForm], tables: Mapping[str, pl.DataFrame]) -> str | None:
     """Why the tables of refined groups cannot be taken; None if they can."""
-    forms = forms_of(job).values()
     for name, columns in ((REFINING, NODES), (GONE, GOING)) if forms else ():
         if name in tables and dict(tables[name].schema) != columns:
             return f"{name} has other columns in its batch than it should"
