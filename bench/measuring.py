@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -30,8 +30,7 @@ from bench.cases import Work
 from windrow.windows import Session
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """A value, and the results that were given for it; None where there are none to compare."""
 
     value: float

@@ -13,7 +13,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import polars as pl
 
@@ -99,14 +98,17 @@ def _of_work(work: Work, outcome: Outcome, size: Size, measure: Measure) -> Iter
         given[name] = _given(name, work, frame, size) if measure.timed else parts_of(frame, system(name).batches)
     expected: dict[int, pl.DataFrame | None] = {}
     results: dict[str, int] = {}
+    first: dict[str, float] = {}
     for name in there:  # the first run warms up, and is checked
-        found = measure.sample(name, work, given[name]).results
+        first[name], found = measure.sample(name, work, given[name])
         events = sum(part.height for part in given[name])
-        if events not in expected:
+        if name == OURS:
+            expected[events] = found
+        elif events not in expected:
             ours = parts_of(frame[:events], system(OURS).batches)
             expected[events] = measure.sample(OURS, work, ours).results
         results[name] = _same(name, found, expected[events], outcome)
-    for name, values in _rounds(measure, size, there, lambda name: measure.sample(name, work, given[name])).items():
+    for name, values in _rounds(measure, size, first, lambda name: measure.sample(name, work, given[name])).items():
         yield _cell(name, values, measure, sum(part.height for part in given[name]), results[name])
 
 
@@ -165,12 +167,13 @@ def _of_tree(load: trees.Load, outcome: Outcome, size: Size, measure: Measure) -
     frames = load.frames()
     expected: pl.DataFrame | None = None
     results: dict[str, int] = {}
+    first: dict[str, float] = {}
     for name in case.systems:
-        found = measure.sample(name, load, frames).results
+        first[name], found = measure.sample(name, load, frames)
         found = None if found is None else zoneless(found)
         expected = found if expected is None else expected
         results[name] = _same(name, found, expected, outcome)
-    sampled = _rounds(measure, size, case.systems, lambda name: measure.sample(name, load, frames))
+    sampled = _rounds(measure, size, first, lambda name: measure.sample(name, load, frames))
     events = sum(part.height for several in frames for part in several)
     for name, values in sampled.items():
         yield _cell(name, values, measure, events, results[name])
@@ -199,10 +202,15 @@ def _tree_by_oracle(load: trees.Load, outcome: Outcome) -> None:
 # --- what they have in common ---------------------------------------------------------------------------------------
 
 
-def _rounds(measure: Measure, size: Size, names: Any, sample: Callable[[str], Sample]) -> dict[str, list[float]]:
-    values: dict[str, list[float]] = {name: [] for name in names}
-    for _ in range(1 if measure.once else size.runs):
-        for name in names:
+def _rounds(
+    measure: Measure, size: Size, first: dict[str, float], sample: Callable[[str], Sample]
+) -> dict[str, list[float]]:
+    """What all systems show, by turns; where every run shows the same, the first one has."""
+    if measure.once:
+        return {name: [value] for name, value in first.items()}
+    values: dict[str, list[float]] = {name: [] for name in first}
+    for _ in range(size.runs):
+        for name in values:
             values[name].append(sample(name).value)
     return values
 

@@ -78,7 +78,7 @@ CASES = (
         "rate change in %",
         "tree_throughput",
         ("windrow", "monitoring", "sync", "async", "central", "approx"),
-        lambda percent: _load(percent=percent),
+        lambda percent: _load(percent=percent, seconds=3),
         CHANGES,
         QUICK_CHANGES,
         "Approx is the optimum; Deco's asynchronous scheme matches it below 1% and falls below the "
@@ -133,7 +133,7 @@ CASES = (
         "events in a window",
         "tree_throughput",
         TIMED,
-        lambda window: _load(window=window),
+        lambda window: _load(window=window, seconds=3),
         (1000, 10_000, 100_000, 500_000),
         (1000, 10_000, 100_000),
         "Deco gains with larger windows, its asynchronous scheme soonest; small windows are no "
