@@ -205,8 +205,8 @@ def _tree_by_oracle(load: trees.Load, outcome: Outcome) -> None:
 def _rounds(
     measure: Measure, size: Size, first: dict[str, float], sample: Callable[[str], Sample]
 ) -> dict[str, list[float]]:
-    """What all systems show, by turns; where every run shows the same, the first one has."""
-    if measure.once:
+    """What all systems show, by turns; where every run shows the same, or one is enough, the first one has."""
+    if measure.once or size.runs == 1:
         return {name: [value] for name, value in first.items()}
     values: dict[str, list[float]] = {name: [] for name in first}
     for _ in range(size.runs):

@@ -63,11 +63,15 @@ NODES = (
 )
 
 
+LONG = ("test_spark_kill", "test_demo", "test_spark_cli", "test_spark_streaming", "test_spark_sql", "test_tree")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever is about a tree of nodes carries the mark."""
+    """Whatever is about a tree of nodes carries the mark; what takes long comes first, so that nobody waits for it."""
     for item in items:
         if item.path.stem in NODES or "docs/nodes.md" in item.name:
             item.add_marker("nodes")
+    items.sort(key=lambda item: item.path.stem not in LONG)
 
 
 def pytest_collection_finish() -> None:

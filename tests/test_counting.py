@@ -612,9 +612,12 @@ def test_quantiles_are_exact_and_nodes_are_asked_for_few_values(come_and_go: boo
     assert exact >= 6
 
 
-@pytest.mark.parametrize("scheme", EXACT)
-@pytest.mark.parametrize("query", QUANTILES, ids=lambda query: query.name)
-def test_quantiles_by_every_scheme(query: wr.Query, scheme: str) -> None:
+@pytest.mark.parametrize(
+    ("query", "scheme"),
+    [*((QUANTILES[0], scheme) for scheme in EXACT), *((query, "refine") for query in QUANTILES[1:])],
+    ids=lambda one: getattr(one, "name", one),
+)
+def test_quantiles_by_every_scheme_and_of_every_kind(query: wr.Query, scheme: str) -> None:
     scenario = Scenario([query], scheme, most=150, faults=Faults.none(), settings={"unit": 2, "eager": False})
     ran = simulated(7, scenario)
     assert wrong_in(ran) == []
