@@ -224,6 +224,7 @@ CASES = (
         (1, 10, 100, 1000),
         (1, 100),
         "Desis needs sum, count and a sort, which is slightly slower than the sort alone; the others drop as before.",
+        tiny=(10,),
         marks=(Mark("windrow", "per_function", least=5),),
     ),
     Case(
@@ -237,6 +238,7 @@ CASES = (
         (1, 10, 100, 1000),
         (1, 100),
         "As fast as quantiles alone, since Desis takes the maximum from the sorted values; DeSW computes twice.",
+        tiny=(10,),
         marks=(Mark("windrow", "per_function", least=5),),
     ),
     Case(

@@ -165,6 +165,7 @@ CASES = (
         "Lazy slicing and tuple buffers take up to 1 ms for 100,000 entries, eager slicing below 5 "
         "µs, buckets below 30 ns.",
         note="A batch of one event costs a Python process milliseconds, whatever is computed.",
+        tiny=(100,),
     ),
     Case(
         "scotty-16c",
@@ -177,6 +178,7 @@ CASES = (
         (100, 1000, 10_000, 100_000),
         (100, 10_000),
         "As for the sum, only that combining slices takes longer, so that slicing has a higher latency than buckets.",
+        tiny=(100,),
     ),
     Case(
         "scotty-17a",
