@@ -135,7 +135,7 @@ CASES = (
         TIMED,
         lambda window: _load(window=window, seconds=3),
         (1000, 10_000, 100_000, 500_000),
-        (1000, 10_000, 100_000),
+        (1000, 100_000),
         "Deco gains with larger windows, its asynchronous scheme soonest; small windows are no "
         "better than centralised.",
         tiny=(100_000,),

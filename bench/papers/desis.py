@@ -99,9 +99,10 @@ CASES = (
         (*ALL, "duckdb", "polars"),
         lambda count: Work(KEYED, tuple(tumbling(count, MEAN, 10.0, by="key"))),
         (1, 10, 100, 1000),
-        (1, 10, 100),
+        (1, 100),
         "Desis stays at 28 million events/s and Scotty at 5 million up to 1,000 windows; CeBuffer drops sharply.",
         marks=(Mark("windrow", least=0.1), Mark("windrow", "buffer", least=2)),
+        tiny=(10,),
     ),
     Case(
         "desis-8a",

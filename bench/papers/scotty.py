@@ -98,10 +98,11 @@ CASES = (
         (*TECHNIQUES, "duckdb"),
         lambda count: _with_session(LATE, count),
         (1, 10, 100, 1000),
-        (1, 20, 1000),
+        (1, 1000),
         "Slicing is an order of magnitude faster than what does not slice, and almost constant up to 1,000 windows; "
         "tuple buffers lose more than in order, by inserting out of order.",
         marks=(Mark("windrow", least=0.15), Mark("windrow", "buckets", least=8), Mark("windrow", "buffer", least=2)),
+        tiny=(20,),
     ),
     Case(
         "scotty-15a",
