@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 
 import windrow as wr
 from windrow.spark import nodes, session
+from windrow.spark.session import stages
 
 SECONDS = 200
 FILES = 8
@@ -72,14 +73,6 @@ def ours(df: DataFrame, *queries: wr.Query) -> Callable[[], None]:
     return lambda: computed(wr.windows(df, queries, "ts"))
 
 
-def stages() -> list[Any]:
-    """What Spark has measured of every stage so far."""
-    context: Any = spark().sparkContext
-    nothing = context._gateway.new_array(context._jvm.double, 0)
-    found = context._jsc.sc().statusStore().stageList(None, False, False, nothing, context._jvm.java.util.ArrayList())
-    return [found.apply(at) for at in range(found.size())]
-
-
 def batch(scale: float, runs: int) -> Iterator[Line]:
     """Lines 1 to 4: mergeable functions against Spark's own windows."""
     df = events(scale)
@@ -119,9 +112,9 @@ def batch(scale: float, runs: int) -> Iterator[Line]:
     yield Line(
         "20 windows of 1 to 20 s, five functions / Spark's own", found["spark"] / found["windrow"], 8, seconds=found
     )
-    before = {stage.stageId() for stage in stages()}
+    before = {stage.stageId() for stage in stages(spark())}
     ours(df, *queries)()
-    new = [stage for stage in stages() if stage.stageId() not in before]
+    new = [stage for stage in stages(spark()) if stage.stageId() not in before]
     shuffled = sum(int(stage.shuffleWriteBytes()) for stage in new)
     size = sum(file.stat().st_size for file in (Path(folder().name) / f"events-{scale}").glob("*.parquet"))
     note = f"{shuffled:,} bytes shuffled, {size:,} bytes of Parquet"

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from windrow.spark import counting
+from windrow.spark import counting, quantiles
 from windrow.spark.cells import Cells
+from windrow.spark.session import stages
 from windrow.testing.compare import differences
 
 pytestmark = [
@@ -283,10 +284,46 @@ class TestBags:
         own = frame.selectExpr("median(x)").first()[0]
         (found,) = results.collect()
         assert found["median(x)"] == pytest.approx(own, rel=1e-12)
-        plan = physical(results)
-        assert "BroadcastHashJoin" in plan
-        scans = plan.split("Initial Plan")[0].count("FileScan")
-        assert scans == 3, "for the rows, for the ranges, which are counted once, and for the values in them"
+        assert "BroadcastHashJoin" in physical(results)
+
+    def test_values_lie_in_the_bounds_of_their_range(self, spark: Any, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        sizes = 2.0 ** rng.uniform(-1074, 1024, 3000)
+        powers = 2.0 ** np.arange(-1074, 1024)
+        edges = 2.0 ** (np.arange(-500, 500) / quantiles.PER_OCTAVE)
+        some = np.concatenate(
+            (sizes, powers, edges, np.nextafter(edges, 0), [0.0, np.inf, 5e-324, 1.7976931348623157e308])
+        )
+        values = np.concatenate((some, -some, [np.nan]))
+        frame = spark.createDataFrame(pa.table({"value": values}))
+        found = frame.selectExpr("value", f"{quantiles.range_of('value')} AS range").toArrow()
+        value, range_ = (found[name].to_numpy() for name in ("value", "range"))
+        assert (np.diff(range_[np.argsort(value)]) >= 0).all(), "a greater value has no lesser range"
+        low, high = quantiles.bounds_of(range_)
+        is_number = ~np.isnan(value)
+        assert ((low <= value) & (value <= high))[is_number].all()
+        assert np.isnan(low[~is_number]).all()
+        assert np.isnan(high[~is_number]).all()
+
+    def test_quantiles_at_the_ends_of_what_doubles_can_be(self, spark: Any) -> None:
+        near = [1.0 + n / 2**40 for n in range(5)]  # in one range
+        ends = [*near, *(5e-324 * n for n in range(4)), *(1.7e308 + n * 1e296 for n in range(4)), float("inf")]
+        values = [*ends, *(-value for value in ends), float("nan"), float("nan")]
+        table = pl.DataFrame({"t": [n // 9 for n in range(len(values))], "x": values})
+        asked = [wr.quantile("x", q / 20) for q in range(21)]
+        queries = [wr.Query("one", wr.tumbling(100), asked), wr.Query("few", wr.sliding(3, 1), asked)]
+        check(spark.createDataFrame(table.to_arrow()), table, *queries, time="t")
+
+    def test_events_are_read_twice_whatever_else_is_asked(self, spark: Any, tmp_path: Any) -> None:
+        rows = "timestamp_micros(id * 100) AS ts", "CAST(id % 3 AS STRING) AS k", "rand(7) AS x"
+        spark.range(20_000).selectExpr(*rows).write.parquet(str(tmp_path / "events"))
+        frame = spark.read.parquet(str(tmp_path / "events"))
+        asked = [wr.median("x"), wr.quantile("x", 0.9), wr.mean("x"), wr.count(), wr.stddev("x")]
+        before = {stage.stageId() for stage in stages(spark)}
+        wr.windows(frame, wr.Query("q", wr.sliding("1 second", "100 ms"), asked, by="k"), "ts").collect()
+        new = [stage for stage in stages(spark) if stage.stageId() not in before]
+        read = sum(int(stage.inputRecords()) for stage in new)
+        assert 20_000 < read <= 40_000, "once for the slices and the ranges, and again for the values in some of them"
 
 
 _SPREAD = np.random.default_rng(4).integers(0, 200_000_000, 5000) + 1_700_000_000_000_000

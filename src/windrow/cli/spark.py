@@ -35,6 +35,7 @@ from windrow.cli.progress import Shown
 from windrow.eventfiles import EventFiles, form_of
 from windrow.query import QueryError
 from windrow.spark import session
+from windrow.spark.session import stages
 from windrow.spark.shipping import mapped
 from windrow.spark.types import arrow_schema, struct, to_arrow
 from windrow.tables import windows
@@ -243,10 +244,7 @@ def _written(results: DataFrame, form: str) -> DataFrame:
 
 def shuffled(spark: SparkSession) -> int:
     """Bytes that were shuffled in this session."""
-    context: Any = spark.sparkContext
-    nothing = context._gateway.new_array(context._jvm.double, 0)
-    stages = context._jsc.sc().statusStore().stageList(None, False, False, nothing, context._jvm.java.util.ArrayList())
-    return sum(int(stages.apply(at).shuffleWriteBytes()) for at in range(stages.size()))
+    return sum(int(stage.shuffleWriteBytes()) for stage in stages(spark))
 
 
 def _watched(spark: SparkSession, action: Callable[[], Outcome], shown: Shown) -> Outcome:

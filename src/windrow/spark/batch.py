@@ -38,7 +38,7 @@ from windrow.spark.lifting import lift
 from windrow.spark.origins import check
 from windrow.spark.session import shuffle_partitions
 from windrow.spark.shipping import mapped
-from windrow.spark.slicing import POSITION, Cut, cut_of, group_of, slices
+from windrow.spark.slicing import POSITION, Cut, cut_of, group_of
 from windrow.spark.types import arrow_schema, from_arrow, result_schema, struct, to_arrow
 from windrow.windows import INT64_MAX, INT64_MIN
 
@@ -261,10 +261,7 @@ def by_catalyst(df: DataFrame, job: Job, partial: bool) -> DataFrame:
         if group.parent is None:
             cut = _cut_of(group)
             assert isinstance(cut, Cut)
-            held = group.needs(shared=True)[1]
-            bags = [one for one in held if isinstance(one.operator, Bag)]
-            rows.append(slices(events, job, group, cut, [one for one in held if one not in bags], buckets))
-            rows += [quantiles.bags(events, job, group, cut, one, buckets) for one in bags]
+            rows += quantiles.sliced(events, job, group, cut, buckets)
     return assembled(reduce(DataFrame.union, rows), job)
 
 

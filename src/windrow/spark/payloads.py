@@ -49,7 +49,11 @@ def split(tables: Tables, bound: Bound, buckets: int) -> dict[int, Tables]:
 def rows(split_tables: Mapping[int, Tables], header: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
     """The rows of a partition."""
     for bucket, tables in split_tables.items():
-        yield pa.record_batch([pa.array([bucket], pa.int32()), pa.array([pack(header, tables)])], schema=SCHEMA)
+        yield row(bucket, pack(header, tables))
+
+
+def row(bucket: int, payload: bytes) -> pa.RecordBatch:
+    return pa.record_batch([pa.array([bucket], pa.int32()), pa.array([payload], pa.binary())], schema=SCHEMA)
 
 
 def hashed(keys: pl.DataFrame) -> npt.NDArray[np.uint64]:

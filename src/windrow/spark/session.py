@@ -45,6 +45,14 @@ def check_streaming(spark: SparkSession, buckets: int) -> None:
         )
 
 
+def stages(spark: SparkSession) -> list[Any]:
+    """What Spark has measured of every stage so far, as its own `StageData`."""
+    context: Any = spark.sparkContext
+    nothing = context._gateway.new_array(context._jvm.double, 0)
+    found = context._jsc.sc().statusStore().stageList(None, False, False, nothing, context._jvm.java.util.ArrayList())
+    return [found.apply(at) for at in range(found.size())]
+
+
 def session(master: str | None = None, **settings: Any) -> SparkSession:
     """A session with the settings that windrow runs best with: RocksDB for state, a shuffle partition per core, UTC.
 

@@ -11,7 +11,7 @@ puts each bucket's into a row. One key with all events is no trouble, because it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 
@@ -127,11 +127,24 @@ def placed(events: DataFrame, job: Job, group: Group, cut: Cut) -> DataFrame:
 def slices(events: DataFrame, job: Job, group: Group, cut: Cut, held: Sequence[Held], buckets: int) -> DataFrame:
     """Payloads of a group's slices, and of those that are rolled up from it, with the states of these operators."""
     schema = job.bound.binding.schema(group, shared=True)
+    grouped = placed(events, job, group, cut).groupBy(*by_slice(schema, cut)).agg(*aggregates(job, group, held))
+    name, states = group.name, tuple(held)
+
+    def pack(batches: Batches) -> Batches:
+        packing = Packing(job, name, states, cut.exact)
+        for several in in_parts(batches, SLICES):
+            packing.add(several)
+        yield from packing.rows(buckets)
+
+    return mapped(grouped, pack, payloads.ROW)
+
+
+def aggregates(job: Job, group: Group, held: Sequence[Held]) -> list[Column]:
+    """What the JVM computes of a slice: states, the times that sessions need, and what `refuse_misplaced` looks at."""
+    schema = job.bound.binding.schema(group, shared=True)
     time = time_column(group.source.measure)
-    columns = [make().alias(name) for one in lifted(held, schema, time).values() for name, make in one.columns.items()]
-    frame = placed(events, job, group, cut)
-    grouped = frame.groupBy(*by_slice(schema, cut)).agg(*columns, *_checks(job, group), *_times(schema, time))
-    return mapped(grouped, packer(job, group.name, tuple(held), cut.exact, buckets), payloads.ROW)
+    states = [make().alias(name) for one in lifted(held, schema, time).values() for name, make in one.columns.items()]
+    return [*states, *_checks(job, group), *_times(schema, time)]
 
 
 def by_slice(schema: SliceSchema, cut: Cut) -> list[Column]:
@@ -179,26 +192,29 @@ def refuse_misplaced(frame: pl.DataFrame, job: Job, measure: str) -> None:
     )
 
 
-def packer(job: Job, name: str, held: tuple[Held, ...], exact: bool, buckets: int) -> Callable[[Batches], Batches]:
-    """Turns rows of the JVM, a slice or a cell each, into payloads."""
+class Packing:
+    """Rows of the JVM, a slice or a part of one each, on their way into payloads."""
 
-    def pack(batches: Batches) -> Batches:
-        slicer = Slicer(job)
-        group = group_of(job, name)
-        schema = slicer.shared_schema(group)
-        measure = group.source.measure
-        lifts = lifted(held, schema, time_column(measure))
-        types = jvm_types(schema, lifts)
-        gathered = Gathered(slicer)
-        for several in in_parts(batches, SLICES):
-            frame = from_arrow(several, types)
-            refuse_misplaced(frame, job, measure)
-            table = settled(frame, schema, lifts)
-            alone = exact and not group.children
-            gathered.add({group.name: table} if alone else slicer.spread(group, table))
-        yield from payloads.rows(payloads.split(gathered.tables(), job.bound, buckets), {})
+    def __init__(self, job: Job, name: str, held: tuple[Held, ...], exact: bool) -> None:
+        self._job, self._slicer = job, Slicer(job)
+        self._group = group_of(job, name)
+        self._schema = self._slicer.shared_schema(self._group)
+        self._lifts = lifted(held, self._schema, time_column(self._group.source.measure))
+        self._types = jvm_types(self._schema, self._lifts)
+        self._alone = exact and not self._group.children
+        self._gathered = Gathered(self._slicer)
 
-    return pack
+    def add(self, batches: Iterable[pa.RecordBatch], parts: bool = False) -> pl.DataFrame:
+        """Take rows in, of which with `parts` several may be of one slice; returns them as a frame."""
+        frame = from_arrow(batches, self._types)
+        refuse_misplaced(frame, self._job, self._group.source.measure)
+        table = settled(frame, self._schema, self._lifts)
+        table = merge([table], self._schema) if parts else table
+        self._gathered.add({self._group.name: table} if self._alone else self._slicer.spread(self._group, table))
+        return frame
+
+    def rows(self, buckets: int) -> Batches:
+        yield from payloads.rows(payloads.split(self._gathered.tables(), self._job.bound, buckets), {})
 
 
 def jvm_types(schema: SliceSchema, lifts: Mapping[Held, Lifted]) -> dict[str, pl.DataType]:
