@@ -22,7 +22,7 @@ from windrow.groups import Entry
 from windrow.jobs import job_of
 from windrow.slices import pack, unpack
 from windrow.spark import drawers, payloads, streaming
-from windrow.spark.buckets import Asked, Bucket
+from windrow.spark.buckets import Asked, Bucket, StateError
 from windrow.testing import Oracle, differences
 from windrow.testing.oracle import microseconds
 from windrow.testing.strategies import ORDERED, SCHEMA, Row, Stream, frame, streams
@@ -244,6 +244,92 @@ def test_queries_come_and_go(stream: Stream) -> None:
     assert differences(found, told, queries) == []
 
 
+READINGS = {"t": pl.Int64(), "k": pl.Int64(), "x": pl.Float64()}
+
+
+def readings(time: Any, keys: Any) -> pl.DataFrame:
+    values = np.random.default_rng(int(time[0])).random(len(time))  # that no compression makes small
+    return pl.DataFrame({"t": time, "k": list(keys), "x": values}, schema=READINGS)
+
+
+def of_one_bucket(queries: list[wr.Query], **options: Any) -> Buckets:
+    return Buckets(queries, buckets=1, schema=READINGS, **options)
+
+
+TEN, COUNTS = wr.Query("ten", wr.tumbling(10), wr.count()), wr.Query("two", wr.counting(2), wr.sum("x"), by="k")
+
+
+def test_a_query_that_comes_begins_after_all_events_also_if_they_were_allowed_to_be_later_before() -> None:
+    """With a lateness of 100 the watermark is 0 when 100 was seen; a restart with 10 must not take that for 10."""
+    before = of_one_bucket([COUNTS], lateness=100)
+    before.push(readings([100], [1]))
+    after = of_one_bucket([COUNTS], lateness=10)
+    after.stores, after.seen = before.stores, 0 + 10
+    after.ask(TEN)
+    after.push(readings([101], [1]))
+    assert after.since == {"ten": 101}
+
+
+def test_a_query_that_comes_begins_after_what_any_node_has_brought() -> None:
+    """The watermark of several nodes is that of the last one; there is none while one of them has brought nothing."""
+    store, job = Memory(), job_of([TEN, COUNTS], "t", READINGS, lateness=0)
+    first = Bucket(store, job, 1)
+    first.step([], INT64_MIN, [Asked(COUNTS)])
+    first.save(None)
+    again = Bucket(store, job, 1)
+    assert again.step([], INT64_MIN, [Asked(COUNTS), Asked(TEN)], newest=100).since == {"ten": 101}
+
+
+def test_a_late_event_beside_a_query_that_comes_finds_all_drawers_in_one_form() -> None:
+    """It is the only thing that happens in its micro-batch, and opens one drawer of several."""
+    buckets, oracle = of_one_bucket([COUNTS], lateness=0), Oracle([COUNTS], time="t", lateness=0)
+    everyone = [readings([time] * 40, range(40)) for time in (0, 5, 20, 21)]
+    steps = [
+        *everyone[:2],
+        readings([6], [1]),
+        readings([6], [1]),
+        readings([1], [2]),
+        *everyone[2:],
+        readings([30], [3]),
+    ]
+    found: list[Row] = []
+    told: list[Row] = []
+    for number, events in enumerate([*steps, readings([31], [3])]):
+        if number == 4:
+            buckets.ask(wr.Query("more", wr.counting(3), [wr.sum("x"), wr.max("x")], by="k"))
+        found += buckets.push(events)
+        told += oracle.push(events.to_dicts())
+    assert buckets.dropped == oracle.dropped == 1
+    assert differences([row for row in found if row["query"] == "two"], told, [COUNTS]) == []
+
+
+@pytest.mark.parametrize("query", [TEN, COUNTS], ids=["slices", "events"])
+def test_types_that_have_changed_are_refused_by_name_before_any_window_ends(query: wr.Query) -> None:
+    asked = wr.Query(query.name, query.window, wr.max("x"), by="k")
+    buckets = of_one_bucket([asked], lateness=100)
+    buckets.push(readings([1, 2], [1, 2]))
+    changed = Buckets([asked], buckets=1, schema=READINGS | {"x": pl.Int64()}, lateness=100)
+    changed.stores = buckets.stores
+    with pytest.raises(StateError, match=r"this checkpoint holds .*x.* as Float64, and here it is Int64: go on with"):
+        changed.push(readings([3], [1]).with_columns(pl.col("x").cast(pl.Int64)))
+
+
+def test_what_a_checkpoint_was_written_with_stays() -> None:
+    first = of_one_bucket([TEN], lateness=1)
+    first.push(readings([1], [1]))
+    with pytest.raises(StateError, match="was written with buckets=1 and this query has buckets=2: go on as it was"):
+        Bucket(first.stores[0], first.job, 2)
+    with pytest.raises(StateError, match="was written with updates=False and this query has updates=True"):
+        Bucket(first.stores[0], of_one_bucket([TEN], lateness=1, updates=5).job, 1)
+
+
+def test_integers_further_out_than_the_watermark_reaches_are_refused() -> None:
+    job = job_of([TEN], "t", READINGS, lateness=0)
+    far = job.bound.binding.prepare(readings([5, 2**52], [1, 1]), 0, lambda: 0)
+    with pytest.raises(wr.InputError, match=r"'t' is 4503599627370496, further out than Spark's watermark reaches"):
+        streaming.sliced([far], job, 1)
+
+
 # --- what a step reads ------------------------------------------------------------------------------------------------
 
 
@@ -252,14 +338,6 @@ def bytes_read(buckets: Buckets, events: pl.DataFrame) -> tuple[int, list[Row]]:
         store.read = 0
     found = buckets.push(events)
     return sum(store.read for store in buckets.stores), found
-
-
-READINGS = {"t": pl.Int64(), "k": pl.Int64(), "x": pl.Float64()}
-
-
-def readings(time: Any, keys: Any) -> pl.DataFrame:
-    values = np.random.default_rng(int(time[0])).random(len(time))  # that no compression makes small
-    return pl.DataFrame({"t": time, "k": list(keys), "x": values}, schema=READINGS)
 
 
 def test_a_micro_batch_reads_what_its_windows_need_and_not_all_that_is_live() -> None:

@@ -11,7 +11,10 @@ import pytest
 
 import windrow as wr
 from spark_cases import results
+from windrow.jobs import job_of
 from windrow.query import QueryError
+from windrow.spark import streaming
+from windrow.spark.types import polars_columns
 
 pytestmark = pytest.mark.spark
 
@@ -116,6 +119,16 @@ def test_a_watermark_of_the_user_is_used_or_refused(endless: Any) -> None:
     other = endless.selectExpr("*", "timestamp AS o").withWatermark("o", "1 second")
     with pytest.raises(QueryError, match="already has a watermark on 'o', and Spark allows no second one"):
         wr.windows(other, asking(), "timestamp")
+
+
+def test_ties_tell_apart_where_nulls_stand_and_far_times_have_no_mark(spark: Any) -> None:
+    rows = [(1, 1, None, [1, None]), (1, None, 1, [1, None]), (1, None, 1, [None, 1]), (2**60, 1, 1, [])]
+    frame = spark.createDataFrame(rows, "t BIGINT, a BIGINT, b BIGINT, c ARRAY<BIGINT>")
+    ties = [row[0] for row in streaming.with_ties(frame).select(streaming.TIE).collect()]
+    assert len(set(ties)) == len(ties)
+    job = job_of([asking(window=wr.tumbling(5))], "t", polars_columns(frame.schema), lateness=0)
+    marked, _ = streaming.with_watermark(frame, job)
+    assert [row[0] for row in marked.selectExpr(f"{streaming.MARK} IS NULL").collect()] == [False, False, False, True]
 
 
 def test_a_session_that_cannot_hold_the_state_is_refused(spark: Any, endless: Any) -> None:

@@ -291,6 +291,17 @@ def test_the_watermark_is_the_least_of_the_nodes_greatest_times(tmp_path: Path) 
     assert marks(rows_between(one, several[-2:])) == [12.5]
 
 
+def test_rows_say_what_the_newest_event_before_them_was_of_whatever_node(tmp_path: Path) -> None:
+    write(events([10, 30, 20]), tmp_path / "a" / "0.parquet")
+    write(events([12.5]), tmp_path / "b" / "0.csv")
+    one = reader(tmp_path)
+    several = offsets(one)
+    write(events([13]), tmp_path / "b" / "1.csv")
+    several += offsets(one, ALL, several[-1])[1:]
+    headers = [[unpack(row["payload"])[0] for row in rows_between(one, pair)] for pair in pairwise(several)]
+    assert [{header["newest"] for header in some} for some in headers] == [{None}, {30_000_000}]
+
+
 def test_an_idle_node_holds_it_back_no_more(tmp_path: Path) -> None:
     clock = [100.0]
     write(events([10]), tmp_path / "a" / "0.parquet")

@@ -114,3 +114,16 @@ def test_which_of_two_repeats_is_the_first_does_not_depend_on_partitions(spark: 
     frame = spark.createDataFrame(pl.DataFrame(rows).to_arrow()).repartition(3)
     (found,) = results(wr.windows(frame, query, "t"))
     assert (found["k"], found["count()"]) == ("a", 3)
+
+
+def test_repeats_are_looked_for_on_the_measure_of_each_query(spark: Any) -> None:
+    rows = [{"t": 0, "o": 0, "x": 1}, {"t": 0, "o": 100, "x": 1}, {"t": 50, "o": 100, "x": 1}]
+    queries = [
+        wr.Query("t", wr.tumbling(10), "count()", distinct_on="x"),
+        wr.Query("o", wr.tumbling(10), "count()", distinct_on="x", time="o"),
+    ]
+    frame = spark.createDataFrame(pl.DataFrame(rows).to_arrow())
+    found = sorted(
+        (row["query"], row["window_start"], row["count()"]) for row in results(wr.windows(frame, queries, "t"))
+    )
+    assert found == [("o", 0, 1), ("o", 100, 1), ("t", 0, 1), ("t", 50, 1)]

@@ -98,12 +98,13 @@ def parts_of(job: Job) -> list[Part]:
 
 def _way(entry: Entry, job: Job, group: Group) -> Way:
     query = entry.query
+    repeats_of = (query.distinct_on, query.time or job.time) if query.distinct_on else ()
     if query.needs_order and (by_position := _by_position(entry, job)) is not None:
         return by_position
     if query.needs_order:
-        return Way(in_order, _IN_ORDER, query.distinct_on)
+        return Way(in_order, _IN_ORDER, repeats_of)
     if query.distinct_on:
-        return Way(by_kernel, "repeats are dropped first, by the Polars kernel", query.distinct_on)
+        return Way(by_kernel, "repeats are dropped first, by the Polars kernel", repeats_of)
     schema = job.bound.states[group.identity].schema
     held = dict.fromkeys(one for asked in query.asked for one in held_by(asked, query.filter_inside))
     for one in held:
@@ -230,7 +231,7 @@ def _sorted_by(df: DataFrame, job: Job, by: Sequence[str], time: str) -> DataFra
 
 
 def without_repeats(events: DataFrame, job: Job) -> DataFrame:
-    """Events without repeats, for a job whose queries all have the same `distinct_on`."""
+    """Events without repeats, for a job whose queries all have the same `distinct_on` and measure."""
     source = job.bound.plan.groups[0].source
     if not source.distinct_on:
         return events

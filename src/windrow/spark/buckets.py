@@ -86,6 +86,7 @@ class Bucket:
             self._check(index)
         self._watermark: int = index.get("watermark", INT64_MIN)
         self._arrived: int = index.get("arrived", 0)
+        self._lateness: int = max(index.get("lateness", 0), self._measure.lateness or 0)  # the largest there ever was
         self._entries = [Entry(Query.from_dict(query), *rest) for query, *rest in index.get("entries", [])]
         self._groups: dict[str, Any] = index.get("groups", {})
         self.timer: int | None = index.get("timer")
@@ -107,12 +108,21 @@ class Bucket:
 
     # --- a micro-batch ------------------------------------------------------------------------------------------
 
-    def step(self, tables: Sequence[Mapping[str, pl.DataFrame]], watermark: int, asked: Sequence[Asked] | None) -> Told:
-        """Take the tables of payloads in, move the watermark, and say what is due; queries `asked` for come and go."""
+    def step(
+        self,
+        tables: Sequence[Mapping[str, pl.DataFrame]],
+        watermark: int,
+        asked: Sequence[Asked] | None,
+        newest: int | None = None,
+    ) -> Told:
+        """Take the tables of payloads in, move the watermark, and say what is due; queries `asked` for come and go.
+
+        newest:  the greatest time in earlier micro-batches, where the watermark does not tell it
+        """
         now = max(watermark, self._watermark)
         gone: set[str] = set()
         if asked is not None:
-            gone = self._change(asked, now)
+            gone = self._change(asked, self._first_unseen(now, newest))
         self._job_now = job = replace(self._job, entries=tuple(self._entries))
         bound = job.bound
         self._measure.watermark = self._watermark
@@ -129,6 +139,7 @@ class Bucket:
             if not new and group.name not in self._groups:
                 continue
             state = state_of(group, bound.binding, job.measures)
+            self._check_types(state)
             state.bars = [frozenset((a, b) for a, b in bar) for bar in self._saved(group).get("bars", [[]])]
             if isinstance(state, OrderedState):
                 emitted += self._in_order(state, new, span, told)
@@ -154,6 +165,7 @@ class Bucket:
             **self._identity,
             "watermark": self._watermark,
             "arrived": self._arrived,
+            "lateness": self._lateness,
             "entries": [[one.query.to_dict(), one.since, one.until, one.closing] for one in self._entries],
             "groups": self._groups,
             "timer": timer,
@@ -164,6 +176,22 @@ class Bucket:
         found: dict[str, Any] = self._groups.setdefault(group.name, {})
         return found
 
+    def _check_types(self, state: GroupState) -> None:
+        """Refuse state whose columns have other types than in this plan."""
+        columns = dict(state.schema.columns)
+        if isinstance(state, OrderedState):
+            columns |= state.ordering.needed
+        known: dict[str, str] = self._saved(state.group).get("types", {})
+        now = {name: str(dtype) for name, dtype in columns.items()}
+        for name, dtype in now.items():
+            if known.get(name, dtype) != dtype:
+                raise StateError(
+                    f"this checkpoint holds {name.partition(':')[2] or name!r} of group {state.group.name} as "
+                    f"{known[name]}, and here it is {dtype}: go on with the types as they were, or start with a new "
+                    "checkpoint"
+                )
+        self._saved(state.group)["types"] = now
+
     # --- slices -------------------------------------------------------------------------------------------------
 
     def _sliced(self, state: GroupState, new: list[pl.DataFrame], span: Span, told: Told) -> list[Emitted]:
@@ -171,7 +199,7 @@ class Bucket:
         saved = self._saved(state.group)
         chunks = Chunks.read(state.group.name, self._store, saved.get("chunks"))
         state.revisions.table = revisions = self._table(state.group, "revisions")
-        table = merge([self._conformed(state, part) for part in new], state.schema) if new else None
+        table = merge([state.schema.conform(part) for part in new], state.schema) if new else None
         if state.session_timelines:
             emitted = self._sessions(state, chunks, table, span, told)
         else:
@@ -247,7 +275,7 @@ class Bucket:
         if fitting is not drawers:
             others = {run.chunk for run in chunks.runs} - opened
             for run in chunks.load_only(others):
-                state.absorb(self._conformed(state, run))
+                state.absorb(state.schema.conform(run))
             opened |= others
         if opened:
             closes = closings(state, fitting, span.now, self._measure.updates)
@@ -281,21 +309,10 @@ class Bucket:
                 self._over |= _queries(state, timeline)
 
     def _load(self, state: GroupState, runs: list[pl.DataFrame]) -> None:
-        tables = [self._conformed(state, run) for run in runs]
+        tables = [state.schema.conform(run) for run in runs]
         revisions = state.revisions.table
         state.load({"slices": merge(tables, state.schema) if tables else state.schema.empty()})
         state.revisions.table = revisions
-
-    def _conformed(self, state: GroupState, table: pl.DataFrame) -> pl.DataFrame:
-        """A table in the columns of this plan; types that have changed are refused."""
-        columns = state.schema.columns
-        for name, dtype in table.schema.items():
-            if name in columns and columns[name] != dtype:
-                raise StateError(
-                    f"this checkpoint holds {name.removeprefix('key:')!r} of group {state.group.name} as {dtype}, and "
-                    f"here it is {columns[name]}: go on with the types as they were, or start with a new checkpoint"
-                )
-        return state.schema.conform(table)
 
     # --- order --------------------------------------------------------------------------------------------------
 
@@ -316,6 +333,8 @@ class Bucket:
             late = events.filter(is_late) if is_late.any() else None
             if late is not None:
                 opened |= set(held.drawers.of(late).tolist())
+                if saved.get("form") != _form(group):
+                    opened |= held.numbers  # so that all drawers have the columns of one plan
             held.wait(events.filter(~is_late), time)
         emitted: list[Emitted] = []
         if opened:
@@ -365,11 +384,10 @@ class Bucket:
 
     # --- queries that come and go -------------------------------------------------------------------------------
 
-    def _change(self, asked: Sequence[Asked], watermark: int) -> set[str]:
+    def _change(self, asked: Sequence[Asked], begin: int) -> set[str]:
         """Let new queries in from an event time on; returns those that leave after this step."""
         known = {one.query.name: one for one in self._entries}
         names = {one.query.name for one in asked}
-        begin = self._first_unseen(watermark)
         entries = dict(known)
         for one in asked:
             name = one.query.name
@@ -386,12 +404,11 @@ class Bucket:
         self._entries = list(entries.values())
         return {name for name, entry in entries.items() if name not in names}
 
-    def _first_unseen(self, watermark: int) -> int:
+    def _first_unseen(self, watermark: int, newest: int | None) -> int:
         """The first time, in whole milliseconds, later than everything that came before this micro-batch."""
-        if watermark == INT64_MIN:
-            return INT64_MIN
         unit = 1 if self._job.is_integer else 1000
-        return watermark + -(-(self._measure.lateness or 0) // unit) * unit + unit
+        first = INT64_MIN if newest is None else (newest // unit + 1) * unit
+        return first if watermark == INT64_MIN else max(first, watermark + -(-self._lateness // unit) * unit + unit)
 
     @staticmethod
     def _aligned(query: Query, moment: int) -> int:

@@ -141,17 +141,26 @@ def row_schema(origin: Origin) -> t.StructType:
 
 
 def rows_of(
-    tables: Tables, job: Job, schema: t.StructType, *, mark: int | None, node: str | None, events: int, to_all: bool
+    tables: Tables,
+    job: Job,
+    schema: t.StructType,
+    *,
+    mark: int | None,
+    node: str | None,
+    events: int,
+    to_all: bool,
+    newest: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Tables as rows: one for each bucket that has something, or with `to_all` for each, and at least one, because it
-    carries the watermark, in Spark's microseconds. The first one says how many events there were."""
+    carries the watermark, in Spark's microseconds. The first one says how many events there were. Each payload says
+    the greatest time before this micro-batch, of all nodes: a query that comes takes effect after it."""
     origin, columns = origin_of(schema), arrow_schema(schema)
     assert origin is not None
     found = split(tables, job.bound, origin.buckets)
     if to_all or not found:
         found |= {bucket: {} for bucket in range(origin.buckets if to_all else 1) if bucket not in found}
     for bucket, several in found.items():
-        values = [[bucket], [pack({"plan": origin.plan}, several)], [mark], [node], [events]]
+        values = [[bucket], [pack({"plan": origin.plan, "newest": newest}, several)], [mark], [node], [events]]
         arrays = [pa.array(value, field.type) for value, field in zip(values, columns, strict=True)]
         yield pa.record_batch(arrays, schema=columns)
         events = 0

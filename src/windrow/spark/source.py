@@ -55,6 +55,7 @@ class Part(InputPartition):
     streams: bool = False
     watermark: int | None = None  # on the measure
     to_all: bool = False  # it sends a row to every bucket, also where it has nothing for it
+    newest: int | None = None  # the greatest time that any node had before
 
 
 class Slices:
@@ -109,7 +110,16 @@ class Slices:
     def _rows(self, tables: Tables, part: Part, count: int) -> Iterator[pa.RecordBatch]:
         """A row for each bucket, but at least one, because it carries the watermark."""
         mark = None if part.watermark is None else spark_time(part.watermark, self.job)
-        yield from rows_of(tables, self.job, self._schema, mark=mark, node=part.node, events=count, to_all=part.to_all)
+        yield from rows_of(
+            tables,
+            self.job,
+            self._schema,
+            mark=mark,
+            node=part.node,
+            events=count,
+            to_all=part.to_all,
+            newest=part.newest,
+        )
 
 
 class BatchReader(DataSourceReader):
@@ -175,11 +185,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         before: Marks = start["nodes"]
         read = {node: mark["new"] for node, mark in end["nodes"].items() if "new" in mark}
+        newest = max((mark["seen"] for mark in before.values() if mark["seen"] is not None), default=None)
         parts = [
-            Part(node, new, before[node]["rows"] if node in before else 0, True, end["watermark"], not number)
+            Part(node, new, before[node]["rows"] if node in before else 0, True, end["watermark"], not number, newest)
             for number, (node, new) in enumerate(read.items())
         ]
-        return parts or [Part(None, None, 0, True, end["watermark"], True)]
+        return parts or [Part(None, None, 0, True, end["watermark"], True, newest)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._slices.read(partition)

@@ -20,6 +20,7 @@ import polars as pl
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
+from pyspark.sql import types as t
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from windrow.binding import InputError, no_time, quoted
@@ -36,7 +37,7 @@ from windrow.spark.book import QueryBook, read, result_columns
 from windrow.spark.buckets import INDEX, Asked, Bucket, Told
 from windrow.spark.chunks import from_bytes, to_bytes
 from windrow.spark.origins import check as check_plan
-from windrow.spark.origins import fingerprint, origin_of, watermarked
+from windrow.spark.origins import fingerprint, origin_of, spark_time, watermarked
 from windrow.spark.session import check_streaming
 from windrow.spark.shipping import Shipped, mapped
 from windrow.spark.types import END_MS, SHIFT_MS, arrow_schema, from_arrow, polars_type, struct, to_arrow
@@ -98,8 +99,15 @@ def windows_of_slices(df: DataFrame, job: Job, buckets: int | None, name: str) -
 
 def with_ties(df: DataFrame) -> DataFrame:
     """Events with a hash of all their values, which breaks ties in time the same way in every micro-batch."""
-    hashable = [field.name for field in df.schema.fields if polars_type(field.dataType) is not None]
-    return df.withColumn(TIE, F.xxhash64(*(F.col(quoted(name)) for name in hashable)))
+    hashed: list[Column] = []
+    for field in df.schema.fields:
+        column = F.col(quoted(field.name))
+        if polars_type(field.dataType) is None:
+            continue
+        if isinstance(field.dataType, t.ArrayType | t.StructType):  # a hash passes nulls over, also those inside
+            column = F.to_json(F.struct(column), {"ignoreNullFields": "false"})
+        hashed += [column, column.isNull()] if field.nullable else [column]
+    return df.withColumn(TIE, F.xxhash64(*hashed))
 
 
 def raw_events_of(
@@ -159,7 +167,8 @@ def with_watermark(df: DataFrame, job: Job) -> tuple[DataFrame, Job]:
         return df, replace(job, lengths=((measure, delay * 1000, updates, temporal),))
     units = job.bound.binding.sql[time_column(job.time)]
     if job.is_integer:
-        moment, delay = f"TIMESTAMP_MILLIS({units} + {SHIFT_MS}L)", late
+        within = f"{units} BETWEEN -{SHIFT_MS}L AND {SHIFT_MS}L"  # what is further out is refused once it is read
+        moment, delay = f"TIMESTAMP_MILLIS(CASE WHEN {within} THEN {units} + {SHIFT_MS}L END)", late
     else:
         moment, delay = f"TIMESTAMP_MICROS({units})", -(-late // 1000)
     return df.withColumn(MARK, F.expr(moment)).withWatermark(MARK, f"{delay} milliseconds"), job
@@ -189,11 +198,14 @@ def sliced(frames: Iterable[pl.DataFrame], job: Job, buckets: int) -> dict[int, 
     slicer = Slicer(job, cut=True)
     gathered, unordered = Gathered(slicer), Unordered(job)
     for frame in frames:
-        if not job.is_integer and int(frame[time_column(job.time)].min()) < 0:  # type: ignore[arg-type]
-            raise InputError(
-                f"an event lies before 1970 in {job.time!r}, where Spark's watermark begins; "
-                "use a number as time, such as its seconds, for which there is no such limit"
-            )
+        times = frame[time_column(job.time)]
+        for time in (*times.bottom_k(1), *times.top_k(1)):
+            if time < 0 and not job.is_integer:
+                raise InputError(
+                    f"an event lies before 1970 in {job.time!r}, where Spark's watermark begins; "
+                    "use a number as time, such as its seconds, for which there is no such limit"
+                )
+            spark_time(time, job)  # refuses what is further out than the watermark reaches
         gathered.add(slicer.slice(frame))
         unordered.add(frame)
     found = payloads.split(gathered.tables() | unordered.tables(), job.bound, buckets)
@@ -236,25 +248,29 @@ class Processor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
         tables, asked, version = [], [Asked(entry.query) for entry in self._job.entries], -1
+        newest: int | None = None
         for row in rows:
             header, found = unpack(row.payload)
             check_plan(header, self._plan)
             tables.append(found)
+            newest = header.get("newest", newest)
             if header.get("version", -1) > version:
                 version, asked = header["version"], asked_of(header["queries"])
-        return self._step(tables, timerValues, asked)
+        return self._step(tables, timerValues, asked, newest)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
-        return self._step([], timerValues, None)
+        return self._step([], timerValues, None, None)
 
     def close(self) -> None:
         pass
 
-    def _step(self, tables: Sequence[Mapping[str, pl.DataFrame]], timer_values: Any, asked: Any) -> Iterator[Row]:
+    def _step(
+        self, tables: Sequence[Mapping[str, pl.DataFrame]], timer_values: Any, asked: Any, newest: int | None
+    ) -> Iterator[Row]:
         is_integer = self._job.is_integer
         bucket = Bucket(self._store, self._job, self._buckets)
         watermark = watermark_of(timer_values.getCurrentWatermarkInMs(), is_integer)
-        told = bucket.step(tables, watermark, asked)
+        told = bucket.step(tables, watermark, asked, newest)
         before, after = bucket.timer, None
         if bucket.next_due < INT64_MAX and watermark < INT64_MAX:
             after = max(timer_of(bucket.next_due, is_integer), timer_values.getCurrentWatermarkInMs() + 1, 1)
