@@ -162,13 +162,13 @@ def test_ordered_windows_in_buckets(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
-@given(stream=streams(measures=False, beyond=True, kinds=("tumbling", "sliding", "cumulating", *ORDERED)))
+@given(stream=streams(measures=False, beyond=True, kinds=(*TIMED, *ORDERED)))
 @settings(max_examples=10)
 def test_late_slices_are_left_out_of_what_was_emitted_and_of_nothing_else(stream: Stream) -> None:
     assert disagreements(stream, dropped=False) == []
 
 
-@given(stream=streams(measures=False, beyond=True, updates=True, kinds=("tumbling", "sliding", "cumulating", *ORDERED)))
+@given(stream=streams(measures=False, beyond=True, updates=True, kinds=(*TIMED, *ORDERED)))
 @settings(max_examples=10)
 def test_late_slices_within_updates_revise(stream: Stream) -> None:
     assert disagreements(stream, dropped=False) == []
@@ -217,7 +217,7 @@ def test_transcripts_in_buckets(path: Path) -> None:
 # --- queries that come and go -----------------------------------------------------------------------------------------
 
 
-@given(stream=streams(measures=False, changes=True, kinds=(*TIMED, *ORDERED)))
+@given(stream=streams(measures=False, changes=True, beyond=True, kinds=(*TIMED, *ORDERED)))
 @settings(max_examples=15)
 def test_queries_come_and_go(stream: Stream) -> None:
     """Each later query is the same as one that an oracle is asked from where its state says that it begins."""
