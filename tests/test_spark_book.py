@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import windrow as wr
-from spark_cases import Source, results
+from spark_cases import Source, results, run
 from windrow.testing import Oracle, differences
 
 pytestmark = pytest.mark.spark
@@ -157,6 +159,36 @@ def test_a_query_that_does_not_fit_a_book_is_refused(spark: Any, tmp_path: Path)
         wr.QueryBook(str(tmp_path / "book"), keys=["x"])
     with pytest.raises(ValueError, match="there is no query book"):
         wr.QueryBook(str(tmp_path / "other"))
+
+
+def test_events_of_a_stream_with_a_book_may_be_timed_by_their_arrival(spark: Any, tmp_path: Path) -> None:
+    book = wr.QueryBook(tmp_path / "book", columns={"n": "bigint"}, keys=["k"])
+    book.add(wr.Query("q", wr.tumbling("1 ms"), [wr.count().alias("n")], by="k"))
+    source = Source(tmp_path / "in", [pl.DataFrame({"k": [1, 1, 2]}), pl.DataFrame({"k": [3]})])
+    begun = datetime.now(UTC)
+    found = run(wr.windows(source.read(spark), book, "arrival", buckets=2), "by_arrival")
+    counted = {row["k"]: row["n"] for row in found}
+    assert counted.items() >= {1: 2, 2: 1}.items()  # the second micro-batch came later, and closed the windows of these
+    assert all(begun - timedelta(seconds=1) < row["window_start"] < datetime.now(UTC) for row in found)
+
+
+def test_a_query_that_gets_past_the_book_ends_the_stream_with_the_reason(spark: Any, tmp_path: Path) -> None:
+    book = wr.QueryBook(tmp_path / "book", columns={"n": "bigint"}, keys=["k"])
+    source = Source(tmp_path / "in", [pl.DataFrame({"t": [1, 2], "o": [1, 2], "k": [1, 1]})])
+    along_t = wr.windows(source.read(spark), book, "t", buckets=2)
+    wr.windows(source.read(spark), book, "o", buckets=2)  # now the book knows this stream
+    book.add(wr.Query("q", wr.tumbling(5), [wr.count().alias("n")], time="o"))
+    with pytest.raises(StreamingQueryException, match="'q': Spark has one watermark for a query"):
+        run(along_t, "along_t")
+
+
+def test_a_key_that_a_stream_has_not_is_refused_by_name(spark: Any, tmp_path: Path) -> None:
+    source = Source(tmp_path / "in")
+    source.schema = "t BIGINT, m MAP<STRING, BIGINT>"
+    with pytest.raises(wr.QueryError, match=r"keys: there is no column 'typo' in the events; there are 't'$"):
+        wr.windows(source.read(spark), wr.QueryBook(tmp_path / "a", columns={"n": "bigint"}, keys=["typo"]), "t")
+    with pytest.raises(wr.QueryError, match="the book's keys: column 'm' is MAP<STRING,BIGINT>, which no window query"):
+        wr.windows(source.read(spark), wr.QueryBook(tmp_path / "b", columns={"n": "bigint"}, keys=["m"]), "t")
 
 
 def test_a_later_version_of_the_state_is_refused_by_name(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def windows(
             ties=not df.isStreaming,
         )
         if isinstance(queries, QueryBook):
-            columns = [name for name, _ in job.columns]
+            columns = [name for name, _ in job.columns if name != streaming.TIE]
             queries.bind({"schema": df.schema.jsonValue(), "columns": columns, "time": time, "order_by": ordering})
     except QueryError as error:
         raise in_spark_words(error, df.schema) from error

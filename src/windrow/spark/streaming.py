@@ -23,21 +23,22 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from windrow.binding import InputError, no_time, quoted
+from windrow.binding import ARRIVAL, InputError, no_time, quoted
 from windrow.frames import in_parts
 from windrow.groups import Entry
 from windrow.jobs import Job
-from windrow.query import Query, QueryError
+from windrow.query import QueryError
 from windrow.slicers import Gathered, Slicer, Tables, Unordered
 from windrow.slices import unpack
 from windrow.slicing import time_column
-from windrow.spark import payloads
+from windrow.spark import bookfiles, payloads
 from windrow.spark.batch import EVENTS, events_of, prepared
-from windrow.spark.book import QueryBook, read, result_columns
+from windrow.spark.book import QueryBook, result_columns
 from windrow.spark.buckets import INDEX, Asked, Bucket, Told
 from windrow.spark.chunks import from_bytes, to_bytes
 from windrow.spark.origins import check as check_plan
 from windrow.spark.origins import fingerprint, origin_of, spark_time, watermarked
+from windrow.spark.refusals import check
 from windrow.spark.session import check_streaming
 from windrow.spark.shipping import Shipped, mapped
 from windrow.spark.types import END_MS, SHIFT_MS, arrow_schema, from_arrow, polars_type, struct, to_arrow
@@ -45,6 +46,7 @@ from windrow.windows import INT64_MAX, INT64_MIN
 
 MARK = "windrow_watermark"
 BOOK = "windrow_book"
+CLOCK = "windrow_clock"  # of a micro-batch, for events whose time is their arrival
 TIE = "windrow_tie"
 OUTPUT = "results BINARY, dropped BIGINT, overflows BIGINT, slices BIGINT, held_events BIGINT, since STRING"
 METRICS = ("dropped", "overflows", "slices", "held_events")
@@ -67,16 +69,18 @@ def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name
     """The same for the queries of a book, whose newest version every micro-batch asks for; the job has none itself."""
     marked, job = with_watermark(df, job)
     path, types = book.path, dict(job.columns)
-    newest = df.sparkSession.read.text(f"{path}/HEAD").select(F.first("value")).scalar().cast("bigint")
-    events = marked.select(*(F.col(quoted(column)) for column in types), newest.alias(BOOK))
+    newest = df.sparkSession.read.text(f"{bookfiles.for_spark(path)}/HEAD").select(F.first("value")).scalar()
+    clock = F.expr(job.bound.binding.sql[time_column(job.time)]) if job.time == ARRIVAL else F.lit(0)
+    events = marked.select(*(F.col(quoted(column)) for column in types), newest.alias(BOOK), clock.alias(CLOCK))
 
     def slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return
-        version = read(path, first.column(BOOK)[0].as_py())
+        version = bookfiles.read(path, first.column(BOOK)[0].as_py())
+        check((one.query for one in version.asked), job.time)  # another stream may have let it in
         asking = replace(job, entries=tuple(Entry(one.query) for one in version.asked))
-        frames = raw_events_of(chain([first], batches), asking, types)
+        frames = raw_events_of(chain([first], batches), asking, types, first.column(CLOCK)[0].as_py())
         header = {"version": version.number, "queries": asked_text(version.asked)}
         yield from payloads.rows(sliced(frames, asking, buckets), header)
 
@@ -111,9 +115,9 @@ def with_ties(df: DataFrame) -> DataFrame:
 
 
 def raw_events_of(
-    batches: Iterable[pa.RecordBatch], job: Job, types: Mapping[str, pl.DataType]
+    batches: Iterable[pa.RecordBatch], job: Job, types: Mapping[str, pl.DataType], now: int
 ) -> Iterator[pl.DataFrame]:
-    """Events as they come, prepared by Polars, because Spark's plan does not know the queries."""
+    """Events as they come, prepared by Polars, because Spark's plan does not know the queries; they arrive now."""
     binding, arrived = job.bound.binding, 0
     for several in in_parts(batches, EVENTS):
         frame = binding.checked(from_arrow([batch.select(list(types)) for batch in several], types))
@@ -123,23 +127,8 @@ def raw_events_of(
                 raise no_time(int(missing.sum()), frame.height, job.time)
             frame = frame.filter(~missing)
         if frame.height:
-            yield binding.prepare(frame, arrived, lambda: 0)
+            yield binding.prepare(frame, arrived, lambda: now)
         arrived += frame.height
-
-
-def check(queries: Iterable[Query], time: str) -> None:
-    """Refuse what a stream cannot do."""
-    for query in queries:
-        if query.distinct_on:
-            raise QueryError(
-                f"query {query.name!r}: distinct_on needs all events with the same values in one place, which a stream "
-                "on Spark does not bring together; use df.dropDuplicatesWithinWatermark(…) before"
-            )
-        if (query.time or time) != time:
-            raise QueryError(
-                f"query {query.name!r}: Spark has one watermark for a query, so all windows must be on {time!r}, "
-                f"not on {query.time!r}; make a second streaming query for it"
-            )
 
 
 # --- the watermark --------------------------------------------------------------------------------------------------
