@@ -40,6 +40,8 @@ from windrow.spark.generator import Generated
 from windrow.spark.origins import Marks, row_schema, rows_of, spark_time, time_before
 from windrow.spark.roots import Root, plan_of
 from windrow.spark.settings import Settings, options_of, origin_in
+from windrow.spark.shipping import Travels
+from windrow.spark.shipping import source as shipped
 from windrow.windows import Duration, duration
 
 HELD = 1 << 28  # bytes of events for windows that need the order, beyond which a node sends them in several rows
@@ -112,7 +114,7 @@ class Slices:
         yield from rows_of(tables, self.job, self._schema, mark=mark, node=part.node, events=count, to_all=part.to_all)
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(Travels, DataSourceReader):
     """All that there is, once."""
 
     def __init__(self, settings: Settings, schema: t.StructType) -> None:
@@ -125,7 +127,7 @@ class BatchReader(DataSourceReader):
         return self._slices.read(partition)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What is new, micro-batch by micro-batch."""
 
     def __init__(self, settings: Settings, schema: t.StructType, now: Callable[[], float] | None = None) -> None:
@@ -220,7 +222,7 @@ class RootSlices:
         )
 
 
-class RootReader(DataSourceReader):
+class RootReader(Travels, DataSourceReader):
     """All batches that are there, once."""
 
     def __init__(self, settings: Settings, schema: t.StructType) -> None:
@@ -233,7 +235,7 @@ class RootReader(DataSourceReader):
         return self._slices.read(partition)
 
 
-class RootStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class RootStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The batches that are new, micro-batch by micro-batch; one task reads them, in their order."""
 
     def __init__(self, settings: Settings, schema: t.StructType) -> None:
@@ -293,7 +295,7 @@ _KNOWING: WeakSet[SparkSession] = WeakSet()
 def register(spark: SparkSession) -> None:
     """Make `format("windrow")` known to a session that `windrow.spark.session` did not make."""
     if spark not in _KNOWING:  # Spark warns of a second time
-        spark.dataSource.register(WindrowSource)
+        spark.dataSource.register(shipped(WindrowSource))
         _KNOWING.add(spark)
 
 
