@@ -141,10 +141,11 @@ def test_a_session_that_cannot_hold_the_state_is_refused(spark: Any, endless: An
 def test_many_partitions_get_a_warning(spark: Any, endless: Any) -> None:
     partitions = "spark.sql.shuffle.partitions"
     before = spark.conf.get(partitions)
-    spark.conf.set(partitions, "1000")
+    spark.conf.unset(partitions)  # as in a session that nobody has set up
     try:
-        with pytest.warns(UserWarning, match=f"{partitions} is 1000"):
-            wr.windows(endless, asking(), "timestamp", buckets=8)
+        with pytest.warns(UserWarning, match=f"{partitions} is 200, and there are 2 cores") as caught:
+            wr.windows(endless, asking(), "timestamp")
+        assert [one.filename for one in caught] == [__file__]
     finally:
         spark.conf.set(partitions, before)
     with warnings.catch_warnings():
