@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import windrow as wr
-from spark_cases import results
 from windrow.jobs import job_of
 from windrow.query import QueryError
-from windrow.spark import streaming
+
+pytest.importorskip("pyspark")
+
+from pyspark import cloudpickle
+
+from spark_cases import results
+from windrow.spark import Generator, nodes, source, streaming
+from windrow.spark.settings import options_of
 from windrow.spark.types import polars_columns
 
 pytestmark = pytest.mark.spark
@@ -145,10 +153,11 @@ def test_a_session_that_cannot_hold_the_state_is_refused(spark: Any, endless: An
 def test_many_partitions_get_a_warning(spark: Any, endless: Any) -> None:
     partitions = "spark.sql.shuffle.partitions"
     before = spark.conf.get(partitions)
-    spark.conf.set(partitions, "1000")
+    spark.conf.unset(partitions)  # as in a session that nobody has set up
     try:
-        with pytest.warns(UserWarning, match=f"{partitions} is 1000"):
-            wr.windows(endless, asking(), "timestamp", buckets=8)
+        with pytest.warns(UserWarning, match=f"{partitions} is 200, and there are 2 cores") as caught:
+            wr.windows(endless, asking(), "timestamp")
+        assert [one.filename for one in caught] == [__file__]
     finally:
         spark.conf.set(partitions, before)
     with warnings.catch_warnings():
@@ -164,10 +173,40 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)' "$@"
 """
 
 
-def test_a_worker_without_windrow_says_so(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+MISSING = "which cannot import windrow: install windrow there, or set PYSPARK_PYTHON"
+
+
+@pytest.fixture
+def without_windrow(spark: Any, tmp_path: Path) -> Iterator[None]:
+    """Workers that run a Python without windrow."""
     worker = tmp_path / "python"
     worker.write_text(BLOCKED.format(python=sys.executable))
     worker.chmod(0o755)
-    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(worker))  # what PYSPARK_PYTHON is read into
-    with pytest.raises(Exception, match="which cannot import windrow: install windrow there, or set PYSPARK_PYTHON"):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spark.sparkContext, "pythonExec", str(worker))  # what PYSPARK_PYTHON is read into
+        patch.setattr(source, "_KNOWING", set())
+        yield
+    spark.dataSource.register(source.shipped(source.WindrowSource))  # with the other Python again
+
+
+@pytest.mark.usefixtures("without_windrow")
+def test_a_worker_without_windrow_says_so(spark: Any) -> None:
+    with pytest.raises(Exception, match=MISSING):
         wr.windows(spark.range(5), wr.Query("q", wr.tumbling(2), wr.top_k("id", 2)), "id").count()
+
+
+@pytest.mark.usefixtures("without_windrow")
+@pytest.mark.parametrize("streaming", [False, True])
+def test_so_does_one_that_is_to_plan_what_a_source_reads(spark: Any, streaming: bool) -> None:
+    with pytest.raises(Exception, match=MISSING):
+        nodes(spark, Generator(length="1 second"), asking(), "ts", streaming=streaming)
+
+
+def test_and_one_that_is_to_read_what_was_planned_elsewhere() -> None:
+    planned = source.WindrowSource(options_of(Generator(length="1 second"), [asking()], "ts"))
+    for reader in (planned.reader(planned.schema()), planned.streamReader(planned.schema())):
+        sent = cloudpickle.dumps(reader)
+        assert type(cloudpickle.loads(sent)) is type(reader)
+        code = "import pickle, sys; sys.modules['windrow'] = None; pickle.load(sys.stdin.buffer)"
+        done = subprocess.run([sys.executable, "-c", code], input=sent, capture_output=True, check=False)
+        assert MISSING in done.stderr.decode()

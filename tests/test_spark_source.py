@@ -33,8 +33,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from windrow.slices import unpack
-from windrow.spark import Generator
+from windrow.spark import Generator, files
 from windrow.spark.batch import results_of
+from windrow.spark.files import Files
 from windrow.spark.origins import row_schema
 from windrow.spark.settings import Settings, options_of
 from windrow.spark.source import StreamReader, nodes
@@ -500,6 +501,77 @@ def test_a_file_that_is_not_as_it_should_be_is_named(tmp_path: Path) -> None:
     write(events([1]), tmp_path / "beside.parquet")
     with pytest.raises(wr.InputError, match=r"has the file 'beside.parquet' beside the directory 'a'"):
         offsets(one)
+
+
+@pytest.mark.parametrize("recent", [256, 2])
+@pytest.mark.parametrize("again", [False, True], ids=["goes on", "started again"])
+def test_a_file_that_comes_too_late_is_refused_also_when_those_after_it_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recent: int, again: bool
+) -> None:
+    monkeypatch.setattr(files, "RECENT", recent)
+    for at in (1, 3, 5):
+        write(events([at]), tmp_path / "a" / f"{at:04}.parquet")
+    one = reader(tmp_path)
+    *_, end = offsets(one)
+    (tmp_path / "a" / "0003.parquet").unlink()
+    (tmp_path / "a" / "0005.parquet").unlink()
+    one = reader(tmp_path) if again else one
+    assert offsets(one, ALL, end) == [end]  # what is read may be deleted
+    write(events([4]), tmp_path / "a" / "0004.parquet")
+    with pytest.raises(wr.InputError, match=r"file '.*0004.parquet' has come to node 'a' with a name before '.*0005"):
+        offsets(one, ALL, end)
+    (tmp_path / "a" / "0004.parquet").unlink()
+    (tmp_path / "a" / "0001.parquet").unlink()
+    write(events([6]), tmp_path / "a" / "0006.parquet")
+    *_, end = offsets(one, ALL, end)
+    write(events([0]), tmp_path / "a" / "0000.parquet")
+    with pytest.raises(wr.InputError, match=r"a name before '.*0006.parquet', which is already read; names must"):
+        offsets(reader(tmp_path) if again else one, ALL, end)
+
+
+def test_an_offset_has_the_names_of_few_files_and_counts_those_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "RECENT", 2)
+    for at in range(1, 6):
+        write(events([at]), tmp_path / "a" / f"{at}.parquet")
+    one = reader(tmp_path)
+    *_, end = offsets(one)
+    assert (end["nodes"]["a"]["before"], end["nodes"]["a"]["recent"]) == (3, ["a/4.parquet", "a/5.parquet"])
+    write(events([0]), tmp_path / "a" / "0.parquet")
+    with pytest.raises(wr.InputError, match=r"a file has come to node 'a' with a name before 'a/5.parquet'"):
+        offsets(one, ALL, end)
+
+
+def test_a_file_that_grows_after_it_was_read_is_refused_until_the_next_one_is_read(tmp_path: Path) -> None:
+    write(events([1]), tmp_path / "a" / "0.csv")
+    one = reader(tmp_path)
+    *_, end = offsets(one)
+    with (tmp_path / "a" / "0.csv").open("a") as file:
+        file.write("1970-01-01T00:00:02.000000+0000,0,1.0\n")
+    for again in (one, reader(tmp_path)):
+        with pytest.raises(wr.InputError, match=r"file '.*0.csv' has changed since it was read; files must"):
+            offsets(again, ALL, end)
+    write(events([1]), tmp_path / "a" / "0.csv")
+    write(events([2]), tmp_path / "a" / "1.csv")
+    *_, end = offsets(one, ALL, end)
+    write(events([1, 2, 3]), tmp_path / "a" / "0.csv")  # nobody looks at it any more
+    assert offsets(one, ALL, end) == [end]
+
+
+def test_only_files_that_are_still_to_be_read_are_remembered(tmp_path: Path) -> None:
+    one = reader(tmp_path, columns="ts TIMESTAMP, k BIGINT, x DOUBLE")
+    assert isinstance(one._feed, Files)
+    end = one.initialOffset()
+    for at in range(9):
+        write(events([at]), tmp_path / "a" / f"{at}.csv")
+        *_, end = offsets(one, ALL, end)
+        assert len(one._feed._facts) <= 1
+    for at in (9, 10):  # one that was looked at and not taken is not looked at again
+        write(events([at]), tmp_path / "b" / f"{at:02}.csv")
+    end = one.latestOffset(end, ReadMaxFiles(1))
+    one.latestOffset(end, ReadMinRows(9))
+    assert set(one._feed._facts) == {"b/10.csv"}
 
 
 def test_classes_of_your_own_are_found_by_their_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

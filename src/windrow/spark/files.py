@@ -6,7 +6,9 @@
         0002.parquet
         _0003.parquet      not yet: rename a file when it is complete
 
-A file must appear whole, with a name that sorts after those that its node has had.
+A file must appear whole, with a name that sorts after those that its node has had. What is read may be deleted. So that
+a file that comes too late is told from one that was read, an offset has the names of the last ones that were read and
+are still there, and how many there are before them.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from __future__ import annotations
 import glob
 import heapq
 import os
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -26,6 +28,8 @@ from windrow.eventfiles import FORMATS, columns_of, form_of, is_hidden, named, r
 from windrow.jobs import Job
 from windrow.query import QueryError
 from windrow.spark.origins import Limit, Marks
+
+RECENT = 256  # files of a node whose names stand in an offset
 
 
 class Facts(NamedTuple):
@@ -46,7 +50,7 @@ class Files:
         plain = glob.escape(self.path) == self.path
         self.root = self.path if plain else _before_pattern(self.path)
         self._is_pattern = not plain
-        self._facts: dict[tuple[str, int, int], Facts] = {}
+        self._facts: dict[str, tuple[tuple[int, int], Facts]] = {}  # of files to come, with their size and time
         self._stopped: dict[str, list[str]] | None = None
         self._listed: dict[str, list[str]] | None = None
 
@@ -126,18 +130,18 @@ class Files:
         queue: list[tuple[bool, int, str]] = []
         pending: dict[str, Iterator[str]] = {}
         taken: Marks = {}
+        known: dict[str, tuple[tuple[int, int], Facts]] = {}
         self._listed = self.nodes()
         for node, files in self._listed.items():
             mark = before.get(node)
-            fresh = files if mark is None else files[bisect_right(files, mark["place"]) :]
-            if mark is not None and len(files) - len(fresh) > mark["files"]:
-                raise InputError(
-                    f"a file has come to node {node!r} with a name before {mark['place']!r}, which is already read; "
-                    "names must ascend"
-                )
-            pending[node] = iter(fresh)
+            done = 0 if mark is None else bisect_right(files, mark["place"])
+            if mark is not None:
+                self._check(node, files[:done], mark)
+            pending[node] = iter(files[done:])
+            known |= {name: self._facts[name] for name in files[done:] if name in self._facts}
             seen = None if mark is None else mark["seen"]
             queue.append((seen is not None, seen or 0, node))
+        self._facts = known
         heapq.heapify(queue)
         rows = files_taken = size = 0
         while queue:
@@ -161,10 +165,30 @@ class Files:
                 "files": old["files"] + 1,
                 "rows": old["rows"] + facts.rows,
                 "seen": seen,
+                "size": facts.size,
                 "new": [*new, [name, facts.rows, facts.size]],
             }
             heapq.heappush(queue, (seen is not None, seen or 0, node))
+        for node, mark in taken.items():
+            done = bisect_right(self._listed[node], mark["place"])
+            mark["before"] = max(0, done - RECENT)
+            mark["recent"] = self._listed[node][mark["before"] : done]
         return {} if limit.least is not None and rows < limit.least else taken
+
+    def _check(self, node: str, files: Sequence[str], mark: Mapping[str, Any]) -> None:
+        """Refuse files up to a mark that were not there when it was made, and a last one that was not whole then."""
+        recent = mark.get("recent", [])
+        older = bisect_left(files, recent[0]) if recent else len(files)
+        late = sorted(set(files[older:]).difference(recent))
+        if late or older > mark.get("before", mark["files"]):
+            raise InputError(
+                f"{f'file {self.full(late[0])!r}' if late else 'a file'} has come to node {node!r} with a name before "
+                f"{mark['place']!r}, which is already read; names must ascend"
+            )
+        if files and files[-1] == mark["place"] and "size" in mark:
+            path = self.full(mark["place"])
+            if os.path.isfile(path) and os.path.getsize(path) != mark["size"]:
+                raise InputError(f"file {path!r} has changed since it was read; files must appear whole")
 
     @property
     def names(self) -> list[str]:
@@ -200,10 +224,10 @@ class Files:
         path = self.full(name)
         with named(path):
             status = os.stat(path)
-            known = name, status.st_size, status.st_mtime_ns
-            if known not in self._facts:
-                self._facts[known] = self._look(path, self.form(name), status.st_size, job)
-        return self._facts[known]
+            state = status.st_size, status.st_mtime_ns
+            if name not in self._facts or self._facts[name][0] != state:
+                self._facts[name] = state, self._look(path, self.form(name), status.st_size, job)
+        return self._facts[name][1]
 
     def _look(self, path: str, form: str, size: int, job: Job) -> Facts:
         time, binding = job.time, job.bound.binding

@@ -43,6 +43,9 @@ rows:   how many events lie before it
 seen:   the greatest time among them, None if there is none
 new:    what the micro-batch that ends here reads, only where there is something
 at:     when it was noticed that something is new, in milliseconds of the driver's clock
+
+Of files also: how many were read (`files`), the size of the last one, the names of the `recent` ones among those that
+are read and still there, and how many are there `before` them.
 """
 
 

@@ -13,6 +13,7 @@ from windrow.spark.source import register
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+PARTITIONS = "spark.sql.shuffle.partitions"
 SETTINGS = {
     PROVIDER: ROCKSDB,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
@@ -25,10 +26,10 @@ SETTINGS = {
 
 
 def shuffle_partitions(spark: SparkSession) -> int:
-    return int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)
+    return int(spark.conf.get(PARTITIONS, "200") or 200)
 
 
-def check_streaming(spark: SparkSession, buckets: int) -> None:
+def check_streaming(spark: SparkSession) -> None:
     """Refuse a session in which a stream could not run, before it is started."""
     provider = spark.conf.get(PROVIDER, "")
     if "RocksDB" not in (provider or ""):
@@ -36,12 +37,12 @@ def check_streaming(spark: SparkSession, buckets: int) -> None:
             f"a stream of windows keeps its state with transformWithState, which needs RocksDB: set {PROVIDER} to "
             f"{ROCKSDB} (windrow.spark.session() does)"
         )
-    partitions = shuffle_partitions(spark)
-    if partitions > max(64, 4 * buckets):
+    partitions, cores = shuffle_partitions(spark), spark.sparkContext.defaultParallelism
+    if partitions > max(64, 4 * cores):
         warnings.warn(
-            f"spark.sql.shuffle.partitions is {partitions}: every micro-batch starts so many tasks for {buckets} "
-            "buckets of keys, and a checkpoint keeps the number for ever; set it to about the number of cores",
-            stacklevel=4,
+            f"{PARTITIONS} is {partitions}, and there are {cores} cores: every micro-batch starts so many tasks, and a "
+            "checkpoint keeps the number for ever; set it to about the number of cores",
+            stacklevel=6,  # of the call of `windrow.windows`
         )
 
 
@@ -56,21 +57,22 @@ def stages(spark: SparkSession) -> list[Any]:
 def session(master: str | None = None, **settings: Any) -> SparkSession:
     """A session with the settings that windrow runs best with: RocksDB for state, a shuffle partition per core, UTC.
 
-    master:    as Spark's own, by default "local[*]" with all cores
+    master:    as Spark's own; by default what `spark-submit` or Spark's own files say, else "local[*]" with all cores
     settings:  come on top, with `__` for the dots of their names: `session("local[2]", spark__driver__memory="2g")`
 
-    It knows `format("windrow")`, and its workers run this Python. Nothing else in windrow makes a session.
+    It knows `format("windrow")`, and its workers run this Python, or what PYSPARK_PYTHON says. The shuffle partitions
+    of a cluster are left alone, because its cores come and go. Nothing else in windrow makes a session.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run the python3 of the PATH
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("windrow")
-    cores = os.cpu_count() or 1
-    chosen = SETTINGS | {"spark.sql.shuffle.partitions": str(cores)}
-    chosen |= {name.replace("__", "."): str(value) for name, value in settings.items()}
-    if master is not None or "spark.master" not in chosen:
-        builder = builder.master(master or f"local[{cores}]")
+    chosen = SETTINGS | {name.replace("__", "."): str(value) for name, value in settings.items()}
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    found = builder.getOrCreate()
+    found = (builder if master is None else builder.master(master)).getOrCreate()
+    context = found.sparkContext
+    is_local = str(context.master).split("[")[0] == "local"  # and not local-cluster
+    if is_local and not context.getConf().contains(PARTITIONS) and PARTITIONS not in chosen:
+        found.conf.set(PARTITIONS, context.defaultParallelism)
     register(found)
     return found

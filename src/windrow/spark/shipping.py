@@ -1,4 +1,4 @@
-"""Shipping: functions on their way to Spark's workers, which may be a Python without windrow.
+"""Shipping: functions and sources on their way to Spark's workers, which may be a Python without windrow.
 
 What is here is sent by value, so that it runs on any worker, and says what is wrong where windrow is missing.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
@@ -71,3 +72,39 @@ class Shipped(StatefulProcessor):
 
     def close(self) -> None:
         self._processor.close()
+
+
+def source(kind: type[DataSource]) -> type[DataSource]:
+    """A data source as it can be registered: Spark plans what it reads in a worker, too."""
+    data, called = cloudpickle.dumps(kind), kind.name()  # type: ignore[no-untyped-call]
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return called
+
+        def schema(self) -> StructType | str:
+            return opened(data)(self.options).schema()  # type: ignore[no-any-return]
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return opened(data)(self.options).reader(schema)  # type: ignore[no-any-return]
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+            return opened(data)(self.options).streamReader(schema)  # type: ignore[no-any-return]
+
+    return Source
+
+
+class Travels:
+    """A reader, which goes from where Spark plans to where it reads."""
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        return arrived, (cloudpickle.dumps((type(self), vars(self))),)  # type: ignore[no-untyped-call]
+
+
+def arrived(data: bytes) -> Any:
+    """A reader where it reads."""
+    kind, state = opened(data)
+    reader = kind.__new__(kind)
+    vars(reader).update(state)
+    return reader

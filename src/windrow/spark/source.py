@@ -23,6 +23,7 @@ from weakref import WeakSet
 
 import polars as pl
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -40,6 +41,8 @@ from windrow.spark.generator import Generated
 from windrow.spark.origins import Marks, row_schema, rows_of, spark_time, time_before
 from windrow.spark.roots import Root, plan_of
 from windrow.spark.settings import Settings, options_of, origin_in
+from windrow.spark.shipping import Travels
+from windrow.spark.shipping import source as shipped
 from windrow.windows import Duration, duration
 
 HELD = 1 << 28  # bytes of events for windows that need the order, beyond which a node sends them in several rows
@@ -122,7 +125,7 @@ class Slices:
         )
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(Travels, DataSourceReader):
     """All that there is, once."""
 
     def __init__(self, settings: Settings, schema: t.StructType) -> None:
@@ -135,7 +138,7 @@ class BatchReader(DataSourceReader):
         return self._slices.read(partition)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What is new, micro-batch by micro-batch."""
 
     def __init__(self, settings: Settings, schema: t.StructType, now: Callable[[], float] | None = None) -> None:
@@ -231,7 +234,7 @@ class RootSlices:
         )
 
 
-class RootReader(DataSourceReader):
+class RootReader(Travels, DataSourceReader):
     """All batches that are there, once."""
 
     def __init__(self, settings: Settings, schema: t.StructType) -> None:
@@ -244,7 +247,7 @@ class RootReader(DataSourceReader):
         return self._slices.read(partition)
 
 
-class RootStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class RootStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The batches that are new, micro-batch by micro-batch; one task reads them, in their order."""
 
     def __init__(self, settings: Settings, schema: t.StructType) -> None:
@@ -303,9 +306,14 @@ _KNOWING: WeakSet[SparkSession] = WeakSet()
 
 def register(spark: SparkSession) -> None:
     """Make `format("windrow")` known to a session that `windrow.spark.session` did not make."""
-    if spark not in _KNOWING:  # Spark warns of a second time
-        spark.dataSource.register(WindrowSource)
-        _KNOWING.add(spark)
+    if spark in _KNOWING:  # Spark warns of a second time
+        return
+    try:
+        spark.dataSource.register(shipped(WindrowSource))
+    except AnalysisException as error:  # a session that was made of one that knows it
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+    _KNOWING.add(spark)
 
 
 def nodes(

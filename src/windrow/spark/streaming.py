@@ -301,7 +301,7 @@ def answered(
     rows: DataFrame, job: Job, columns: Mapping[str, pl.DataType], buckets: int, name: str, plan: str = ""
 ) -> DataFrame:
     """The results of a stream of payloads, in these columns."""
-    check_streaming(rows.sparkSession, buckets)
+    check_streaming(rows.sparkSession)
     mode = "Update" if job.measures[job.time].updates else "Append"
     said = rows.groupBy("bucket").transformWithState(
         statefulProcessor=Shipped(Processor(job, buckets, plan)),
