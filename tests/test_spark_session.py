@@ -12,15 +12,13 @@ pytest.importorskip("pyspark")
 
 import pyspark
 
-import windrow as wr
-from windrow.spark import Generator, nodes, register, session
+from windrow.spark import session
 
 pytestmark = pytest.mark.spark
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 JOB = f"""
-import windrow as wr
-from windrow.spark import Generator, nodes, register, session
+from windrow.spark import session
 
 spark = session()
 print(spark.sparkContext.master, spark.conf.get("{PARTITIONS}"), spark.conf.get("spark.sql.session.timeZone"))
@@ -42,9 +40,3 @@ def test_a_session_that_is_there_keeps_its_master_and_gets_a_partition_for_each_
     spark.conf.unset(PARTITIONS)
     found = session()
     assert (found.sparkContext.master, found.conf.get(PARTITIONS)) == ("local[2]", "2")
-
-
-def test_a_session_made_of_one_that_knows_the_source_knows_it_too(spark: Any) -> None:
-    made = spark.newSession()
-    register(made)
-    nodes(made, Generator(nodes=1, rate=10, length="1 second"), wr.Query("q", wr.tumbling("1 second"), "count()"), "ts")

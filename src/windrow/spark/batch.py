@@ -120,18 +120,20 @@ def _way(entry: Entry, job: Job, group: Group) -> Way:
 
 
 def _by_position(entry: Entry, job: Job) -> Way | None:
-    """For counting windows over all events, whose functions the JVM can compute."""
+    """For counting windows over all events, unless their functions depend on the order."""
     query = entry.query
     if not isinstance(query.window, Counting) or query.by or query.distinct_on:
         return None
     if entry.since != INT64_MIN or entry.until != INT64_MAX:
         return None
     alone = counting.in_positions(replace(job, entries=(entry,)))
+    if any(one.query.needs_order for one in alone.entries):
+        return None
     (group,) = alone.bound.plan.groups
     schema = alone.bound.binding.schema(group, shared=True)
-    if any(isinstance(lift(one, schema, time_column(POSITION)), str) for one in group.held):
-        return None
     why = "counted by cells of time; events are put in order only in the cells that hold a cut"
+    if any(isinstance(lift(one, schema, time_column(POSITION)), str) for one in group.held):
+        return Way(by_number, f"{why}; then answered by position", (query.time, query.filter_first))
     return Way(by_position, why, (query.time, query.filter_first))
 
 
@@ -191,6 +193,8 @@ def describe(job: Job) -> str:
                 cut = _cut_of(group) if part.how is by_catalyst else None
                 lines.append(f"  group      {group.name}" + (f": cut at {cut.why}" if isinstance(cut, Cut) else ""))
         lines.append(f"  shuffled   {_SHUFFLED[part.how]}")
+        if part.how is by_number:
+            lines += [f"  {line}" for line in describe(counting.in_positions(part.job)).splitlines()]
     return "\n".join(lines)
 
 
@@ -343,6 +347,12 @@ def by_position(df: DataFrame, job: Job, partial: bool) -> DataFrame:
     return counting.with_bounds(assembled(rows, inner), job, partial)
 
 
+def by_number(df: DataFrame, job: Job, partial: bool) -> DataFrame:
+    """Counting windows over all events, whose functions the JVM cannot compute: windows on their positions."""
+    events, inner = counting.numbered(df, job, prepared)
+    return counting.with_bounds(windows(events, inner, False), job, partial)
+
+
 # --- order ----------------------------------------------------------------------------------------------------------
 
 
@@ -382,5 +392,6 @@ _SHUFFLED: dict[Callable[..., DataFrame], str] = {
     by_catalyst: "slices by (key, slice), then packed by bucket of keys; no events",
     by_kernel: "slices, packed by bucket of keys; no events unless repeats are dropped, which brings them together",
     by_position: "counts of cells, slices, and the events of the cells that hold a cut",
+    by_number: "counts of cells, what its slices need, and the events of the cells that hold a cut",
     in_order: "events, by key",
 }

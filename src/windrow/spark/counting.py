@@ -6,7 +6,9 @@ Where an event stands among all is only asked where it matters: in the few cells
     events in the cells that a window's edge cuts ── numbered within the cell, in order ────────────────────┴──▶ slices
 
 Then positions are a measure like any other: counting(n, step) is sliding(n, step) over it, sliced and assembled as
-that, and the first and the last time of a window's events are two more aggregates.
+that, and the first and the last time of a window's events are two more aggregates. What the JVM cannot aggregate by
+cell, such as quantiles, is answered from the events: those of a cell without a cut all get the position of its first,
+which lies in the same slice as theirs.
 
 Cells lie around the time of whichever event is found first, so that no pass has to find the bounds. If a cell holds
 many of the events, that event was far from them; then finer ones are laid around the first event in it, in a second
@@ -50,19 +52,24 @@ _CELL, _BEFORE = "windrow cell", "windrow before"
 Prepare = Callable[[DataFrame, Job], DataFrame]
 
 
-def in_positions(job: Job) -> Job:
-    """The job with positions for times; its results say how many events a window holds, and their first and last."""
+def in_positions(job: Job, bare: bool = False) -> Job:
+    """The job with positions for times; its results say how many events a window holds, and their first and last.
+
+    bare:  they say nothing else
+    """
     entries = []
     for entry in job.entries:
         window = entry.query.window
         assert isinstance(window, Counting)
-        asked = (*entry.query.aggregates, count().alias(SIZE), min(quoted(TIME)).alias(FIRST))
-        asked = (*asked, max(quoted(TIME)).alias(LAST))
+        asked = (count().alias(SIZE), min(quoted(TIME)).alias(FIRST), max(quoted(TIME)).alias(LAST))
         slides = Sliding(window.n, window.step, 0, False)
-        entries.append(Entry(Query(entry.query.name, slides, asked, having=entry.query.having)))
+        query = Query(entry.query.name, slides, asked)
+        if not bare:
+            query = Query(query.name, slides, (*entry.query.aggregates, *asked), having=entry.query.having)
+        entries.append(Entry(query))
     columns = (*job.columns, (POSITION, pl.Int64()), (TIME, pl.Int64()))
-    lengths = ((POSITION, 0, 0, None),)
-    return replace(job, entries=tuple(entries), time=POSITION, columns=columns, lengths=lengths, own=())
+    changed = replace(job, entries=tuple(entries), time=POSITION, columns=columns, lengths=((POSITION, 0, 0, None),))
+    return replace(changed, order_by=(TIME, *job.order_by))
 
 
 def cut_in_positions(job: Job) -> Cut | str:
@@ -72,7 +79,7 @@ def cut_in_positions(job: Job) -> Cut | str:
 
 
 def counted(df: DataFrame, job: Job, buckets: int, prepare: Prepare) -> tuple[DataFrame, Job]:
-    """Payloads of slices between positions, and the job that they belong to."""
+    """Payloads of slices between positions, and the job that they belong to; the JVM aggregates events by cell."""
     inner = in_positions(job)
     (group,) = inner.bound.plan.groups
     cut = cut_in_positions(inner)
@@ -82,11 +89,38 @@ def counted(df: DataFrame, job: Job, buckets: int, prepare: Prepare) -> tuple[Da
         return slices(prepare(events, inner), inner, group, cut, group.needs(shared=True)[1], buckets)
 
     events = _seen(df, job)
+    found = _found(events, job, inner, prepare)
+    if found is None:
+        return sliced(events.where("FALSE").withColumn(POSITION, F.lit(0))), inner
+    schema = inner.bound.binding.schema(group, shared=True)
+    whole = found.table.with_columns(pl.Series("slice_start", found.start)).filter(pl.Series(~found.is_cut))
+    ready = payloads.rows(payloads.split({group.name: merge([whole], schema)}, inner.bound, buckets), {})
+    rows = df.sparkSession.createDataFrame(pa.Table.from_batches(ready, payloads.SCHEMA), payloads.ROW)
+    near = _near(events, job, found)
+    return rows if near is None else rows.union(sliced(near)), inner
+
+
+def numbered(df: DataFrame, job: Job, prepare: Prepare) -> tuple[DataFrame, Job]:
+    """Events with positions, which lie in the same slices as their own, and the job over them."""
+    inner, events = in_positions(job), _seen(df, job)
+    columns = [quoted(name) for name, _ in inner.columns]
+    found = _found(events, job, in_positions(job, bare=True), prepare)
+    if found is None:
+        return events.where("FALSE").withColumn(POSITION, F.lit(0)).select(*columns), inner
+    known = pa.table({_CELL: found.table["slice_start"].to_numpy(), POSITION: found.before}).filter(~found.is_cut)
+    cells = F.broadcast(df.sparkSession.createDataFrame(known))
+    far = found.cells.placed(events, TIME, _CELL).join(cells, _CELL).select(*columns)
+    near = _near(events, job, found)
+    return far if near is None else far.union(near.select(*columns)), inner
+
+
+def _found(events: DataFrame, job: Job, inner: Job, prepare: Prepare) -> Found | None:
+    """The cells of all events with the states of a job in positions; None if there are no events."""
+    (group,) = inner.bound.plan.groups
     origin = _origin(events, job)
     if origin is None:
-        return sliced(events.where("FALSE").withColumn(POSITION, F.lit(0))), inner
+        return None
     dtype = dict(job.columns)[job.bound.plan.groups[0].source.measure]
-    cells = Cells(origin, MILLISECOND if isinstance(dtype, pl.Datetime) else 0)
     schema = inner.bound.binding.schema(group, shared=True)
     grids = without_contained(
         grid for window, *_ in group.timelines if isinstance(window, Sliding) for grid in window.grids()
@@ -94,28 +128,29 @@ def counted(df: DataFrame, job: Job, buckets: int, prepare: Prepare) -> tuple[Da
 
     def found_in(cells: Cells) -> Found:
         table = _in_cells(prepare(cells.placed(events, TIME, POSITION), inner), job, schema)
-        return Found.of(table, schema, grids)
+        return Found.of(cells, table, schema, grids)
 
-    found = found_in(cells)
-    if (crowd := found.crowd()) is not None:
-        cells = Cells(crowd, 0)
-        found = found_in(cells)
-    whole = found.table.with_columns(pl.Series("slice_start", found.start)).filter(pl.Series(~found.is_cut))
-    ready = payloads.rows(payloads.split({group.name: merge([whole], schema)}, inner.bound, buckets), {})
-    rows = df.sparkSession.createDataFrame(pa.Table.from_batches(ready, payloads.SCHEMA), payloads.ROW)
+    found = found_in(Cells(origin, MILLISECOND if isinstance(dtype, pl.Datetime) else 0))
+    crowd = found.crowd()
+    return found if crowd is None else found_in(Cells(crowd, 0))
+
+
+def _near(events: DataFrame, job: Job, found: Found) -> DataFrame | None:
+    """The events of the cells that hold a cut, with their positions; None if no cell does."""
     if not found.is_cut.any():
-        return rows, inner
+        return None
     number = found.table["slice_start"].to_numpy()
-    near = _within(events, job, cells, number[found.is_cut], found.before[found.is_cut])
+    near = _within(events, job, found.cells, number[found.is_cut], found.before[found.is_cut])
     order = [F.col(quoted(name)).asc_nulls_first() for name in (TIME, *job.order_by)]
     within = F.row_number().over(Window.partitionBy(quoted(_BEFORE)).orderBy(*order))
-    return rows.union(sliced(near.withColumn(POSITION, F.col(quoted(_BEFORE)) + within - 1))), inner
+    return near.withColumn(POSITION, F.col(quoted(_BEFORE)) + within - 1)
 
 
 @dataclass(frozen=True)
 class Found:
     """Cells in the order of time, and where they lie among all events."""
 
+    cells: Cells
     table: pl.DataFrame  # of slices that are cells
     size: Ints
     first: Ints
@@ -125,11 +160,11 @@ class Found:
     is_cut: npt.NDArray[np.bool_]  # whether its last event lies in another one
 
     @staticmethod
-    def of(table: pl.DataFrame, schema: SliceSchema, grids: list[Grid]) -> Found:
+    def of(cells: Cells, table: pl.DataFrame, schema: SliceSchema, grids: list[Grid]) -> Found:
         size, first, last = (table[name].to_numpy() for name in _sizes_and_times(schema))
         before = np.cumsum(size) - size
         start, end = (_edge(at, grids) for at in (before, before + size - 1))
-        return Found(table, size, first, last, before, start, start != end)
+        return Found(cells, table, size, first, last, before, start, start != end)
 
     def crowd(self) -> int | None:
         """The first time in a cell that holds a cut and many of the events, at several times; None if none does."""

@@ -23,7 +23,6 @@ from weakref import WeakSet
 
 import polars as pl
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -306,14 +305,9 @@ _KNOWING: WeakSet[SparkSession] = WeakSet()
 
 def register(spark: SparkSession) -> None:
     """Make `format("windrow")` known to a session that `windrow.spark.session` did not make."""
-    if spark in _KNOWING:  # Spark warns of a second time
-        return
-    try:
+    if spark not in _KNOWING:  # Spark warns of a second time
         spark.dataSource.register(shipped(WindrowSource))
-    except AnalysisException as error:  # a session that was made of one that knows it
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
-    _KNOWING.add(spark)
+        _KNOWING.add(spark)
 
 
 def nodes(
