@@ -10,7 +10,9 @@ and results are computed and thrown away (`noop`).
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -228,7 +230,22 @@ def live(scale: float, runs: int) -> Iterator[Line]:
     )
 
 
-WORKLOADS: dict[str, Work] = {work.__name__: work for work in (batch, median, counting, streaming, live)}
+def keys(scale: float, runs: int) -> Iterator[Line]:
+    """Line 10: a million keys in a batch, 100,000 in a stream, in a process with Spark's default memory."""
+    sizes = [str(max(10, int(size * scale))) for size in (1_000_000, 100_000)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_SUBMIT_ARGS"}
+    script = Path(__file__).parent / "many_keys.py"
+    done = subprocess.run(
+        [sys.executable, script, *sizes], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    found: dict[str, tuple[int, int, float]] = json.loads(done.stdout.splitlines()[-1])
+    right = sum(count == expected for count, expected, _ in found.values())
+    seconds = {name: took for name, (_, _, took) in found.items()}
+    note = f"{' and '.join(sizes)} keys in Spark's default memory"
+    yield Line("many keys: queries with all their windows", right / len(found), 1, seconds=seconds, note=note)
+
+
+WORKLOADS: dict[str, Work] = {work.__name__: work for work in (batch, median, counting, streaming, live, keys)}
 
 if __name__ == "__main__":
     os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 6g pyspark-shell"

@@ -17,9 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from itertools import groupby
-from operator import and_
 from typing import Any
 
 import numpy as np
@@ -113,7 +111,7 @@ def _values(events: DataFrame, job: Job, group: Group, cut: Cut, one: Held) -> t
     frame = placed(events, job, group, cut).withColumn(
         "value", F.expr(quoted(input_column(one.operator.inputs[0].text)))
     )
-    taken = "value IS NOT NULL"
+    taken = f"{quoted(time_column(group.source.measure))} IS NOT NULL AND value IS NOT NULL"
     return frame, taken if one.where is None else f"{taken} AND {quoted(filter_column(one.where.text))}"
 
 
@@ -193,10 +191,10 @@ def _refined(
     # a comparison with the bounds of all ranges leaves out most events of a stream that stays about the same
     x = F.expr("CAST(value AS DOUBLE)")
     within = (x >= wanted.agg(F.expr(f"MIN({low})")).scalar()) & (x <= wanted.agg(F.expr(f"MAX({high})")).scalar())
-    pairs = [(quoted(name), f"`wanted {place}`") for place, name in enumerate([*schema.keys, "slice_start", "range"])]
-    same = reduce(and_, [F.expr(f"{name} <=> {other}") for name, other in pairs[:-2]], F.lit(True))
-    for name, other in pairs[-2:]:
-        same &= F.expr(f"{name} = {other}")
+    pairs = [
+        f"{quoted(name)} {'<=>' if name in schema.keys else '='} `wanted {place}`" for place, name in enumerate(found)
+    ]
+    same = F.expr(" AND ".join(pairs[:-2]))
     near = ranged.where(taken).where(within).join(F.broadcast(wanted), same, "left_semi")
     exact = near.groupBy(*by, "value").agg(_count())
     return [others, mapped(exact, _packer(job, group.name, one, buckets), payloads.ROW)]

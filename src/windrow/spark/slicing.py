@@ -204,14 +204,13 @@ class Packing:
         self._alone = exact and not self._group.children
         self._gathered = Gathered(self._slicer)
 
-    def add(self, batches: Iterable[pa.RecordBatch], parts: bool = False) -> pl.DataFrame:
-        """Take rows in, of which with `parts` several may be of one slice; returns them as a frame."""
+    def add(self, batches: Iterable[pa.RecordBatch], parts: bool = False) -> None:
+        """Take rows in, of which with `parts` several may be of one slice."""
         frame = from_arrow(batches, self._types)
         refuse_misplaced(frame, self._job, self._group.source.measure)
         table = settled(frame, self._schema, self._lifts)
         table = merge([table], self._schema) if parts else table
         self._gathered.add({self._group.name: table} if self._alone else self._slicer.spread(self._group, table))
-        return frame
 
     def rows(self, buckets: int) -> Batches:
         yield from payloads.rows(payloads.split(self._gathered.tables(), self._job.bound, buckets), {})
