@@ -10,9 +10,12 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from windrow.spark import counting, quantiles
+from windrow.jobs import job_of
+from windrow.slices import unpack
+from windrow.spark import batch, counting, quantiles
 from windrow.spark.cells import Cells
 from windrow.spark.session import stages
+from windrow.spark.types import polars_columns
 from windrow.testing.compare import differences
 
 pytestmark = [
@@ -71,11 +74,7 @@ def check(frame: Any, events: pl.DataFrame, *queries: wr.Query, time: str = "ts"
 
 
 def how(frame: Any, *queries: wr.Query, time: str = "ts") -> str:
-    from windrow.jobs import job_of
-    from windrow.spark.batch import describe
-    from windrow.spark.types import polars_columns
-
-    return describe(job_of(queries, time, polars_columns(frame.schema)))
+    return batch.describe(job_of(queries, time, polars_columns(frame.schema)))
 
 
 def physical(df: Any) -> str:
@@ -266,6 +265,22 @@ class TestBags:
             wr.Query("formula", wr.tumbling("10 seconds"), wr.formula("median(x) - quantile(i, 0.1)"), by="c"),
             wr.Query("sessions", wr.session("60 ms"), self.ASKED, by="k", where="i > 0"),
         )
+
+    def test_no_row_has_all_values_of_a_window_also_beside_what_the_kernel_slices(
+        self, frame: Any, events: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        query = wr.Query("q", wr.tumbling("1 day"), [wr.median("x"), wr.last("x"), wr.collect("i")])
+        job = job_of([query], "ts", polars_columns(frame.schema))
+        functions: list[Any] = []
+        monkeypatch.setattr(batch, "EVENTS", 1000)
+        monkeypatch.setattr(batch, "mapped", lambda df, function, schema: functions.append(function))
+        monkeypatch.setattr(batch, "assembled", lambda rows, job: rows)
+        batch.by_kernel(frame, job, False)
+        batches = batch.prepared(frame, job).toArrow().to_batches(max_chunksize=500)
+        rows = [unpack(row) for made in functions[0](iter(batches)) for row in made.column(1).to_pylist()]
+        assert len(rows) >= events.height // 1000
+        values = [table["bag(x).values"].list.len().max() for _, tables in rows for table in tables.values()]
+        assert max(values) <= 1000
 
     def test_mode_and_distinct(self, frame: Any, events: pl.DataFrame) -> None:
         asked = [wr.mode("i"), wr.distinct("i"), wr.distinct("c"), wr.mode("x"), wr.median("i"), wr.mode("ts")]

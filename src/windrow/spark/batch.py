@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from windrow import repeats
 from windrow.binding import no_time, quoted
 from windrow.bound import state_of
+from windrow.collecting import Collect
 from windrow.frames import in_parts
 from windrow.groups import Entry, Group, held_by
 from windrow.jobs import Job, time_columns
@@ -271,14 +272,19 @@ def by_catalyst(df: DataFrame, job: Job, partial: bool) -> DataFrame:
 
 
 def by_kernel(df: DataFrame, job: Job, partial: bool) -> DataFrame:
-    """Slices by the Polars kernel, in `mapInArrow`."""
+    """Slices by the Polars kernel, in `mapInArrow`; no row holds all values of a large window."""
     buckets = buckets_of(df)
+    held = [one.operator for group in job.bound.plan.groups for one in group.held]
+    keeps_values = any(isinstance(operator, Bag | Collect) for operator in held)
 
     def pack(batches: Batches) -> Batches:
         slicer = Slicer(job)
         gathered = Gathered(slicer)
-        for frame in events_of(batches, job):
+        for frame in events_of(batches, job, EVENTS):
             gathered.add(slicer.slice(frame))
+            if keeps_values:
+                yield from payloads.rows(payloads.split(gathered.tables(), job.bound, buckets), {})
+                gathered = Gathered(slicer)
         yield from payloads.rows(payloads.split(gathered.tables(), job.bound, buckets), {})
 
     events = without_repeats(prepared(df, job), job)
