@@ -253,8 +253,9 @@ class TestBags:
     def test_quantiles_of_every_kind_of_number(self, frame: Any, events: pl.DataFrame) -> None:
         asked = [wr.quantile(column, q) for column in ("x", "i", "big", "d", "f") for q in (0.0, 0.3, 1.0)]
         query = wr.Query("q", wr.tumbling("9 seconds"), asked, by="k")
-        assert "Polars kernel" not in how(frame, query)
-        check(frame, events, query)
+        beside = wr.Query("beside", wr.sliding("9 seconds", "4 seconds"), [wr.median("x"), *MERGEABLE], by=["k", "c"])
+        assert "Polars kernel" not in how(frame, query, beside)
+        check(frame, events, query, beside)
 
     def test_quantiles_of_overlapping_windows_and_filters(self, frame: Any, events: pl.DataFrame) -> None:
         check(
