@@ -16,7 +16,7 @@ from typing import Any
 import windrow as wr
 from bench.data import Stream
 from bench.trees import Load
-from windrow.ordered import Counting
+from windrow.core.windows.ordered import Counting
 
 Point = int | float | str
 

@@ -18,12 +18,12 @@ import polars as pl
 from core import Line
 
 import windrow as wr
-from windrow.generator import COLUMNS, TICK, Generator
-from windrow.nodes.asked import Asked
-from windrow.nodes.machine import OUTLET, Machine, Out
-from windrow.nodes.messages import Ack, Batch
-from windrow.nodes.simulation import Disk
-from windrow.nodes.wire import Reader, Writer
+from windrow.io.generator import COLUMNS, TICK, Generator
+from windrow.nodes.protocol.messages import Ack, Batch
+from windrow.nodes.protocol.node import OUTLET, Machine, Out
+from windrow.nodes.queries import Asked
+from windrow.nodes.transport.wire import Reader, Writer
+from windrow.testing.tree_simulation import Disk
 
 DELAY = 20_000  # microseconds that a message takes
 STEP = 50_000  # microseconds of events that a node reads at a time

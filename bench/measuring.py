@@ -27,7 +27,7 @@ from bench import trees
 from bench.baselines import system
 from bench.baselines.common import TIME, together
 from bench.cases import Work
-from windrow.windows import Session
+from windrow.core.windows.fixed import Session
 
 
 class Sample(NamedTuple):

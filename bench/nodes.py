@@ -35,15 +35,15 @@ from counting import WORKLOADS as COUNTING
 from quantiles import quantiles
 
 import windrow as wr
-from windrow.generator import Generator
-from windrow.nodes import config as configs
-from windrow.nodes.asked import Asked
-from windrow.nodes.machine import OUTLET, Machine
-from windrow.nodes.messages import Ack, Batch, from_bytes, to_bytes
-from windrow.nodes.process import NodeProcess
+from windrow.core.windows.fixed import duration
+from windrow.io.generator import Generator
+from windrow.nodes.process import config as configs
+from windrow.nodes.process.log_store import FileSpool
+from windrow.nodes.process.process import NodeProcess
+from windrow.nodes.protocol.messages import Ack, Batch, from_bytes, to_bytes
+from windrow.nodes.protocol.node import OUTLET, Machine
+from windrow.nodes.queries import Asked
 from windrow.nodes.sources import Read
-from windrow.nodes.spool import FileSpool
-from windrow.windows import duration
 
 COLUMNS = "ts TIMESTAMP, key INT, value DOUBLE"
 FIVE = ["count()", "sum(value)", "min(value)", "max(value)", "stddev(value)"]
@@ -381,7 +381,7 @@ def _latencies(levels: int, count: int) -> list[float]:
             )
             _run(nodes[1], stack)
         last = _node(folder, "local", "local", parent=str(nodes[-1].address), source={"files": "unused"})
-        import windrow.nodes.process as process
+        import windrow.nodes.process.process as process
 
         before = process.source_of
         process.source_of = lambda described, node: tap  # type: ignore[assignment]

@@ -14,13 +14,13 @@ import polars as pl
 from core import Line
 
 import windrow as wr
-from windrow.nodes.asked import Asked
-from windrow.nodes.machine import OUTLET, Machine
-from windrow.nodes.messages import Ack, Batch
-from windrow.nodes.parent import Out
-from windrow.nodes.simulation import Disk
-from windrow.nodes.wire import Reader, Writer
-from windrow.windows import INT64_MAX
+from windrow.core.windows.fixed import INT64_MAX
+from windrow.nodes.protocol.messages import Ack, Batch
+from windrow.nodes.protocol.node import OUTLET, Machine
+from windrow.nodes.protocol.parent import Out
+from windrow.nodes.queries import Asked
+from windrow.nodes.transport.wire import Reader, Writer
+from windrow.testing.tree_simulation import Disk
 
 NODES = 8
 SECOND = 1_000_000

@@ -29,7 +29,7 @@ from pyspark.sql import functions as F
 
 import windrow as wr
 from windrow.spark import nodes, session
-from windrow.spark.session import stages
+from windrow.spark.settings import stages
 
 SECONDS = 200
 FILES = 8

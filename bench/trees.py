@@ -31,14 +31,14 @@ import windrow as wr
 from bench import data
 from bench.baselines import approx, system
 from bench.baselines.common import needed
-from windrow.generator import COLUMNS
-from windrow.nodes.asked import Asked
-from windrow.nodes.machine import OUTLET, Machine
-from windrow.nodes.messages import Ack, Batch, Message
-from windrow.nodes.simulation import Disk
-from windrow.nodes.uplink import AGAIN
-from windrow.nodes.wire import Reader, Writer
-from windrow.ordered import Counting
+from windrow.core.windows.ordered import Counting
+from windrow.io.generator import COLUMNS
+from windrow.nodes.protocol.messages import Ack, Batch, Message
+from windrow.nodes.protocol.node import OUTLET, Machine
+from windrow.nodes.protocol.send_window import AGAIN
+from windrow.nodes.queries import Asked
+from windrow.nodes.transport.wire import Reader, Writer
+from windrow.testing.tree_simulation import Disk
 
 FOREVER = 10**18
 

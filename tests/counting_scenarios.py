@@ -25,16 +25,16 @@ import polars as pl
 
 import windrow as wr
 from scenarios import COLUMNS, wrong_with
-from windrow.nodes import asked as asking
-from windrow.nodes import strands
-from windrow.nodes.asked import Asked
-from windrow.nodes.machine import Machine
-from windrow.nodes.pieces import Stretch
-from windrow.nodes.simulation import Faults, Simulation, Tree
-from windrow.nodes.strands import Strand, Strands
-from windrow.nodes.tallies import Tally
-from windrow.nodes.uplink import AGAIN
+from windrow.nodes import queries as asking
+from windrow.nodes.counting import local
+from windrow.nodes.counting.boundaries import Tally
+from windrow.nodes.counting.local import Strand, Strands
+from windrow.nodes.counting.runs import Stretch
+from windrow.nodes.protocol.node import Machine
+from windrow.nodes.protocol.send_window import AGAIN
+from windrow.nodes.queries import Asked
 from windrow.testing import differences, recompute
+from windrow.testing.tree_simulation import Faults, Simulation, Tree
 
 LATENESS = 3
 EXACT = ("central", "monitoring", "sync", "async", "refine", "auto")
@@ -257,8 +257,8 @@ def simulated(
         )
     below = [name for name, parent in tree.parents.items() if parent is not None]
     late = dice.sample(below, dice.randint(1, len(below))) if chosen.joins else []
-    before = asking.SMALL, strands.AT_ONCE
-    asking.SMALL, strands.AT_ONCE = 1, dice.choice([1024, 4])  # so that small streams do what large ones do
+    before = asking.SMALL, local.AT_ONCE
+    asking.SMALL, local.AT_ONCE = 1, dice.choice([1024, 4])  # so that small streams do what large ones do
     try:
         with recorded() as record:
             run = Going(
@@ -280,7 +280,7 @@ def simulated(
                 run.dying = {name: dice.randrange(40 * AGAIN) for name in mortal[:1]}
             run.run(steps)
     finally:
-        asking.SMALL, strands.AT_ONCE = before
+        asking.SMALL, local.AT_ONCE = before
     return Ran(run, record)
 
 

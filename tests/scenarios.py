@@ -16,13 +16,13 @@ from typing import Any
 import polars as pl
 
 import windrow as wr
-from windrow.nodes.asked import Asked
-from windrow.nodes.machine import Machine
-from windrow.nodes.simulation import Faults, Life, Simulation, Tree
-from windrow.nodes.uplink import AGAIN
-from windrow.ordered import OrderedWindow
+from windrow.core.windows.fixed import FixedWindow, Session
+from windrow.core.windows.ordered import OrderedWindow
+from windrow.nodes.protocol.node import Machine
+from windrow.nodes.protocol.send_window import AGAIN
+from windrow.nodes.queries import Asked
 from windrow.testing import differences, recompute
-from windrow.windows import FixedWindow, Session
+from windrow.testing.tree_simulation import Faults, Life, Simulation, Tree
 
 COLUMNS = {"t": pl.Int64(), "k": pl.String(), "x": pl.Int64()}
 LATENESS = 3

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 import polars as pl
 
 import windrow as wr
-from windrow.nodes.asked import Asked
-from windrow.nodes.machine import OUTLET, Machine
-from windrow.nodes.messages import Ack, Batch, Message
-from windrow.nodes.simulation import Disk
+from windrow.nodes.protocol.messages import Ack, Batch, Message
+from windrow.nodes.protocol.node import OUTLET, Machine
+from windrow.nodes.queries import Asked
 from windrow.nodes.sources import Source
+from windrow.testing.tree_simulation import Disk
 
 
 class SmallTree:

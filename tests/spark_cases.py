@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 
 import windrow as wr
-from windrow.aggregates import Aggregate
-from windrow.expressions import parse
+from windrow.core.aggregates.functions import Aggregate
+from windrow.core.expressions.parse import parse
 from windrow.testing import Oracle, recompute
 from windrow.testing.answers import rank
 

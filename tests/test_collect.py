@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow as wr
-from windrow.collecting import Collect
-from windrow.expressions import parse
-from windrow.operators import Fields
+from windrow.core.expressions.parse import parse
+from windrow.core.operators.base import Fields
+from windrow.core.operators.collect import Collect
 
 X = (parse("x"),)
 PLACE = {"at": pl.Int64(), "0": pl.Int64(), "nth": pl.Int64()}

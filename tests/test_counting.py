@@ -23,26 +23,26 @@ import windrow as wr
 from counting_scenarios import COUNTED, EXACT, PLAIN, QUANTILES, Ran, Scenario, simulated, tried, wrong_in
 from scenarios import COLUMNS
 from test_nodes import talk, welcomed
-from windrow.nodes import rankbags
-from windrow.nodes.agreement import Agreement
-from windrow.nodes.asked import Asked
-from windrow.nodes.counting import SCHEMES, Boundaries, Told
-from windrow.nodes.forms import COUNTING, GONE
-from windrow.nodes.machine import OUTLET, Machine
-from windrow.nodes.messages import Ack, Batch, Refused, Request
-from windrow.nodes.parent import Out
-from windrow.nodes.pieces import Piece
-from windrow.nodes.quantiles import BagForm
+from windrow.core.stream.job_slicer import Tables
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.nodes.counting.boundaries import Tally
+from windrow.nodes.counting.coordinator import Agreement
+from windrow.nodes.counting.local import Piece as Sent
+from windrow.nodes.counting.local import Strands
+from windrow.nodes.counting.runs import Piece
+from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Told
+from windrow.nodes.counting.state import CountedState
+from windrow.nodes.counting.tables import COUNTING, GONE
+from windrow.nodes.protocol.messages import Ack, Batch, Refused, Request
+from windrow.nodes.protocol.node import OUTLET, Machine
+from windrow.nodes.protocol.parent import Out
+from windrow.nodes.protocol.send_window import AGAIN
+from windrow.nodes.quantiles import rank_local
+from windrow.nodes.quantiles.protocol import BagForm
+from windrow.nodes.queries import Asked
 from windrow.nodes.refine import bounds, undecided
-from windrow.nodes.simulation import Disk, Faults, Simulation, Tree
-from windrow.nodes.strands import Piece as Sent
-from windrow.nodes.strands import Strands
-from windrow.nodes.stretches import CountedState
-from windrow.nodes.tallies import Tally
-from windrow.nodes.uplink import AGAIN
-from windrow.slicers import Tables
 from windrow.testing import differences, recompute
-from windrow.windows import INT64_MAX, INT64_MIN
+from windrow.testing.tree_simulation import Disk, Faults, Simulation, Tree
 
 AGAIN_BY = "python tests/counting_scenarios.py --trace --seeds 1 --first"
 
@@ -784,7 +784,7 @@ def test_a_node_keeps_events_as_long_as_they_may_be_asked_for() -> None:
 
 @pytest.mark.parametrize("planted", ["units", "values", "kept"])
 def test_a_planted_error_in_quantiles_is_found(planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    units, values, needed = rankbags.units_of, BagForm.answer, CountedState.needed
+    units, values, needed = rank_local.units_of, BagForm.answer, CountedState.needed
 
     def off_by_one(several: pl.Series, *rest: Any) -> list[pl.Series]:
         """A unit ends with the value before its last."""
@@ -802,7 +802,7 @@ def test_a_planted_error_in_quantiles_is_found(planted: str, monkeypatch: pytest
         return found and {key: {} for key in found}
 
     if planted == "units":
-        monkeypatch.setattr(rankbags, "units_of", off_by_one)
+        monkeypatch.setattr(rank_local, "units_of", off_by_one)
     elif planted == "values":
         monkeypatch.setattr(BagForm, "answer", one_later)
     else:

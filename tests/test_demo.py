@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 
 import windrow as wr
+from windrow.core.windows.fixed import Cumulating, Session, Sliding, Tumbling
+from windrow.core.windows.ordered import OrderedWindow
 from windrow.demo import flights, main, statements, write_nodes
 from windrow.demo.beside import different
-from windrow.ordered import OrderedWindow
-from windrow.windows import Cumulating, Session, Sliding, Tumbling
 
 
 def test_it_asks_for_every_kind_of_window() -> None:

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.expressions import Expression, ExpressionError, parse
+from windrow.core.expressions.parse import Expression, ExpressionError, parse
 from windrow.testing.expressions import evaluate
 
 SCHEMA: dict[str, pl.DataType] = {

@@ -19,18 +19,19 @@ import pyarrow.flight as fl
 import pytest
 
 from windrow.cli.trees import seen, table
-from windrow.nodes import flight, link
-from windrow.nodes.access import AccessError, Address, Files, Tokens
-from windrow.nodes.answers import read_results
-from windrow.nodes.config import ConfigError, read
-from windrow.nodes.flight import BEAT, PROTOCOL, Limits, Server
-from windrow.nodes.link import Link, ask
-from windrow.nodes.messages import Ack, Alive, Batch, Hello, Leave, Message, Refused, Welcome, to_bytes
-from windrow.nodes.outgoing import ROOM, Outgoing
-from windrow.nodes.outlet import SliceOutlet
-from windrow.nodes.process import NodeProcess, NodeRefused
-from windrow.nodes.traffic import Traffic
-from windrow.nodes.wire import Reader
+from windrow.nodes.process.config import ConfigError, read
+from windrow.nodes.process.process import NodeProcess, NodeRefused
+from windrow.nodes.process.result_sink import read_results
+from windrow.nodes.process.slice_sink import SliceOutlet
+from windrow.nodes.protocol.messages import Ack, Alive, Batch, Hello, Leave, Message, Refused, Welcome, to_bytes
+from windrow.nodes.transport import client
+from windrow.nodes.transport import server as flight_server
+from windrow.nodes.transport.client import Link, ask
+from windrow.nodes.transport.queues import ROOM, Outgoing
+from windrow.nodes.transport.security import AccessError, Address, Files, Tokens
+from windrow.nodes.transport.server import BEAT, PROTOCOL, Limits, Server
+from windrow.nodes.transport.traffic import Traffic
+from windrow.nodes.transport.wire import Reader
 
 PATIENCE = 20.0
 LOOPBACK = Address("127.0.0.1", 0)
@@ -315,7 +316,7 @@ def test_a_name_that_has_not_been_heard_for_long_is_free_again(
         first.say(Hello("stranger", 1))
         assert isinstance(first.hear(), Welcome)
         assert "stranger is connected already" in refused(root.address, Hello("stranger", 2))
-        monkeypatch.setattr(flight, "UNHEARD", 0.0)
+        monkeypatch.setattr(flight_server, "UNHEARD", 0.0)
         with Raw(root.address) as second:
             second.say(Hello("stranger", 2))
             assert isinstance(second.hear(), Welcome)
@@ -330,7 +331,7 @@ def test_a_name_that_has_not_been_heard_for_long_is_free_again(
 def test_streams_that_are_opened_too_often_are_refused(
     root: Running, north: North, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flight, "FLOOD", 3)  # which a busy machine reaches, too
+    monkeypatch.setattr(flight_server, "FLOOD", 3)  # which a busy machine reaches, too
     attempts = (refused(root.address, b"x") for _ in range(200))
     assert any("opens more than 3 streams in a second" in reason for reason in attempts)
     north.goes_on()
@@ -376,7 +377,7 @@ def test_a_node_that_is_never_let_in_says_why_and_ends(tmp_path: Path, guarded: 
 
 
 def test_tls_carries_the_same_and_trusts_its_own_authority_only(tmp_path: Path) -> None:
-    certificates = pytest.importorskip("windrow.nodes.certificates")
+    certificates = pytest.importorskip("windrow.nodes.transport.certificates")
     certificates.write(tmp_path / "certs", ["localhost"])
     certificates.write(tmp_path / "other", ["localhost"])
     secure = ROOT.replace("127.0.0.1:0", "localhost:0") + "tls: {cert: certs/localhost.pem, key: certs/localhost.key}\n"
@@ -586,7 +587,7 @@ def test_what_waits_at_the_end_still_arrives() -> None:
 
 
 def test_a_link_that_is_cut_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "MOST", 0.1)
+    monkeypatch.setattr(client, "MOST", 0.1)
     taken: list[Message] = []
     notes: list[str] = []
     with (
@@ -605,9 +606,9 @@ def test_a_link_that_is_cut_comes_again(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_parent_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "LOST", 0.3)
-    monkeypatch.setattr(link, "EVERY", 0.1)
-    monkeypatch.setattr(flight, "EVERY", 60.0)
+    monkeypatch.setattr(client, "LOST", 0.3)
+    monkeypatch.setattr(client, "EVERY", 0.1)
+    monkeypatch.setattr(flight_server, "EVERY", 60.0)
     opened: list[int] = []
     with serving(lambda name, message: None) as server:
         one = Link(
@@ -665,8 +666,8 @@ def test_a_queue_keeps_what_says_most_and_no_more_than_it_has_room_for() -> None
 @pytest.mark.parametrize("kernel", [True, False], ids=["as the kernel counts", "as it is framed"])
 def test_bytes_are_those_on_the_wire(kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernel:
-        monkeypatch.setattr(flight, "connections", dict)
-        monkeypatch.setattr(link, "connections", dict)
+        monkeypatch.setattr(flight_server, "connections", dict)
+        monkeypatch.setattr(client, "connections", dict)
     taken: list[Message] = []
     heard: list[Message] = []
     table = pl.DataFrame({"x": random.Random(0).randbytes(50_000).hex()})
@@ -701,7 +702,7 @@ def test_files_of_tls_must_be_there_and_be_pem(tmp_path: Path) -> None:
 
 
 def test_where_it_cannot_listen_it_says_why(tmp_path: Path, root: Running) -> None:
-    certificates = pytest.importorskip("windrow.nodes.certificates")
+    certificates = pytest.importorskip("windrow.nodes.transport.certificates")
     certificates.write(tmp_path, ["localhost", "127.0.0.1"])
     mixed = Files(cert=tmp_path / "localhost.pem", key=tmp_path / "127.0.0.1.key")
     for where, tls, reason in (

@@ -185,7 +185,7 @@ def test_imports_have_no_cycle() -> None:
 @pytest.mark.parametrize(
     ("importer", "source", "complaint"),
     [
-        ("windows", "from windrow.plan import plan", "windows.py:1: model imports plan (plan)"),
+        ("windows", "from windrow.core.plan.plan import plan", "windows.py:1: model imports plan (plan)"),
         ("windows", "import windrow.engine", "windows.py:1: model imports engine (runtimes)"),
         ("windows", "from windrow import Query", "windows.py:1: model imports __init__ (interface)"),
         ("windows", "from . import plan", "windows.py:1: model imports plan (plan)"),
@@ -207,13 +207,13 @@ def test_the_layer_check_can_fail(tmp_path: Path, importer: str, source: str, co
 def test_the_layer_check_lets_right_imports_pass(tmp_path: Path) -> None:
     sources = {
         "windows": "from __future__ import annotations\nimport numpy as np",
-        "query": "from windrow.windows import tumbling\nfrom .windows import sliding",
+        "query": "from windrow.core.windows.fixed import tumbling\nfrom .windows import sliding",
         "plan": "from . import query",
         "spark.__init__": "from .batch import windows",
         "spark.batch": "from ..plan import plan\nfrom ..engine import Engine\nfrom . import source",
         "spark.source": "def f():\n    from .batch import windows",
         "cli": "import windrow as wr",
-        "testing.oracle": "from windrow.query import Query",
+        "testing.oracle": "from windrow.core.query.query import Query",
     }
     package = write_package(tmp_path, sources)
     assert wrong_imports(package) == []
@@ -221,7 +221,10 @@ def test_the_layer_check_lets_right_imports_pass(tmp_path: Path) -> None:
 
 
 def test_the_cycle_check_can_fail(tmp_path: Path) -> None:
-    sources = {"windows": "from windrow.query import Query", "query": "from windrow.windows import sliding"}
+    sources = {
+        "windows": "from windrow.core.query.query import Query",
+        "query": "from windrow.core.windows.fixed import sliding",
+    }
     package = write_package(tmp_path, sources)
     assert set(cycle(package)) == {"windows", "query"}
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from windrow.mixing import GOLDEN, mix
+from windrow.core.arrays.hashing import GOLDEN, mix
 
 
 def test_it_is_splitmix64() -> None:

@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow as wr
-from windrow.aggregates import FUNCTIONS
-from windrow.folding import Fold
-from windrow.operators import Fields, Inputs
+from windrow.core.aggregates.functions import FUNCTIONS
+from windrow.core.operators.base import Fields, Inputs
+from windrow.core.operators.custom import Fold
 
 # --- monoids of every sort ------------------------------------------------------------------------------------------
 

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from windrow.cli import main
-from windrow.nodes import config, tree
-from windrow.nodes.access import AccessError, Address
-from windrow.nodes.config import ConfigError
+from windrow.nodes.process import config, tree
+from windrow.nodes.process.config import ConfigError
+from windrow.nodes.transport.security import AccessError, Address
 
 LOCAL = """
 name: north

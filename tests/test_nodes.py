@@ -15,11 +15,12 @@ import pytest
 
 import windrow as wr
 from scenarios import COLUMNS, COUNTED, QUERIES, Scenario, simulated, wrong_with
-from windrow.binding import InputError
-from windrow.nodes.asked import Asked
-from windrow.nodes.children import Child
-from windrow.nodes.machine import OUTLET, Machine
-from windrow.nodes.messages import (
+from windrow.core.query.query import QueryError
+from windrow.core.slices.binding import InputError
+from windrow.core.stream.job_slicer import Tables
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.nodes.protocol.children import Child
+from windrow.nodes.protocol.messages import (
     Ack,
     Alive,
     Batch,
@@ -35,12 +36,11 @@ from windrow.nodes.messages import (
     from_bytes,
     to_bytes,
 )
-from windrow.nodes.parent import Out
-from windrow.nodes.simulation import Disk, Faults
-from windrow.nodes.uplink import AGAIN, WINDOW
-from windrow.query import QueryError
-from windrow.slicers import Tables
-from windrow.windows import INT64_MAX, INT64_MIN
+from windrow.nodes.protocol.node import OUTLET, Machine
+from windrow.nodes.protocol.parent import Out
+from windrow.nodes.protocol.send_window import AGAIN, WINDOW
+from windrow.nodes.queries import Asked
+from windrow.testing.tree_simulation import Disk, Faults
 
 PARTS = 20
 

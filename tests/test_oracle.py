@@ -19,9 +19,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.formulas import aggregate
-from windrow.ordered import DataDrivenWindow, Punctuated, counting, frames, latest, punctuated
-from windrow.query import Query
+from windrow.core.aggregates.formula import aggregate
+from windrow.core.query.query import Query
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, cumulating, session, sliding, tumbling
+from windrow.core.windows.ordered import DataDrivenWindow, Punctuated, counting, frames, latest, punctuated
 from windrow.testing import Oracle, Result, agrees, differences, recompute, same
 from windrow.testing.answers import answer
 from windrow.testing.own import Filled, Uneven
@@ -29,7 +30,6 @@ from windrow.testing.sequences import latest as latest_of
 from windrow.testing.sequences import stretches, windows_at
 from windrow.testing.standing import needs_order
 from windrow.testing.transcripts import Step, read, run_step
-from windrow.windows import INT64_MAX, INT64_MIN, cumulating, session, sliding, tumbling
 
 COUNT = Query("q", tumbling(10), "count()")
 

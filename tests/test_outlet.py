@@ -9,11 +9,11 @@ import pytest
 
 import windrow as wr
 from trees import COLUMNS, QUERIES, Tree, asking, events_of
-from windrow.nodes.asked import Asked
-from windrow.nodes.messages import Batch
-from windrow.nodes.outlet import Head, OutletError, SliceOutlet
-from windrow.nodes.simulation import Disk
-from windrow.slices import pack, unpack
+from windrow.core.slices.table import pack, unpack
+from windrow.nodes.process.slice_sink import Head, OutletError, SliceOutlet
+from windrow.nodes.protocol.messages import Batch
+from windrow.nodes.queries import Asked
+from windrow.testing.tree_simulation import Disk
 
 TABLE = pl.DataFrame({"slice_start": [0, 10], "count().count": [3, 4]})
 

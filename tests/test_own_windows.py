@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 import windrow as wr
 from test_examples import load
 from test_properties import Running, disagreements
-from windrow.groups import Timeline
-from windrow.slicing import Edges
+from windrow.core.plan.groups import Timeline
+from windrow.core.slices.kernel import Edges
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, WINDOWS, FixedWindow, Window
 from windrow.testing import differences
 from windrow.testing.strategies import KINDS, ORDERED, SCHEMA, Row, Stream, frame, query_sets, streams, tables
 from windrow.testing.transcripts import Step, run_step
-from windrow.windows import INT64_MAX, INT64_MIN, WINDOWS, FixedWindow, Window
 
 
 @dataclass(frozen=True)

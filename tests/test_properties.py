@@ -17,10 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow as wr
-from windrow import intake, operators, ordered_state
-from windrow import results as results_module
-from windrow import state as state_module
-from windrow.ordering import Ordering
+from windrow.core.assemble import group_state as state_module
+from windrow.core.assemble import results as results_module
+from windrow.core.operators import base
+from windrow.core.ordered import state as ordered_state
+from windrow.core.ordered.slicing import Ordering
+from windrow.core.stream import ingest
 from windrow.testing import Oracle, differences, recompute
 from windrow.testing.own import Filled
 from windrow.testing.strategies import AGGREGATES, ORDERED, SCHEMA, Row, Stream, frame, query_sets, streams, tables
@@ -249,7 +251,7 @@ def test_the_check_passes_on_every_aggregate(window: Any) -> None:
 
 
 def test_the_check_catches_a_wrong_merge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators.Sum, "merge", lambda self, names: {"sum": pl.col(names["sum"]).first()})
+    monkeypatch.setattr(base.Sum, "merge", lambda self, names: {"sum": pl.col(names["sum"]).first()})
     rows = [{**row, "t": 0} for row in _ROWS]
     one_slice = Stream(
         (wr.Query("total", wr.tumbling(5), "sum(x)"),),
@@ -261,8 +263,8 @@ def test_the_check_catches_a_wrong_merge(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_check_catches_a_lost_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = pl.col("slice_start") != 4
-    whole, ordered = intake.slice, Ordering.lifted
-    monkeypatch.setattr(intake, "slice", lambda *given: whole(*given).filter(lost))
+    whole, ordered = ingest.slice, Ordering.lifted
+    monkeypatch.setattr(ingest, "slice", lambda *given: whole(*given).filter(lost))
     unordered = replace(_PLAIN, queries=tuple(query for query in _PLAIN.queries if not query.needs_order))
     assert any("count() is 4, not 6" in line for line in disagreements(unordered))
     monkeypatch.setattr(Ordering, "lifted", lambda *given: _emptied(ordered(*given), lost))

@@ -9,14 +9,14 @@ import polars as pl
 import pytest
 
 import windrow as wr
-from windrow.nodes.asked import Asked
-from windrow.nodes.machine import OUTLET, Machine
-from windrow.nodes.messages import Alive, Batch, Refused, to_bytes
-from windrow.nodes.parent import Out
-from windrow.nodes.pushed import Reported
-from windrow.nodes.simulation import Disk, Faults, Simulation, Tree
-from windrow.ordered import scope_of
+from windrow.core.windows.ordered import scope_of
+from windrow.nodes.protocol.messages import Alive, Batch, Refused, to_bytes
+from windrow.nodes.protocol.node import OUTLET, Machine
+from windrow.nodes.protocol.parent import Out
+from windrow.nodes.pushdown import Reported
+from windrow.nodes.queries import Asked
 from windrow.testing import differences, own, recompute
+from windrow.testing.tree_simulation import Disk, Faults, Simulation, Tree
 
 assert own  # defines chained
 COLUMNS = {"t": pl.Int64(), "k": pl.String(), "x": pl.Int64(), "home": pl.String()}

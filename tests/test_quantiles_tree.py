@@ -15,15 +15,15 @@ import pytest
 
 import windrow as wr
 from scenarios import changes_of, wrong_with
-from windrow.nodes import synopsis
-from windrow.nodes.asked import Asked
-from windrow.nodes.machine import OUTLET, Machine
-from windrow.nodes.messages import Ack, Batch, Request, from_bytes, to_bytes
-from windrow.nodes.parent import Out
-from windrow.nodes.simulation import Disk, Faults, Simulation, Tree
-from windrow.nodes.uplink import AGAIN
-from windrow.query import QueryError
+from windrow.core.query.query import QueryError
+from windrow.nodes.protocol.messages import Ack, Batch, Request, from_bytes, to_bytes
+from windrow.nodes.protocol.node import OUTLET, Machine
+from windrow.nodes.protocol.parent import Out
+from windrow.nodes.protocol.send_window import AGAIN
+from windrow.nodes.quantiles import local
+from windrow.nodes.queries import Asked
 from windrow.testing import differences, recompute
+from windrow.testing.tree_simulation import Disk, Faults, Simulation, Tree
 
 COLUMNS = {"t": pl.Int64(), "k": pl.String(), "x": pl.Float64(), "y": pl.Int64()}
 LATENESS = 3
@@ -147,30 +147,30 @@ def fails(number: int) -> bool:
 
 @pytest.mark.parametrize("planted", ["bounds", "answers", "rebuilt"])
 def test_a_planted_error_is_found(planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, answer, again = synopsis.units_of, synopsis.Synopses._answer, synopsis.Synopses.take_again
+    made, answer, again = local.units_of, local.Synopses._answer, local.Synopses.take_again
 
     def off_by_one(values: pl.Series, *rest: Any) -> list[pl.Series]:
         """A unit ends with the value before its last."""
         first, last, count = made(values, *rest)
         return [first, made(values.shift(1), *rest)[1].fill_null(last), count]
 
-    def one_later(self: synopsis.Synopses, *rest: Any) -> None:
+    def one_later(self: local.Synopses, *rest: Any) -> None:
         """The values of a unit are those from the place after its first on."""
         answer(self, *rest[:-2], rest[-2], rest[-1])
         for several in self.out.values():
             *which, values, counts = several[-1]
             several[-1] = (*which, values.shift(-1, fill_value=values[-1]), counts)  # type: ignore[assignment]
 
-    def forgets(self: synopsis.Synopses, events: pl.DataFrame) -> None:
+    def forgets(self: local.Synopses, events: pl.DataFrame) -> None:
         """Of what an earlier life had sent, the first event is not read again."""
         again(self, events[1:])
 
     if planted == "bounds":
-        monkeypatch.setattr(synopsis, "units_of", off_by_one)
+        monkeypatch.setattr(local, "units_of", off_by_one)
     elif planted == "answers":
-        monkeypatch.setattr(synopsis.Synopses, "_answer", one_later)
+        monkeypatch.setattr(local.Synopses, "_answer", one_later)
     else:
-        monkeypatch.setattr(synopsis.Synopses, "take_again", forgets)
+        monkeypatch.setattr(local.Synopses, "take_again", forgets)
     assert any(fails(number) for number in range(40))
 
 

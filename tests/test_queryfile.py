@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import windrow as wr
-from windrow.queryfile import of_sql, of_yaml, read
+from windrow.io.query_files import of_sql, of_yaml, read
 
 WHOLE = """\
 time: ts

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow import bags, ranges
+from windrow.core.arrays import range_queries
+from windrow.core.operators import multiset
 
 Ranges = tuple[list[int], list[int], list[int]]
 
@@ -26,8 +27,8 @@ def ranged(draw: st.DrawFn, most: int = 40) -> Ranges:
 @given(ranged())
 def test_differences_and_smallest(case: Ranges) -> None:
     values, lo, hi = (np.array(part, np.int64) for part in case)
-    assert ranges.differences(values, lo, hi).tolist() == [sum(values[a:b]) for a, b in zip(lo, hi, strict=True)]
-    assert ranges.smallest(values, lo, hi).tolist() == [min(values[a:b]) for a, b in zip(lo, hi, strict=True)]
+    assert range_queries.differences(values, lo, hi).tolist() == [sum(values[a:b]) for a, b in zip(lo, hi, strict=True)]
+    assert range_queries.smallest(values, lo, hi).tolist() == [min(values[a:b]) for a, b in zip(lo, hi, strict=True)]
 
 
 @given(ranged())
@@ -35,10 +36,10 @@ def test_fold_keeps_the_order(case: Ranges) -> None:
     """Affine maps do not commute: a fold that swaps two of them shows."""
     values, lo, hi = (np.array(part, np.int64) for part in case)
 
-    def then(first: ranges.Arrays, second: ranges.Arrays) -> Any:
+    def then(first: range_queries.Arrays, second: range_queries.Arrays) -> Any:
         return first[0] * second[0] % 97, (first[1] * second[0] + second[1]) % 97  # type: ignore[operator]
 
-    found = ranges.fold((values % 5 + 1, values % 97), then, (1, 0), lo, hi)
+    found = range_queries.fold((values % 5 + 1, values % 97), then, (1, 0), lo, hi)
     for place, (a, b) in enumerate(zip(lo, hi, strict=True)):
         slope, shift = 1, 0
         for value in values[a:b].tolist():
@@ -50,7 +51,7 @@ def test_fold_keeps_the_order(case: Ranges) -> None:
 def test_running_max(values: list[int], width: int) -> None:
     segment = np.arange(len(values)) // width
     expected = [max(values[at // width * width : at + 1]) for at in range(len(values))]
-    assert ranges.running_max(np.array(values), segment).tolist() == expected
+    assert range_queries.running_max(np.array(values), segment).tolist() == expected
 
 
 floats = st.sampled_from([0.0, -0.0, 1.5, 1.5, 2.25, -3.0, float("nan"), float("inf")])
@@ -69,14 +70,14 @@ WAYS = {
 @given(slices=slices_of_values, data=st.data())
 def test_bags_answer_like_their_values(way: dict[str, int], slices: list[list[float]], data: st.DataObject) -> None:
     lists = pl.Series([pl.Series(one, dtype=pl.Float64).sort() for one in slices], dtype=pl.List(pl.Float64))
-    values, counts = bags.counted(lists)
+    values, counts = multiset.counted(lists)
     lo = np.array(data.draw(st.lists(st.integers(0, len(slices) - 1), min_size=1, max_size=8)), np.int64)
     hi = np.minimum(lo + data.draw(st.integers(1, len(slices))), len(slices))
     q = data.draw(st.sampled_from([0.0, 0.3, 0.5, 0.99, 1.0]))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in way.items():
-            patch.setattr(bags, name, value)
-        found = bags.BagRanges(values, counts, lo, hi)
+            patch.setattr(multiset, name, value)
+        found = multiset.BagRanges(values, counts, lo, hi)
         quantiles = found.quantiles({"q": q})["q"].to_list()
     for place, (a, b) in enumerate(zip(lo, hi, strict=True)):
         held = sorted((x for one in slices[a:b] for x in one), key=lambda x: (x != x, x))
@@ -105,8 +106,8 @@ def test_buckets_say_what_numpy_says(dtype: pl.DataType, spread: int) -> None:
     hi = lo + dice.integers(2, 11, 40)
     qs = {str(q): q for q in np.linspace(0, 1, 11)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bags.BagRanges, "_select", None)  # none of the other ways is taken
-        found = bags.BagRanges(*bags.counted(lists), lo, hi).quantiles(qs)
+        patch.setattr(multiset.BagRanges, "_select", None)  # none of the other ways is taken
+        found = multiset.BagRanges(*multiset.counted(lists), lo, hi).quantiles(qs)
     expected = [np.quantile(np.concatenate(slices[a:b]), list(qs.values())) for a, b in zip(lo, hi, strict=True)]
     np.testing.assert_allclose(found.to_numpy(), expected, rtol=1e-14)
 
@@ -116,10 +117,10 @@ def test_merged_bags_are_the_bag_of_all(slices: list[list[float]], halves: int) 
     parts = [[one[:halves], one[halves:]] for one in slices]
     whole = pl.Series([pl.Series(one, dtype=pl.Float64).sort() for one in slices], dtype=pl.List(pl.Float64))
     flat = [pl.Series(part, dtype=pl.Float64).sort() for both in parts for part in both]
-    values, counts = bags.counted(pl.Series(flat, dtype=pl.List(pl.Float64)))
+    values, counts = multiset.counted(pl.Series(flat, dtype=pl.List(pl.Float64)))
     table = pl.DataFrame({"row": np.arange(len(flat)) // 2, "values": values, "counts": counts})
     ends = table.group_by("row", maintain_order=True).agg(pl.col("values", "counts").list.explode())
-    found, expected = bags.merged(ends["values"], ends["counts"]), bags.counted(whole)
+    found, expected = multiset.merged(ends["values"], ends["counts"]), multiset.counted(whole)
     assert found[0].equals(expected[0])
     assert found[1].equals(expected[1])
 
@@ -130,6 +131,6 @@ def test_merged_bags_are_the_bag_of_all(slices: list[list[float]], halves: int) 
 )
 def test_sorted_places_are_those_of_a_stable_sort(values: list[int], near: bool) -> None:
     values = [value % 7 + place // 4 for place, value in enumerate(values)] if near else values
-    places, found = ranges.sorted_places(np.array(values))
+    places, found = range_queries.sorted_places(np.array(values))
     assert places.tolist() == sorted(range(len(values)), key=values.__getitem__)
     assert found.tolist() == sorted(values)

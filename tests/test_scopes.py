@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 import windrow as wr
 from test_properties import disagreements, results
-from windrow import ordered_state
-from windrow.joining import JoinedState
-from windrow.ordered import Scope, scope_of
-from windrow.tables import Table
+from windrow.api import Table
+from windrow.core.ordered import state as ordered_state
+from windrow.core.ordered.node_windows import JoinedState
+from windrow.core.windows.ordered import Scope, scope_of
 from windrow.testing import differences, recompute
 from windrow.testing.strategies import SCHEMA, Row, Stream, frame, query_sets, streams, tables
 from windrow.testing.transcripts import Step

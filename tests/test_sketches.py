@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from windrow.sketches import Array, Frequent, Hll, Kll, Sketch
+from windrow.core.operators.sketch_formats import Array, Frequent, Hll, Kll, Sketch
 
 ds: Any = pytest.importorskip("datasketches")
 
@@ -410,7 +410,7 @@ def test_replay_gives_the_same_state(sketch: Sketch) -> None:
     assert sketch.merge(states) == sketch.merge(states[::-1])
     assert state_of(sketch, values) == state_of(sketch, values.sample(fraction=1, shuffle=True, seed=4))
     code = (
-        "import sys, numpy as np, polars as pl; from windrow.sketches import *;"
+        "import sys, numpy as np, polars as pl; from windrow.core.operators.sketch_formats import *;"
         f"states = {sketch!r}.lift(pl.Series(np.arange(5000) % 1500), np.array([0, 3000, 5000]));"
         f"assert 'datasketches' not in sys.modules; print({sketch!r}.merge(states).hex())"
     ).replace("dtype=Int64", "dtype=pl.Int64()")

@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 import windrow as wr
-from windrow.binding import Binding
-from windrow.groups import Group
-from windrow.measures import Span
-from windrow.ordering import Ledger, Ordering
-from windrow.plan import Plan, plan
-from windrow.slices import SliceSchema, merge, pack, unpack
-from windrow.slicing import Edges, roll_up, slice
+from windrow.core.ordered.slicing import Ledger, Ordering
+from windrow.core.plan.groups import Group
+from windrow.core.plan.plan import Plan, plan
+from windrow.core.plan.watermark import Span
+from windrow.core.slices.binding import Binding
+from windrow.core.slices.kernel import Edges, roll_up, slice
+from windrow.core.slices.table import SliceSchema, merge, pack, unpack
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session
 from windrow.testing.strategies import (
     AGGREGATES,
     FILTERS,
@@ -36,7 +37,6 @@ from windrow.testing.strategies import (
     tables,
     windows,
 )
-from windrow.windows import INT64_MAX, INT64_MIN, Session
 
 UNORDERED = tuple(kind for kind in KINDS if kind not in ORDERED)
 MERGEABLE = tuple(one for one in AGGREGATES if not one.needs_order)
@@ -187,7 +187,7 @@ def test_threads_may_pack_the_same_table_at_once() -> None:
     code = """
 import threading
 import polars as pl
-from windrow.slices import pack
+from windrow.core.slices.table import pack
 
 table = pl.DataFrame({"a": range(20_000)})
 threads = [threading.Thread(target=lambda: [pack({}, {"t": table}) for _ in range(100)]) for _ in range(3)]

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import windrow as wr
-from windrow import slicing
-from windrow.groups import Timeline
-from windrow.slicing import Edges
-from windrow.windows import INT64_MAX, INT64_MIN, FixedWindow
+from windrow.core.plan.groups import Timeline
+from windrow.core.slices import kernel
+from windrow.core.slices.kernel import Edges
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, FixedWindow
 
 lengths = st.integers(1, 30)
 windows = st.one_of(
@@ -49,7 +49,7 @@ def last_edge(time: int, lines: list[Timeline]) -> int:
     times=st.lists(st.integers(-120, 120), min_size=1, max_size=60),
     in_order=st.booleans(),
     cell=st.none() | st.integers(1, 9),
-    table_limit=st.sampled_from([0, slicing.TABLE_LIMIT]),
+    table_limit=st.sampled_from([0, kernel.TABLE_LIMIT]),
 )
 def test_every_lookup_finds_the_last_edge(
     lines: list[Timeline], times: list[int], in_order: bool, cell: int | None, table_limit: int
@@ -60,7 +60,7 @@ def test_every_lookup_finds_the_last_edge(
     assert edges.floor(asked).tolist() == expected
     assert edges._floor_by_grid(asked).tolist() == expected
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slicing, "TABLE_LIMIT", table_limit)
+        patch.setattr(kernel, "TABLE_LIMIT", table_limit)
         ways = [edges.index(asked, in_order, cell), edges._index_by_grid(asked, cell)]
     for numbers, before in ways:
         assert before[numbers].tolist() == expected

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 import windrow as wr
 from small_tree import SmallTree, rows_of
-from windrow import eventfiles
-from windrow.binding import InputError
-from windrow.generator import Generator
-from windrow.nodes.sources import Source, SourceError, growing, made, source_of
-from windrow.nodes.sources.payloads import events_of
+from windrow.core.slices.binding import InputError
+from windrow.io import event_files
+from windrow.io.generator import Generator
+from windrow.nodes.sources import Source, SourceError, generated, source_of, tail_files
+from windrow.nodes.sources.json_messages import events_of
 
 NEEDED: dict[str, pl.DataType] = {"ts": pl.Datetime("us", "UTC"), "key": pl.Int32(), "value": pl.Float64()}
 SEEDS = st.integers(0, 2**32)
@@ -57,9 +57,9 @@ def drained(source: Source, wait: float = 0.0) -> tuple[pl.DataFrame, dict[str, 
 @contextmanager
 def chunks_of(size: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(eventfiles, "CHUNK", size)
-        patch.setattr(growing, "BLOCK", size * 40)
-        patch.setattr(made, "MOST", size)
+        patch.setattr(event_files, "CHUNK", size)
+        patch.setattr(tail_files, "BLOCK", size * 40)
+        patch.setattr(generated, "MOST", size)
         yield
 
 
@@ -245,7 +245,7 @@ def test_a_tree_over_a_source_says_what_one_process_says_whatever_dies(tmp_path:
 def test_the_check_of_marks_can_fail(tmp_path: Path) -> None:
     forgotten = []
 
-    class Forgetful(growing.GrowingFiles):
+    class Forgetful(tail_files.GrowingFiles):
         def resume(self, mark: Any) -> None:
             forget = mark and not forgotten
             forgotten.extend([mark] if forget else [])
@@ -331,7 +331,7 @@ def test_compressed_lines_are_read_whole_and_cannot_grow(tmp_path: Path) -> None
 def test_parquet_is_read_on_without_the_row_groups_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.parquet"
     some_events(100).write_parquet(path, row_group_size=10)
-    monkeypatch.setattr(eventfiles, "CHUNK", 10)
+    monkeypatch.setattr(event_files, "CHUNK", 10)
     source = files(tmp_path)
     mark = [source.read(NEEDED, 0.0) for _ in range(7)][-1].mark  # type: ignore[union-attr]
     data = bytearray(path.read_bytes())
@@ -345,7 +345,7 @@ def test_parquet_is_read_on_without_the_row_groups_before(tmp_path: Path, monkey
 
 
 def test_files_are_deleted_once_their_events_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eventfiles, "CHUNK", 2)
+    monkeypatch.setattr(event_files, "CHUNK", 2)
     for name, begin in (("a", 0), ("b", 3)):
         some_events(3, begin).write_parquet(tmp_path / f"{name}.parquet", row_group_size=2)
     source = files(tmp_path, delete=True)
@@ -361,7 +361,7 @@ def test_files_are_deleted_once_their_events_are_held(tmp_path: Path, monkeypatc
 
 
 def test_a_query_that_comes_can_need_another_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eventfiles, "CHUNK", 2)
+    monkeypatch.setattr(event_files, "CHUNK", 2)
     some_events(6).write_parquet(tmp_path / "a.parquet", row_group_size=2)
     source = files(tmp_path)
     first = source.read({"ts": NEEDED["ts"]}, 0.0)
@@ -395,7 +395,7 @@ def test_columns_that_do_not_fit_are_refused(tmp_path: Path, change: Any, compla
 
 
 def test_a_file_that_has_changed_or_gone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eventfiles, "CHUNK", 2)
+    monkeypatch.setattr(event_files, "CHUNK", 2)
     path = tmp_path / "a.parquet"
     some_events(6).write_parquet(path, row_group_size=2)
     first = files(tmp_path).read(NEEDED, 0.0)

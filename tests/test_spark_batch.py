@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from windrow.jobs import job_of
-from windrow.slices import unpack
-from windrow.spark import batch, counting, quantiles
-from windrow.spark.cells import Cells
-from windrow.spark.session import stages
+from windrow.core.slices.table import unpack
+from windrow.core.stream.job import job_of
+from windrow.spark.batch import positions, quantiles
+from windrow.spark.batch import run as batch
+from windrow.spark.batch.time_cells import Cells
+from windrow.spark.settings import stages
 from windrow.spark.types import polars_columns
 from windrow.testing.compare import differences
 
@@ -417,9 +418,9 @@ class TestCountingOverAllEvents:
     @pytest.mark.parametrize("case", FIRST_SEEN)
     def test_whichever_event_is_seen_first(self, spark: Any, monkeypatch: Any, case: str) -> None:
         """Cells are laid around it; and around another one, if many events lie in one cell."""
-        monkeypatch.setattr(counting, "CROWD", 1000)
+        monkeypatch.setattr(positions, "CROWD", 1000)
         laid = []
-        monkeypatch.setattr(counting, "Cells", lambda *around: laid.append(around) or Cells(*around))
+        monkeypatch.setattr(positions, "Cells", lambda *around: laid.append(around) or Cells(*around))
         times, twice = FIRST_SEEN[case]
         events = pl.DataFrame({"km": times, "x": np.random.default_rng(5).integers(0, 9, len(times))})
         events = events.with_columns(ts=pl.from_epoch("km", "us").dt.replace_time_zone("UTC"))
@@ -470,7 +471,7 @@ class TestCountingOverAllEvents:
     @pytest.mark.parametrize("bad_events", ["raise", "drop"])
     def test_the_number_of_a_cell_is_computed_once(self, spark: Any, monkeypatch: Any, bad_events: str) -> None:
         """Where cells with a cut are many, they are joined, and an inner join asks for keys that are not null."""
-        monkeypatch.setattr(counting, "FEW", 0)
+        monkeypatch.setattr(positions, "FEW", 0)
         frame = spark.range(1000).selectExpr("timestamp_millis(id div 7 * 2) AS ts", "id AS x")
         results = wr.windows(frame, wr.Query("q", wr.counting(300), wr.sum("x")), "ts", bad_events=bad_events)
         assert physical(results).count("bit_count") == 1

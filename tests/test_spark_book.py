@@ -193,7 +193,7 @@ def test_a_key_that_a_stream_has_not_is_refused_by_name(spark: Any, tmp_path: Pa
 
 def test_a_later_version_of_the_state_is_refused_by_name(tmp_path: Path) -> None:
     from test_spark_buckets import Buckets
-    from windrow.spark.buckets import INDEX, VERSION, StateError
+    from windrow.spark.stream.bucket import INDEX, VERSION, StateError
 
     buckets = Buckets([ALL], lateness=5, schema={"t": pl.Int64(), "x": pl.Float64()})
     buckets.push(pl.DataFrame({"t": [1, 2], "x": [1.0, 2.0]}))

@@ -15,7 +15,7 @@ import pyarrow.fs as fs
 import pytest
 
 import windrow as wr
-from windrow.spark import bookfiles
+from windrow.spark.stream import query_book_files
 from windrow.spark.types import struct
 
 pytestmark = pytest.mark.spark  # what PySpark itself does here needs no JVM
@@ -145,7 +145,7 @@ def test_changes_at_the_same_time_are_all_made_and_readers_always_see_a_version(
     def reads() -> None:
         try:
             while not done.is_set():
-                seen.append(bookfiles.number_of(str(path), bookfiles.head(str(path))))
+                seen.append(query_book_files.number_of(str(path), query_book_files.head(str(path))))
         except Exception as error:
             wrong.append(error)
 
@@ -164,17 +164,17 @@ def test_changes_at_the_same_time_are_all_made_and_readers_always_see_a_version(
 
 def test_without_locks_a_change_that_comes_too_late_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    monkeypatch.setattr(bookfiles, "located", lambda path: (store, "book"))
+    monkeypatch.setattr(query_book_files, "located", lambda path: (store, "book"))
     book, other = book_at("s3a://bucket/book"), wr.QueryBook("s3a://bucket/book")
 
-    def looked_at(query: wr.Query, version: bookfiles.Version) -> None:
+    def looked_at(query: wr.Query, version: query_book_files.Version) -> None:
         other.add(asking("quick"))  # somebody else is quicker
 
     monkeypatch.setattr(book, "_fits", looked_at)
     with pytest.raises(ValueError, match="somebody else has just changed the query book at 's3a://bucket/book'"):
         book.add(asking("slow"))
     monkeypatch.undo()
-    monkeypatch.setattr(bookfiles, "located", lambda path: (store, "book"))
+    monkeypatch.setattr(query_book_files, "located", lambda path: (store, "book"))
     assert [query.name for query in book.queries] == ["quick"]
     book.add(asking("slow"))
     assert [query.name for query in book.queries] == ["quick", "slow"]
@@ -191,7 +191,7 @@ def test_a_head_that_names_no_version_is_said_so(tmp_path: Path) -> None:
     book_at(tmp_path / "book")
     for read in (None, ""):  # as Spark reads it where a file is not replaced in one step
         with pytest.raises(ValueError, match=r"names no version, but .*: it was read while it was written"):
-            bookfiles.read(str(tmp_path / "book"), read)
+            query_book_files.read(str(tmp_path / "book"), read)
 
 
 # --- where a book is ------------------------------------------------------------------------------------------------
@@ -199,8 +199,8 @@ def test_a_head_that_names_no_version_is_said_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/a/book", "/a/book/", "file:/a/book", "file:///a/book", "file://localhost/a/book"])
 def test_a_local_book_is_the_same_however_its_path_is_written(path: str) -> None:
-    assert bookfiles.absolute(path) == "/a/book"
-    assert bookfiles.for_spark(bookfiles.absolute(path)) == "file:/a/book"
+    assert query_book_files.absolute(path) == "/a/book"
+    assert query_book_files.for_spark(query_book_files.absolute(path)) == "file:/a/book"
 
 
 def test_a_local_path_may_be_relative_and_have_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,8 +221,8 @@ def test_a_local_path_may_be_relative_and_have_spaces(tmp_path: Path, monkeypatc
     ],
 )
 def test_spark_and_arrow_each_get_their_own_word_for_a_file_system(path: str, uri: str) -> None:
-    assert bookfiles.arrow_uri(path) == uri
-    assert bookfiles.for_spark(path) == path
+    assert query_book_files.arrow_uri(path) == uri
+    assert query_book_files.for_spark(path) == path
 
 
 @pytest.mark.parametrize(

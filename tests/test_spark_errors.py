@@ -12,16 +12,18 @@ from typing import Any
 import pytest
 
 import windrow as wr
-from windrow.jobs import job_of
-from windrow.query import QueryError
+from windrow.core.query.query import QueryError
+from windrow.core.stream.job import job_of
 
 pytest.importorskip("pyspark")
 
 from pyspark import cloudpickle
 
 from spark_cases import results
-from windrow.spark import Generator, nodes, source, streaming
-from windrow.spark.settings import options_of
+from windrow.spark import Generator, nodes
+from windrow.spark.source import reader as source
+from windrow.spark.source.options import options_of
+from windrow.spark.stream import query as streaming
 from windrow.spark.types import polars_columns
 
 pytestmark = pytest.mark.spark

@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 
 from test_expressions import Row, compare, grow, in_polars, overflows, same
-from windrow.expressions import Expression, parse
+from windrow.core.expressions.parse import Expression, parse
 
 pytestmark = pytest.mark.spark
 

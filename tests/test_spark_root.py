@@ -17,11 +17,10 @@ import pytest
 
 import windrow as wr
 from trees import COLUMNS, LATENESS, QUERIES, Faulty, Tree, asking, events_of, told
-from windrow.nodes import simulation
-from windrow.nodes.asked import Asked
-from windrow.nodes.assembly import Assembly
-from windrow.nodes.outlet import OutletError
-from windrow.testing import differences
+from windrow.nodes.process.slice_sink import OutletError
+from windrow.nodes.protocol.root import Assembly
+from windrow.nodes.queries import Asked
+from windrow.testing import differences, tree_simulation
 
 pytest.importorskip("pyspark")
 
@@ -35,15 +34,15 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from windrow.slices import unpack
+from windrow.core.slices.table import unpack
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.spark import Root, nodes
-from windrow.spark.buckets import Asked as AskedOfBucket
-from windrow.spark.buckets import Bucket
-from windrow.spark.origins import delay_of, row_schema
-from windrow.spark.settings import Settings, options_of
-from windrow.spark.source import RootReader, RootStreamReader
-from windrow.spark.streaming import watermark_of
-from windrow.windows import INT64_MAX, INT64_MIN
+from windrow.spark.slice_rows import delay_of, row_schema
+from windrow.spark.source.options import Settings, options_of
+from windrow.spark.source.reader import RootReader, RootStreamReader
+from windrow.spark.stream.bucket import Asked as AskedOfBucket
+from windrow.spark.stream.bucket import Bucket
+from windrow.spark.stream.query import watermark_of
 
 pytestmark = pytest.mark.spark
 ALL = ReadAllAvailable()
@@ -135,9 +134,9 @@ def test_whatever_breaks_in_the_tree(tmp_path: Path, seed: int) -> None:
     crashes = 0
     for number in range(seed * 100, seed * 100 + 4):
         dice, path = random.Random(number), tmp_path / str(number)
-        shape = simulation.Tree.random(dice.randint(3, 8), dice)
+        shape = tree_simulation.Tree.random(dice.randint(3, 8), dice)
         several = events_of(number, 15, shape.leaves)
-        run = Faulty(shape, asking(), several, simulation.Faults(), dice, path=path)
+        run = Faulty(shape, asking(), several, tree_simulation.Faults(), dice, path=path)
         run.run()
         crashes += run.crashes
         assert (number, differences(streamed(path, ReadMaxFiles(3)), told(several), QUERIES)) == (number, [])

@@ -32,13 +32,14 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from windrow.slices import unpack
-from windrow.spark import Generator, files
-from windrow.spark.batch import results_of
-from windrow.spark.files import Files
-from windrow.spark.origins import row_schema
-from windrow.spark.settings import Settings, options_of
-from windrow.spark.source import StreamReader, nodes
+from windrow.core.slices.table import unpack
+from windrow.spark import Generator
+from windrow.spark.batch.run import results_of
+from windrow.spark.slice_rows import row_schema
+from windrow.spark.source import files
+from windrow.spark.source.files import Files
+from windrow.spark.source.options import Settings, options_of
+from windrow.spark.source.reader import StreamReader, nodes
 from windrow.spark.types import SHIFT_MS
 
 ALL = ReadAllAvailable()
@@ -197,8 +198,8 @@ def test_another_process_reads_the_same_rows(tmp_path: Path, seed: int) -> None:
     said = json.dumps([options_of(tmp_path, QUERIES, "ts"), several])
     code = (
         "import hashlib, json, sys\n"
-        "from windrow.spark.settings import Settings\n"
-        "from windrow.spark.source import StreamReader, row_schema\n"
+        "from windrow.spark.source.options import Settings\n"
+        "from windrow.spark.source.reader import StreamReader, row_schema\n"
         "options, (start, end) = json.load(sys.stdin)\n"
         "settings = Settings.of(options)\n"
         "one = StreamReader(settings, row_schema(settings.origin))\n"

@@ -10,7 +10,7 @@ import pytest
 
 import windrow as wr
 from test_tree import QUERIES, Processes, events_of, started, tree_of  # noqa: F401
-from windrow.nodes.tree import Tree
+from windrow.nodes.process.tree import Tree
 from windrow.testing import differences, recompute
 
 pytest.importorskip("pyspark")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from windrow.nodes import spool
-from windrow.nodes.spool import FileSpool, SpoolError
+from windrow.nodes.process import log_store
+from windrow.nodes.process.log_store import FileSpool, SpoolError
 
 
 def kept(one: FileSpool) -> dict[str, bytes | None]:
@@ -66,7 +66,7 @@ def test_a_garbled_commit_and_those_after_it_are_forgotten(tmp_path: Path) -> No
 
 
 def test_the_file_does_not_grow_with_what_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "SMALL", 1000)
+    monkeypatch.setattr(log_store, "SMALL", 1000)
     path = tmp_path / "spool"
     one = FileSpool(path)
     for number in range(200):

@@ -17,9 +17,9 @@ import pytest
 
 import windrow as wr
 import windrow.testing.own
-from windrow.expressions import FUNCTIONS
+from windrow.core.expressions.parse import FUNCTIONS
+from windrow.core.windows.fixed import Window
 from windrow.testing import recompute, same
-from windrow.windows import Window
 
 ANY = "FROM events GROUP BY window(ts, '1 minute')"
 

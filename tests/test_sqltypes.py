@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from windrow.sqltypes import SIMPLE, spark_type, type_of, types_of
+from windrow.core.expressions.types import SIMPLE, spark_type, type_of, types_of
 
 
 @pytest.mark.parametrize("name", SIMPLE)

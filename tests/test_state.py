@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 import windrow as wr
-from windrow import state
+from windrow.core.assemble import group_state
 
 QUERIES = [
     wr.Query("w", wr.sliding(50, 7), ["count()", "median(x)"], by="k"),
@@ -20,7 +20,7 @@ def test_a_session_that_never_ends_keeps_a_bounded_number_of_slices() -> None:
         time = np.repeat(np.arange(part * 100, part * 100 + 100), 2)
         engine.push(pl.DataFrame({"t": time, "k": np.tile([0, 1], 100), "x": time}))
         most = max(most, engine.metrics.slices)
-    assert most < state.JOIN_FROM + 100
+    assert most < group_state.JOIN_FROM + 100
     found = engine.finish().filter(pl.col("query") == "s")
     assert found.select("k", "count()", "last(x)", "median(x)").rows() == [
         (0, 4000, 3999, 1999.5),
@@ -35,7 +35,7 @@ def test_joining_old_slices_changes_no_result(updates: int | None, monkeypatch: 
     events = pl.DataFrame({"t": time, "k": rng.integers(0, 3, 200), "x": rng.integers(0, 9, 200)})
     told = []
     for join_from in (-1, 10**9):
-        monkeypatch.setattr(state, "JOIN_FROM", join_from)
+        monkeypatch.setattr(group_state, "JOIN_FROM", join_from)
         engine = wr.Engine(QUERIES, "t", lateness=10, updates=updates)
         steps = [engine.push(events[at : at + 7]) for at in range(0, 200, 7)]
         told.append((pl.concat([*steps, engine.finish()]), engine.metrics.dropped))

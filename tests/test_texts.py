@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import windrow as wr
-from windrow.texts import MAKERS, window
+from windrow.core.windows.parse import MAKERS, window
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from windrow.aggregates import FUNCTIONS
+from windrow.core.aggregates.functions import FUNCTIONS
+from windrow.core.query.query import Query
+from windrow.core.windows.parse import MAKERS
 from windrow.engine import Engine
-from windrow.query import Query
 from windrow.testing.oracle import Oracle
 from windrow.testing.transcripts import Runtime, Transcript, read
-from windrow.texts import MAKERS
 
 FOLDER = Path(__file__).parent / "transcripts"
 TRANSCRIPTS = sorted(FOLDER.glob("*.yaml"))

@@ -21,11 +21,11 @@ import yaml
 
 from windrow.cli import main, trees
 from windrow.cli.failures import Interrupted, Refused
-from windrow.nodes.answers import read_results
-from windrow.nodes.process import locked
+from windrow.io.query_files import of_yaml
+from windrow.nodes.process.process import locked
+from windrow.nodes.process.result_sink import read_results
+from windrow.nodes.process.tree import Member, Tree, read
 from windrow.nodes.sources import source_of
-from windrow.nodes.tree import Member, Tree, read
-from windrow.queryfile import of_yaml
 from windrow.testing import differences, recompute
 
 PATIENCE = 30.0  # seconds until a test that waits has failed

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from test_nodes import MESSAGES
-from windrow.nodes.messages import Batch, Message, MessageError, to_bytes
-from windrow.nodes.wire import MOST, Reader, Writer
+from windrow.nodes.protocol.messages import Batch, Message, MessageError, to_bytes
+from windrow.nodes.transport.wire import MOST, Reader, Writer
 
 
 def batch(number: int, rows: int = 3) -> Batch:

@@ -11,12 +11,12 @@ from typing import Any
 import polars as pl
 
 import windrow as wr
-from windrow.nodes.asked import Asked
-from windrow.nodes.machine import OUTLET, Machine, Out
-from windrow.nodes.messages import Ack, Batch, Message
-from windrow.nodes.outlet import SliceOutlet
-from windrow.nodes.simulation import Disk, Simulation
+from windrow.nodes.process.slice_sink import SliceOutlet
+from windrow.nodes.protocol.messages import Ack, Batch, Message
+from windrow.nodes.protocol.node import OUTLET, Machine, Out
+from windrow.nodes.queries import Asked
 from windrow.testing import recompute
+from windrow.testing.tree_simulation import Disk, Simulation
 
 COLUMNS = {"t": pl.Int64(), "k": pl.String(), "x": pl.Int64()}
 LATENESS = 3

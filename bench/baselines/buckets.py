@@ -31,8 +31,8 @@ from bench.baselines.common import (
     results,
     together,
 )
-from windrow.ordered import Counting, OrderedWindow
-from windrow.windows import Session
+from windrow.core.windows.fixed import Session
+from windrow.core.windows.ordered import Counting, OrderedWindow
 
 
 class Query:

@@ -30,8 +30,8 @@ from bench.baselines.common import (
     results,
     together,
 )
-from windrow.ordered import Counting
-from windrow.windows import Session, Sliding, Tumbling
+from windrow.core.windows.fixed import Session, Sliding, Tumbling
+from windrow.core.windows.ordered import Counting
 
 Times = npt.NDArray[np.int64]
 

@@ -19,8 +19,8 @@ import numpy as np
 import polars as pl
 
 import windrow as wr
-from windrow.ordered import Counting, Punctuated
-from windrow.windows import Session, Sliding, Tumbling
+from windrow.core.windows.fixed import Session, Sliding, Tumbling
+from windrow.core.windows.ordered import Counting, Punctuated
 
 TIME = "ts"
 START, END, POSITION = "window_start", "window_end", "position"

@@ -14,8 +14,8 @@ import polars as pl
 
 import windrow as wr
 from bench.baselines.common import END, START, System, Whole, is_known, results, together
-from windrow.ordered import Counting
-from windrow.windows import Session
+from windrow.core.windows.fixed import Session
+from windrow.core.windows.ordered import Counting
 
 MOST_QUERIES = 100  # beyond which a run takes minutes
 

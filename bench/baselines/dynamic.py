@@ -12,7 +12,7 @@ import polars as pl
 
 import windrow as wr
 from bench.baselines.common import END, START, TIME, System, Whole, asked_of, is_known, results, together
-from windrow.windows import Sliding, Tumbling
+from windrow.core.windows.fixed import Sliding, Tumbling
 
 MOST_QUERIES = 100  # beyond which a run takes minutes
 

@@ -18,7 +18,7 @@ from bytewax.testing import TestingSink, TestingSource, run_main
 
 import windrow as wr
 from bench.baselines.common import END, START, System, Whole, is_known, results, together
-from windrow.windows import Session, Sliding, Tumbling
+from windrow.core.windows.fixed import Session, Sliding, Tumbling
 
 MOST_QUERIES = 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -29,7 +29,7 @@ import polars as pl
 
 import windrow as wr
 from bench.baselines.common import END, START, TIME, System, Whole, is_known, results, together
-from windrow.windows import Sliding, Tumbling
+from windrow.core.windows.fixed import Sliding, Tumbling
 
 HOME = Path(__file__).parents[2] / ".venv-flink"
 MOST_QUERIES = 10  # each makes the statement longer to begin; 20 take nine seconds of the processor

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 
 import windrow as wr
 from bench.baselines.common import END, START, System, Whole, is_known, results, together
+from windrow.core.windows.fixed import Session, Sliding, Tumbling
 from windrow.spark import session
-from windrow.windows import Session, Sliding, Tumbling
 
 MOST_QUERIES = 10  # each is a job of its own, which takes a good part of a second to begin
 _cached: dict[int, tuple[pl.DataFrame, DataFrame]] = {}

@@ -13,7 +13,7 @@ import polars as pl
 import windrow as wr
 from bench.baselines.common import Run, System, together
 from bench.baselines.ours import Engine
-from windrow.ordered import OrderedWindow
+from windrow.core.windows.ordered import OrderedWindow
 
 
 class PerFunction(Run):

@@ -19,7 +19,10 @@ errors      QueryError: a query that cannot be; SqlError, with line and column; 
 
 from typing import TYPE_CHECKING, Any
 
-from windrow.aggregates import (
+from windrow.api import results_of, windows
+from windrow.core.aggregates.custom import Monoid
+from windrow.core.aggregates.formula import aggregate, formula
+from windrow.core.aggregates.functions import (
     Aggregate,
     approx_distinct,
     approx_quantile,
@@ -46,26 +49,23 @@ from windrow.aggregates import (
     variance,
     variance_pop,
 )
-from windrow.aggregates import (
+from windrow.core.aggregates.functions import (
     range_ as range,
 )
-from windrow.binding import InputError
+from windrow.core.expressions.parse import ExpressionError
+from windrow.core.plan.groups import Rates
+from windrow.core.plan.plan import Plan, plan
+from windrow.core.query.query import Query, QueryError
+from windrow.core.query.sql.statements import sql
+from windrow.core.query.sql.tokens import SqlError
+from windrow.core.slices.binding import InputError
+from windrow.core.windows.fixed import ContextFreeWindow, cumulating, session, sliding, tumbling
+from windrow.core.windows.ordered import Cuts, DataDrivenWindow, OrderedEvents, counting, frames, latest, punctuated
+from windrow.core.windows.parse import window
 from windrow.engine import Engine, Metrics
-from windrow.expressions import ExpressionError
-from windrow.formulas import aggregate, formula
-from windrow.groups import Rates
-from windrow.monoids import Monoid
-from windrow.ordered import Cuts, DataDrivenWindow, OrderedEvents, counting, frames, latest, punctuated
-from windrow.plan import Plan, plan
-from windrow.query import Query, QueryError
-from windrow.sql import sql
-from windrow.tables import results_of, windows
-from windrow.texts import window
-from windrow.tokens import SqlError
-from windrow.windows import ContextFreeWindow, cumulating, session, sliding, tumbling
 
 if TYPE_CHECKING:
-    from windrow.spark.book import QueryBook
+    from windrow.spark.stream.query_book import QueryBook
 
 __version__ = "0.1.0"
 
@@ -132,7 +132,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """What needs Spark, once it is asked for."""
     if name == "QueryBook":
-        from windrow.spark.book import QueryBook
+        from windrow.spark.stream.query_book import QueryBook
 
         return QueryBook
     raise AttributeError(f"module 'windrow' has no attribute {name!r}")

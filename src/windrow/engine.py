@@ -21,18 +21,18 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 import numpy as np
 import polars as pl
 
-from windrow import snapshots
-from windrow.binding import ARRIVAL, Binding, InputError, no_time
-from windrow.bound import Bound, bind
-from windrow.frames import flag_sorted, to_polars
-from windrow.groups import Entry, Rates
-from windrow.intake import Kept, measured, repeats_of, span, take
-from windrow.measures import Lengths, Measure, measures_of
-from windrow.plan import Plan, plan
-from windrow.query import Query, QueryError, time_of
-from windrow.revisions import Emitted
-from windrow.state import Change, GroupState
-from windrow.windows import EPOCH, FURTHEST, INT64_MAX, INT64_MIN, since_1970
+from windrow import snapshot
+from windrow.core.arrays.dataframes import flag_sorted, to_polars
+from windrow.core.assemble.emitted import Emitted
+from windrow.core.assemble.group_state import Change, GroupState
+from windrow.core.plan.groups import Entry, Rates
+from windrow.core.plan.plan import Plan, plan
+from windrow.core.plan.watermark import Lengths, Measure, measures_of
+from windrow.core.query.query import Query, QueryError, time_of
+from windrow.core.slices.binding import ARRIVAL, Binding, InputError, no_time
+from windrow.core.stream.compiled import Bound, bind
+from windrow.core.stream.ingest import Kept, measured, repeats_of, span, take
+from windrow.core.windows.fixed import EPOCH, FURTHEST, INT64_MAX, INT64_MIN, since_1970
 
 
 @dataclass(frozen=True)
@@ -294,12 +294,12 @@ class Engine:
 
     def snapshot(self) -> bytes:
         """The whole state as bytes, from which `Engine.restore` goes on, in this process or another."""
-        return snapshots.write(self)
+        return snapshot.write(self)
 
     @staticmethod
     def restore(data: bytes, clock: Callable[[], int] | None = None) -> Engine:
         """An engine that goes on where `snapshot` was taken."""
-        return snapshots.read(data, clock)
+        return snapshot.read(data, clock)
 
     # --- how it works -------------------------------------------------------------------------------------------
 

@@ -108,10 +108,10 @@ def run(
 
     `windrow run queries.sql --events incoming --follow --lateness '1 minute' --out results`
     """
-    from windrow.cli import asked as asking
-    from windrow.cli import running
+    from windrow.cli import options as asking
+    from windrow.cli import run_command
     from windrow.cli.progress import Shown
-    from windrow.sqltypes import types_of
+    from windrow.core.expressions.types import types_of
 
     said = {"time": time, "lateness": lateness, "updates": updates, "order_by": order_by, "bad_events": bad_events}
     asked = asking.read(queries, only or (), partial=partial, **said)
@@ -125,16 +125,16 @@ def run(
         if given is not None and not stream:
             raise Refused(f"{name} is for a stream: say --stream, or leave it out")
     named = types_of(types) if types else {}
-    where = running.Where(events, events_format, named, out, form, overwrite, rows, checkpoint)
+    where = run_command.Where(events, events_format, named, out, form, overwrite, rows, checkpoint)
     shown = Shown(quiet)
     if why:
         shown.say(f"{why}: in this process")
     if chosen == "local":
-        running.run_local(asked, where, shown)
+        run_command.run_local(asked, where, shown)
     elif stream:
-        running.run_stream(asked, where, master, shown, debug, follow, files_per_batch)
+        run_command.run_stream(asked, where, master, shown, debug, follow, files_per_batch)
     else:
-        running.run_spark(asked, where, master, shown, debug)
+        run_command.run_spark(asked, where, master, shown, debug)
 
 
 @app.command()
@@ -154,7 +154,7 @@ def explain(
 
     `windrow explain queries.sql --events events.csv`
     """
-    from windrow.cli.explaining import explained
+    from windrow.cli.explain_command import explained
 
     explained(queries, events, time, only or (), engine, events_format, types)
 
@@ -185,7 +185,7 @@ def report(
 @app.command()
 def functions() -> None:
     """List windows and aggregates, with a line on each."""
-    from windrow.cli.explaining import functions as listed
+    from windrow.cli.explain_command import functions as listed
 
     listed()
 

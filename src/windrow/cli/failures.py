@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import polars as pl
 
-from windrow.binding import InputError
-from windrow.query import QueryError
+from windrow.core.query.query import QueryError
+from windrow.core.slices.binding import InputError
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 # what a worker of Spark said of our own errors, the last of which is the one that counts

@@ -11,11 +11,11 @@ from itertools import chain
 
 import polars as pl
 
-from windrow.binding import Binding
-from windrow.cli.asked import Asked
+from windrow.api import Table
+from windrow.cli.options import Asked
 from windrow.cli.progress import Shown
-from windrow.eventfiles import EventFiles, named
-from windrow.tables import Table
+from windrow.core.slices.binding import Binding
+from windrow.io.event_files import EventFiles, named
 
 
 def run(files: EventFiles, asked: Asked, time: str, write: Callable[[pl.DataFrame], None], shown: Shown) -> None:

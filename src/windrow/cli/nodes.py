@@ -79,8 +79,8 @@ def _end_with(pid: int, stop: Callable[[], None]) -> None:
 def run_node(role: Literal["local", "intermediate", "root"], path: Path, debug: bool) -> None:
     """Be a node until it is done, or told to end; then end the process, whoever still holds a stream."""
     _hush()
-    from windrow.nodes.config import read
-    from windrow.nodes.process import NodeProcess, NodeRefused
+    from windrow.nodes.process.config import read
+    from windrow.nodes.process.process import NodeProcess, NodeRefused
 
     node = NodeProcess(read(path, role))
     received: list[int] = []
@@ -122,7 +122,7 @@ def up(tree: TreeFile = Path("tree.yaml"), debug: Debug = False) -> None:
     It ends by itself once all sources have come to their end. Started again, it goes on where it was.
     """
     from windrow.cli.trees import run
-    from windrow.nodes.tree import read
+    from windrow.nodes.process.tree import read
 
     raise typer.Exit(run(read(tree)))
 
@@ -157,8 +157,8 @@ def explain(tree: TreeFile = Path("tree.yaml"), debug: Debug = False) -> None:
     Of a tree that was started also by which scheme nodes agree on counting windows, as the root has chosen it last.
     """
     from windrow.cli.trees import agreed, statuses
-    from windrow.nodes.config import ConfigError, asked_of, fields_of
-    from windrow.yamlfile import placed
+    from windrow.io.yaml_files import placed
+    from windrow.nodes.process.config import ConfigError, asked_of, fields_of
 
     given = fields_of(tree, "windrow tree")
     with placed(str(tree), ConfigError):
@@ -176,9 +176,9 @@ def add(
     debug: Debug = False,
 ) -> None:
     """Ask more queries of a tree that runs; each is answered from an event time on that no node has passed."""
-    from windrow import queryfile
+    from windrow.io import query_files
 
-    queryfile.read(queries)  # what is wrong is told here
+    query_files.read(queries)  # what is wrong is told here
     body = {"text": queries.read_text(encoding="utf-8"), "name": queries.name}
     body["format"] = "sql" if queries.suffix.lower() == ".sql" else "yaml"
     added = _ask(tree, at, token_file, ca, "add", body)["added"]
@@ -212,7 +212,7 @@ def certs(
     `windrow tree certs certs --hosts plant.example --hosts 10.0.0.7`
     """
     try:
-        from windrow.nodes.certificates import write
+        from windrow.nodes.transport.certificates import write
     except ImportError as error:
         raise Failed(f"{error}: pip install 'windrow[nodes]'") from error
 
@@ -221,7 +221,7 @@ def certs(
 
 
 def _tree(path: Path) -> Any:
-    from windrow.nodes.tree import read
+    from windrow.nodes.process.tree import read
 
     return read(path)
 
@@ -229,8 +229,8 @@ def _tree(path: Path) -> Any:
 def _ask(tree: Path, at: str | None, token_file: Path | None, ca: Path | None, kind: str, body: dict[str, Any]) -> Any:
     """Ask a root: the one at an address, or that of a tree on this machine."""
     _hush()
-    from windrow.nodes.access import Address, check_parent, pem, token_of
-    from windrow.nodes.link import ask
+    from windrow.nodes.transport.client import ask
+    from windrow.nodes.transport.security import Address, check_parent, pem, token_of
 
     where = at or _tree(tree).root.status.get("address")
     if where is None:

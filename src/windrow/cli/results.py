@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from windrow.api import results_of
 from windrow.cli.failures import Failed, Refused
-from windrow.query import Query
+from windrow.core.query.query import Query
 from windrow.report.runs import FILE
-from windrow.tables import results_of
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%S%.6f"
 PART = 1_000_000  # rows in a file

@@ -28,17 +28,17 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from windrow.binding import InputError, quoted
-from windrow.cli.asked import Asked
+from windrow.api import windows
 from windrow.cli.failures import Failed, Refused
+from windrow.cli.options import Asked
 from windrow.cli.progress import Shown
-from windrow.eventfiles import EventFiles, form_of
-from windrow.query import QueryError
+from windrow.core.query.query import QueryError
+from windrow.core.slices.binding import InputError, quoted
+from windrow.io.event_files import EventFiles, form_of
 from windrow.spark import session
-from windrow.spark.session import stages
-from windrow.spark.shipping import mapped
+from windrow.spark.pickling import mapped
+from windrow.spark.settings import stages
 from windrow.spark.types import arrow_schema, struct, to_arrow
-from windrow.tables import windows
 
 TIMES = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",

@@ -23,8 +23,8 @@ from rich.table import Table
 
 from windrow.cli.failures import FAILED, Failed, Interrupted, Refused
 from windrow.cli.nodes import UP
-from windrow.nodes.tree import Member, Tree
-from windrow.windows import INT64_MAX, INT64_MIN
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.nodes.process.tree import Member, Tree
 
 LOOK = 0.2  # seconds between two looks at the nodes
 PRINT = 2.0  # seconds between two plain lines of a node

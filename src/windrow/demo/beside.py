@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 import windrow as wr
-from windrow.ordered import OrderedWindow
-from windrow.windows import Cumulating
+from windrow.core.windows.fixed import Cumulating
+from windrow.core.windows.ordered import OrderedWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from windrow.ordered import Mask
-from windrow.ranges import Ints
+from windrow.core.arrays.range_queries import Ints
+from windrow.core.windows.ordered import Mask
 
 
 class Bounds(NamedTuple):

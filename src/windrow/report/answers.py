@@ -16,11 +16,11 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from windrow.aggregates import Aggregate
-from windrow.formulas import aggregate
-from windrow.ordered import Counting, DataDrivenWindow, Latest
-from windrow.query import RESERVED, Query
-from windrow.windows import Cumulating, Session, Sliding, Tumbling
+from windrow.core.aggregates.formula import aggregate
+from windrow.core.aggregates.functions import Aggregate
+from windrow.core.query.query import RESERVED, Query
+from windrow.core.windows.fixed import Cumulating, Session, Sliding, Tumbling
+from windrow.core.windows.ordered import Counting, DataDrivenWindow, Latest
 
 Form = Literal["steps", "points", "bars"]
 

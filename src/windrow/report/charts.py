@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from windrow.core.windows.fixed import duration_text
 from windrow.report import scales
 from windrow.report.answers import Answer
 from windrow.report.markup import Markup, joined, tag
 from windrow.report.scales import Scale
 from windrow.report.series import FEW_WINDOWS, Block, Drawing, Floats, Panel, Trace, runs
 from windrow.report.words import count, short, stretch
-from windrow.windows import duration_text
 
 UNITS = 1000  # of the marks' width
 _TALL, _SMALL, _LANE = 200, 96, 22  # heights in pixels

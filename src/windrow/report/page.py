@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from windrow.plan import plan
+from windrow.core.plan.plan import plan
 from windrow.report import charts, words
 from windrow.report.answers import Answer, answer
 from windrow.report.markup import Markup, joined, tag

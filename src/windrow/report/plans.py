@@ -15,8 +15,8 @@ from collections import Counter
 from textwrap import wrap
 from typing import Any
 
-from windrow.groups import ROWS, Group, Held
-from windrow.plan import Plan
+from windrow.core.plan.groups import ROWS, Group, Held
+from windrow.core.plan.plan import Plan
 from windrow.report.markup import Markup, joined, tag
 from windrow.report.words import count
 

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import polars as pl
 
 import windrow
-from windrow.query import Query
+from windrow.core.query.query import Query
 
 FILE = "_windrow.json"
 _KINDS = (".parquet", ".csv", ".json", ".jsonl", ".ndjson")

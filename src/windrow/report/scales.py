@@ -7,8 +7,8 @@ from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 
+from windrow.core.windows.fixed import since_1970
 from windrow.report.words import DAY, MONTHS, as_date, short
-from windrow.windows import since_1970
 
 _SECOND, _HOUR = 1_000_000, 3_600_000_000
 _STEPS = (

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from windrow.aggregates import Aggregate
+from windrow.core.aggregates.functions import Aggregate
+from windrow.core.windows.fixed import Cumulating
 from windrow.report.answers import FROM, KEY, LABEL, TO, Answer, Number
 from windrow.report.words import count
-from windrow.windows import Cumulating
 
 WIDE, SMALL, BARS = 300, 120, 400  # columns of pixels: of a chart alone, of one among many, of bars
 MOST_PANELS, MOST_LANES, MOST_LINES, MOST_BLOCKS = 9, 12, 5, 4

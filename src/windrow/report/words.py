@@ -6,8 +6,8 @@ import math
 from datetime import datetime, timedelta
 from typing import Any
 
-from windrow.ordered import Counting, Frames, Latest, Punctuated, scope_of
-from windrow.windows import EPOCH, Cumulating, Session, Sliding, Tumbling, Window, duration_text
+from windrow.core.windows.fixed import EPOCH, Cumulating, Session, Sliding, Tumbling, Window, duration_text
+from windrow.core.windows.ordered import Counting, Frames, Latest, Punctuated, scope_of
 
 DAY = 86_400_000_000
 _EARLIEST, _LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999

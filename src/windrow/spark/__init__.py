@@ -1,9 +1,9 @@
 """windrow on Spark."""
 
-from windrow.generator import Generator
-from windrow.spark.frames import explain
-from windrow.spark.roots import Root
-from windrow.spark.session import session
-from windrow.spark.source import nodes, register
+from windrow.io.generator import Generator
+from windrow.spark.api import explain
+from windrow.spark.settings import session
+from windrow.spark.source.reader import nodes, register
+from windrow.spark.source.tree_root import Root
 
 __all__ = ["Generator", "Root", "explain", "nodes", "register", "session"]

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from windrow.bound import Bound
-from windrow.mixing import GOLDEN, mix
-from windrow.slicers import Tables
-from windrow.slices import pack
+from windrow.core.arrays.hashing import GOLDEN, mix
+from windrow.core.slices.table import pack
+from windrow.core.stream.compiled import Bound
+from windrow.core.stream.job_slicer import Tables
 
 SCHEMA = pa.schema([("bucket", pa.int32()), ("payload", pa.binary())])
 ROW = "bucket INT, payload BINARY"

@@ -10,9 +10,9 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from windrow.jobs import Job
-from windrow.query import QueryError
-from windrow.sqltypes import spark_type
+from windrow.core.expressions.types import spark_type
+from windrow.core.query.query import QueryError
+from windrow.core.stream.job import Job
 
 _SIMPLE: dict[type[t.DataType], pl.DataType] = {
     t.BooleanType: pl.Boolean(),

@@ -16,9 +16,9 @@ from typing import Any
 
 import polars as pl
 
-from windrow.aggregates import FUNCTIONS, Aggregate
+from windrow.core.aggregates.functions import FUNCTIONS, Aggregate
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.testing.expressions import evaluate
-from windrow.windows import INT64_MAX, INT64_MIN
 
 Row = Mapping[str, Any]
 Values = list[Any]

@@ -22,13 +22,13 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from windrow.aggregates import Aggregate
-from windrow.ordered import DataDrivenWindow, Latest, OrderedWindow, scope_of
-from windrow.query import Query
+from windrow.core.aggregates.functions import Aggregate
+from windrow.core.query.query import Query
+from windrow.core.windows.fixed import Session
+from windrow.core.windows.ordered import DataDrivenWindow, Latest, OrderedWindow, scope_of
 from windrow.testing.answers import answer, canonical, counts, is_nan, monoid_of, neighbours, numbers_of, values_of
 from windrow.testing.expressions import evaluate
 from windrow.testing.oracle import microseconds
-from windrow.windows import Session
 
 Row = Mapping[str, Any]
 Events = Sequence[Row]

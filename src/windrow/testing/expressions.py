@@ -1,4 +1,4 @@
-"""What an expression means for one row: the plainest reading of `windrow.expressions`, and the oracle's own.
+"""What an expression means for one row: the plainest reading of `windrow.core.expressions.parse`, and the oracle's own.
 
 `evaluate(parse("speed * 3.6"), {"speed": 10.0})` walks the syntax tree with Python's numbers, strings and None. It
 shares nothing with the Polars and Spark readings but that tree, and does not check types: text that those refuse may
@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from windrow.expressions import Expression
+from windrow.core.expressions.parse import Expression
 
 Row = Mapping[str, Any]
 

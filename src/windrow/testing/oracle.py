@@ -19,14 +19,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
-from windrow.aggregates import Aggregate
-from windrow.ordered import Latest, OrderedWindow
-from windrow.query import Query
+from windrow.core.aggregates.functions import Aggregate
+from windrow.core.query.query import Query
+from windrow.core.windows.fixed import INT64_MIN, Duration, Session, duration
+from windrow.core.windows.ordered import Latest, OrderedWindow
 from windrow.testing.answers import answer, canonical, fits, rank
 from windrow.testing.expressions import evaluate
 from windrow.testing.sequences import boundary, windows_at
 from windrow.testing.standing import Emission, Event, Point, Row, Standing
-from windrow.windows import INT64_MIN, Duration, Session, duration
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

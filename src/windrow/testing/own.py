@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import polars as pl
 
-from windrow.monoids import Monoid
-from windrow.ordered import Array, Cuts, DataDrivenWindow, OrderedEvents
-from windrow.windows import ContextFreeWindow, Times
+from windrow.core.aggregates.custom import Monoid
+from windrow.core.windows.fixed import ContextFreeWindow, Times
+from windrow.core.windows.ordered import Array, Cuts, DataDrivenWindow, OrderedEvents
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from windrow.ordered import NODE, Counting, Scoped
+from windrow.core.windows.ordered import NODE, Counting, Scoped
 from windrow.testing.answers import canonical
 from windrow.testing.sequences import stretches
 

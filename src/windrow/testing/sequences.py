@@ -21,10 +21,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from windrow.expressions import parse
-from windrow.ordered import Counting, DataDrivenWindow, Frames, Latest, OrderedEvents, OrderedWindow, Punctuated
+from windrow.core.expressions.parse import parse
+from windrow.core.windows.fixed import ContextFreeWindow, Cumulating, Sliding, Tumbling, Window
+from windrow.core.windows.ordered import (
+    Counting,
+    DataDrivenWindow,
+    Frames,
+    Latest,
+    OrderedEvents,
+    OrderedWindow,
+    Punctuated,
+)
 from windrow.testing.expressions import evaluate
-from windrow.windows import ContextFreeWindow, Cumulating, Sliding, Tumbling, Window
 
 Row = Mapping[str, Any]
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from windrow.ordered import JOINED, NODE, Counting, Latest, OrderedWindow, Scoped
-from windrow.query import Query
+from windrow.core.query.query import Query
+from windrow.core.windows.fixed import Session
+from windrow.core.windows.ordered import JOINED, NODE, Counting, Latest, OrderedWindow, Scoped
 from windrow.testing import scopes
 from windrow.testing.answers import canonical, monoid_of
 from windrow.testing.sequences import latest, sessions, stretches, windows_at
-from windrow.windows import Session
 
 Row = Mapping[str, Any]
 Point = int | float  # a time; a watermark is minus infinity before the first event, and infinity after finish()

@@ -21,13 +21,13 @@ from typing import Any
 import polars as pl
 from hypothesis import strategies as st
 
-from windrow.aggregates import Aggregate
-from windrow.formulas import aggregate
-from windrow.ordered import JOINED, counting, frames, latest, punctuated, scope_of
-from windrow.query import Query
+from windrow.core.aggregates.formula import aggregate
+from windrow.core.aggregates.functions import Aggregate
+from windrow.core.query.query import Query
+from windrow.core.windows.fixed import Window, cumulating, session, sliding, tumbling
+from windrow.core.windows.ordered import JOINED, counting, frames, latest, punctuated, scope_of
 from windrow.testing.own import Filled, Uneven
 from windrow.testing.transcripts import Step
-from windrow.windows import Window, cumulating, session, sliding, tumbling
 
 Row = Mapping[str, Any]
 

@@ -31,8 +31,8 @@ from typing import Any, Protocol
 import polars as pl
 import yaml
 
-from windrow.ordered import JOINED, scope_of
-from windrow.query import Query
+from windrow.core.query.query import Query
+from windrow.core.windows.ordered import JOINED, scope_of
 from windrow.testing.compare import differences
 from windrow.testing.oracle import Oracle, microseconds
 from windrow.testing.standing import Row

@@ -14,12 +14,12 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from windrow.nodes.sources.growing import GrowingFiles
-from windrow.nodes.sources.made import Made
+from windrow.nodes.sources.base import Mark, Read, Source, SourceError, Types
+from windrow.nodes.sources.complete_files import WholeFiles
+from windrow.nodes.sources.generated import Made
 from windrow.nodes.sources.mqtt import Mqtt
-from windrow.nodes.sources.pipe import Pipe
-from windrow.nodes.sources.reading import Mark, Read, Source, SourceError, Types
-from windrow.nodes.sources.whole import WholeFiles
+from windrow.nodes.sources.stdin import Pipe
+from windrow.nodes.sources.tail_files import GrowingFiles
 
 __all__ = ["Mark", "Read", "Source", "SourceError", "Types", "source_of"]
 

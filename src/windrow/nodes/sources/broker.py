@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from windrow.nodes.sources.reading import SourceError
-from windrow.windows import duration
+from windrow.core.windows.fixed import duration
+from windrow.nodes.sources.base import SourceError
 
 TAKEN_OVER = 0x8E
 SHORT, SHORT_ONES = 2.0, 4  # a connection of so many seconds is short, and so many of them are no accident

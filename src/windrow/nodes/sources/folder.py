@@ -11,9 +11,9 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from contextlib import suppress
 
-from windrow.binding import InputError
-from windrow.eventfiles import FORMATS, below, form_of, is_hidden
-from windrow.nodes.sources.reading import SourceError
+from windrow.core.slices.binding import InputError
+from windrow.io.event_files import FORMATS, below, form_of, is_hidden
+from windrow.nodes.sources.base import SourceError
 
 
 class Folder:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import polars as pl
 
-from windrow.binding import InputError
-from windrow.eventfiles import from_text, is_text_in_json
-from windrow.nodes.sources.reading import SourceError, Types, nothing, wanted
+from windrow.core.slices.binding import InputError
+from windrow.io.event_files import from_text, is_text_in_json
+from windrow.nodes.sources.base import SourceError, Types, nothing, wanted
 
 LONGEST = 1 << 26  # bytes of a line
 SHOWN = 120  # characters of a line that are shown

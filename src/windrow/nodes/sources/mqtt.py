@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from windrow.binding import InputError
+from windrow.core.slices.binding import InputError
+from windrow.nodes.sources.base import GATHER, Mark, Read, SourceError, Types, checked_mark, nothing, wanted
 from windrow.nodes.sources.broker import Broker, Client, Message
+from windrow.nodes.sources.json_messages import events_of
 from windrow.nodes.sources.lines import checked_epoch, shown
-from windrow.nodes.sources.payloads import events_of
-from windrow.nodes.sources.reading import GATHER, Mark, Read, SourceError, Types, checked_mark, nothing, wanted
 
 MOST = 50_000  # messages in a batch
 PATIENCE = 5.0  # seconds after which a message that the broker should send again is given up

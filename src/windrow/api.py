@@ -1,0 +1,144 @@
+"""Whole tables: the same queries over events that are all there, in one process or on Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import polars as pl
+
+from windrow.core.arrays.dataframes import as_given, to_polars
+from windrow.core.assemble.results import RESULT_COLUMNS, own_columns, too_large
+from windrow.core.plan.watermark import Lengths
+from windrow.core.query.query import Query, QueryError, time_of
+from windrow.core.slices.binding import ARRIVAL, Binding
+from windrow.core.stream.compiled import bind
+from windrow.engine import Engine
+
+if TYPE_CHECKING:
+    from windrow.spark.stream.query_book import QueryBook
+
+
+def windows(
+    data: Any,
+    queries: Query | Iterable[Query] | QueryBook | None = None,
+    time: str | None = None,
+    *,
+    lateness: Lengths = 0,
+    order_by: str | Sequence[str] = (),
+    bad_events: Literal["raise", "drop"] = "raise",
+    partial: bool = False,
+    **options: Any,
+) -> Any:
+    """Answer queries; takes and returns a Polars frame, an Arrow table, a pandas frame or a Spark DataFrame.
+
+    data:        events, or on Spark also slices of nodes
+    queries:     one or several, with names that differ; for a streaming DataFrame also a `QueryBook`; can be left out
+                 for slices, which know what they were cut for
+    time:        the column that windows are measured on, a timestamp, a date or an integer; can be left out
+                 where the queries name it, as those of `sql` do, and for slices
+    lateness:    how far the events of a stream may be out of order, 0 by default; a whole table has no late events, and
+                 there it only says how far apart repeats may be for `distinct_on`
+    order_by:    columns that order events of the same time
+    bad_events:  "raise" refuses events without a time, "drop" leaves them out
+    partial:     of a whole table, answer also counting and punctuated windows that its end leaves open
+    options:     for Spark: `rates`; for a streaming DataFrame also `updates`, how long emitted windows are kept to be
+                 emitted again when late events change them, `buckets`, into how many parts keys are put, and `metrics`,
+                 the name of what is observed
+
+    The result has a row for each (query, key, window): `query`, the keys, `window_start`, `window_end`, `revision`, a
+    column for every aggregate, and `position` and `retracted` where they apply. See `results_of`.
+    """
+    if _is_spark(data):
+        from windrow.spark import api
+
+        return api.windows(
+            data, queries, time, lateness=lateness, order_by=order_by, bad_events=bad_events, partial=partial, **options
+        )
+    if options:
+        raise TypeError(f"{next(iter(options))!r} is for a Spark DataFrame, and this is {type(data).__name__}")
+    if queries is None:
+        raise TypeError("say which queries: only slices on Spark know theirs")
+    if not isinstance(queries, Query | Iterable):
+        raise TypeError(f"expected queries, not {queries!r}")
+    asked = [queries] if isinstance(queries, Query) else list(queries)
+    time = time_of(asked, time)
+    table = Table(asked, time, lateness=lateness, order_by=order_by, bad_events=bad_events)
+    frame = to_polars(data)
+    table.push(frame)
+    return as_given(table.finish(partial), data)
+
+
+class Table:
+    """A whole table that comes in parts, so that it need not be in memory at once.
+
+    Parts may overlap in time and come in any order, and no event is late: `push` is told the least time of all that is
+    still to come, and answers what lies before it. So what is held is what parts have in common, whatever they hold.
+    """
+
+    def __init__(self, queries: Sequence[Query], time: str, **options: Any) -> None:
+        if any((query.time or time) == ARRIVAL for query in queries):
+            raise QueryError("a whole table has no arrival times; name a time column")
+        self._engine = Engine(queries, time, **options)
+        self._like = pl.DataFrame()
+        for measure in self._engine._measures.values():
+            measure.still = True
+
+    def push(self, part: pl.DataFrame, rest: Mapping[str, int] | None = None) -> pl.DataFrame:
+        """Take a part; `rest` says for each measure, in its units, the least time of the parts that follow."""
+        engine, self._like = self._engine, part.clear()
+        results = [engine.push(part)]
+        if engine._bound is not None:
+            results += [engine.advance(least, time=measure) for measure, least in (rest or {}).items()]
+        return self._checked(results)
+
+    def finish(self, partial: bool = False) -> pl.DataFrame:
+        """The end of the last part."""
+        engine = self._engine
+        if engine._bound is None:  # an empty table still has columns and types
+            engine._bound, _ = engine._bind(self._like)
+        return self._checked([engine.finish(partial)])
+
+    def binding(self, columns: Mapping[str, pl.DataType]) -> Binding:
+        """The queries over events with these columns, if they fit: what is needed of them, and their measures."""
+        engine = self._engine
+        return bind(engine.plan, columns, engine._order_by, engine._measures).binding
+
+    @property
+    def engine(self) -> Engine:
+        """What it is put through, for what that says of itself."""
+        return self._engine
+
+    def _checked(self, results: list[pl.DataFrame]) -> pl.DataFrame:
+        if self._engine._overflowed:
+            raise too_large(self._engine._overflowed)
+        return pl.concat(results) if len(results) > 1 else results[0]
+
+
+def results_of(results: Any, query: str | Query) -> Any:
+    """One query's rows and its own columns, of a Polars, Arrow, pandas or Spark result.
+
+    results:  what `windows` or an engine has returned
+    query:    the name, or the `Query` itself. With the name alone, a column that is null in all of the query's rows is
+              left out, but for Spark, where the result knows its columns
+    """
+    if _is_spark(results):
+        from windrow.spark import api
+
+        return api.results_of(results, query)
+    frame = to_polars(results)
+    name = query.name if isinstance(query, Query) else query
+    rows = frame.filter(pl.col("query") == name)
+    if isinstance(query, Query):
+        own = own_columns(query, frame.columns)
+    else:
+        if not rows.height and frame.height:
+            raise KeyError(f"there are no results of a query called {name!r}")
+        own = [
+            column for column in frame.columns if column in RESULT_COLUMNS or rows[column].null_count() < rows.height
+        ]
+    return as_given(rows.select(own), results)
+
+
+def _is_spark(data: Any) -> bool:
+    return type(data).__module__.startswith("pyspark.")

@@ -1,0 +1,105 @@
+"""What is asked: queries from a file, and options, which the command line says before the file does."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import polars as pl
+
+from windrow.cli.failures import Refused
+from windrow.core.query.query import Query
+from windrow.io import query_files
+
+Engine = Literal["spark", "local"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Queries and how they are to be answered; the time may still have to be found in the events."""
+
+    queries: tuple[Query, ...]
+    time: str | None = None
+    lateness: Any = 0
+    updates: Any = None
+    order_by: tuple[str, ...] = ()
+    bad_events: Literal["raise", "drop"] = "raise"
+    partial: bool = False
+
+    def measure(self, columns: Mapping[str, pl.DataType]) -> str:
+        """The time column: the one that was named, or that the queries name, or the only timestamp there is."""
+        own = dict.fromkeys(query.time for query in self.queries if query.time)
+        if self.time is not None:
+            if own and self.time not in own and all(query.time for query in self.queries):
+                names = " and ".join(map(repr, own))
+                raise Refused(f"every query names its own time, {names}, so that --time {self.time} has no use")
+            return self.time
+        if len(own) == 1:
+            return str(next(iter(own)))
+        if own and all(query.time for query in self.queries):
+            raise Refused(
+                f"queries are measured on {', '.join(map(repr, own))}; say with --time which one lateness is for"
+            )
+        stamps = [name for name, dtype in columns.items() if isinstance(dtype, pl.Datetime)]
+        stamps = stamps or [name for name, dtype in columns.items() if isinstance(dtype, pl.Date)]
+        if len(stamps) == 1:
+            return stamps[0]
+        if stamps:
+            raise Refused(f"the events have several timestamps: say which one with --time: {', '.join(stamps)}")
+        numbers = [name for name, dtype in columns.items() if dtype.is_integer()]
+        hint = f"; if it is a whole number, say --time: {', '.join(numbers)}" if numbers else ""
+        others = f" among {', '.join(columns)}; say its type with --types 'ts TIMESTAMP'" if not numbers else ""
+        raise Refused(f"the events have no timestamp{others}{hint}")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of a whole table."""
+        return {"lateness": self.lateness, "order_by": self.order_by, "bad_events": self.bad_events}
+
+
+def read(source: str, only: Sequence[str] = (), **said: Any) -> Asked:
+    """The queries of a file, or of standard input as SQL for `-`, with options that were said."""
+    if source == "-":
+        found = query_files.of_sql(sys.stdin.read(), "standard input")
+    elif Path(source).is_dir():
+        raise Refused(f"{source} is a directory; name a file of queries, .sql or .yaml")
+    else:
+        found = query_files.read(Path(source))
+    options = dict(found.options) | {name: value for name, value in said.items() if value not in (None, (), [])}
+    for name in ("lateness", "updates"):
+        if name in options:
+            options[name] = length(options[name])
+    by = options.pop("order_by", ())
+    options["order_by"] = (by,) if isinstance(by, str) else tuple(by)
+    return Asked(_only(found.queries, only), **options)
+
+
+def length(value: Any) -> Any:
+    """A length of the command line, where plain units are text too."""
+    return int(value) if isinstance(value, str) and value.strip().lstrip("-").isdecimal() else value
+
+
+def _only(queries: tuple[Query, ...], names: Iterable[str]) -> tuple[Query, ...]:
+    known = {query.name: query for query in queries}
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, known))}"
+            raise Refused(f"there is no query {name!r}; {hint}")
+    return tuple(known[name] for name in names) or queries
+
+
+def engine_of(given: str | None) -> tuple[Engine, str]:
+    """The engine, and why it is this one."""
+    if given == "local":
+        return "local", ""
+    if find_spec("pyspark") is None:
+        if given == "spark":
+            raise Refused("PySpark is not installed: pip install 'windrow[spark]', or say --engine local")
+        return "local", "without PySpark"
+    return "spark", ""

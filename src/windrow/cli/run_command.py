@@ -1,0 +1,229 @@
+"""`windrow run`: what is asked, over which events, answered by which engine, and where the results go."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from windrow.api import Table
+from windrow.cli import local
+from windrow.cli.failures import Interrupted, Refused
+from windrow.cli.options import Asked, Engine
+from windrow.cli.progress import Shown, several
+from windrow.cli.results import Parts, check_out, complete, show
+from windrow.core.plan.watermark import plain
+from windrow.io.event_files import EventFiles
+from windrow.report.runs import Figure, Run
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where events come from and results go."""
+
+    events: str
+    events_format: str | None = None
+    types: Mapping[str, pl.DataType] = field(default_factory=dict)
+    out: Path | None = None
+    form: str | None = None  # console, csv, json, parquet; None: parquet for a directory, else as it fits
+    overwrite: bool = False
+    rows: int | None = None
+    checkpoint: Path | None = None
+
+    def check(self) -> None:
+        if self.out is None and self.form == "parquet":
+            raise Refused("--format parquet needs --out, a directory to write into")
+        if self.out is not None and self.form == "console":
+            raise Refused("--format console is for the terminal; leave --out or --format out")
+
+    @property
+    def written(self) -> str:
+        """The format of files."""
+        return self.form or "parquet"
+
+    @property
+    def files(self) -> EventFiles | None:
+        """The files that can be looked at from here; None where only Spark can."""
+        if "://" in self.events.removeprefix("file://"):
+            return None
+        return EventFiles.of(self.events.removeprefix("file://"), self.events_format, self.types)
+
+
+def checked(asked: Asked, columns: Mapping[str, pl.DataType]) -> tuple[str, list[str]]:
+    """The time column, and all that are needed; queries that do not fit them are refused before any work is done."""
+    time = asked.measure(columns)
+    if columns.get(time) == pl.String():
+        reason = f"the time {time!r} is text; write it like 2024-05-01 08:05:00"
+        raise Refused(f"{reason}, or say --types '{time} TIMESTAMP' if the first rows of CSV or JSON do not show it")
+    return time, list(Table(asked.queries, time, **asked.options).binding(columns).needed)
+
+
+def _time_on_spark(asked: Asked, events: Any) -> str:
+    """The time column of events that only Spark could look at."""
+    from windrow.spark.types import polars_columns
+
+    return checked(asked, polars_columns(events.schema))[0]
+
+
+def run_local(asked: Asked, where: Where, shown: Shown) -> None:
+    """A run in this process."""
+    where.check()
+    if where.out is not None:
+        check_out(where.out, where.overwrite)
+    files = where.files
+    if files is None:
+        raise Refused(f"--engine local reads files of this machine, not {where.events!r}; take --engine spark")
+    time, _ = checked(asked, files.columns)
+    kept: list[pl.DataFrame] = []
+    with ExitStack() as stack:
+        folder = None
+        if where.out is not None:
+            folder = stack.enter_context(complete(where.out))
+            parts = Parts(folder, where.written)
+        with shown:
+            local.run(files, asked, time, kept.append if folder is None else parts.write, shown)
+        if folder is not None:
+            parts.close()
+            counts = shown.counts
+            run = run_of("local", asked, time, shown)
+            replace(run, late=counts.late, dropped=counts.dropped).write(folder)
+    _tell("local", asked, shown, where.out)
+    if where.out is None:
+        show(pl.concat(kept), asked.queries, where.form, where.rows)
+
+
+def run_spark(asked: Asked, where: Where, master: str, shown: Shown, debug: bool) -> None:
+    """A batch on Spark."""
+    where.check()
+    if where.out is not None:
+        check_out(where.out, where.overwrite)
+    files = where.files
+    time, needed = checked(asked, files.columns) if files is not None else (None, None)
+
+    from windrow.cli import spark as on_spark
+
+    source = on_spark.Source.of(where.events, files, where.events_format)
+    with ExitStack() as stack:
+        folder = stack.enter_context(complete(where.out)) if where.out is not None else None
+        shown.say(f"starting Spark on {master}")
+        session = stack.enter_context(on_spark.started(master, debug))
+        stack.enter_context(shown)
+        events = source.batch(session, needed)
+        time = time or _time_on_spark(asked, events)
+        found = on_spark.run(session, events, asked, time, folder, where.written, shown)
+        found.events = files.count() if files is not None else events.count()
+        shown.at(events=found.events, results=found.results)
+        if folder is not None:
+            run = run_of("spark", asked, time, shown)
+            replace(run, late=0, dropped=0, network=_network(files, found.shuffled)).write(folder)
+    _tell("spark", asked, shown, where.out)
+    if found.rows is not None:
+        show(found.rows, asked.queries, where.form, where.rows)
+
+
+def run_stream(
+    asked: Asked, where: Where, master: str, shown: Shown, debug: bool, follow: bool, most: int | None
+) -> None:
+    """A stream of files on Spark."""
+    where.check()
+    files = where.files
+    time = checked(asked, files.columns)[0] if files is not None else None
+    checkpoint = where.checkpoint or (where.out / "_checkpoint" if where.out else None)
+    if where.out is not None:
+        _check_stream(where.out, checkpoint, where.overwrite)
+
+    from windrow.cli import spark as on_spark
+
+    on_spark.check_stream(asked)
+    source = on_spark.Source.of(where.events, files, where.events_format)
+    with ExitStack() as stack:
+        if checkpoint is None:
+            checkpoint = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="windrow-", ignore_cleanup_errors=True))
+            )
+        shown.say(f"starting Spark on {master}")
+        session = stack.enter_context(on_spark.started(master, debug))
+        stack.enter_context(shown)
+        events = source.stream(session, most)
+        time = time or _time_on_spark(asked, events)
+        sink = on_spark.Sink(
+            where.written,
+            where.out,
+            checkpoint,
+            lambda rows: show(rows, asked.queries, where.form, where.rows),
+            follow,
+        )
+        try:
+            found = on_spark.stream(session, events, asked, time, sink, shown)
+        except KeyboardInterrupt as error:
+            if where.out is None and where.checkpoint is None:
+                raise
+            raise Interrupted("the same command goes on from the checkpoint") from error
+        finally:
+            if where.out is not None and where.out.is_dir():
+                run = replace(run_of("spark", asked, time, shown), dropped=shown.counts.dropped)
+                _with_before(where.out, run).write(where.out)
+        shown.at(events=found.events, results=found.results, dropped=found.dropped)
+    _tell("spark", asked, shown, where.out)
+
+
+def _check_stream(out: Path, checkpoint: Path | None, overwrite: bool) -> None:
+    """A stream goes on where its checkpoint ends; results without one are those of something else."""
+    going_on = checkpoint is not None and checkpoint.is_dir() and any(checkpoint.iterdir())
+    if overwrite:
+        check_out(out, overwrite)
+        for gone in (out, checkpoint):
+            if gone is not None and gone.exists():
+                shutil.rmtree(gone)
+    elif out.exists() and not going_on:
+        check_out(out, overwrite)
+
+
+# --- what is left behind --------------------------------------------------------------------------------------------
+
+
+def run_of(engine: Engine, asked: Asked, time: str, shown: Shown) -> Run:
+    """How results came about, for whoever reads them."""
+    counts = shown.counts
+    return Run(
+        asked.queries,
+        engine=engine,
+        time=time,
+        lateness=plain(asked.lateness),
+        seconds=round(shown.seconds, 3),
+        events=counts.events,
+        results=counts.results,
+    )
+
+
+def _with_before(out: Path, run: Run) -> Run:
+    """The run of a stream that went on, with what it had counted before."""
+    before = Run.read(out)
+    counted = ("events", "results", "dropped", "seconds")
+    sums: dict[str, Any] = {name: (getattr(before, name) or 0) + (getattr(run, name) or 0) for name in counted}
+    return replace(run, **sums)
+
+
+def _network(files: EventFiles | None, shuffled: int) -> tuple[Figure, ...]:
+    events = (Figure("events as they are", files.size),) if files is not None else ()
+    return (Figure("slices that were shuffled", shuffled), *events)
+
+
+def _tell(engine: Engine, asked: Asked, shown: Shown, out: Path | None) -> None:
+    """The last line."""
+    counts = shown.counts
+    parts: Iterable[str] = (
+        several(counts.events or 0, "event"),
+        several(len(asked.queries), "query").replace("querys", "queries"),
+        several(counts.results or 0, "result"),
+        *([f"{counts.dropped:,} left out"] if counts.dropped else []),
+    )
+    place = f", in {os.path.relpath(out) if out.is_relative_to(Path.cwd()) else out}" if out is not None else ""
+    shown.say(f"{', '.join(parts)} in {shown.seconds:.1f} s ({engine}){place}")

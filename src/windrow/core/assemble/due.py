@@ -1,0 +1,354 @@
+"""Assembly: slices and a watermark become results.
+
+Rows of the slice table are sorted by (key, slice); a window of a key is an index range [lo, hi) of them. First all
+due windows of all queries are listed as such ranges, then each operator combines its ranges (see `ranges`), then each
+signature turns states into columns, and only at the end are rows written out per query. Everything is one array
+operation over all keys and windows at once.
+
+The windows that are due are listed per lattice in the cheaper of two ways: all windows between two times, for every
+key (few windows, or keys that are dense), or for every row the windows that it is the first row of (sparse keys,
+pauses, short windows). Both cost at most a step per row and lattice, and neither sees the empty windows of a pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from windrow.core.arrays.dataframes import run_numbers
+from windrow.core.arrays.range_queries import Ints, ramp
+from windrow.core.assemble.answers import Answers, Block, blocks_of
+from windrow.core.assemble.sessions import Runs, Sessions
+from windrow.core.expressions.parse import Expression
+from windrow.core.operators.base import Combined
+from windrow.core.plan.groups import ROWS, Group, Held, Timeline
+from windrow.core.slices.custom_edges import Irregular
+from windrow.core.slices.table import SliceSchema
+from windrow.core.windows.fixed import FURTHEST, INT64_MAX, INT64_MIN, FixedWindow
+
+
+class Keys:
+    """Keys by their number."""
+
+    def __init__(self, keys: pl.DataFrame) -> None:
+        self.keys = keys
+
+    def keys_at(self, key: Ints) -> pl.DataFrame:
+        """The key columns for key numbers; without keys, a frame without columns."""
+        return self.keys[key] if self.keys.width else self.keys
+
+
+class Rows(Keys):
+    """A slice table sorted by (key, slice), and where each key's rows are."""
+
+    def __init__(self, table: pl.DataFrame, schema: SliceSchema) -> None:
+        self.table, self.schema = table, schema
+        self.start = table["slice_start"].to_numpy()
+        self.key, self.keys, self.key_count = _numbered(table, list(schema.keys))
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @cached_property
+    def ranks(self) -> tuple[Ints, Ints | None]:
+        """The distinct slice starts, and (key, rank of start) of each row as one number; None if no row is missing."""
+        distinct = np.unique(self.start)
+        if len(distinct) * self.key_count == len(self) and self.key_count == 1:
+            return distinct, None
+        numbers = self.key * (len(distinct) + 1) + np.searchsorted(distinct, self.start)
+        full = len(distinct) * self.key_count == len(self) and bool((numbers[1:] > numbers[:-1]).all())
+        return distinct, None if full else numbers
+
+    def first_at(self, key: Ints, time: Ints) -> Ints:
+        """The first row of each key whose slice starts at or after a time."""
+        distinct, numbers = self.ranks
+        rank = np.searchsorted(distinct, time, "left")
+        if numbers is None:
+            return key * len(distinct) + rank
+        return np.searchsorted(numbers, key * (len(distinct) + 1) + rank, "left")
+
+    @cached_property
+    def runs(self) -> Runs:
+        first, last = (self.table[name].to_numpy() for name in ("first", "last"))
+        return Runs(self.key, self.start, first, last)
+
+    def first_order(self) -> Ints:
+        """The rows by (key, first): late runs, and runs cut under other plans, can lie within others."""
+        place = [] if self.schema.lines is None else ["position"]
+        return self.table.select(pl.arg_sort_by(*self.schema.keys, "first", "last", *place)).to_series().to_numpy()
+
+    def by_first(self) -> Rows:
+        return Rows(self.table[self.first_order()], self.schema)
+
+
+def _numbered(table: pl.DataFrame, keys: list[str]) -> tuple[Ints, pl.DataFrame, int]:
+    """The number of each row's key, from 0 in the order of the sorted table; the keys; how many they are."""
+    if not keys:
+        return np.zeros(table.height, np.int64), pl.DataFrame(), min(1, table.height)
+    number = run_numbers(table, keys)
+    firsts = np.flatnonzero(np.append(True, number[1:] != number[:-1])[: len(number)])
+    return number, table.select(keys)[firsts], len(firsts)
+
+
+@dataclass(frozen=True)
+class Lattices:
+    """Every lattice of a group's fixed windows, as arrays."""
+
+    period: Ints
+    phase: Ints
+    length: Ints
+    since: Ints
+    until: Ints  # windows start before it, INT64_MAX for all
+    timeline: Ints
+
+    @staticmethod
+    def of(group: Group) -> Lattices:
+        rows = [
+            (*lattice, timeline.since, timeline.until, place)
+            for timeline, place in group.timelines.items()
+            if isinstance(timeline.window, FixedWindow)
+            for lattice in timeline.window.lattices()
+        ]
+        return Lattices(*np.array(rows, np.int64).reshape(-1, 6).T)
+
+    def take(self, chosen: npt.NDArray[np.generic]) -> Lattices:
+        return Lattices(*(getattr(self, name)[chosen] for name in Lattices.__dataclass_fields__))
+
+    def any_end(self, after: int, upto: int) -> bool:
+        """Whether a window ends after one time and at or before another."""
+        if after == INT64_MIN or upto == INT64_MAX:
+            return bool(len(self.period))
+        ends = self.phase + self.length
+        return bool(((upto - ends) // self.period > (after - ends) // self.period).any())
+
+    def horizon(self, frozen: int) -> int:
+        """The start of the earliest window that is not frozen; nothing before it is needed."""
+        if not len(self.period):
+            return INT64_MAX
+        after = np.maximum(frozen, -2 * FURTHEST + self.length + self.phase)
+        starts = self.phase + ((after - self.length - self.phase) // self.period + 1) * self.period
+        # a query that came later has no window that starts before it did
+        waits = self.phase - ((self.phase - np.maximum(self.since, -FURTHEST)) // self.period) * self.period
+        starts = np.where(self.since > INT64_MIN, np.maximum(starts, waits), starts)
+        return int(np.where(starts < self.until, starts, INT64_MAX).min())
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of keys as ranges of rows; a column for each."""
+
+    timeline: Ints
+    key: Ints
+    start: Ints
+    end: Ints
+    lo: Ints
+    hi: Ints
+    lead: Ints  # up to this row lie the events that a query that is being removed still has to answer
+    position: Ints | None = None  # of the first event of a counting window, -1 for any other; None if all are others
+
+    def take(self, chosen: npt.NDArray[np.generic]) -> Windows:
+        bounds = {name: getattr(self, name)[chosen] for name in _BOUNDS}
+        return Windows(**bounds, position=None if self.position is None else self.position[chosen])
+
+    @staticmethod
+    def join(parts: Iterable[Windows]) -> Windows:
+        several = list(parts)
+        nothing = np.empty(0, np.int64)
+        bounds = {name: np.concatenate([nothing, *(getattr(part, name) for part in several)]) for name in _BOUNDS}
+        if all(part.position is None for part in several):
+            return Windows(**bounds)
+        places = [np.full(len(part.lo), -1) if part.position is None else part.position for part in several]
+        return Windows(**bounds, position=np.concatenate(places))
+
+
+_BOUNDS = ("timeline", "key", "start", "end", "lo", "hi", "lead")
+
+
+def due(rows: Rows, lattices: Lattices, after: int, upto: int) -> Windows:
+    """The windows with a row in them that end after one time and at or before another."""
+    if not len(rows) or not len(lattices.period):
+        return Windows.join([])
+    known = rows.start[rows.start > INT64_MIN]
+    if not len(known):
+        return Windows.join([])
+    low, high = int(known.min()), int(known.max())
+    period, phase, length = lattices.period, lattices.phase, lattices.length
+    since = np.maximum(lattices.since, low - length - period)
+    least = np.maximum(-((phase - since) // period), (max(after, low) - length - phase) // period + 1)
+    most = np.minimum((high - phase) // period, (np.minimum(upto, high + length) - length - phase) // period)
+    most = np.minimum(most, (np.minimum(lattices.until, high + 1) - 1 - phase) // period)
+    count = np.maximum(most - least + 1, 0)
+    begins = phase + least * period
+    age = np.frexp((high - begins + 1).astype(np.float64))[1]  # lattices whose windows reach back about as far
+    parts = []
+    for far in np.unique(age[count > 0]):
+        chosen = np.flatnonzero((count > 0) & (age == far))
+        recent = np.flatnonzero(rows.start >= begins[chosen].min())
+        keys = rows.key[recent]
+        keys = keys[np.append(True, keys[1:] != keys[:-1])[: len(keys)]]
+        by_range = count[chosen] * len(keys) <= max(len(recent), 64)
+        parts.append(_by_range(rows, lattices, chosen[by_range], least, count, keys))
+        parts += [_by_row(rows, lattices, int(at), int(least[at]), int(most[at]), recent) for at in chosen[~by_range]]
+    return Windows.join(parts)
+
+
+def _by_range(rows: Rows, lattices: Lattices, chosen: Ints, least: Ints, count: Ints, keys: Ints) -> Windows:
+    """All windows between two times, for every key that has rows there."""
+    of = np.repeat(chosen, count[chosen])
+    start = lattices.phase[of] + (least[of] + ramp(count[chosen])) * lattices.period[of]
+    key = np.tile(keys, len(of))
+    return _ranged(rows, lattices, np.repeat(of, len(keys)), key, np.repeat(start, len(keys)))
+
+
+def _by_row(rows: Rows, lattices: Lattices, at: int, least: int, most: int, recent: Ints) -> Windows:
+    """For each row the windows that it is the first row of."""
+    period, phase, length = int(lattices.period[at]), int(lattices.phase[at]), int(lattices.length[at])
+    nothing = -FURTHEST - length - 1
+    start, key = np.maximum(rows.start[recent], nothing), rows.key[recent]
+    before = np.append(nothing, start[:-1])
+    before[np.append(True, key[1:] != key[:-1])[: len(key)]] = nothing
+    last = np.minimum((start - phase) // period, most)
+    first = np.maximum((np.maximum(before, start - length) - phase) // period + 1, least)
+    count = np.maximum(last - first + 1, 0)
+    row = np.repeat(np.arange(len(recent)), count)
+    begin = phase + (first[row] + ramp(count)) * period
+    return _ranged(rows, lattices, np.full(len(row), at), key[row], begin, recent[row])
+
+
+def _ranged(rows: Rows, lattices: Lattices, of: Ints, key: Ints, start: Ints, lo: Ints | None = None) -> Windows:
+    end = start + lattices.length[of]
+    lo = rows.first_at(key, start) if lo is None else lo
+    hi = lead = rows.first_at(key, end)
+    until = lattices.until[of]
+    if (until < end).any():
+        lead = rows.first_at(key, np.minimum(until, end))
+    found = Windows(lattices.timeline[of], key, start, end, lo, hi, lead)
+    empty = hi <= lo
+    return found.take(~empty) if empty.any() else found
+
+
+def due_irregular(rows: Rows, irregular: Irregular, after: int, upto: int) -> Windows:
+    """The same for windows whose bounds lie on no lattice."""
+    if not irregular or not len(rows):
+        return Windows.join([])
+    found = irregular.due(rows.ranks[0], (rows.key, rows.start), after, upto)
+    key = rows.key[found.row]
+    hi = rows.first_at(key, found.end)
+    lead = rows.first_at(key, np.minimum(found.until, found.end))
+    return Windows(found.timeline, key, found.start, found.end, found.row, hi, lead)
+
+
+class Assembler:
+    """Lowers windows of a group to answers. Prepared once per plan."""
+
+    def __init__(self, group: Group, irregular: Irregular) -> None:
+        self.group = group
+        self.timelines: Sequence[Timeline] = list(group.timelines)
+        self.lattices, self.irregular = Lattices.of(group), irregular
+        self._blocks = blocks_of(group)
+        self._users: dict[Held, list[Block]] = {}
+        for block in self._blocks:
+            for one in block.held:
+                self._users.setdefault(one, []).append(block)
+
+    def due(self, rows: Rows, after: int, upto: int) -> Windows:
+        """The windows with a row in them that end after one time and at or before another."""
+        found = due(rows, self.lattices, after, upto)
+        return Windows.join([found, due_irregular(rows, self.irregular, after, upto)]) if self.irregular else found
+
+    def any_end(self, after: int, upto: int) -> bool:
+        """Whether a window may end after one time and at or before another."""
+        return self.lattices.any_end(after, upto) or self.irregular.any_end(after, upto)
+
+    def horizon(self, rows: Rows, frozen: int) -> int:
+        """The start of the earliest window that is not frozen; no row before it is needed."""
+        return min(self.lattices.horizon(frozen), self.irregular.horizon(rows.start, frozen))
+
+    def queries_of(self, timeline: int, ordered: bool | None = None) -> Ints:
+        """All queries that ask for a timeline, or only those whose aggregates do or do not need the order."""
+        found = [one.queries_of(timeline) for one in self._blocks if ordered in (None, one.needs_order)]
+        return np.concatenate([np.empty(0, np.int64), *found])
+
+    def asked_out_of_order(self, timeline: Timeline) -> bool:
+        """Whether aggregates ask for a timeline that do not need the order."""
+        return bool(len(self.queries_of(self.group.timelines[timeline], ordered=False)))
+
+    def counts(self, rows: Rows, windows: Windows, where: Expression | None, upto: Ints | None = None) -> Ints:
+        """How many events that satisfy a filter each window holds."""
+        held = Held(ROWS, where)
+        combined = held.operator.combine(
+            rows.schema.state(rows.table, held), windows.lo, windows.hi if upto is None else upto
+        )
+        return combined["count"].to_numpy()  # type: ignore[index,no-any-return]
+
+    def answers(
+        self,
+        rows: Rows,
+        windows: Windows,
+        keep: Mapping[Expression | None, npt.NDArray[np.bool_]] | None = None,
+        ordered: bool | None = None,
+    ) -> Iterator[Answers]:
+        """The answers for these windows; `keep` says per filter which are wanted, by default all that are not empty.
+
+        With `ordered`, only for aggregates that do, or do not, need the order.
+        """
+        if not len(windows.lo):
+            return
+        full: dict[Expression | None, npt.NDArray[np.bool_]] = {}
+        for where in self.group.filters:
+            if keep is None:
+                full[where] = self.counts(rows, windows, where, windows.lead) > 0
+            else:
+                full[where] = keep.get(where, np.zeros(len(windows.lo), np.bool_))
+        combined: dict[Held, tuple[Combined, Ints | None]] = {}
+        for block in self._blocks:
+            if ordered not in (None, block.needs_order):
+                continue
+            chosen = full[block.where]
+            if not block.wanted.all():
+                chosen = chosen & block.wanted[windows.timeline]
+            index = np.flatnonzero(chosen)
+            if len(index):
+                state = partial(self._state, rows, windows, full, combined, index)
+                yield block.answers(index, windows.timeline[index], state)
+
+    def _state(
+        self,
+        rows: Rows,
+        windows: Windows,
+        full: Mapping[Expression | None, npt.NDArray[np.bool_]],
+        combined: dict[Held, tuple[Combined, Ints | None]],
+        index: Ints,
+        one: Held,
+    ) -> Combined:
+        """An operator's states for some windows, combined once for all windows whose queries need it."""
+        if one not in combined:
+            wanted = np.zeros(len(windows.lo), np.bool_)
+            for where in dict.fromkeys(block.where for block in self._users[one]):
+                asked = np.logical_or.reduce([block.wanted for block in self._users[one] if block.where == where])
+                wanted |= full[where] if asked.all() else full[where] & asked[windows.timeline]
+            at = None
+            part = windows
+            if not wanted.all():
+                at = np.cumsum(wanted) - 1
+                part = windows.take(wanted)
+            state = one.operator.combine(rows.schema.state(rows.table, one), part.lo, part.hi)
+            combined[one] = state, at
+        state, at = combined[one]
+        if at is not None:
+            index = at[index]
+            size = int(at[-1]) + 1
+        else:
+            size = len(windows.lo)
+        return state if len(index) == size else state.take(index)
+
+
+def session_windows(place: int, found: Sessions) -> Windows:
+    """The sessions of one timeline as windows."""
+    size = np.full(len(found.lo), place)
+    return Windows(size, found.key, found.first, found.last + found.gap, found.lo, found.hi, found.hi)

@@ -1,0 +1,381 @@
+"""The state of one group: its slices, and what has been said about them.
+
+    slices of a batch ── absorb ──▶ table ── step(watermark) ──▶ windows and answers ── prune ──▶ what can still matter
+
+Batches are kept as they come and merged when an answer needs them, so that a push costs what it brings. With
+`updates`, late events change windows that were already emitted: `Revisions` remembers how often each was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from windrow.core.arrays.dataframes import join_keys
+from windrow.core.arrays.range_queries import Ints
+from windrow.core.assemble.answers import NAMELESS, Answers
+from windrow.core.assemble.due import Assembler, Keys, Rows, Windows, session_windows
+from windrow.core.assemble.emitted import Emitted, Revisions
+from windrow.core.assemble.sessions import Sessions, gap_of, needed, sessions
+from windrow.core.expressions.parse import Expression
+from windrow.core.plan.groups import Group, Timeline
+from windrow.core.plan.watermark import Span
+from windrow.core.slices.custom_edges import last_end
+from windrow.core.slices.kernel import Edges, slice
+from windrow.core.slices.table import SliceSchema, merge
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, ContextFreeWindow, Session
+from windrow.core.windows.ordered import Mask
+
+Told = Mapping[tuple[Timeline, bool | None], pl.DataFrame]  # sessions, of all aggregates or those (not) in order
+JOIN_FROM = 256  # so many slices that only sessions need are joined
+Bar = frozenset[tuple[int, int]]  # the sessions, as (gap, since), that leave an event out
+
+
+@dataclass
+class GroupState:
+    group: Group
+    schema: SliceSchema
+    shared_schema: SliceSchema  # with what the groups need that are rolled up from this one
+    bars: list[Bar] = field(default_factory=lambda: [frozenset()])
+    revisions: Revisions = field(default_factory=Revisions)
+
+    def __post_init__(self) -> None:
+        self._table = self.schema.empty()
+        self._pending: list[pl.DataFrame] = []
+        self._rows: Rows | None = None
+        self._waiting = 0  # rows of what is pending
+        self._next_close = INT64_MAX  # no session closes before it
+        self.prepare()
+
+    def prepare(self) -> None:
+        self.edges = Edges.of(self.group.timelines)
+        self.shared_edges = Edges.of(self.group.needs(shared=True)[0]) if self.group.children else self.edges
+        self.assembler = Assembler(self.group, self.edges.irregular)
+        self.session_timelines = [line for line in self.group.timelines if isinstance(line.window, Session)]
+
+    def take_over(self, other: GroupState) -> None:
+        """Go on where the state of an earlier plan stands: what this plan does not know is dropped."""
+        self.bars, self.revisions = other.bars, other.revisions
+        self.load({"slices": other.rows.table})
+        waiting = other.events_waiting()
+        if waiting is not None:
+            self.absorb(slice(waiting, self.group.source.measure, self.edges, self.schema))
+
+    def saved(self) -> dict[str, Any]:
+        """All that a step may change; tables themselves never change. `put_back` takes it."""
+        copies = {
+            "_pending": list(self._pending),
+            "bars": list(self.bars),
+            "revisions": Revisions(self.revisions.table),
+        }
+        return self.__dict__ | copies
+
+    def put_back(self, saved: dict[str, Any]) -> None:
+        """Be again as it was when it was saved."""
+        self.__dict__ = saved
+
+    def events_waiting(self) -> pl.DataFrame | None:
+        """Events that are in no slice yet; None if there are none."""
+        return None
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """Everything that it knows, as tables by name; `load` takes them back."""
+        told = {} if self.revisions.table is None else {"revisions": self.revisions.table}
+        return {"slices": self.rows.table, **told}
+
+    def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """Go on with these tables, those of slices in an older plan's columns or in this one's."""
+        self._table, self._rows, self._next_close = self.schema.conform(tables["slices"]), None, INT64_MIN
+        self.revisions.table = tables.get("revisions", self.revisions.table)
+
+    @property
+    def rows(self) -> Rows:
+        """All live slices, merged."""
+        if self._pending:
+            self._table = merge([self._table, *self._pending], self.schema)
+            self._pending, self._waiting, self._rows = [], 0, None
+        if self._rows is None:
+            self._rows = Rows(self._whole(), self.schema)
+        return self._rows
+
+    def _whole(self) -> pl.DataFrame:
+        """All slices, once those that were pending are merged."""
+        return self._table
+
+    def absorb(self, table: pl.DataFrame) -> None:
+        """Take slices in; they are merged when an answer needs them, or when they have become many."""
+        if not table.height:
+            return
+        self._pending.append(table)
+        self._waiting += table.height
+        self._may_close(table)
+        if self._waiting > max(self._table.height, 65536):
+            _ = self.rows
+        elif len(self._pending) > 64:
+            self._pending = [merge(self._pending, self.schema)]
+            self._waiting = self._pending[0].height
+
+    def _may_close(self, table: pl.DataFrame) -> None:
+        """Note when the first session of these slices might close."""
+        if self.schema.gap is not None and table.height:
+            earliest = int(table["last"].min()) + self.schema.gap  # type: ignore[arg-type]
+            self._next_close = min(self._next_close, earliest)
+
+    @property
+    def held_events(self) -> int:
+        """How many events are held as they came."""
+        return 0
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory."""
+        return sum(int(table.estimated_size()) for table in self.tables().values())
+
+    def session_views(self, rows: Rows) -> Iterator[tuple[Rows, list[Timeline]]]:
+        """The rows that sessions see: all of them, but for late ones that a session has left out."""
+        timelines = self.session_timelines
+        if not timelines or not len(rows):
+            return
+        if not (rows.table["barred"] != 0).any():
+            yield rows if rows.runs.in_order else rows.by_first(), timelines
+            return
+        ordered = rows.by_first()
+        for timeline in timelines:
+            out = [number for number, bar in enumerate(self.bars) if (gap_of(timeline), timeline.since) in bar]
+            yield Rows(ordered.table.filter(~pl.col("barred").is_in(out)), self.schema), [timeline]
+
+    def may_be_due(self, span: Span) -> bool:
+        """Whether any window can end in a step; cheap, before slices are merged."""
+        closes = bool(self.session_timelines) and span.now > self._next_close
+        return closes or self.assembler.any_end(span.before, span.now)
+
+    def step(self, span: Span, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
+        """Everything to say when the watermark moves on, after a change within `updates`."""
+        self._next_close = INT64_MAX
+        yield from self._measured(self.rows, span, change)
+        self.prune(span.frozen)
+
+    def _measured(
+        self, rows: Rows, span: Span, change: Change | None, ordered: bool | None = None
+    ) -> Iterator[Emitted]:
+        """The windows with fixed bounds and the sessions of these rows; with `ordered`, for such aggregates alone."""
+        if change is not None:
+            yield from self._revised(rows, change, span.before, ordered)
+        yield from self._emit(rows, self.assembler.due(rows, span.before, span.now), ordered)
+        before = Revisions(self.revisions.table)  # timelines that differ in their end only are told the same
+        for view, timelines in self.session_views(rows):
+            for found in sessions(view.runs, timelines):
+                place = self.group.timelines[found.timeline]
+                ends = found.last + found.gap
+                self._next_close = min(self._next_close, int(ends[ends >= span.now].min(initial=INT64_MAX)))
+                if change is None:
+                    closes = (ends >= span.before) & (ends < span.now)
+                    yield from self._emit(view, session_windows(place, found.take(closes)), ordered)
+                else:
+                    told = change.told.get((found.timeline, ordered))
+                    yield from self._changed_sessions(view, place, found, told, before, span.now, ordered)
+
+    def _emit(self, rows: Rows, windows: Windows, ordered: bool | None) -> Iterator[Emitted]:
+        """Windows that are due: new, unless a late event opened them again."""
+        known: dict[Expression | None, Ints] = {}
+        for answers in self.assembler.answers(rows, windows, ordered=ordered):
+            if answers.where not in known:
+                known[answers.where] = self._next_revision(rows, windows, answers.where, ordered)
+            yield Emitted(rows, windows, answers, known[answers.where])
+
+    def _next_revision(self, rows: Rows, windows: Windows, where: Expression | None, ordered: bool | None) -> Ints:
+        """The revision of each window that is told now, remembered for those that were told before."""
+        if self.revisions.table is None:
+            return np.zeros(len(windows.lo), np.int64)
+        ids = self.revisions.ids(rows, windows, self.assembler.timelines, where, ordered)
+        revision = self.revisions.of(ids) + 1
+        self.revisions.set(ids.filter(pl.Series(revision > 0)), revision[revision > 0])
+        return revision
+
+    def _revised(self, rows: Rows, change: Change, watermark: int, ordered: bool | None) -> Iterator[Emitted]:
+        """Fixed windows that were due before and have gained events."""
+        gained = Rows(change.table, self.schema)
+        touched = self.assembler.due(gained, change.frozen, watermark)
+        if not len(touched.lo):
+            return
+        key = codes(gained.keys, rows)[touched.key]
+        lo, hi = rows.first_at(key, touched.start), rows.first_at(key, touched.end)
+        until = np.array([timeline.until for timeline in self.assembler.timelines])[touched.timeline]
+        lead = rows.first_at(key, np.minimum(until, touched.end))
+        windows = Windows(touched.timeline, key, touched.start, touched.end, lo, hi, lead)
+        keep, had = {}, {}
+        for where in self.group.filters:
+            more = self.assembler.counts(gained, touched, where)
+            keep[where] = (more > 0) & (self.assembler.counts(rows, windows, where, lead) > 0)
+            had[where] = self.assembler.counts(rows, windows, where) > more
+        revisions: dict[Expression | None, Ints] = {}
+        for answers in self.assembler.answers(rows, windows, keep, ordered):
+            if answers.where not in revisions:
+                ids = self.revisions.ids(rows, windows, self.assembler.timelines, answers.where, ordered)
+                known = self.revisions.of(ids)
+                revision = np.where(had[answers.where], np.maximum(known, 0) + 1, 0)
+                kept = keep[answers.where]
+                self.revisions.set(ids.filter(pl.Series(kept)), revision[kept])
+                revisions[answers.where] = revision
+            yield Emitted(rows, windows, answers, revisions[answers.where])
+
+    def _changed_sessions(
+        self,
+        view: Rows,
+        place: int,
+        found: Sessions,
+        told: pl.DataFrame | None,
+        revisions: Revisions,
+        now: int,
+        ordered: bool | None,
+    ) -> Iterator[Emitted]:
+        """Sessions that are closed and not as they were told; and those told that are no more."""
+        windows = session_windows(place, found)
+        ids = self.revisions.ids(view, windows, self.assembler.timelines, None, ordered)
+        told = revisions.with_reopened(told, ids, found.timeline, ordered)
+        known = np.maximum(revisions.of(told.select(ids.columns)), 0)
+        told = told.with_columns(pl.Series("known", known))
+        gone = join_keys(told, ids, ids.columns, "anti")
+        if gone.height:
+            revision = gone["known"].to_numpy() + 1
+            self.revisions.set(gone.select(ids.columns), revision)
+            yield self._retracted(place, gone, revision, ordered)
+        before = join_keys(ids, told, ids.columns, "left")
+        is_open = windows.end >= now
+        again = before["known"].is_not_null().to_numpy() & is_open
+        if again.any():
+            those = pl.Series(again)
+            was = before.filter(those)
+            self.revisions.set(ids.filter(those), was["known"].to_numpy(), was["upto"])
+        counts = pl.Series(self.assembler.counts(view, windows, None))
+        same = (before["rows"] == counts) & (before["upto"] == pl.Series(windows.end))
+        changed = ~is_open & ~same.fill_null(False).to_numpy()
+        if not changed.any():
+            return
+        revision = before["known"].fill_null(pl.Series(revisions.of(ids))).to_numpy() + 1
+        self.revisions.set(ids.filter(pl.Series(changed)), revision[changed])
+        for answers in self.assembler.answers(view, windows, {None: changed}, ordered):
+            yield Emitted(view, windows, answers, revision)
+
+    def _retracted(self, place: int, gone: pl.DataFrame, revision: Ints, ordered: bool | None = None) -> Emitted:
+        """Windows that were told and are no more, for every query that heard of them."""
+        queries = self.assembler.queries_of(place, ordered)
+        key = np.arange(gone.height)
+        start, end = gone["start"].to_numpy(), gone["upto"].to_numpy()
+        windows = Windows(np.full(gone.height, place), key, start, end, key, key, key)
+        index = np.repeat(key, len(queries))
+        nothing = np.zeros_like(index)
+        answers = Answers(None, index, np.tile(queries, gone.height), pl.DataFrame(), index, NAMELESS, nothing)
+        return Emitted(Keys(gone.select(*self.schema.keys)), windows, answers, revision, retracted=True)
+
+    def told(self, watermark: int) -> Told:
+        """The closed sessions, as they were told: what identifies them, how many events, up to when."""
+        return self._told(self.rows, watermark, None)
+
+    def _told(self, rows: Rows, watermark: int, ordered: bool | None) -> Told:
+        told = {}
+        for view, timelines in self.session_views(rows):
+            for found in sessions(view.runs, timelines):
+                closed = found.take(found.last + found.gap < watermark)
+                windows = session_windows(self.group.timelines[found.timeline], closed)
+                ids = self.revisions.ids(view, windows, self.assembler.timelines, None, ordered)
+                told[found.timeline, ordered] = ids.with_columns(
+                    pl.Series("rows", self.assembler.counts(view, windows, None)), pl.Series("upto", windows.end)
+                )
+        return told
+
+    def prune(self, frozen: int) -> None:
+        """Forget what no window that is not frozen can need."""
+        rows = self.rows
+        if not len(rows):
+            return
+        keep = self._needed(rows, frozen)
+        if not keep.all():
+            self._table, self._rows = rows.table.filter(pl.Series(keep)), None
+        self._join_old(self.assembler.horizon(rows, frozen))
+        self._forget(frozen)
+
+    def _needed(self, rows: Rows, frozen: int) -> Mask:
+        """Which rows a window with fixed bounds or a session may still need."""
+        keep = rows.start >= self.assembler.horizon(rows, frozen)
+        return keep if keep.all() else keep | self._in_sessions(rows, frozen)
+
+    def _in_sessions(self, rows: Rows, frozen: int) -> Mask:
+        """Which rows a session may still need."""
+        if not self.session_timelines:
+            return np.zeros(len(rows), np.bool_)
+        if rows.runs.in_order:
+            return needed(rows.runs, self.session_timelines, frozen)
+        keep = np.zeros(len(rows), np.bool_)
+        keep[rows.first_order()] = needed(rows.by_first().runs, self.session_timelines, frozen)
+        return keep
+
+    def _forget(self, frozen: int) -> None:
+        """Forget what was noted about windows that are frozen."""
+        self._forget_bars()
+        if self.revisions.table is not None:
+            self.revisions.forget(frozen if not self.session_timelines else int(self._oldest(frozen)))
+
+    def _forget_bars(self) -> None:
+        """Number the bars anew once most of them bar nothing any more."""
+        if not self.schema.has_runs:
+            self.bars = [frozenset()]
+        if len(self.bars) == 1:
+            return
+        used = self._table["barred"].unique().sort().to_numpy()
+        if len(self.bars) > 2 * len(used) + 2:
+            used = np.union1d([0], used)
+            numbers = pl.Series("barred", np.searchsorted(used, self._table["barred"].to_numpy()), dtype=pl.Int32)
+            self._table, self._rows = self._table.with_columns(numbers), None
+            self.bars = [self.bars[number] for number in used]
+
+    def _join_old(self, horizon: int) -> None:
+        """Join the slices that only open sessions still need; only where queries came and went they stay cut."""
+        if not self.session_timelines or not self._table.height:
+            return
+        start = self._table["slice_start"].to_numpy()
+        points = np.append(INT64_MIN, self.edges.points)
+        joined = points[np.searchsorted(points, start, "right") - 1]
+        old = (start < horizon) & (start != joined)
+        if int(old.sum()) > max(JOIN_FROM, len(start) // 4):
+            starts = pl.Series("slice_start", np.where(old, joined, start))
+            self._table, self._rows = merge([self._table.with_columns(starts)], self.schema), None
+
+    def is_over(self, place: int, frozen: int) -> bool:
+        """Whether a timeline that is being removed has emitted its last window."""
+        timeline = self.assembler.timelines[place]
+        if isinstance(timeline.window, ContextFreeWindow):
+            return frozen > last_end(timeline.window, timeline.until)
+        if frozen <= timeline.until + timeline.window.reach:
+            return False
+        for view, _ in self.session_views(self.rows):
+            for found in sessions(view.runs, [timeline]):
+                if bool((found.last + found.gap >= frozen).any()):
+                    return False
+        return True
+
+    def _oldest(self, frozen: int) -> int:
+        firsts = self._table["first"]
+        return min(frozen, int(firsts.min()) if len(firsts) else frozen) - 1  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What late events within `updates` have brought: their slices, and what had been told of sessions before."""
+
+    table: pl.DataFrame
+    frozen: int
+    told: Told
+
+
+def codes(keys: pl.DataFrame, rows: Rows) -> Ints:
+    """The numbers that other rows give to keys, -1 for those that they do not have."""
+    if not keys.width:
+        return np.zeros(1, np.int64)
+    numbered = rows.keys.with_row_index("_number")
+    found = join_keys(keys, numbered, keys.columns, "left")
+    return found["_number"].cast(pl.Int64).fill_null(-1).to_numpy()

@@ -1,0 +1,345 @@
+"""What each node of the syntax tree of an expression is in Polars and in Spark, side by side."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+
+import polars as pl
+from sqlglot import exp
+
+from windrow.core.expressions.terms import (
+    BOOLEAN,
+    FLOAT64,
+    INT64,
+    NULL,
+    STRING,
+    Term,
+    common,
+    convert,
+    decimal,
+    digits,
+    literal,
+    need,
+    refuse,
+)
+from windrow.core.expressions.types import spark_type
+
+_Rule = Callable[..., Term]
+
+
+def _function(name: str, needs: pl.DataType, gives: pl.DataType, polars: Callable[..., pl.Expr]) -> _Rule:
+    def rule(*terms: Term) -> Term:
+        terms = tuple(need(needs, t, name) for t in terms)
+        return Term(gives, polars(*(t.polars for t in terms)), f"{name}({', '.join(t.spark for t in terms)})")
+
+    return rule
+
+
+_real, _text = partial(_function, needs=FLOAT64), partial(_function, needs=STRING)
+
+
+def _connect(name: str, *terms: Term) -> Term:
+    terms = tuple(need(BOOLEAN, t, name) for t in terms)
+    horizontal = pl.all_horizontal if name == "AND" else pl.any_horizontal
+    expr = horizontal([t.polars for t in terms])  # unlike nested & and |, linear in a long chain
+    return Term(BOOLEAN, expr, f"({f' {name} '.join(t.spark for t in terms)})")
+
+
+def negate(term: Term) -> Term:
+    term = need(BOOLEAN, term, "NOT")
+    return Term(BOOLEAN, ~term.polars, f"(NOT {term.spark})")
+
+
+_SIGNS: dict[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<=>": lambda a, b: (a == b).fill_null(a.is_null() & b.is_null()),  # eq_missing miscounts rows
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+}
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def compare(sign: str, left: Term, right: Term) -> Term:
+    dtype = common((left, right), sign, mixed=True)
+    if not (dtype.is_numeric() or isinstance(dtype, (pl.String, pl.Boolean, pl.Datetime, pl.Date, pl.Null))):
+        refuse(f"{sign} cannot compare {dtype}")
+    if dtype.is_integer():  # both engines widen integers themselves, and Polars fits the literal to the column
+        sides = [pl.lit(t.value) if t.is_literal else t.polars for t in (left, right)]
+    else:
+        left, right = (convert(t, BOOLEAN if dtype == NULL else dtype) for t in (left, right))
+        sides = [left.polars, right.polars]
+    expr = _SIGNS[sign](*sides)
+    if not sides[0].meta.root_names():  # Polars 2.1 takes the length of the left side, and a constant has one row
+        expr = _SIGNS[_MIRRORED.get(sign, sign)](*reversed(sides))
+    return Term(BOOLEAN, expr, f"({left.spark} {sign} {right.spark})")
+
+
+def _is(term: Term, what: Term) -> Term:
+    if what.dtype == NULL and what.is_literal:
+        return Term(BOOLEAN, term.polars.is_null(), f"({term.spark} IS NULL)")
+    return compare("<=>", need(BOOLEAN, term, "IS TRUE"), need(BOOLEAN, what, "IS"))
+
+
+def _in(term: Term, *items: Term) -> Term:
+    if not items or not all(item.is_literal for item in items):
+        refuse("IN takes a list of literals")
+    dtype = common([term, *items], "IN", mixed=True)
+    term, *listed = (convert(t, BOOLEAN if dtype == NULL else dtype) for t in (term, *items))
+    values = [t.value for t in listed if t.value is not None]
+    if values and (dtype.is_integer() or dtype.is_float() or dtype == STRING):
+        found = term.polars.is_in(values)
+    else:
+        found = reduce(operator.or_, [term.polars == t.polars for t in listed])
+    if len(values) < len(listed):  # SQL: not found among unknowns is unknown
+        found = pl.when(found).then(True)
+    return Term(BOOLEAN, found, f"({term.spark} IN ({', '.join(t.spark for t in listed)}))")
+
+
+def choose(what: str, choices: Sequence[tuple[Term, Term]], default: Term) -> Term:
+    dtype = common([*(value for _, value in choices), default], what)
+    expr, spark = (last := convert(default, dtype)).polars, f" ELSE {last.spark} END"
+    for condition, value in reversed(choices):
+        condition, value = need(BOOLEAN, condition, what), convert(value, dtype)
+        expr = pl.when(condition.polars).then(value.polars).otherwise(expr)
+        spark = f" WHEN {condition.spark} THEN {value.spark}{spark}"
+    return Term(dtype, expr, f"CASE{spark}")
+
+
+def _pick(name: str, *terms: Term) -> Term:
+    """COALESCE, GREATEST or LEAST."""
+    if len(terms) < 2:
+        refuse(f"{name} takes two values or more")
+    dtype = common(terms, name)
+    values = [convert(t, dtype).polars for t in terms]
+    if name == "COALESCE":
+        expr = pl.coalesce(values)
+    elif not (dtype.is_numeric() or isinstance(dtype, (pl.String, pl.Datetime, pl.Date))):
+        refuse(f"{name} cannot compare {dtype}")
+    elif name == "LEAST":  # Polars leaves NaN out of both; here it is the greatest number
+        bare = [v.fill_nan(None) for v in values] if dtype.is_float() else values
+        expr = pl.coalesce(pl.min_horizontal(bare), *values) if dtype.is_float() else pl.min_horizontal(bare)
+    else:
+        expr = pl.max_horizontal(values)
+        if dtype.is_float():
+            expr = pl.when(pl.any_horizontal([v.is_nan() for v in values])).then(math.nan).otherwise(expr)
+    return Term(dtype, expr, f"{name}({', '.join(convert(t, dtype).spark for t in terms)})")
+
+
+def _number_type(what: str, *terms: Term) -> pl.DataType:
+    for term in terms:
+        need(FLOAT64, term, what)
+    dtype = common(terms, what, mixed=True)
+    return FLOAT64 if dtype.is_float() else dtype if dtype.is_decimal() else INT64
+
+
+def _arithmetic(sign: str, left: Term, right: Term) -> Term:
+    dtype = _number_type(sign, left, right)
+    if isinstance(dtype, pl.Decimal):
+        left, right = (convert(t, dtype if t.dtype == NULL else digits(t)) for t in (left, right))
+        a, b = digits(left), digits(right)
+        if sign == "*":  # Polars keeps the larger scale of the two, so the first one gets that of the product
+            dtype = decimal(a.precision + b.precision + 1 - a.scale - b.scale, a.scale + b.scale)
+            left = replace(left, polars=left.polars.cast(pl.Decimal(38, dtype.scale)))
+        else:
+            dtype = decimal(max(a.precision - a.scale, b.precision - b.scale) + 1, max(a.scale, b.scale))
+    else:
+        left, right = convert(left, dtype), convert(right, dtype)
+    return Term(dtype, _SIGNS[sign](left.polars, right.polars), f"({left.spark} {sign} {right.spark})")
+
+
+def _divide(left: Term, right: Term) -> Term:
+    left, right = need(FLOAT64, left, "/"), need(FLOAT64, right, "/")
+    quotient = left.polars / right.polars
+    if right.value:  # only what can be zero is guarded
+        return Term(FLOAT64, quotient, f"({left.spark} / {right.spark})")
+    return Term(FLOAT64, pl.when(right.polars != 0).then(quotient), f"({left.spark} / NULLIF({right.spark}, 0.0D))")
+
+
+def _remainder(left: Term, right: Term) -> Term:
+    if _number_type("%", left, right) != INT64:
+        refuse("% is for integers, because Polars' remainder of doubles is not exact; CAST to BIGINT")
+    left, right = convert(left, INT64), convert(right, INT64)
+    rest = left.polars % right.polars  # has the divisor's sign, and is null for a divisor of zero
+    expr = pl.when((rest != 0) & ((rest < 0) != (left.polars < 0))).then(rest - right.polars).otherwise(rest)
+    return Term(INT64, expr, f"({left.spark} % {right.spark if right.value else f'NULLIF({right.spark}, 0L)'})")
+
+
+def _signed(name: str, term: Term) -> Term:
+    term = convert(term, _number_type(name, term))
+    if isinstance(term.dtype, pl.Decimal) and term.dtype.precision > 34:  # Spark rounds a minus to 34 digits
+        minus = f"CAST((0BD - {term.spark}) AS {spark_type(term.dtype)})"
+        if name == "ABS":
+            return Term(term.dtype, term.polars.abs(), f"GREATEST({term.spark}, {minus})")
+        return Term(term.dtype, -term.polars, minus)
+    if name == "ABS":
+        return Term(term.dtype, term.polars.abs(), f"ABS({term.spark})")
+    if isinstance(term.value, (int, float)):
+        return literal(-term.value)
+    return Term(term.dtype, -term.polars, f"(- {term.spark})")
+
+
+def _log(base: Term, term: Term) -> Term:
+    base, term = need(FLOAT64, base, "LOG"), need(FLOAT64, term, "LOG")
+    if not isinstance(base.value, float) or base.value <= 0 or base.value == 1:
+        refuse("LOG takes a literal base, positive and not 1")
+    unit = math.log(base.value)
+    return Term(FLOAT64, pl.when(term.polars > 0).then(term.polars.log() / unit), f"(LN({term.spark}) / ({unit!r}D))")
+
+
+def _power(base: Term, exponent: Term) -> Term:
+    base, exponent = need(FLOAT64, base, "POWER"), need(FLOAT64, exponent, "POWER")
+    x, y = base.polars, exponent.polars
+    expr = x.pow(y)
+    if exponent.value == 0.5:  # Polars takes the square root, which differs in one point
+        expr = pl.when(x == -math.inf).then(math.inf).otherwise(expr)
+    elif not exponent.is_literal and base.value in (None, 1.0, -1.0):  # Polars says 1, as C, and Java NaN
+        expr = pl.when((x.abs() == 1) & ~y.is_finite()).then(math.nan).otherwise(expr)
+    return Term(FLOAT64, expr, f"POWER({base.spark}, {exponent.spark})")
+
+
+def _round(name: str, term: Term) -> Term:
+    if term.dtype.is_integer():
+        return convert(term, INT64)
+    term = need(FLOAT64, term, name)
+    x, edge = term.spark, 2.0**63
+    expr = (term.polars.ceil() if name == "CEIL" else term.polars.floor()).cast(INT64, strict=False)
+    return Term(INT64, expr, f"CASE WHEN {x} >= {-edge}D AND {x} < {edge}D THEN {name}({x}) END")
+
+
+def _substring(term: Term, start: Term, length: Term | None = None) -> Term:
+    term, first, count = need(STRING, term, "SUBSTRING"), start.value, length.value if length else None
+    if not isinstance(first, int) or (length and not isinstance(count, int)) or (isinstance(count, int) and count < 0):
+        refuse("SUBSTRING takes an integer literal as start, and one of zero or more as length")
+    expr = term.polars.str.slice(first - 1 if first > 0 else first, count if isinstance(count, int) else None)
+    return Term(STRING, expr, f"SUBSTRING({term.spark}, {first}{f', {count}' if length else ''})")
+
+
+def _like(term: Term, pattern: Term) -> Term:
+    term, text = need(STRING, term, "LIKE"), pattern.value
+    if not isinstance(text, str) or "\\" in re.sub(r"\\[%_\\]", "", text):
+        refuse("LIKE takes a literal pattern, in which \\ stands only before % _ or \\")
+    if simple := re.fullmatch(r"([^%_\\]*)%", text):  # the common case needs no regular expression
+        expr = term.polars.str.starts_with(simple[1])
+    else:
+        marks = [{"%": ".*", "_": "."}.get(t) or re.escape(t[-1]) for t in re.findall(r"(?s)\\.|.", text)]
+        expr = term.polars.str.contains(f"(?s)^{''.join(marks)}$")
+    return Term(BOOLEAN, expr, f"({term.spark} LIKE {pattern.spark})")
+
+
+def _clock(name: str, from_micros: str, polars: Callable[[pl.Expr], pl.Expr], term: Term) -> Term:
+    if not isinstance(term.dtype, pl.Datetime):
+        refuse(f"{name} needs a timestamp, not {term.dtype} {term.spark}")
+    if not term.dtype.time_zone:
+        return Term(INT64, polars(term.polars).cast(INT64), f"CAST({name}({term.spark}) AS BIGINT)")
+    # Spark's own functions would use the session's time zone
+    expr = polars(term.polars.dt.convert_time_zone("UTC")).cast(INT64)
+    return Term(INT64, expr, from_micros.format(f"UNIX_MICROS({term.spark})"))
+
+
+CASTS = {
+    "BIGINT": INT64,
+    "INT": pl.Int32(),
+    "DOUBLE": FLOAT64,
+    "FLOAT": pl.Float32(),
+    "TEXT": STRING,
+    "BOOLEAN": BOOLEAN,
+}
+_NUMERALS = {True: r"^ *([+-]?[0-9]+) *\z", False: r"^ *([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?) *\z"}
+
+
+def cast(term: Term, target: pl.DataType) -> Term:
+    source = term.dtype
+    if source in (target, NULL) or (target == FLOAT64 and source.is_numeric()):
+        return convert(term, target)
+    if target == pl.Float32() and source != BOOLEAN:  # by way of a double, so that all round alike
+        term = cast(term, FLOAT64)
+    elif source == STRING and target.is_numeric():
+        numeral = _NUMERALS[target.is_integer()]
+        found = f"REGEXP_EXTRACT({term.spark}, {literal(numeral).spark}, 1)"
+        term = replace(term, polars=term.polars.str.extract(numeral), spark=found)
+    elif source.is_numeric() and target == BOOLEAN:
+        return compare("<>", term, literal(0))
+    elif source.is_float() and target == INT64:  # Spark takes 2 to the 63rd for the largest integer
+        term = convert(term, FLOAT64)
+        term = replace(term, spark=f"NULLIF({term.spark}, {2.0**63}D)")
+    elif not (source == BOOLEAN or source.is_integer() or (source.is_numeric() and target.is_integer())):
+        refuse(f"CAST from {source} to {target} would not be the same everywhere")
+    return Term(target, term.polars.cast(target, strict=False), f"TRY_CAST({term.spark} AS {spark_type(target)})")
+
+
+_PAIR, _LIST, _DAY = "this expression", "this expressions", "86400000000L"
+_WEEKDAY = f"(PMOD(({{0}} - PMOD({{0}}, {_DAY})) DIV {_DAY} + 4L, 7L) + 1L)"
+# Node class: the arguments that the rule understands, in its order, and the rule. What is not here is refused.
+RULES: dict[type[exp.Expr], tuple[str, _Rule]] = {
+    exp.Paren: ("this", lambda term: term),
+    exp.And: (_PAIR, partial(_connect, "AND")),
+    exp.Or: (_PAIR, partial(_connect, "OR")),
+    exp.Not: ("this", negate),
+    exp.EQ: (_PAIR, partial(compare, "=")),
+    exp.NEQ: (_PAIR, partial(compare, "<>")),
+    exp.LT: (_PAIR, partial(compare, "<")),
+    exp.LTE: (_PAIR, partial(compare, "<=")),
+    exp.GT: (_PAIR, partial(compare, ">")),
+    exp.GTE: (_PAIR, partial(compare, ">=")),
+    exp.NullSafeEQ: (_PAIR, partial(compare, "<=>")),
+    exp.NullSafeNEQ: (_PAIR, lambda left, right: negate(compare("<=>", left, right))),
+    exp.Is: (_PAIR, _is),
+    exp.In: (_LIST, _in),
+    exp.Between: (
+        "this low high",
+        lambda t, low, high: _connect("AND", compare(">=", t, low), compare("<=", t, high)),
+    ),
+    exp.If: ("this true false", lambda c, then, other=None: choose("IF", [(c, then)], other or literal(None))),
+    exp.Nullif: (_PAIR, lambda a, b: choose("NULLIF", [(compare("=", a, b), literal(None))], a)),
+    exp.Coalesce: (_LIST, partial(_pick, "COALESCE")),
+    exp.Greatest: (_LIST, partial(_pick, "GREATEST")),
+    exp.Least: (_LIST, partial(_pick, "LEAST")),
+    exp.Add: (_PAIR, partial(_arithmetic, "+")),
+    exp.Sub: (_PAIR, partial(_arithmetic, "-")),
+    exp.Mul: (_PAIR, partial(_arithmetic, "*")),
+    exp.Div: (_PAIR, _divide),
+    exp.Mod: (_PAIR, _remainder),
+    exp.Neg: ("this", partial(_signed, "-")),
+    exp.Abs: ("this", partial(_signed, "ABS")),
+    exp.Ceil: ("this", partial(_round, "CEIL")),
+    exp.Floor: ("this", partial(_round, "FLOOR")),
+    exp.Sqrt: ("this", _real("SQRT", gives=FLOAT64, polars=pl.Expr.sqrt)),
+    exp.Exp: ("this", _real("EXP", gives=FLOAT64, polars=pl.Expr.exp)),
+    exp.Ln: ("this", _real("LN", gives=FLOAT64, polars=lambda x: pl.when(x > 0).then(x.log()))),
+    exp.Log: (_PAIR, _log),
+    exp.Pow: (_PAIR, _power),
+    exp.Sin: ("this", _real("SIN", gives=FLOAT64, polars=pl.Expr.sin)),
+    exp.Cos: ("this", _real("COS", gives=FLOAT64, polars=pl.Expr.cos)),
+    exp.Tan: ("this", _real("TAN", gives=FLOAT64, polars=pl.Expr.tan)),
+    exp.Asin: ("this", _real("ASIN", gives=FLOAT64, polars=pl.Expr.arcsin)),
+    exp.Acos: ("this", _real("ACOS", gives=FLOAT64, polars=pl.Expr.arccos)),
+    exp.Atan: ("this", _real("ATAN", gives=FLOAT64, polars=pl.Expr.arctan)),
+    exp.Radians: ("this", _real("RADIANS", gives=FLOAT64, polars=pl.Expr.radians)),
+    exp.Degrees: ("this", _real("DEGREES", gives=FLOAT64, polars=pl.Expr.degrees)),
+    exp.IsNan: ("this", _real("ISNAN", gives=BOOLEAN, polars=lambda x: x.is_nan().fill_null(False))),
+    exp.Lower: ("this", _text("LOWER", gives=STRING, polars=lambda s: s.str.to_lowercase())),
+    exp.Upper: ("this", _text("UPPER", gives=STRING, polars=lambda s: s.str.to_uppercase())),
+    exp.Trim: ("this", _text("TRIM", gives=STRING, polars=lambda s: s.str.strip_chars(" "))),
+    exp.Length: ("this", _text("LENGTH", gives=pl.Int32(), polars=lambda s: s.str.len_chars().cast(pl.Int32))),
+    exp.Concat: ("expressions", _text("CONCAT", gives=STRING, polars=lambda *s: pl.concat_str(s))),
+    exp.DPipe: (_PAIR, _text("CONCAT", gives=STRING, polars=lambda *s: pl.concat_str(s))),
+    exp.StartsWith: (_PAIR, _text("STARTSWITH", gives=BOOLEAN, polars=lambda s, part: s.str.starts_with(part))),
+    exp.EndsWith: (_PAIR, _text("ENDSWITH", gives=BOOLEAN, polars=lambda s, part: s.str.ends_with(part))),
+    exp.Contains: (_PAIR, _text("CONTAINS", gives=BOOLEAN, polars=lambda s, part: s.str.contains(part, literal=True))),
+    exp.Substring: ("this start length", _substring),
+    exp.Like: (_PAIR, _like),
+    exp.Hour: ("this", partial(_clock, "HOUR", f"(PMOD({{0}}, {_DAY}) DIV 3600000000L)", lambda t: t.dt.hour())),
+    exp.Minute: ("this", partial(_clock, "MINUTE", "(PMOD({0}, 3600000000L) DIV 60000000L)", lambda t: t.dt.minute())),
+    exp.DayOfWeek: ("this", partial(_clock, "DAYOFWEEK", _WEEKDAY, lambda t: t.dt.weekday() % 7 + 1)),
+}

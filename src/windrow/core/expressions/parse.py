@@ -1,0 +1,276 @@
+"""Expressions and predicates: SQL text with one meaning in Polars, in Spark and in plain Python.
+
+`parse("speed * 3.6")` reads Spark SQL, refuses whatever is not known to mean the same everywhere, and returns an
+`Expression`, which is equal and hashes by its canonical text. Given the types of the columns it becomes a Polars
+expression or Spark SQL text; the two are built side by side, node by node, so that they can be compared by eye.
+`windrow.testing.expressions` is the third reading: a plain evaluator of one row.
+
+What an expression means (where engines differ by default, this is what they are made to do):
+- A column alone is itself, of any type. Elsewhere integer columns count as int64 (a value beyond raises), Float32 as
+  Float64, Categorical and Enum as strings. Numbers, strings and booleans are never converted silently.
+- `3.6` and `1e3` are doubles, never decimals. A decimal column stays decimal under `+ - *` with decimals and integers
+  (refused where Spark would drop digits) and becomes a double beside a double.
+- `/` divides doubles; division and remainder by zero are null. `%` is for integers and has the dividend's sign.
+- Logic has three values. NaN equals NaN and is greater than every number; -0.0 equals 0.0. `isnan(NULL)` is false.
+- `greatest` and `least` skip nulls, `concat` and `||` do not. Strings compare by code point; `trim` takes spaces only.
+- `sqrt` of a negative number is NaN, `ln` of zero or less is null; `log(b, x)`, and so `log10` and `log2`, is
+  ln(x) / ln(b). `power` is Java's: 1 to the power of NaN or infinity is NaN. The last bit of exp, ln, power and the
+  trigonometric functions is the machine's own.
+- `ceil` and `floor` give BIGINT. They and CAST give null where the number does not fit or the text is not a number
+  (digits with a sign, for DOUBLE also fraction and exponent, spaces around them). CAST cuts toward zero.
+- A timestamp compares with a timestamp or an ISO literal, which is UTC unless it names a zone; `hour`, `minute` and
+  `dayofweek` (Sunday is 1) are those of UTC. A Datetime with a zone is Spark's TIMESTAMP, without one TIMESTAMP_NTZ.
+  A date compares with a date or a literal such as DATE '2024-05-31', which beside a timestamp is its midnight.
+
+Limits: results of `+ - *`, minus and abs must fit int64 or 38 digits (beyond, Polars wraps; Spark and the evaluator
+raise); column names match exactly, though Spark ignores case; `upper` and `lower` follow each engine's Unicode version.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import polars as pl
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import SqlglotError
+
+from windrow.core.expressions.functions import CASTS, RULES, cast, choose, compare, negate
+from windrow.core.expressions.terms import INT64, NULL, STRING, Refusal, Term, day, instant, literal, refuse
+
+Schema = Mapping[str, pl.DataType]
+
+
+class ExpressionError(ValueError):
+    """An expression that cannot be read, or cannot mean the same everywhere; names the text and the reason."""
+
+    def __init__(self, text: str, reason: str) -> None:
+        super().__init__(text, reason)
+        self.text, self.reason = text, reason
+
+    def __str__(self) -> str:
+        return f"expression {self.text!r}: {self.reason}"
+
+
+@contextmanager
+def _naming(text: str) -> Iterator[None]:
+    try:
+        yield
+    except Refusal as refusal:
+        raise ExpressionError(text, str(refusal)) from None
+    except RecursionError:
+        raise ExpressionError(text, "it is nested too deeply") from None
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A checked expression; make it with `parse`. Do not change `node`."""
+
+    text: str
+    columns: tuple[str, ...] = field(compare=False)
+    node: exp.Expr = field(compare=False, repr=False)
+
+    @property
+    def is_column(self) -> bool:
+        return isinstance(self.node, exp.Column)
+
+    def polars(self, schema: Schema) -> pl.Expr:
+        """The same meaning as a Polars expression, one value per row even for a constant."""
+        term = self._bind(schema)
+        if not self.columns:  # a literal alone would be one value, and sum(1) of a group 1
+            return pl.repeat(term.polars, pl.len())
+        # Polars computes decimals in 38 digits; Spark's narrower type is the declared one
+        return term.polars.cast(term.dtype) if term.dtype.is_decimal() and not self.is_column else term.polars
+
+    def spark(self, schema: Schema) -> str:
+        """The same meaning as Spark SQL text."""
+        return self._bind(schema).spark
+
+    def dtype(self, schema: Schema) -> pl.DataType:
+        """The type of the result; raises ExpressionError where the column types do not fit."""
+        return self._bind(schema).dtype
+
+    def _bind(self, schema: Schema) -> Term:
+        with _naming(self.text):
+            term = _column(self.node.name, schema) if self.is_column else _bind(self.node, schema)
+            if term.dtype == NULL and not self.is_column:
+                refuse("it is always NULL and has no type; CAST the NULL")
+            return term
+
+    def __reduce__(self) -> tuple[Callable[[str], Expression], tuple[str]]:
+        return parse, (self.text,)
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str) -> Expression:
+    """Read and check one expression. Needs no schema; types are checked by `dtype`, `polars` and `spark`."""
+    with _naming(text):
+        node = _read(text)
+        for part in node.walk():
+            _check(part)
+        columns = dict.fromkeys(column.name for column in node.find_all(exp.Column, bfs=False))
+        return Expression(node.sql(dialect="spark", comments=False), tuple(columns), node)
+
+
+def both(a: Expression | None, b: Expression | None) -> Expression | None:
+    """The predicate that holds where both do; None always does."""
+    if a is None or b is None or a == b:
+        return a or b
+    return parse(f"({a.text}) AND ({b.text})")
+
+
+def _read(text: str) -> exp.Expr:
+    dialect = Spark()
+    try:
+        # as a condition, not as a statement: `load > 0.8` is a comparison, not LOAD DATA
+        nodes = dialect.parser().parse_into(exp.Condition, dialect.tokenize(text), text)
+    except SqlglotError as error:
+        if re.match(r"\s*(SELECT|WITH)\b", text, re.IGNORECASE):
+            refuse("it is a query; write an expression over columns, such as speed * 3.6")
+        detail = (getattr(error, "errors", None) or [{}])[0]
+        where = f" at {detail['highlight']!r}, column {detail['col']}" if detail.get("highlight") else ""
+        refuse(f"it is not a complete SQL expression{where}")
+    if len(nodes) > 1:
+        refuse("it holds several statements")
+    return nodes[0].unnest() if nodes[0] is not None else refuse("it is empty")
+
+
+def _check(node: exp.Expr) -> None:
+    """Refuse what has no rule, or uses more of its node than the rule knows; write one meaning in one way."""
+    if isinstance(node.parent, exp.DataType) or isinstance(node, (exp.Identifier, exp.DataType)):
+        return
+    if isinstance(node, exp.TsOrDsToDate) and isinstance(node.parent, exp.DayOfWeek):
+        return  # sqlglot's own addition
+    if type(node) not in _FORMS:
+        refuse(_reason(node))
+    if isinstance(node, exp.Concat) and "safe" not in node.args:
+        refuse("two strings stand side by side; write \\' for a quote inside a string, || to join")
+    # `safe` only tells TRY_CAST from CAST, which are the same here; the other three are set by the dialect
+    known = {*_FORMS[type(node)].split(), "negate", "safe", "typed", "coalesce", "ignore_nulls"}
+    if any(value and name not in known for name, value in node.args.items()):
+        refuse("subqueries are not allowed" if node.find(exp.Query) else f"{node.sql('spark')} is not supported")
+    if isinstance(node, exp.Is) and not isinstance(node.expression, (exp.Null, exp.Boolean)):
+        refuse(f"{node.sql('spark')} is not supported")
+    if isinstance(node, (exp.Cast, exp.TryCast)):
+        node.set("safe", None)
+        if node.args["to"].this.name not in CASTS and not (_is_moment(node) and node.this.is_string):
+            refuse(f"there is no CAST to {node.args['to'].sql('spark')}, only to {', '.join(CASTS)}")
+    if isinstance(node, exp.Column):
+        if node.name == "*" or re.fullmatch(r"\^.*\$", node.name, re.DOTALL):
+            refuse(f"Polars reads the column name {node.name!r} as a pattern; rename the column")
+        node.this.set("quoted", not _is_plain(node.name))
+    elif isinstance(node, exp.Literal) and not node.is_string:
+        number = _number(node.name)
+        if number == math.inf or (isinstance(number, int) and number >= 2**63):
+            refuse(f"the number {node.name} is out of range")
+        node.set("this", repr(number))
+
+
+def _is_moment(node: exp.Expr) -> bool:
+    """TIMESTAMP '…' or DATE '…', which sqlglot reads as casts."""
+    return node.args["to"].this.name in ("TIMESTAMPTZ", "TIMESTAMP", "DATE")
+
+
+def _reason(node: exp.Expr) -> str:
+    if isinstance(node, exp.Window):
+        return "window functions are not allowed"
+    if isinstance(node, exp.AggFunc):
+        return f"{node.sql_name()} is an aggregate function; an expression sees one event"
+    if isinstance(node, (exp.Query, exp.SubqueryPredicate)):
+        return "subqueries are not allowed"
+    if isinstance(node, exp.Func):
+        name = node.name if isinstance(node, exp.Anonymous) else node.sql_name()
+        return unknown(name)
+    return f"{node.sql('spark')} is not supported"
+
+
+def unknown(name: str, also: Collection[str] = (), otherwise: str = "") -> str:
+    """What is said of a function that there is not: those whose names are near, or what to do otherwise."""
+    known = {one.lower(): one for one in (*FUNCTIONS, *also)}
+    near = [known[one] for one in difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.65)]
+    hint = f"did you mean {' or '.join(near)}?" if near else otherwise
+    return f"there is no function {name}" + (f"; {hint}" if hint else "")
+
+
+@lru_cache(maxsize=4096)
+def _is_plain(name: str) -> bool:
+    """Whether a name reads as a column without backticks: `interval` does not, before a minus."""
+    probe = f"{name} - 1 = {name}"
+    try:
+        node = _read(probe)
+    except Refusal:
+        return False
+    names = [column.name for column in node.find_all(exp.Column)]
+    return bool(re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)) and names == [name, name] and node.sql("spark") == probe
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.isdigit() else float(text)
+
+
+# --- binding ------------------------------------------------------------------------------------------------------
+
+
+def _bind(node: exp.Expr, schema: Schema) -> Term:
+    if isinstance(node, exp.Column):
+        term = _column(node.name, schema)
+        if isinstance(term.dtype, (pl.Categorical, pl.Enum)):
+            return replace(term, dtype=STRING, polars=term.polars.cast(STRING))
+        beyond = term.dtype in (pl.UInt64, pl.UInt128, pl.Int128)  # Spark has no such integers
+        return replace(term, dtype=INT64, polars=term.polars.cast(INT64)) if beyond else term
+    if isinstance(node, (exp.Literal, exp.Boolean, exp.Null)):
+        return literal(_number(node.name) if node.is_number else node.args.get("this"))
+    if isinstance(node, (exp.Cast, exp.TryCast)):
+        if _is_moment(node):
+            if node.args["to"].this.name == "DATE":
+                return literal(day(node.this.name), pl.Date())
+            return literal(instant(node.this.name), pl.Datetime("us", "UTC"))
+        return cast(_bind(node.this, schema), CASTS[node.args["to"].this.name])
+    if isinstance(node, exp.Case):
+        subject = _bind(node.this, schema) if node.this else None
+        ifs = [(_bind(part.this, schema), _bind(part.args["true"], schema)) for part in node.args["ifs"]]
+        choices = [(compare("=", subject, when) if subject else when, then) for when, then in ifs]
+        default = node.args.get("default")
+        return choose("CASE", choices, _bind(default, schema) if default else literal(None))
+    if isinstance(node, exp.Connector):  # a long chain is one level deep
+        parts = list(node.flatten())
+    else:
+        values = [node.args[name] for name in _FORMS[type(node)].split() if node.args.get(name)]
+        parts = [part for value in values for part in (value if isinstance(value, list) else [value])]
+    parts = [part.this if isinstance(part, exp.TsOrDsToDate) else part for part in parts]
+    term = RULES[type(node)][1](*(_bind(part, schema) for part in parts))
+    return negate(term) if node.args.get("negate") else term
+
+
+def _column(name: str, schema: Schema) -> Term:
+    if name not in schema:
+        near = difflib.get_close_matches(name, schema) or list(schema)[:8]
+        refuse(f"there is no column {name!r}; there are {', '.join(near)}")
+    quoted = name.replace("`", "``")
+    return Term(schema[name], pl.col(name), f"`{quoted}`")
+
+
+_FORMS: dict[type[exp.Expr], str] = {
+    **{kind: form for kind, (form, _) in RULES.items()},
+    exp.Column: "this",
+    exp.Literal: "this is_string",
+    exp.Boolean: "this",
+    exp.Null: "",
+    exp.Cast: "this to",
+    exp.TryCast: "this to",
+    exp.Case: "this ifs default",
+}
+FUNCTIONS = sorted(
+    {name for kind in RULES if issubclass(kind, exp.Func) for name in kind.sql_names()}
+    - {"AND", "OR", "LIKE", "IS_NAN", "DAY_OF_WEEK", "IIF", "LEN"}
+    | {"LOG10", "LOG2", "DAYOFWEEK"}
+)

@@ -1,0 +1,142 @@
+"""Terms: one piece of an expression as Polars expression and as Spark SQL text, with the type that both have.
+
+What `parse` says about types is carried out here: how literals are written, in which type values meet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import NoReturn
+
+import polars as pl
+
+from windrow.core.expressions.types import spark_type
+
+INT64, FLOAT64, STRING, BOOLEAN, NULL = pl.Int64(), pl.Float64(), pl.String(), pl.Boolean(), pl.Null()
+
+
+class Refusal(Exception):
+    """A reason, before it knows its text."""
+
+
+def refuse(reason: str) -> NoReturn:
+    raise Refusal(reason)
+
+
+@dataclass(frozen=True)
+class Term:
+    dtype: pl.DataType
+    polars: pl.Expr
+    spark: str
+    is_literal: bool = False
+    value: object = None  # of a literal
+
+
+def literal(value: object, dtype: pl.DataType | None = None) -> Term:
+    dtype = dtype or {str: STRING, bool: BOOLEAN, int: INT64, float: FLOAT64}.get(type(value), NULL)
+    polars = pl.lit(value.replace(tzinfo=None)) if isinstance(value, datetime) else pl.lit(value, dtype=dtype)
+    if value is None:
+        spark = "NULL" if dtype == NULL else f"CAST(NULL AS {spark_type(dtype)})"
+    elif isinstance(value, bool):
+        spark = str(value).upper()
+    elif isinstance(value, (int, float)):
+        spark = f"{value!r}{'L' if isinstance(value, int) else 'D'}"
+        spark = f"({spark})" if value < 0 else spark
+    elif isinstance(value, str):
+        spark = "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    elif isinstance(value, datetime) and isinstance(dtype, pl.Datetime):
+        if dtype.time_unit == "ms" and value.microsecond % 1000:
+            refuse(f"{value} is finer than the column's milliseconds")
+        polars = polars.dt.cast_time_unit(dtype.time_unit)
+        if dtype.time_zone:
+            polars = polars.dt.replace_time_zone("UTC").dt.convert_time_zone(dtype.time_zone)
+        # with a Z it does not depend on the session's time zone
+        spark = f"{spark_type(dtype)} '{value.replace(tzinfo=None).isoformat()}{'Z' if dtype.time_zone else ''}'"
+    elif isinstance(value, date):
+        spark = f"DATE '{value.isoformat()}'"
+    else:
+        spark = f"CAST({value} AS {spark_type(dtype)})"
+    return Term(dtype, polars, spark, True, value)
+
+
+def instant(text: str) -> datetime:
+    iso = r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?"
+    try:
+        moment = datetime.fromisoformat(text if re.fullmatch(iso, text, re.ASCII) else "")
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        refuse(f"{text!r} is not an ISO timestamp such as 2024-05-31 12:00:00")
+
+
+def day(text: str) -> date:
+    try:
+        return date.fromisoformat(text if re.fullmatch(r"\d{4}-\d\d-\d\d", text, re.ASCII) else "")
+    except ValueError:
+        refuse(f"{text!r} is not an ISO date such as 2024-05-31")
+
+
+def convert(term: Term, dtype: pl.DataType) -> Term:
+    """Convert to a type that `common` has found; only large integers lose anything, their last bits in a double."""
+    if term.dtype == dtype:
+        return term
+    if not term.is_literal:
+        return Term(dtype, term.polars.cast(dtype), f"CAST({term.spark} AS {spark_type(dtype)})")
+    value = term.value
+    if isinstance(value, int) and not dtype.is_integer():
+        value = float(value) if dtype == FLOAT64 else Decimal(value)
+    elif isinstance(dtype, pl.Datetime) and isinstance(value, str):
+        value = instant(value)
+    elif isinstance(dtype, pl.Datetime) and isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime.combine(value, time(), UTC)
+    elif isinstance(dtype, pl.Date) and isinstance(value, str):
+        value = day(value)
+    return literal(value, dtype)
+
+
+def common(terms: Sequence[Term], what: str, mixed: bool = False) -> pl.DataType:
+    """The type in which values meet: NULL, literals of timestamps and of dates follow the others, numbers widen.
+
+    Decimals meet doubles only where `mixed`: in a CASE the row would decide whether later arithmetic is exact.
+    """
+    typed = [t for t in terms if t.dtype != NULL]
+    columns = [t.dtype for t in typed if not t.is_literal]
+    if any(isinstance(dtype, pl.Datetime) for dtype in columns):
+        typed = [t for t in typed if not isinstance(t.value, (str, date))]
+    elif any(isinstance(dtype, pl.Date) for dtype in columns):  # whose literals have no time of day
+        typed = [t for t in typed if not isinstance(t.value, (str, date)) or isinstance(t.value, datetime)]
+    types = {t.dtype for t in typed}
+    if len(types) < 2:
+        return types.pop() if types else NULL
+    if all(t.is_integer() for t in types):
+        return INT64
+    if all(t.is_numeric() for t in types):
+        if not any(t.is_float() for t in types):
+            held = [digits(t) for t in typed]
+            return decimal(max(d.precision - d.scale for d in held), max(d.scale for d in held))
+        if mixed or not any(t.is_decimal() for t in types):
+            return FLOAT64
+    refuse(f"{what} cannot mix {' and '.join(sorted(map(str, types)))}; CAST one of them")
+
+
+def need(dtype: pl.DataType, term: Term, what: str) -> Term:
+    if term.dtype not in (dtype, NULL) and not (dtype == FLOAT64 and term.dtype.is_numeric()):
+        refuse(f"{what} needs {'numbers' if dtype == FLOAT64 else dtype}, not {term.dtype} {term.spark}")
+    return convert(term, dtype)
+
+
+def digits(term: Term) -> pl.Decimal:
+    """The decimal type that holds a decimal or integer term."""
+    if isinstance(term.dtype, pl.Decimal):
+        return term.dtype
+    return pl.Decimal(len(str(abs(term.value))) if isinstance(term.value, int) else 20, 0)
+
+
+def decimal(whole: int, scale: int) -> pl.Decimal:
+    """Where 38 digits do not suffice Spark keeps a scale of up to 6 and rounds longer ones: those are refused."""
+    if whole + scale > 38 and scale > 6:
+        refuse("the decimal result needs more than 38 digits; CAST to DOUBLE")
+    return pl.Decimal(min(38, whole + scale), scale)

@@ -1,0 +1,370 @@
+"""Bags: every value of a slice with its count, sorted; the state behind exact quantiles, mode and distinct.
+
+A bag is two list columns, `values` (sorted, each once; NaN last and equal to itself) and `counts`. Here are the three
+things that can be done with them: count a sorted list of values (`counted`), bring bags that were laid end to end
+into the canonical form (`merged`), and ask many ranges of bags for ranks, modes and numbers of values (`BagRanges`).
+
+Ranges that hold one bag are read off directly. For others a few values part all into **buckets**, and how much lies in
+each before every end of a range says in which bucket of a range a quantile is; only what the range has in that one is
+sorted. Where ranges have too many ends for that, those that overlap little are laid out and sorted once, and for those
+that overlap much, ranks come from a **wavelet matrix** over the values' ranks: one level per bit, each a stable
+partition with prefix weights, so that a rank in a range costs one step per level however many bags the range holds. A
+mode has no such structure: it is counted per range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from windrow.core.arrays.range_queries import CHUNK, Ints, ramp
+
+Doubles = npt.NDArray[np.float64]
+LAYOUT_LIMIT = 8  # lay ranges out while that takes at most so many times the entries there are
+FEWEST_BUCKETS, MOST_BUCKETS = 16, 4096  # fewer do not pay
+
+
+def lists(flat: pl.Series, sizes: Ints) -> pl.Series:
+    """A list column whose rows are consecutive stretches of `flat`."""
+    import pyarrow as pa  # Arrow's own constructor takes offsets; Polars has none
+
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    inner = flat.to_arrow()
+    buffers = [None, pa.py_buffer(offsets)]
+    array = pa.Array.from_buffers(pa.large_list(inner.type), len(sizes), buffers, children=[inner])
+    return pl.Series(flat.name, array).cast(pl.List(flat.dtype))
+
+
+def flat(column: pl.Series) -> tuple[pl.Series, Ints]:
+    """The values of a list column end to end, and the size of each list (0 for null and empty)."""
+    sizes = column.list.len().fill_null(0).to_numpy().astype(np.int64)
+    return column.filter(pl.Series(sizes) > 0).explode(), sizes
+
+
+def _runs(values: pl.Series, sizes: Ints) -> Ints:
+    """Where a new value or a new list begins, in lists that are sorted and laid end to end."""
+    ends = np.cumsum(sizes)
+    held = sizes > 0
+    starts = np.empty(len(values), np.bool_)
+    if (values.dtype.is_integer() or values.dtype.is_float()) and not _ends_in_nan(values, ends[held]):
+        flat_values = values.to_numpy()
+        np.not_equal(flat_values[1:], flat_values[:-1], out=starts[1:])
+    else:
+        starts[:] = (values != values.shift(1)).fill_null(True).to_numpy()
+    starts[(ends - sizes)[held]] = True
+    return np.flatnonzero(starts)
+
+
+def _ends_in_nan(values: pl.Series, ends: Ints) -> bool:
+    """Whether a sorted list holds NaN, which then is its last value."""
+    return values.dtype.is_float() and bool(values.gather(ends - 1).is_nan().any())
+
+
+def counted(column: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Sorted lists of values → (values, counts)."""
+    values, sizes = flat(column)
+    starts = _runs(values, sizes)
+    if len(starts) < len(values):
+        owner = np.repeat(np.arange(len(sizes)), sizes)[starts]
+        counts = np.diff(np.append(starts, len(values)))
+        values, sizes = values.gather(starts), np.bincount(owner, minlength=len(sizes)).astype(np.int64)
+    else:
+        counts = np.ones(len(values), np.int64)
+    return lists(values, sizes), lists(pl.Series(counts, dtype=pl.Int64), sizes)
+
+
+def merged(values: pl.Series, counts: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Bags laid end to end within each row → one bag per row."""
+    entries, sizes = flat(values)
+    weights, _ = flat(counts)
+    if entries.null_count():  # what an empty bag leaves when it is laid end to end with others
+        held = entries.is_not_null()
+        owner = np.repeat(np.arange(len(sizes)), sizes)[held.to_numpy()]
+        sizes = np.bincount(owner, minlength=len(sizes)).astype(np.int64)
+        entries, weights = entries.filter(held), weights.filter(held)
+    if int(weights.sum()) == len(weights):  # sorting a list that is made of sorted ones is cheap
+        return counted(lists(entries, sizes).list.sort())
+    owners = pl.Series("owner", np.repeat(np.arange(len(sizes)), sizes))
+    table = pl.DataFrame({"owner": owners, "value": entries, "count": weights}).sort("owner", "value")
+    starts = _runs(table["value"], sizes)
+    sizes = np.bincount(table["owner"].to_numpy()[starts], minlength=len(sizes)).astype(np.int64)
+    totals = np.add.reduceat(table["count"].to_numpy(), starts)
+    return lists(table["value"].gather(starts), sizes), lists(pl.Series(totals, dtype=pl.Int64), sizes)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The entries of every range, sorted within it, with running weights over everything."""
+
+    rank: Ints
+    weight: Ints
+    reached: Ints  # weight up to and including each entry
+    start: Ints  # first entry of each range, and one past the last
+
+
+class _Bags:
+    """A column of bags laid end to end, and what is computed once for all ranges of them."""
+
+    def __init__(self, values: pl.Series, counts: pl.Series, apart: bool) -> None:
+        """With `apart`, entries of one bag are compared with nothing else."""
+        self.values, sizes = flat(values)
+        self.weights = flat(counts)[0].to_numpy()
+        self.offsets = np.append(0, np.cumsum(sizes))
+        self.apart = apart
+
+    @cached_property
+    def all_once(self) -> bool:
+        """Whether every value of every bag has the count 1."""
+        return int(self.weights.sum()) == len(self.weights)
+
+    @cached_property
+    def reached(self) -> Ints:
+        """The weight before each entry, and before the end."""
+        reached = np.zeros(len(self.weights) + 1, np.int64)
+        np.cumsum(self.weights, out=reached[1:])
+        return reached
+
+    @cached_property
+    def doubles(self) -> Doubles:
+        """The entries as doubles, for interpolation; no two change places."""
+        return self.values.cast(pl.Float64).to_numpy()
+
+    @cached_property
+    def ranked(self) -> tuple[pl.Series, Ints]:
+        """Every distinct value once, sorted, and the rank of each entry."""
+        if self.apart:
+            return self.values, np.arange(len(self.values))
+        order = self.values.arg_sort().to_numpy()
+        ordered = self.values.gather(order)
+        starts = _runs(ordered, np.array([len(ordered)]))
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(order))))
+        return ordered.gather(starts), rank
+
+    @cached_property
+    def lifted(self) -> Doubles:
+        """The distinct values as doubles."""
+        return self.ranked[0].cast(pl.Float64).to_numpy()
+
+    @cached_property
+    def wavelet(self) -> _Wavelet:
+        distinct, rank = self.ranked
+        return _Wavelet(rank, self.weights, max(1, int(len(distinct) - 1).bit_length()))
+
+
+class BagRanges:
+    """Ranges [lo, hi) over a column of bags, asked for ranks, mode and number of values."""
+
+    def __init__(self, values: pl.Series, counts: pl.Series, lo: Ints, hi: Ints) -> None:
+        self._bags = bags = _Bags(values, counts, apart=bool((hi - lo == 1).all()))
+        self._lo, self._hi = bags.offsets[lo], bags.offsets[hi]
+        self.total = self._hi - self._lo if bags.all_once else bags.reached[self._hi] - bags.reached[self._lo]
+
+    def take(self, index: Ints) -> BagRanges:
+        """The same bags, a choice of the ranges."""
+        other = object.__new__(BagRanges)
+        other._bags, other._lo, other._hi = self._bags, self._lo[index], self._hi[index]
+        other.total = self.total[index]
+        return other
+
+    @cached_property
+    def _layout(self) -> _Layout:
+        sizes = self._hi - self._lo
+        at = np.repeat(self._lo, sizes) + ramp(sizes)
+        rank, weight = self._bags.ranked[1][at], self._bags.weights[at]
+        if not self._bags.apart:  # range and rank in one number, in runs that are sorted already, one for each bag
+            base = np.repeat(np.arange(len(sizes)) * len(self._bags.ranked[0]), sizes)
+            code = base + rank
+            if self._bags.all_once:
+                code.sort(kind="stable")
+            else:
+                order = np.argsort(code, kind="stable")
+                code, weight = code[order], weight[order]
+            rank = code - base
+        return _Layout(rank, weight, np.cumsum(weight), np.append(0, np.cumsum(sizes)))
+
+    def _select(self, nth: Ints) -> Ints:
+        """The rank of the nth value (from 0, repeats counted) of each range; a column per range, none empty."""
+        if self._bags.apart:
+            if self._bags.all_once:
+                at = self._lo + nth
+            else:
+                at = np.searchsorted(self._bags.reached[1:], self._bags.reached[self._lo] + nth, "right")
+            ranks: Ints = self._bags.ranked[1][at]
+            return ranks
+        if "_layout" in self.__dict__ or int((self._hi - self._lo).sum()) <= LAYOUT_LIMIT * len(self._bags.values):
+            layout = self._layout
+            before = np.append(0, layout.reached)[layout.start[:-1]]
+            return layout.rank[np.searchsorted(layout.reached, before + nth, "right")]
+        lo, hi = (np.broadcast_to(bound, nth.shape).ravel() for bound in (self._lo, self._hi))
+        return self._bags.wavelet.select(lo, hi, nth.ravel()).reshape(nth.shape)
+
+    def quantiles(self, qs: Mapping[str, float]) -> pl.DataFrame:
+        """A column for each q: linear interpolation between the values around q·(n-1), as Spark's `percentile`."""
+        some = np.flatnonzero(self.total > 0)
+        if not len(some):
+            return pl.DataFrame(schema=dict.fromkeys(qs, pl.Float64)).clear(len(self.total))
+        asked = self if len(some) == len(self.total) else self.take(some)
+        found = np.full((len(self.total), len(qs)), np.nan)
+        wanted = np.array(list(qs.values()), np.float64)
+        step = max(1, CHUNK // max(1, len(some)))
+        for begin in range(0, len(qs), step):
+            found[some, begin : begin + step] = asked._interpolate(wanted[begin : begin + step]).T
+        if len(qs) == 1:
+            columns = pl.DataFrame(dict.fromkeys(qs, found[:, 0]))
+        else:  # one array column that is taken apart, instead of a column at a time
+            columns = pl.Series(found).arr.to_struct(fields=list(qs)).struct.unnest()
+        if len(some) < len(self.total):
+            columns = columns.with_columns(pl.when(pl.Series(self.total > 0)).then(pl.all()))
+        return columns
+
+    def _interpolate(self, qs: Doubles) -> Doubles:
+        exact = qs[:, None] * (self.total - 1)
+        below = np.floor(exact).astype(np.int64)
+        share = exact - below
+        low, high = self._doubles_at(np.stack((below, np.minimum(below + 1, self.total - 1))))
+        with np.errstate(invalid="ignore"):
+            found: Doubles = np.where((share == 0) | (low == high), low, low * (1 - share) + high * share)
+        return found
+
+    def _doubles_at(self, nth: Ints) -> Doubles:
+        """The nth value (from 0, repeats counted) of each range as a double; a column per range, none empty."""
+        if not self._bags.apart:
+            ends = np.unique((self._lo, self._hi))
+            entries, size = int((self._hi - self._lo).sum()), len(self._bags.values)
+            asked = entries * nth.size // len(self.total)  # to look at, if it were one bucket
+            buckets = min(int((4 * asked / len(ends)) ** 0.5), 4 * size // len(ends), MOST_BUCKETS)
+            if buckets >= FEWEST_BUCKETS and min(asked // buckets, entries) <= LAYOUT_LIMIT * size:
+                return _Buckets(self._bags.doubles, self._bags.weights, ends, buckets).select(self._lo, self._hi, nth)
+        found: Doubles = self._bags.lifted[self._select(nth)]
+        return found
+
+    def around(self, qs: Iterable[float]) -> npt.NDArray[np.bool_]:
+        """Which entries of the bags, laid end to end, hold a value that one of these quantiles is made of."""
+        size = len(self._bags.values)
+        marks = np.zeros(size + 1, np.int64)
+        some = np.flatnonzero(self.total > 0)
+        if not len(some):
+            return marks[:-1] > 0
+        asked = self.take(some)
+        rank = self._bags.ranked[1]
+        order = np.lexsort((np.arange(size), rank))
+        codes = rank[order] * (size + 1) + order  # sorted: by value, then by place
+        for q in qs:
+            below = np.floor(q * (asked.total - 1)).astype(np.int64)
+            for nth in (below, np.minimum(below + 1, asked.total - 1)):
+                value = asked._select(nth) * (size + 1)
+                np.add.at(marks, np.searchsorted(codes, value + asked._lo, "left"), 1)
+                np.add.at(marks, np.searchsorted(codes, value + asked._hi, "left"), -1)
+        held = np.empty(size, np.bool_)
+        held[order] = np.cumsum(marks[:-1]) > 0
+        return held
+
+    def distinct(self) -> pl.Series:
+        """How many different values each range holds."""
+        found = np.zeros(len(self.total), np.int64)
+        for begin, owner, _, _ in self._chunks():
+            found[begin : begin + int(owner[-1]) + 1] += np.bincount(owner)
+        return pl.Series(found)
+
+    def mode(self) -> pl.Series:
+        """The most frequent value, the smallest of them where several are; null without values."""
+        values, _ = self._bags.ranked
+        chosen = np.full(len(self.total), -1)
+        for begin, owner, rank, weight in self._chunks():
+            order = np.lexsort((rank, -weight, owner))
+            firsts = order[np.unique(owner[order], return_index=True)[1]]
+            chosen[begin + owner[firsts]] = rank[firsts]
+        index = pl.Series(chosen, dtype=pl.Int64)
+        return values.gather(index.set(index < 0, None))
+
+    def _chunks(self, limit: int = CHUNK) -> Iterator[tuple[int, Ints, Ints, Ints]]:
+        """(first range, owner from 0, rank, weight), each rank of a range once, a bounded number at a time."""
+        rank_of = self._bags.ranked[1]
+        sizes = self._hi - self._lo
+        cuts = np.searchsorted(np.cumsum(sizes), np.arange(limit, int(sizes.sum()) + limit, limit), "left") + 1
+        begin = 0
+        for end in np.minimum(np.unique(cuts), len(sizes)):
+            part = sizes[begin:end]
+            at = np.repeat(self._lo[begin:end], part) + ramp(part)
+            owner = np.repeat(np.arange(len(part)), part)
+            rank, weight = rank_of[at], self._bags.weights[at]
+            if not self._bags.apart and len(at):
+                order = np.lexsort((rank, owner))
+                owner, rank, weight = owner[order], rank[order], weight[order]
+                new = np.append(True, (owner[1:] != owner[:-1]) | (rank[1:] != rank[:-1]))
+                weight = np.add.reduceat(weight, np.flatnonzero(new))
+                owner, rank = owner[new], rank[new]
+            if len(at):
+                yield begin, owner, rank, weight
+            begin = int(end)
+
+
+class _Buckets:
+    """Entries parted by a few of their values, and the weight of each part before every end of a range."""
+
+    def __init__(self, values: Doubles, weights: Ints, ends: Ints, most: int) -> None:
+        sample = np.sort(values[:: max(1, len(values) // (8 * most))])
+        parting = sample[:: max(1, len(sample) // most)][:most]
+        self._values, self._weights, self._ends = values, weights, ends
+        bucket = np.searchsorted(parting, values, "right")
+        self._count = len(parting) + 1
+        self._order = np.argsort(bucket.astype(np.uint16), kind="stable")  # by bucket, then by place
+        self._codes = bucket[self._order] * (len(values) + 1) + self._order
+        between = np.repeat(np.arange(len(ends) + 1), np.diff(ends, prepend=0, append=len(values)))
+        held = np.bincount(between * self._count + bucket, weights, (len(ends) + 1) * self._count)
+        held = held.reshape(-1, self._count)[: len(ends)].astype(np.int64)
+        self._below = np.zeros((len(ends), self._count + 1), np.int64)  # the weight up to an end, below a bucket
+        np.cumsum(np.cumsum(held, axis=0), axis=1, out=self._below[:, 1:])
+
+    def select(self, lo: Ints, hi: Ints, nth: Ints) -> Doubles:
+        """The nth value of each range [lo, hi) of entries; a column per range."""
+        start, end = np.searchsorted(self._ends, lo), np.searchsorted(self._ends, hi)
+        bucket = np.zeros(nth.shape, np.int64)  # the last that at most nth lie below
+        step = 1 << self._count.bit_length()
+        while step := step >> 1:
+            further = np.minimum(bucket + step, self._count)
+            bucket = np.where(self._below[end, further] - self._below[start, further] <= nth, further, bucket)
+        rest = nth - (self._below[end, bucket] - self._below[start, bucket])
+        pairs, pair = np.unique(bucket + np.arange(len(lo)) * self._count, return_inverse=True)
+        of, bucket = np.divmod(pairs, self._count)
+        first, last = (np.searchsorted(self._codes, bucket * (len(self._values) + 1) + bound[of]) for bound in (lo, hi))
+        sizes = last - first
+        at = self._order[np.repeat(first, sizes) + ramp(sizes)]
+        at = at[np.lexsort((self._values[at], np.repeat(np.arange(len(pairs)), sizes)))]
+        reached = np.append(0, np.cumsum(self._weights[at]))
+        before = reached[np.cumsum(sizes) - sizes][pair].reshape(nth.shape)
+        found: Doubles = self._values[at[np.searchsorted(reached[1:], before + rest, "right")]]
+        return found
+
+
+class _Wavelet:
+    """A wavelet matrix over ranks with weights: the rank at a given weight within any range, one step per bit."""
+
+    def __init__(self, rank: Ints, weight: Ints, bits: int) -> None:
+        self._levels: list[tuple[int, Ints, Ints, int]] = []
+        for bit in range(bits - 1, -1, -1):
+            zero = (rank >> bit) & 1 == 0
+            zeros = np.append(0, np.cumsum(zero))
+            weights = np.append(0, np.cumsum(np.where(zero, weight, 0)))
+            self._levels.append((bit, zeros, weights, int(zeros[-1])))
+            order = np.concatenate((np.flatnonzero(zero), np.flatnonzero(~zero)))
+            rank, weight = rank[order], weight[order]
+
+    def select(self, lo: Ints, hi: Ints, nth: Ints) -> Ints:
+        found = np.zeros(len(lo), np.int64)
+        lo, hi, nth = lo.copy(), hi.copy(), nth.copy()
+        for bit, zeros, weights, ones_from in self._levels:
+            below = weights[hi] - weights[lo]
+            one = nth >= below
+            found |= one.astype(np.int64) << bit
+            nth -= np.where(one, below, 0)
+            lo = np.where(one, ones_from + lo - zeros[lo], zeros[lo])
+            hi = np.where(one, ones_from + hi - zeros[hi], zeros[hi])
+        return found

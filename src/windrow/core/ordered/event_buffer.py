@@ -1,0 +1,106 @@
+"""Waiting: events that the watermark has not passed, chunk by chunk as they came.
+
+A chunk is sorted once, by an index, and then given out from its front: an event that waits long costs nothing while
+it waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from windrow.core.arrays.range_queries import Ints, sorted_places
+from windrow.core.windows.ordered import Mask
+
+FEW = 64  # chunks that are kept apart
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Events, their places in the order of time (None where they stand in it), and those from `at` on that wait.
+
+    Events that do not stand in order are without their time, which is kept in order.
+    """
+
+    events: pl.DataFrame
+    place: Ints | None
+    time: Ints  # in order
+    name: str  # of its column
+    at: int = 0
+
+    @staticmethod
+    def of(events: pl.DataFrame, time: str) -> _Chunk:
+        column = events[time]
+        if column.is_sorted():
+            return _Chunk(events, None, column.to_numpy(), time)
+        return _Chunk(events.drop(time), *sorted_places(column.to_numpy()), time)
+
+    def __len__(self) -> int:
+        return len(self.time) - self.at
+
+    def part(self, stop: int) -> pl.DataFrame:
+        """The events from the front up to a place."""
+        if self.place is None:
+            return self.events[self.at : stop]
+        time = pl.Series(self.name, self.time[self.at : stop])
+        return self.events[self.place[self.at : stop]].hstack([time]) if self.events.width else time.to_frame()
+
+    def after(self, stop: int) -> _Chunk:
+        """What is left, without the events before it once these are the more."""
+        rest = replace(self, at=stop)
+        return (
+            rest if stop < len(self.time) // 2 else _Chunk(rest.part(len(self.time)), None, self.time[stop:], self.name)
+        )
+
+
+class Waiting:
+    """Events in the order in which they came; never changed, only replaced."""
+
+    def __init__(self, time: str, chunks: Sequence[_Chunk] = ()) -> None:
+        self._time, self._chunks = time, tuple(chunks)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._chunks))
+
+    def with_more(self, events: pl.DataFrame) -> Waiting:
+        """These and events that have come after them."""
+        if not events.height:
+            return self
+        chunks = (*self._chunks, _Chunk.of(events, self._time))
+        if len(chunks) > FEW and sum(map(len, chunks[-FEW // 2 :])) <= max(1024, len(self) // 4):
+            small = Waiting(self._time, chunks[-FEW // 2 :]).frame()
+            assert small is not None
+            chunks = (*chunks[: -FEW // 2], _Chunk.of(small, self._time))
+        return Waiting(self._time, chunks)
+
+    def older(self, than: int, late: int) -> tuple[pl.DataFrame | None, Mask | None, Waiting]:
+        """The events before a time, which of them are before `late` (None if none is), and the others."""
+        parts, times, rest = [], [], []
+        for chunk in self._chunks:
+            stop = int(np.searchsorted(chunk.time, than))
+            if stop > chunk.at:
+                parts.append(chunk.part(stop))
+                times.append(chunk.time[chunk.at : stop] < late)
+                chunk = chunk.after(stop)
+            if len(chunk):
+                rest.append(chunk)
+        if not parts:
+            return None, None, self
+        is_late = np.concatenate(times)
+        return _joined(parts), is_late if is_late.any() else None, Waiting(self._time, rest)
+
+    def frame(self) -> pl.DataFrame | None:
+        """All events; None if there are none."""
+        parts = [chunk.part(len(chunk.time)) for chunk in self._chunks]
+        return _joined(parts) if parts else None
+
+
+def _joined(parts: list[pl.DataFrame]) -> pl.DataFrame:
+    """Parts with the same columns in any order; `[…]` picks columns without a plan, unlike `select`."""
+    columns = parts[0].columns
+    if len(parts) == 1:
+        return parts[0]
+    return pl.concat([part if part.columns == columns else part[columns] for part in parts])

@@ -1,0 +1,243 @@
+"""Groups: what is asked about the same events by the same keys, whatever the window, the function or the filter.
+
+A group has **timelines** (a window together with the stretch of event time for which its query was there), and
+**signatures** (a list of aggregates with a filter); a query is one of each. So a million queries over ten thousand
+windows cost ten thousand windows. Its slices hold each operator once for each filter: `Held`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import gcd
+from typing import NamedTuple
+
+from windrow.core.aggregates.functions import Aggregate
+from windrow.core.expressions.parse import Expression, both
+from windrow.core.operators.base import Count, Operator
+from windrow.core.query.query import Query
+from windrow.core.windows.fixed import (
+    INT64_MAX,
+    INT64_MIN,
+    ContextFreeWindow,
+    FixedWindow,
+    Grid,
+    Session,
+    Window,
+)
+from windrow.core.windows.ordered import NODE, DataDrivenWindow, Latest, OrderedWindow
+
+ROWS = Count(())  # the number of events: every filter of every group keeps it
+
+
+class Entry(NamedTuple):
+    """A query with the event times between which it is there; a `closing` one still emits windows that have begun."""
+
+    query: Query
+    since: int = INT64_MIN
+    until: int = INT64_MAX
+    closing: bool = False
+
+
+class Source(NamedTuple):
+    """Which events a group sees, on which measure."""
+
+    measure: str
+    distinct_on: tuple[str, ...] = ()
+    where: Expression | None = None
+    since: int = INT64_MIN  # with distinct_on: an event that the query does not see makes no other one a repeat
+
+
+class Timeline(NamedTuple):
+    """A window and the event times between which some query asked for it."""
+
+    window: Window
+    since: int
+    until: int
+    closing: bool
+
+    @property
+    def line(self) -> str:
+        """The window and since when: what it has in common with a timeline that ends at another time."""
+        return f"{self.window.kind} {self.window!r} {self.since}"
+
+
+class Signature(NamedTuple):
+    """What is asked about a window: aggregates over the events that satisfy a filter, and what they must satisfy."""
+
+    aggregates: tuple[Aggregate, ...]
+    where: Expression | None
+    having: Aggregate | None = None
+
+    @property
+    def asked(self) -> tuple[Aggregate, ...]:
+        return (*self.aggregates, self.having) if self.having else self.aggregates
+
+    @property
+    def needs_order(self) -> bool:
+        return any(asked.needs_order for asked in self.asked)
+
+    @property
+    def held(self) -> list[Held]:
+        """What its aggregates read, each once; equal operators are the same object."""
+        found = {}
+        for asked in self.asked:
+            for operator, where in zip(asked.operators, asked.filters, strict=True):
+                found[id(operator), where] = operator
+        return [Held(operator, both(self.where, where)) for (_, where), operator in found.items()]
+
+    def held_by(self, asked: Aggregate) -> list[Held]:
+        """What one of its aggregates reads, in the order of its operators."""
+        return held_by(asked, self.where)
+
+
+def held_by(asked: Aggregate, where: Expression | None) -> list[Held]:
+    """What an aggregate reads, over events that satisfy a filter: that filter and its own."""
+    return [Held(one, both(where, own)) for one, own in zip(asked.operators, asked.filters, strict=True)]
+
+
+class Held(NamedTuple):
+    """An operator over the events that satisfy a filter: one state per slice."""
+
+    operator: Operator
+    where: Expression | None
+
+    @property
+    def text(self) -> str:
+        return self.operator.text + (f"[{self.where.text}]" if self.where else "")
+
+
+class Rates(NamedTuple):
+    """What is known of a stream, by which the plan decides whether sharing pays.
+
+    events:  how many per unit of the measure: per microsecond for timestamps, per unit for an integer
+    keys:    how many different values each key column has; 1 where it is not named
+    """
+
+    events: float
+    keys: Mapping[str, float]
+
+    def distinct(self, keys: Sequence[str]) -> float:
+        """How many different keys there are at most, over these columns."""
+        product = 1.0
+        for key in keys:
+            product *= max(1.0, self.keys.get(key, 1.0))
+        return product
+
+
+@dataclass
+class Group:
+    """Everything that is asked about the same events by the same keys."""
+
+    source: Source
+    keys: tuple[str, ...]
+    sessions_apart: bool = False
+    order_apart: bool = False
+    joined: bool = False  # its keys have the node as well, and the windows of all nodes are joined
+    pushed: bool = False  # its windows are found at the nodes where its events are
+    counted: str = ""  # the scheme by which nodes and the root agree on where its counting windows end
+    refined: bool = False  # of its bags nodes send a synopsis first, and then the values that the root asks for
+    ordered: bool = False  # some query needs the final order of events, so that all slices are made in it
+    timelines: dict[Timeline, int] = field(default_factory=dict)
+    signatures: dict[Signature, int] = field(default_factory=dict)
+    members: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # (timeline, signature) → queries
+    held: dict[Held, None] = field(default_factory=dict)
+    parent: Group | None = None
+    children: list[Group] = field(default_factory=list)
+    why: str = ""
+
+    @property
+    def identity(self) -> tuple[Source, tuple[str, ...], bool, bool, bool, bool, str, bool]:
+        kinds = self.sessions_apart, self.order_apart, self.joined, self.pushed, self.counted
+        return self.source, self.keys, *kinds, self.refined and not self.counted
+
+    @property
+    def name(self) -> str:
+        kind = " (sessions)" if self.sessions_apart else " (in order)" if self.order_apart else ""
+        kind = f" (counted, {self.counted})" if self.counted else kind
+        kind += " (refined)" if self.refined and not self.counted else ""
+        return self.shared_name + (" (joined)" if self.joined else "") + (" (at nodes)" if self.pushed else kind)
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether neither its slices nor its events travel as those of other groups do."""
+        return self.pushed or bool(self.counted)
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """The keys of its queries."""
+        return tuple(key for key in self.keys if key != NODE) if self.joined else self.keys
+
+    @property
+    def shared_name(self) -> str:
+        shown = f"by ({', '.join(self.keys)}) on {self.source.measure}"
+        if self.source.where:
+            shown += f" where {self.source.where.text}"
+        if self.source.distinct_on:
+            shown += f" distinct on ({', '.join(self.source.distinct_on)})"
+            shown += f" since {self.source.since}" if self.source.since > INT64_MIN else ""
+        return shown
+
+    def needs(self, shared: bool) -> tuple[list[Timeline], tuple[Held, ...], int | None]:
+        """What cuts its slices, what they hold, and the smallest session gap, which connects the events of one.
+
+        What it keeps is for itself alone; what is made of the events is `shared` with the groups that are rolled up.
+        """
+        groups = (self, *self.children) if shared else (self,)
+        timelines = [timeline for group in groups for timeline in group.timelines]
+        held = tuple(dict.fromkeys(one for group in groups for one in group.held))
+        gaps = [timeline.window.gap for timeline in timelines if isinstance(timeline.window, Session)]
+        return timelines, held, min(gaps, default=None)
+
+    @property
+    def asked_by(self) -> dict[int, int]:
+        """For each signature, a query that has it."""
+        found: dict[int, int] = {}
+        for (_, signature), numbers in self.members.items():
+            found.setdefault(signature, numbers[0])
+        return found
+
+    @property
+    def has_sessions(self) -> bool:
+        return any(isinstance(timeline.window, Session) for timeline in self.timelines)
+
+    @property
+    def lines(self) -> dict[str, Timeline]:
+        """The data-driven windows, each since a time."""
+        return {one.line: one for one in self.timelines if isinstance(one.window, DataDrivenWindow)}
+
+    @property
+    def filters(self) -> list[Expression | None]:
+        """The filters of its own queries."""
+        return list(dict.fromkeys(signature.where for signature in self.signatures))
+
+    def add(self, entry: Entry, number: int) -> None:
+        query = entry.query
+        timeline = Timeline(query.window, entry.since, entry.until, entry.closing)
+        signature = Signature(query.aggregates, query.filter_inside, query.having)
+        place = self.timelines.setdefault(timeline, len(self.timelines))
+        self.ordered |= isinstance(query.window, OrderedWindow)
+        if signature not in self.signatures:
+            self.ordered |= signature.needs_order
+            self.signatures[signature] = len(self.signatures)
+            self.held |= dict.fromkeys([Held(ROWS, signature.where), *signature.held])
+        self.members.setdefault((place, self.signatures[signature]), []).append(number)
+
+
+def _grids(window: Window) -> set[Grid]:
+    if isinstance(window, FixedWindow):
+        return window.grids()
+    if isinstance(window, Session):
+        return {Grid(window.gap, 0)}
+    return {Grid(window.every, 0)} if isinstance(window, Latest) else set()
+
+
+def edges_per_unit(*groups: Group) -> float:
+    """How often a slice ends that these groups share, at most: as all their grids do, or their common divisor."""
+    windows = {timeline.window for group in groups for timeline in group.timelines}
+    own = sum(window.edges_per_unit for window in windows if isinstance(window, ContextFreeWindow))
+    grids = {grid for window in windows for grid in _grids(window)}
+    if not grids:
+        return own
+    common = gcd(*(period for period, _ in grids), *(phase for _, phase in grids))
+    return own + min(sum(1 / period for period, _ in grids), 1 / common)

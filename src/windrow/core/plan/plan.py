@@ -1,0 +1,288 @@
+"""The plan: queries become slice groups.
+
+Queries over the same keys and the same events share one **group**, whatever their window type, function or filter:
+
+    events ──▶ group by (car)      edges of all its windows, each operator once
+                 └──▶ group by ()  rolled up from the slices of (car), not from the events
+
+Planning is pure: the same entries give the same plan.
+
+A query's `where` is applied inside the operators, so queries with different predicates share slices; sessions, whose
+bounds depend on which events exist, are filtered first and so get a group per predicate, as do queries with
+`distinct_on`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from windrow.core.plan.groups import Entry, Group, Rates, Source, edges_per_unit
+from windrow.core.query.query import Query, QueryError, time_of
+from windrow.core.windows.fixed import (
+    INT64_MIN,
+    ContextFreeWindow,
+    FixedWindow,
+    Session,
+    Window,
+    duration_text,
+)
+from windrow.core.windows.ordered import JOINED, NODE, Counting, DataDrivenWindow, OrderedWindow, scope_of
+
+SHARING_LIMIT = 0.1  # slices per event beyond which sharing no longer pays
+
+
+@dataclass
+class Plan:
+    """What a set of queries has become: groups that share slices, on the measures that they ask for. Made by `plan`.
+
+    entries:   the queries, each with the event times between which it is there
+    groups:    what is sliced together, finer keys first
+    measures:  the columns that windows are measured on
+    """
+
+    entries: Sequence[Entry]
+    groups: list[Group]
+    measures: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain data."""
+        return {
+            "queries": len(self.entries),
+            "measures": self.measures,
+            "groups": [_group_to_dict(group) for group in self.groups],
+        }
+
+    def explain(self) -> str:
+        """The plan as text: groups, operators, edges, placement, and why."""
+        described = self.to_dict()
+        lines = [f"{_several(described['queries'], 'query')} in {_several(len(self.groups), 'slice group')}"]
+        for group in described["groups"]:
+            lines.append(f"group {group['name']}")
+            windows = f"{_several(group['windows'], 'window')}: {_some(group['shows'])}"
+            lines.append(f"  queries    {group['queries']:,} over {windows}")
+            lines.append(f"  edges      {group['edges']}")
+            lines.append(f"  operators  {len(group['operators'])}: {_some(group['operators'])}")
+            lines.append(f"  sliced     {group['sliced']}")
+            lines.append(f"  placement  {group['placement']}")
+            lines.append(f"  travels    {group['travels']}")
+        return "\n".join(lines)
+
+    @property
+    def depends_on_rates(self) -> bool:
+        """Whether there is anything to share or to keep apart."""
+        if len(self.groups) > 1:
+            return True
+        kinds = {isinstance(timeline.window, Session) for group in self.groups for timeline in group.timelines}
+        return len(kinds) > 1
+
+    @property
+    def apart(self) -> frozenset[str]:
+        """The groups whose sessions are kept apart, by the name that they have in common."""
+        return frozenset(group.shared_name for group in self.groups if group.sessions_apart)
+
+    @cached_property
+    def furthest(self) -> dict[str, Query]:
+        """For each measure, the query whose windows reach furthest from an event."""
+        found: dict[str, tuple[int, Query]] = {}
+        for group in self.groups:
+            timelines = list(group.timelines)
+            for (place, _), numbers in group.members.items():
+                reach = timelines[place].window.reach
+                if reach > found.get(group.source.measure, (-1, None))[0]:
+                    found[group.source.measure] = reach, self.entries[numbers[0]].query
+        return {measure: query for measure, (_, query) in found.items()}
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for two plans whose slice tables can be merged."""
+        parts = [
+            [group.name, group.ordered, sorted(one.text + one.operator.form for one in group.held)]
+            for group in self.groups
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def plan(
+    queries: Iterable[Query | Entry],
+    time: str | None = None,
+    rates: Rates | None = None,
+    apart: frozenset[str] | None = None,
+    kinds_apart: bool = False,
+    pushed: Collection[str] = (),
+    counted: Mapping[str, str] | None = None,
+    refined: Collection[str] = (),
+) -> Plan:
+    """Group queries so that everything that can be shared is computed once; `plan(…).explain()` shows how.
+
+    queries:      what is asked, with names that differ
+    time:         the column that windows are measured on
+    rates:        what is known of the stream; without them everything is shared
+    apart:        an earlier plan's decision which groups have their sessions apart, because state depends on it
+    kinds_apart:  for state on disk: queries that need the order get groups of their own, so that for all others slices
+                  travel and not events; and so do sessions, from the same slices, because their state is looked up by
+                  key and that of windows with fixed bounds by time
+    pushed:       queries whose windows are found at the nodes where their events are, by name; they have groups of
+                  their own
+    counted:      queries with counting windows on whose ends nodes agree, by name, and by which scheme; likewise
+    refined:      queries with quantiles whose bags do not travel whole, by name; likewise, unless they are counted
+    """
+    entries = [one if isinstance(one, Entry) else Entry(one) for one in queries]
+    time = time_of((entry.query for entry in entries), time)
+    groups: dict[Any, Group] = {}
+    names: set[str] = set()
+    for number, entry in enumerate(entries):
+        query = entry.query
+        if not isinstance(query, Query):
+            raise QueryError(f"expected a Query, not {query!r}")
+        if query.name in names:
+            raise QueryError(f"two queries are called {query.name!r}")
+        names.add(query.name)
+        since = entry.since if query.distinct_on else INT64_MIN
+        source = Source(query.time or time, query.distinct_on, query.filter_first, since)
+        ordered = kinds_apart and query.needs_order
+        sessions = kinds_apart and not ordered and isinstance(query.window, Session)
+        joined = scope_of(query.window) in JOINED
+        keys = (*query.by, NODE) if joined else query.by
+        scheme, is_refined = (counted or {}).get(query.name, ""), query.name in refined
+        identity = (source, keys, sessions, ordered, joined, query.name in pushed, scheme, is_refined and not scheme)
+        group = groups.get(identity)
+        if group is None:
+            group = groups[identity] = Group(*identity)
+        group.refined |= is_refined
+        group.add(entry, number)
+    if not kinds_apart:
+        _part_sessions(groups, entries, rates, apart)
+    several = sorted(groups.values(), key=lambda group: (-len(group.keys), group.name))
+    _roll_up(several, rates, kinds_apart)
+    measures = list(dict.fromkeys([time, *(group.source.measure for group in several)]))
+    return Plan(entries, several, measures)
+
+
+def _part_sessions(
+    groups: dict[Any, Group], entries: Sequence[Entry], rates: Rates | None, apart: frozenset[str] | None
+) -> None:
+    """A gap so small that its slices are no longer few beside the events gets a group of its own."""
+    for key, group in list(groups.items()):
+        if apart is None:
+            both = (
+                not group.ordered
+                and group.has_sessions
+                and any(isinstance(line.window, ContextFreeWindow) for line in group.timelines)
+            )
+            part = both and rates and _too_many(edges_per_unit(group) * rates.distinct(group.keys), rates)
+        else:
+            part = group.name in apart
+        if not part:
+            continue
+        fixed, sessions = Group(group.source, group.keys), Group(group.source, group.keys, sessions_apart=True)
+        timelines = list(group.timelines)
+        for (place, _), numbers in group.members.items():
+            for number in numbers:
+                (sessions if isinstance(timelines[place].window, Session) else fixed).add(entries[number], number)
+        sessions.why = f"kept apart: shared slices would be more than {SHARING_LIMIT:.0%} of the events"
+        del groups[key]
+        groups |= {(key, one.sessions_apart): one for one in (fixed, sessions) if one.members}
+
+
+def _too_many(slices: float, rates: Rates) -> bool:
+    return slices > SHARING_LIMIT * rates.events
+
+
+def _roll_up(ordered: list[Group], rates: Rates | None, kinds_apart: bool) -> None:
+    """Let a group take its slices from the smallest finer group over the same events, where that pays.
+
+    With `kinds_apart` sessions take theirs from the other windows by the same keys, too.
+    """
+    for group in ordered:
+        finer = [
+            one
+            for one in ordered
+            if set(group.keys) < set(one.keys)
+            or (kinds_apart and group.keys == one.keys and group.sessions_apart > one.sessions_apart)
+            if one.source == group.source and one.parent is None
+            if not (group.ordered or one.ordered)
+        ]
+        for one in sorted(finer, key=lambda one: len(one.keys)):
+            if rates and _too_many(edges_per_unit(one, group) * rates.distinct(one.keys), rates):
+                group.why = f"not rolled up: slices of {one.name} would be more than {SHARING_LIMIT:.0%} of the events"
+                continue
+            group.parent, group.why = one, ""
+            one.children.append(group)
+            break
+
+
+def _group_to_dict(group: Group) -> dict[str, Any]:
+    windows = list(dict.fromkeys(str(timeline.window) for timeline in group.timelines))
+    temporal = any(timeline.window.is_temporal for timeline in group.timelines)
+    per_second = edges_per_unit(group) * (1_000_000 if temporal else 1)
+    gaps = [timeline.window.gap for timeline in group.timelines if isinstance(timeline.window, Session)]
+    edges = [f"{per_second:.6g} per {'second' if temporal else 'unit'}"] if per_second else []
+    if own := {str(window): window for window, *_ in group.timelines if _is_irregular(window)}:
+        edges.append(f"those of {_some(list(own))} as they say")
+    if gaps:
+        edges.append(f"sessions from runs connected under {duration_text(min(gaps), temporal)}")
+    kinds = [timeline.window for timeline in group.timelines]
+    if counted := {window for window in kinds if isinstance(window, Counting)}:
+        edges.append(f"at the positions of {_several(len(counted), 'counting window')}")
+    if driven := {window for window in kinds if isinstance(window, DataDrivenWindow)}:
+        edges.append(f"at the events that bound {_several(len(driven), 'data-driven window')}")
+    return {
+        "name": group.name,
+        "keys": list(group.keys),
+        "queries": sum(len(numbers) for numbers in group.members.values()),
+        "windows": len(group.timelines),
+        "shows": windows,
+        "edges": ", ".join(edges),
+        "edges_per_second": per_second,
+        "operators": [one.text for one in group.held],
+        "ordered": group.ordered,
+        "sliced": f"rolled up from the slices {group.parent.name}" if group.parent else _sliced(group),
+        "placement": _placement(group),
+        "travels": _travels(group),
+    }
+
+
+def _travels(group: Group) -> str:
+    if group.pushed:
+        return "windows, no events"
+    if group.counted:
+        of_bags = ", and values around the ranks that are asked for" if group.refined else ""
+        return f"slices, and the events around the ends of windows{of_bags}"
+    if group.refined:
+        return "slices with sub-slices of values, and the values around the ranks that are asked for"
+    return "events, to where they are put in order" if group.ordered else "slices, no events"
+
+
+def _is_irregular(window: Window) -> bool:
+    return isinstance(window, ContextFreeWindow) and not isinstance(window, FixedWindow)
+
+
+def _sliced(group: Group) -> str:
+    shown = "from the events" + (", once their order is final" if group.ordered else "")
+    return shown + (f"; {group.why}" if group.why else "")
+
+
+def _placement(group: Group) -> str:
+    if not group.ordered:
+        return "sliceable anywhere: slices merge in any order" + ("" if group.keys else ", one key")
+    needed = [str(timeline.window) for timeline in group.timelines if isinstance(timeline.window, OrderedWindow)]
+    needed += [one.operator.text for one in group.held if one.operator.needs_order]
+    if group.joined:
+        return f"sliceable at each node, and joined after that: {_some(needed, 3)}"
+    where = "sliceable where its key lives" if group.keys else "needs the global order"
+    return f"{where}: {_some(needed, 3)} depend{'s' if len(needed) == 1 else ''} on the order of events"
+
+
+def _several(count: int, what: str) -> str:
+    if count == 1:
+        return f"1 {what}"
+    return f"{count:,} {what.removesuffix('y')}ies" if what.endswith("y") else f"{count:,} {what}s"
+
+
+def _some(shown: Sequence[str], most: int = 6) -> str:
+    return ", ".join(shown[:most]) + (f", and {len(shown) - most:,} more" if len(shown) > most else "")

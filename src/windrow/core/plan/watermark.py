@@ -1,0 +1,101 @@
+"""Measures: what windows are measured on, each with its own watermark.
+
+A measure is the engine's time column or one that a query names (`Query(time="odometer")`). Its watermark follows the
+greatest value seen by the lateness; `updates` keeps what was emitted changeable for that much longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import polars as pl
+
+from windrow.core.query.query import QueryError
+from windrow.core.windows.fixed import FURTHEST, INT64_MIN, Duration, Length, duration
+
+Lengths = Duration | Mapping[str, Duration | None] | None
+
+
+@dataclass
+class Measure:
+    lateness: int | None  # None: only `advance` moves the watermark
+    updates: int
+    temporal: bool | None  # what its lengths were written as; None where they say nothing
+    watermark: int = INT64_MIN
+    seen: int | None = None
+    still: bool = False  # a whole table: the watermark does not move before the end
+
+    def after(self, newest: int) -> int:
+        """The watermark once events up to this time have been seen."""
+        if self.lateness is None or self.still:
+            return self.watermark
+        return max(self.watermark, newest - self.lateness)
+
+    @property
+    def frozen(self) -> int:
+        """Windows that end at or before this are final and forgotten."""
+        return self.frozen_at(self.watermark)
+
+    def frozen_at(self, watermark: int) -> int:
+        return watermark if watermark == INT64_MIN or watermark > FURTHEST else watermark - self.updates
+
+    def span(self, now: int) -> Span:
+        """The step to a watermark."""
+        return Span(self.watermark, now, self.frozen, self.frozen_at(now), self.still)
+
+    def check(self, name: str, dtype: pl.DataType) -> None:
+        if self.temporal is not None and self.temporal == dtype.is_integer():
+            kind = (
+                "a number: write plain numbers" if dtype.is_integer() else "a timestamp: write '10 seconds' or the like"
+            )
+            raise QueryError(f"lateness and updates do not fit {name!r}, which is {kind}")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A step: from one watermark to the next, and before which time events were and are done with."""
+
+    before: int
+    now: int
+    was_frozen: int
+    frozen: int
+    whole: bool = False  # of a whole table that comes in parts: more may come from anywhere
+
+
+def measures_of(names: Sequence[str], default: str, lateness: Lengths, updates: Lengths) -> dict[str, Measure]:
+    """The measures of a plan, with the lengths that were given for all, or for each by name."""
+    found = {}
+    for name in names:
+        late = _length("lateness", lateness, name, default)
+        keep = _length("updates", updates, name, default) or Length(0, False)
+        kinds = {length.temporal for length in (late, keep) if length is not None and length.units}
+        if len(kinds) > 1:
+            raise ValueError("lateness and updates must both be durations or both be plain numbers")
+        found[name] = Measure(late.units if late else None, keep.units, kinds.pop() if kinds else None)
+    return found
+
+
+def plain(given: Lengths) -> Any:
+    """Lengths as plain data, which reads back as the same lengths."""
+    if isinstance(given, Mapping):
+        return {name: plain(value) for name, value in given.items()}
+    return f"{given // timedelta(microseconds=1)} microseconds" if isinstance(given, timedelta) else given
+
+
+def _length(what: str, given: Lengths, name: str, default: str) -> Length | None:
+    value: Any = given
+    if isinstance(given, Mapping):
+        value = given.get(name, 0 if what == "lateness" else None)
+    elif given not in (None, 0) and name != default:
+        raise ValueError(
+            f"{what} {given!r} is for {default!r}; say one for {name!r} too: {what}={{{default!r}: …, {name!r}: …}}"
+        )
+    if value is None:
+        return None
+    length = duration(value, what)
+    if length.units < 0:
+        raise ValueError(f"{what} must not be negative, not {value!r}")
+    return length

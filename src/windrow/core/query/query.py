@@ -1,0 +1,224 @@
+"""A query: a name, a window, aggregates, and over which events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import repeat
+from typing import Any
+
+from windrow.core.aggregates.formula import aggregate, formula
+from windrow.core.aggregates.functions import Aggregate
+from windrow.core.expressions.parse import Expression, parse
+from windrow.core.windows.fixed import Session, Window, window_from_dict
+from windrow.core.windows.ordered import JOINED, NODE, OrderedWindow, scope_of
+from windrow.core.windows.parse import window as window_of
+
+RESERVED = ("query", "window_start", "window_end", "revision", "retracted", "position")
+
+
+class QueryError(ValueError):
+    """A query that cannot be answered: which one, which column, and why."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """One window query.
+
+    name:        what its rows are called in the results; unique in an engine
+    window:      made by `tumbling`, `session`, `counting` and so on, or one of your own; or text: "tumbling(1 hour)"
+    aggregates:  one or several of `wr.mean("speed")`, or SQL text such as "mean(speed)", or {"v": "mean(speed)"}
+    by:          key columns; () for the whole stream, the default; a window with scope="node" adds `node`
+    where:       a predicate in SQL; a window without an event that satisfies it is not emitted
+    time:        the measure of its window, where it is not the engine's own; "arrival" for processing time
+    distinct_on: drop events that repeat these columns, no further apart than the lateness
+    having:      a predicate over aggregates, such as "count() > 10"; windows that do not satisfy it are not emitted
+    """
+
+    name: str
+    window: Window
+    aggregates: tuple[Aggregate, ...]
+    by: tuple[str, ...] = ()
+    where: Expression | None = None
+    time: str | None = None
+    distinct_on: tuple[str, ...] = ()
+    having: Aggregate | None = None
+
+    def __init__(
+        self,
+        name: str,
+        window: Window | str,
+        aggregates: Aggregate | str | Iterable[Aggregate | str] | Mapping[str, Aggregate | str],
+        by: str | Sequence[str] = (),
+        where: str | Expression | None = None,
+        time: str | None = None,
+        distinct_on: str | Sequence[str] = (),
+        having: str | Aggregate | None = None,
+    ) -> None:
+        put = object.__setattr__
+        put(self, "name", name)
+        if not isinstance(name, str) or not name:
+            raise QueryError(f"a query needs a name, not {name!r}")
+        if isinstance(window, str):
+            try:
+                window = window_of(window)
+            except ValueError as error:
+                raise QueryError(f"query {name!r}: {error}") from error
+        if not isinstance(window, Window):
+            raise QueryError(
+                f"query {name!r}: window must be made by tumbling(…), session(…) and so on, not {window!r}"
+            )
+        try:
+            hash(window)
+        except TypeError as error:
+            kind = type(window).__name__
+            raise QueryError(f"query {name!r}: the fields of {kind} must be plain data: {error}") from error
+        if reason := _not_plain(window) or window.refusal:
+            raise QueryError(f"query {name!r}: {reason}")
+        put(self, "window", window)
+        put(self, "aggregates", _aggregates(name, aggregates))
+        put(self, "by", _keys(name, window, _columns(name, "by", by)))
+        try:
+            put(self, "where", parse(where) if isinstance(where, str) else where)
+        except ValueError as error:
+            raise QueryError(f"query {name!r}: where: {error}") from error
+        put(self, "time", time)
+        put(self, "distinct_on", _columns(name, "distinct_on", distinct_on))
+        if not isinstance(having, str | Aggregate | None):
+            raise QueryError(f"query {name!r}: having must be a predicate such as 'count() > 10', not {having!r}")
+        try:
+            put(self, "having", formula(having) if isinstance(having, str) else having)
+        except ValueError as error:
+            raise QueryError(f"query {name!r}: having: {error}") from error
+        if scope_of(window) in JOINED and (found := next((one for one in self.asked if one.needs_order), None)):
+            raise QueryError(
+                f"query {name!r}: {found.text} needs the events of all nodes in order, and scope={scope_of(window)!r} "
+                "joins what each node has made of its own; ask for it with scope='global' or 'node'"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """A description in plain data, from which `from_dict` makes the same query."""
+        described: dict[str, Any] = {"name": self.name, "window": self.window.to_dict()}
+        described["aggregates"] = [asked.to_dict() for asked in self.aggregates]
+        if self.by:
+            described["by"] = list(self.by)
+        if self.where:
+            described["where"] = self.where.text
+        if self.time:
+            described["time"] = self.time
+        if self.distinct_on:
+            described["distinct_on"] = list(self.distinct_on)
+        if self.having:
+            described["having"] = self.having.to_dict()
+        return described
+
+    @staticmethod
+    def from_dict(described: dict[str, Any]) -> Query:
+        """The query that `to_dict` described; windows and aggregates of your own must have been imported."""
+        rest = dict(described)
+        window = window_from_dict(rest.pop("window"))
+        asked = [Aggregate.from_dict(part) for part in rest.pop("aggregates")]
+        having = Aggregate.from_dict(rest.pop("having")) if "having" in rest else None
+        return Query(rest.pop("name"), window, asked, having=having, **rest)
+
+    @property
+    def asked(self) -> tuple[Aggregate, ...]:
+        """All aggregates that are computed: those of its columns, and what HAVING says."""
+        return (*self.aggregates, self.having) if self.having else self.aggregates
+
+    @property
+    def needs_order(self) -> bool:
+        """Whether its windows or aggregates depend on the final order of events."""
+        return isinstance(self.window, OrderedWindow) or any(asked.needs_order for asked in self.asked)
+
+    @property
+    def filter_first(self) -> Expression | None:
+        """The predicate, where it must come before the windowing because it decides the windows' bounds."""
+        return self.where if isinstance(self.window, Session | OrderedWindow) else None
+
+    @property
+    def filter_inside(self) -> Expression | None:
+        """The predicate, where it can be applied inside the operators so that the slices are shared."""
+        return None if isinstance(self.window, Session | OrderedWindow) else self.where
+
+
+def time_of(queries: Iterable[Query], given: str | None) -> str:
+    """The time column: the one that is given, or else the one that all queries name that name one."""
+    if given is not None:
+        return given
+    named = list(dict.fromkeys(query.time for query in queries if query.time))
+    if len(named) == 1:
+        return named[0]
+    if named:
+        raise QueryError(
+            f"queries name several times, {', '.join(map(repr, named))}; say which is the stream's: time=…"
+        )
+    raise QueryError("name the time column, time=…: neither the queries nor the events say which it is")
+
+
+def _not_plain(window: Window) -> str | None:
+    """Why a window is not known by its fields alone, or None."""
+    if vars(window).keys() <= type(window).__dataclass_fields__.keys():
+        return None
+    known = {field.name for field in fields(window)}
+    kept = {one for one in vars(window) if not isinstance(getattr(type(window), one, None), cached_property)}
+    if kept <= known:
+        return None
+    return f"{type(window).__name__} keeps {min(kept - known)!r}, which is no field of it; make it a frozen dataclass"
+
+
+def _aggregates(
+    name: str, given: Aggregate | str | Iterable[Aggregate | str] | Mapping[str, Aggregate | str]
+) -> tuple[Aggregate, ...]:
+    if isinstance(given, tuple) and given and all(type(one) is Aggregate for one in given):
+        asked: tuple[Aggregate, ...] = given
+    else:
+        if not isinstance(given, Aggregate | str | Iterable):
+            raise QueryError(f"query {name!r}: {given!r} is not an aggregate; write wr.mean('x') or 'mean(x)'")
+        aliases: Iterable[str | None] = given if isinstance(given, Mapping) else repeat(None)
+        listed = given.values() if isinstance(given, Mapping) else given
+        several = [listed] if isinstance(listed, Aggregate | str) else list(listed)
+        try:
+            asked = tuple(_aggregate(one, alias) for one, alias in zip(several, aliases, strict=False))
+        except ValueError as error:
+            raise QueryError(f"query {name!r}: {error}") from error
+    if not asked:
+        raise QueryError(f"query {name!r} has no aggregates")
+    names = [one.name for one in asked]
+    if len(set(names)) < len(names):
+        twice = next(one for one in names if names.count(one) > 1)
+        raise QueryError(f"query {name!r} has two columns called {twice!r}; give one an alias")
+    if reserved := set(names) & set(RESERVED):
+        raise QueryError(f"query {name!r}: {min(reserved)!r} is a column of every result; choose another alias")
+    return asked
+
+
+def _aggregate(given: Aggregate | str, alias: str | None) -> Aggregate:
+    asked = aggregate(given) if isinstance(given, str) else given
+    if not isinstance(asked, Aggregate):
+        raise ValueError(f"{asked!r} is not an aggregate; write wr.mean('x') or 'mean(x)'")
+    return asked if alias is None else asked.alias(alias)
+
+
+def _keys(name: str, window: Window, by: tuple[str, ...]) -> tuple[str, ...]:
+    """The keys of a query, which a window of each node parts by the node."""
+    scope = scope_of(window)
+    if scope in JOINED and NODE in by:
+        raise QueryError(
+            f"query {name!r}: scope={scope!r} joins the windows of several nodes, and by has {NODE!r}, which parts "
+            "them; leave one out"
+        )
+    return (*by, NODE) if scope == "node" and NODE not in by else by
+
+
+def _columns(name: str, what: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    columns = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    for column in columns:
+        if not isinstance(column, str) or not column:
+            raise QueryError(f"query {name!r}: {what} must be column names, not {given!r}")
+        if column in RESERVED and what == "by":
+            raise QueryError(f"query {name!r}: {column!r} is a column of every result and cannot be a key")
+    if len(set(columns)) < len(columns):
+        raise QueryError(f"query {name!r}: {what} names a column twice: {list(columns)}")
+    return columns

@@ -1,0 +1,322 @@
+"""Windowed Spark SQL as queries: `sql(text)` reads one or many statements.
+
+    -- name: slow
+    SELECT car, avg(speed) AS v FROM events WHERE moving
+    GROUP BY car, window(ts, '1 hour', '5 minutes') HAVING count(*) > 10
+
+is `Query("slow", sliding("1 hour", "5 minutes"), mean("speed").alias("v"), by="car", where="moving", time="ts",
+having="count() > 10")`. A statement is parted into its clauses token by token, so that whatever is not read is refused
+with its line and column; what is left are expressions (`expressions`), calls of aggregates (`calls`) and GROUP BY
+(`groupby`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from sqlglot import TokenType
+
+from windrow.core.aggregates.functions import Aggregate
+from windrow.core.query.query import Query, QueryError
+from windrow.core.query.sql.calls import formula, is_aggregate
+from windrow.core.query.sql.group_by import Grouping, Item, grouping, window
+from windrow.core.query.sql.tokens import Piece, Token, refusal, tokenize
+
+
+def sql(text: str) -> list[Query]:
+    """Read windowed Spark SQL as queries.
+
+    text:  statements with `;` between them, such as
+           "SELECT car, avg(speed) FROM events WHERE moving GROUP BY car, window(ts, '1 hour', '5 minutes')"
+
+    A line `-- name: x` before a statement names it; otherwise it is q1, q2, … by its place. What cannot be read is
+    refused with line and column (`SqlError`). See docs/sql.md.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"expected SQL text, not {text!r}")
+    queries: dict[str, Query] = {}
+    lines: dict[str, int] = {}
+    table: tuple[str, int] | None = None
+    for place, (named, piece) in enumerate(_statements(tokenize(text)), 1):
+        name, at = named or (f"q{place}", piece[0].start)
+        line = refusal(text, at, "").line
+        if name in queries:
+            raise refusal(text, at, f"two statements are called {name!r}, the other on line {lines[name]}; rename one")
+        clauses = _clauses(piece)
+        read, alias = _table(clauses["FROM"])
+        if table and table[0] != read.lower():
+            reason = f"this reads {read!r}, and line {table[1]} {table[0]!r}: statements of one text read one table"
+            clauses["FROM"].refuse(f"{reason}; make a text for each")
+        table = table or (read.lower(), clauses["FROM"].line)
+        clauses = {word: _unqualified(clause, {read.lower().split(".")[-1], alias}) for word, clause in clauses.items()}
+        queries[name], lines[name] = _query(name, piece, clauses), line
+    if not queries:
+        raise refusal(text, 0, "there is no statement; write SELECT … FROM … GROUP BY window(…)")
+    return list(queries.values())
+
+
+# --- statements -----------------------------------------------------------------------------------------------------
+
+_NAME = re.compile(r"^[ \t]*--[ \t]*name[ \t]*:[ \t]*(.*?)[ \t\r]*$", re.MULTILINE | re.IGNORECASE)
+
+
+def _statements(whole: Piece) -> Iterator[tuple[tuple[str, int] | None, Piece]]:
+    """The statements of a text, with the name that a line before them gives, and where that stands."""
+    ends = [place for place, token in enumerate(whole.tokens) if token.kind == TokenType.SEMICOLON]
+    begin, named = 0, None
+    for first, last in zip([0, *(end + 1 for end in ends)], [*ends, len(whole)], strict=True):
+        stop = whole[first].start if first < len(whole) else len(whole.source)
+        named = _named(whole.source, begin, stop, named)
+        if last > first:
+            yield named, whole.part(first, last)
+            named = None
+        begin = whole[last].start + 1 if last < len(whole) else len(whole.source)
+    if named:
+        raise refusal(whole.source, named[1], f"no statement follows the name {named[0]!r}")
+
+
+def _named(source: str, begin: int, end: int, before: tuple[str, int] | None) -> tuple[str, int] | None:
+    """The name in the comments between two places."""
+    between = re.sub(r"/\*.*?\*/", lambda it: re.sub(r"[^\n]", " ", it[0]), source[begin:end], flags=re.DOTALL)
+    for found in _NAME.finditer(between):
+        if begin and not found.start():
+            continue  # behind the statement before, on its line
+        at = begin + found.start() + found[0].index("--")
+        if before:
+            raise refusal(source, at, f"the statement is already called {before[0]!r}; leave one name out")
+        if not found[1]:
+            raise refusal(source, at, "the name is missing; write -- name: trips")
+        before = found[1], at
+    return before
+
+
+# --- clauses --------------------------------------------------------------------------------------------------------
+
+_ORDER = ("SELECT", "FROM", "WHERE", "GROUP BY", "HAVING")
+_SORTED = "results are rows of many windows; sort them afterwards"
+_APART = "write a statement for each, with ; between them: they still share one pass"
+_REFUSED = {
+    "ORDER BY": f"ORDER BY is not read: {_SORTED}",
+    "SORT BY": f"SORT BY is not read: {_SORTED}",
+    "CLUSTER BY": f"CLUSTER BY is not read: {_SORTED}",
+    "DISTRIBUTE BY": f"DISTRIBUTE BY is not read: {_SORTED}",
+    "LIMIT": "LIMIT is not read: take rows of the results, or write HAVING",
+    "OFFSET": "OFFSET is not read: take rows of the results",
+    "QUALIFY": "QUALIFY is not read: write HAVING",
+    "UNION": f"UNION is not read: {_APART}",
+    "INTERSECT": f"INTERSECT is not read: {_APART}",
+    "EXCEPT": f"EXCEPT is not read: {_APART}",
+    "MINUS": f"MINUS is not read: {_APART}",
+}
+_VIEW = "make the result a table or a view first, and select from that"
+_JOINS = ("JOIN", "INNER", "CROSS", "LEFT", "RIGHT", "FULL", "SEMI", "ANTI", "NATURAL", "LATERAL", "LATERAL VIEW")
+
+
+def _clauses(piece: Piece) -> dict[str, Piece]:
+    """The clauses of a statement by their words, in their order."""
+    if piece.word(0) == "WITH":
+        piece.refuse(f"WITH is not read: {_VIEW}")
+    if piece.word(0) != "SELECT":
+        piece.refuse(f"a statement begins with SELECT, not with {piece[0].text}")
+    for place, token in enumerate(piece.tokens):
+        if token.kind == TokenType.L_PAREN:
+            piece.closing(place)
+    marks: list[tuple[int, str]] = []
+    for place, depth in piece.depths():
+        word = piece.word(place)
+        if depth < 0:
+            piece.refuse("this bracket closes nothing", place)
+        if word == "SELECT" and place:
+            piece.refuse(f"subqueries are not read: {_VIEW}" if depth else "a ; is missing before this SELECT", place)
+        if depth or word not in {*_ORDER, *_REFUSED}:
+            continue
+        if word in _REFUSED:
+            piece.refuse(_REFUSED[word], place)
+        if marks and _ORDER.index(word) <= _ORDER.index(marks[-1][1]):
+            piece.refuse(f"{word} does not belong behind {marks[-1][1]}", place)
+        marks.append((place, word))
+    found = {}
+    for (place, word), (end, _) in zip(marks, [*marks[1:], (len(piece), "")], strict=True):
+        found[word] = piece.part(place + 1, end)
+        if not found[word].tokens:
+            piece.refuse(f"nothing follows {word}", place)
+    if "FROM" not in found:
+        piece.refuse("FROM is missing; name the table of the events")
+    if "GROUP BY" not in found:
+        piece.refuse("GROUP BY is missing; add GROUP BY window(ts, '10 minutes') or another window")
+    if found["SELECT"][0].kind == TokenType.HINT and len(found["SELECT"]) > 1:  # it changes how, not what
+        found["SELECT"] = found["SELECT"].part(1)
+    if found["SELECT"].word(0) == "DISTINCT":
+        found["SELECT"].refuse("SELECT DISTINCT is not read: rows already differ by key and window; leave it out")
+    return found
+
+
+def _table(clause: Piece) -> tuple[str, str]:
+    """The table's name, and its alias or the name again, in small letters."""
+    for place, depth in clause.depths():
+        if clause.word(place) in _JOINS:
+            clause.refuse(f"{clause.word(place)} is not read: {_VIEW}", place)
+        if not depth and clause[place].kind == TokenType.COMMA:
+            clause.refuse(f"several tables are not read: {_VIEW}", place)
+    if not clause[0].is_name:
+        clause.refuse(f"FROM takes the name of a table, not {clause[0].text}: {_VIEW}")
+    end = 1
+    while clause.word(end) == "." and end + 1 < len(clause) and clause[end + 1].is_name:
+        end += 2
+    name = ".".join(token.name for token in clause.tokens[:end:2])
+    rest = clause.part(end + (clause.word(end) == "AS"))
+    named = bool(rest.tokens) and rest[0].kind in (TokenType.VAR, TokenType.IDENTIFIER)
+    if len(rest) > named:
+        rest.refuse(f"FROM takes the name of a table and an alias; {rest.part(named).text} is not read", int(named))
+    return name, (rest[0].name if rest.tokens else clause[end - 1].name).lower()
+
+
+def _unqualified(clause: Piece, tables: set[str]) -> Piece:
+    """The clause without the table's name before columns: `e.speed` is speed."""
+    tokens: list[Token] = []
+    place = 0
+    while place < len(clause):
+        token = clause[place]
+        if clause.word(place + 1) == "." and token.name.lower() in tables and place + 2 < len(clause):
+            if not clause[place + 2].is_name:
+                clause.refuse(f"{token.text}.{clause[place + 2].text} is not read: name keys and aggregates", place)
+            token, place = replace(clause[place + 2], spaced=token.spaced, start=token.start), place + 2
+        tokens.append(token)
+        place += 1
+    return clause.put(tuple(tokens))
+
+
+# --- a statement ----------------------------------------------------------------------------------------------------
+
+
+def _query(name: str, piece: Piece, clauses: Mapping[str, Piece]) -> Query:
+    selected = [_alias(item) for item in clauses["SELECT"].split()]
+    by = grouping(clauses["GROUP BY"], selected)
+    for word, clause in clauses.items():
+        if word != "FROM":
+            _check_dots(clause, by)
+    columns: dict[str, tuple[Aggregate, Piece]] = {}
+    for shown, alias in selected:
+        if not _is_there(shown, alias, by):
+            column = alias.name if alias else shown.text
+            if column in by.keys:
+                shown.refuse(f"{column} is a key, and so cannot be the name of {shown.text}; give it another alias")
+            if column in columns:
+                shown.refuse(f"two columns are called {column!r}; give one another alias")
+            columns[column] = formula(shown, "a column").alias(column), shown
+    if not columns:
+        clauses["SELECT"].refuse("no aggregate is selected; add one, such as count(*)")
+    where = clauses["WHERE"].expression("the condition") if "WHERE" in clauses else None
+    having = _having(clauses["HAVING"], columns) if "HAVING" in clauses else None
+    asked = [one for one, _ in columns.values()]
+    try:
+        return Query(name, by.window, asked, by.keys, where, by.time, having=having)
+    except QueryError as error:
+        piece.refuse(str(error))
+
+
+def _check_dots(clause: Piece, by: Grouping) -> None:
+    """Names with a dot are the bounds of the window; others would be tables that are not there, or parts of structs."""
+    for place, token in enumerate(clause.tokens):
+        if token.kind == TokenType.DOT and clause[place - 1].name.lower() not in by.called | {")"}:
+            before = clause[place - 1]
+            if clause.word(place + 1) in _BOUNDS and before.name not in by.keys:
+                clause.refuse(f"{before.text}.{clause[place + 1].text} is not known; write {by.name}.start", place - 1)
+            reason = f"{before.text}.…: there is no table {before.name!r} here, and fields of structs are not read"
+            clause.refuse(f"{reason}; make the field a column of the events", place - 1)
+
+
+def _having(clause: Piece, columns: Mapping[str, tuple[Aggregate, Piece]]) -> Aggregate:
+    """The predicate, with what aliases stand for."""
+    tokens: list[Token] = []
+    depth, inside = 0, 0  # a name within an aggregate, or in its FILTER, is a column of the events
+    for place, token in enumerate(clause.tokens):
+        if token.name in columns and token.is_name and not clause.is_call(place) and not inside:
+            made, shown = columns[token.name]
+            meant = [replace(shown[0], spaced=token.spaced), *shown.tokens[1:]]
+            if made.parts:
+                opening, closing = (TokenType.L_PAREN, "(", "("), (TokenType.R_PAREN, ")", ")")
+                meant = [Token(*opening, 0, token.spaced), *meant, Token(*closing, 0, False)]
+            tokens += [replace(one, start=token.start) for one in meant]
+            continue
+        tokens.append(token)
+        if token.kind == TokenType.L_PAREN:
+            depth += 1
+            over_events = place and (is_aggregate(clause, place - 1) or clause.word(place - 1) in _BEHIND_CALLS)
+            if over_events and not inside:
+                inside = depth
+        elif token.kind == TokenType.R_PAREN:
+            inside = 0 if inside == depth else inside
+            depth -= 1
+    for place, token in enumerate(clause.tokens):
+        if token.kind == TokenType.DOT and clause.word(place + 1) in _BOUNDS:
+            clause.refuse("HAVING sees aggregates alone; choose rows of the results by their bounds", place - 1)
+    made = formula(clause.put(tuple(tokens)), "HAVING")
+    if made.parts:
+        return made
+    return Aggregate("formula", (_ONE,), (), (made,))
+
+
+_ONE = tokenize("p0").expression()
+_BEHIND_CALLS = ("FILTER", "GROUP", "WITHIN GROUP")
+
+
+def _alias(item: Piece) -> Item:
+    """An item without its alias, and the alias."""
+    last = len(item) - 1
+    if not item.tokens:
+        item.refuse("a column is missing here")
+    if item.word(last - 1) == "AS" and last > 1 and not dict(item.depths())[last]:
+        if not item[last].is_name:
+            item.refuse(f"{item[last].text} is not a name for a column", last)
+        return item.part(0, last - 1), item[last]
+    named = item[last].kind in (TokenType.VAR, TokenType.IDENTIFIER) and item.word(last) != "NULLS"
+    if last and named and item[last - 1].kind in _BEFORE_ALIAS:
+        return item.part(0, last), item[last]
+    return item, None
+
+
+_BEFORE_ALIAS = {*(TokenType.R_PAREN, TokenType.VAR, TokenType.IDENTIFIER, TokenType.NUMBER, TokenType.STRING)}
+_BEFORE_ALIAS |= {TokenType.END, TokenType.WINDOW}
+_BOUNDS = {"START": "window_start", "END": "window_end"}
+
+
+def _is_there(shown: Piece, alias: Token | None, by: Grouping) -> bool:
+    """Whether an item is a key or the window, which every result has under its own name."""
+    if shown.word(0) == "*":
+        shown.refuse("* is not read: name keys and aggregates")
+    own = ""
+    if len(shown) == 1 and shown[0].is_name:
+        own = shown[0].name
+        if own.lower() in by.called:
+            return True
+        if own.lower() in _BOUNDS.values():
+            own = own.lower()
+        elif own not in by.keys:
+            near = [key for key in by.keys if key.lower() == own.lower()]
+            hint = f"did you mean {near[0]}?" if near else f"add it to GROUP BY, or write first({own}) or the like"
+            shown.refuse(f"{own} is neither a key nor inside an aggregate; {hint}")
+    elif shown.is_call(0) and shown[0].name.lower() == by.name:
+        end = shown.closing(1)
+        if window(shown.part(0, end + 1)) != (by.window, by.time):
+            shown.refuse(f"this is not the window of GROUP BY; write {by.name}")
+        own = _bound(shown, end + 1)
+    elif shown[0].name.lower() in by.called and shown.word(1) == ".":
+        own = _bound(shown, 1)
+    else:
+        return False
+    if own and alias and alias.name != own:
+        reason = "a key keeps the name that it has in the events" if own in by.keys else "that is its name"
+        shown.refuse(f"{shown.text} is called {own} in the results, not {alias.name}: {reason}; leave the alias out")
+    return True
+
+
+def _bound(shown: Piece, place: int) -> str:
+    """The column of `.start` or `.end` at a place; none for the window as a whole, which has both."""
+    if place == len(shown) or (shown.word(place + 1) == "*" and place + 2 == len(shown)):
+        return ""
+    if shown.word(place) != "." or shown.word(place + 1) not in _BOUNDS or place + 2 != len(shown):
+        shown.refuse("of a window there are start and end", place)
+    return _BOUNDS[shown.word(place + 1)]

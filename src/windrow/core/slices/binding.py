@@ -1,0 +1,288 @@
+"""Binding: a plan meets the columns of real events.
+
+Everything that can be wrong between queries and events is found here, before any state is touched: a column that is
+not there, a type that an aggregate cannot take, a window in seconds over a measure of kilometres. A binding then
+prepares batches: the time of each measure in whole units, keys, inputs and filters, each computed once for all
+groups.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+
+import polars as pl
+
+from windrow.core.aggregates.functions import FUNCTIONS, Aggregate
+from windrow.core.expressions.parse import Expression, parse
+from windrow.core.plan.groups import Group, Timeline
+from windrow.core.plan.plan import Plan
+from windrow.core.query.query import Query, QueryError
+from windrow.core.slices.kernel import filter_column, input_column, key_column, time_column
+from windrow.core.slices.table import SliceSchema
+from windrow.core.windows.fixed import FURTHEST, Window
+from windrow.core.windows.ordered import NODE, DataDrivenWindow, Frames, Punctuated, scope_of
+
+ARRIVAL = "arrival"  # the measure that stands for processing time
+
+
+class InputError(ValueError):
+    """A batch that cannot be taken: which column, and why. The engine is as it was before."""
+
+
+class Binding:
+    """A plan over events with a given schema."""
+
+    def __init__(self, plan: Plan, columns: Mapping[str, pl.DataType], order_by: Sequence[str]) -> None:
+        self._columns, self._order_by = dict(columns), order_by
+        self.inputs: dict[str, pl.DataType] = {}
+        self.keys: dict[str, pl.DataType] = {}
+        self.measures: dict[str, pl.DataType] = {}
+        self.needed: dict[str, pl.DataType] = {}
+        self._prepared: dict[str, pl.Expr] = {}
+        self.sql: dict[str, str] = {}  # the prepared columns again, in Spark's SQL
+        self._scales: dict[str, int] = {}  # microseconds in a unit of a time column, where it is not one
+        self._ordered = any(group.ordered or any(one.operator.ordered for one in group.held) for group in plan.groups)
+        for column in order_by:
+            self._column(column, "order_by")
+        for group in plan.groups:
+            self._bind(group, plan)
+        if not plan.groups:  # the stream goes on: a query that is added later begins after what was seen
+            self.measures = {name: self._measure(name, "time") for name in plan.measures}
+        self.place: dict[str, pl.DataType] = {"at": pl.Int64()}
+        self.place |= {f"{number}": columns[column] for number, column in enumerate(order_by)}
+        self.place["nth"] = pl.Int64()
+        distinct = any(group.source.distinct_on for group in plan.groups)
+        for number, column in enumerate(order_by):
+            if self._ordered:
+                self._prepared[f"order:{number}"] = pl.col(column)
+            if self._ordered or distinct:  # where events have no arrival, it says which of two repeats is the first
+                self.sql[f"order:{number}"] = quoted(column)
+
+    def _bind(self, group: Group, plan: Plan) -> None:
+        query = _some_query(group, plan)
+        measure = group.source.measure
+        if measure not in self.measures:
+            self.measures[measure] = self._measure(measure, f"query {query.name!r}: time")
+        temporal = not self.measures[measure].is_integer()
+        for numbers in group.members.values():
+            whose = plan.entries[numbers[0]].query
+            window = whose.window
+            if window.is_temporal not in (None, temporal):
+                kind = (
+                    "a timestamp: write a duration such as '10 seconds'"
+                    if temporal
+                    else "a number: write plain numbers"
+                )
+                raise QueryError(f"query {whose.name!r}: {window} does not fit {measure!r}, which is {kind}")
+        for key in group.keys:
+            scoped = key == NODE and scope_of(query.window) != "global"
+            dtype = self._column(key, f"query {query.name!r}: {query.window if scoped else 'by'}")
+            if dtype.is_nested():
+                raise QueryError(f"query {query.name!r}: by: column {key!r} is {dtype}, which cannot be a key")
+            self.keys[key] = dtype
+            self._prepared[key_column(key)], self.sql[key_column(key)] = pl.col(key), quoted(key)
+        for timeline in group.lines.values():
+            self._line(timeline.window, plan.entries[_asking(group, timeline)].query)
+        for column in group.source.distinct_on:
+            self._column(column, f"query {query.name!r}: distinct_on")
+            self._prepared[f"distinct:{column}"], self.sql[f"distinct:{column}"] = pl.col(column), quoted(column)
+        if group.source.where:
+            self._filter(group.source.where, query)
+        asked_by = group.asked_by
+        for signature, place in group.signatures.items():
+            named = plan.entries[asked_by[place]].query
+            if signature.where:
+                self._filter(signature.where, named)
+            for one in signature.held:
+                text = next(asked.text for asked in signature.asked if one.operator in asked.operators)
+                types = [self._input(expression, named, text) for expression in one.operator.inputs]
+                if reason := one.operator.refusal(types):
+                    raise QueryError(f"query {named.name!r}: {text}: {reason}")
+                if one.where and filter_column(one.where.text) not in self._prepared:
+                    self._filter(one.where, named, text)
+            for asked in signature.asked:
+                self._needs(asked, named)
+
+    def _line(self, window: Window, query: Query) -> None:
+        """The expressions by which events bound a window."""
+        assert isinstance(window, DataDrivenWindow)
+        for text in window.inputs:
+            if isinstance(window, Punctuated | Frames):
+                self._filter(parse(text), query, window.kind)
+            else:
+                self._input(parse(text), query, str(window))
+
+    def _needs(self, asked: Aggregate, query: Query) -> None:
+        """Refuse an aggregate whose function cannot take its input."""
+        for part in asked.parts:
+            self._needs(part, query)
+        if asked.inputs and not asked.parts:
+            dtype = self.inputs[asked.inputs[0].text]
+            if wanted := FUNCTIONS[asked.function].needs(dtype):
+                raise QueryError(
+                    f"query {query.name!r}: {asked.text} needs {wanted}, and {asked.inputs[0].text} is {dtype}"
+                )
+
+    def _column(self, name: str, whose: str) -> pl.DataType:
+        if name not in self._columns:
+            near = difflib.get_close_matches(name, self._columns, 1)
+            hint = (
+                f"; did you mean {near[0]!r}?"
+                if near
+                else f"; there are {', '.join(map(repr, self._columns)) or 'none'}"
+            )
+            raise QueryError(f"{whose}: there is no column {name!r} in the events{hint}")
+        self.needed[name] = self._columns[name]
+        return self._columns[name]
+
+    def _measure(self, name: str, whose: str) -> pl.DataType:
+        if name == ARRIVAL:
+            self.sql[time_column(name)] = "UNIX_MICROS(CURRENT_TIMESTAMP())"
+            return pl.Datetime("us", "UTC")
+        dtype = self._column(name, whose)
+        column = pl.col(name)
+        self.sql[time_column(name)] = _units(name, dtype)
+        if isinstance(dtype, pl.Datetime) and dtype.time_unit == "ns":
+            self._prepared[time_column(name)] = column.to_physical() // 1000
+            return pl.Datetime("us", dtype.time_zone)
+        if isinstance(dtype, pl.Datetime | pl.Date):
+            unit = dtype.time_unit if isinstance(dtype, pl.Datetime) else "day"
+            scale = {"us": 1, "ms": 1000, "day": 86_400_000_000}[unit]
+            units = column.to_physical().cast(pl.Int64)
+            if scale > 1:
+                self._scales[name], units = scale, units * scale
+            self._prepared[time_column(name)] = units
+            return pl.Datetime("us", dtype.time_zone if isinstance(dtype, pl.Datetime) else None)
+        if dtype.is_integer():
+            self._prepared[time_column(name)] = column.cast(pl.Int64)
+            return pl.Int64()
+        raise QueryError(f"{whose}: column {name!r} is {dtype}; a time must be a timestamp, a date or an integer")
+
+    def _input(self, expression: Expression, query: Query, text: str) -> pl.DataType:
+        if expression.text not in self.inputs:
+            for column in expression.columns:
+                self._column(column, f"query {query.name!r}: {text}")
+            try:
+                dtype = expression.dtype(self._columns)
+                value = expression.polars(self._columns)
+            except ValueError as error:
+                raise QueryError(f"query {query.name!r}: {text}: {error}") from error
+            if dtype in (pl.Int128(), pl.UInt128()):
+                raise QueryError(
+                    f"query {query.name!r}: {text}: {expression.text} is {dtype}; cast it to 64 bits or a decimal"
+                )
+            if isinstance(dtype, pl.Categorical | pl.Enum):  # text has one order everywhere, categories have several
+                dtype, value = pl.String(), value.cast(pl.String)
+            self.inputs[expression.text], self._prepared[input_column(expression.text)] = dtype, value
+            self.sql[input_column(expression.text)] = expression.spark(self._columns)
+        return self.inputs[expression.text]
+
+    def _filter(self, where: Expression, query: Query, what: str = "where") -> None:
+        for column in where.columns:
+            self._column(column, f"query {query.name!r}: {what}")
+        try:
+            dtype = where.dtype(self._columns)
+            kept = where.polars(self._columns).fill_null(False)
+        except ValueError as error:
+            raise QueryError(f"query {query.name!r}: {what}: {error}") from error
+        if dtype not in (pl.Boolean(), pl.Null()):
+            raise QueryError(f"query {query.name!r}: {what}: {where.text!r} is {dtype}, not true or false")
+        self._prepared[filter_column(where.text)] = kept.cast(pl.Boolean)
+        self.sql[filter_column(where.text)] = f"COALESCE({where.spark(self._columns)}, FALSE)"
+
+    def schema(self, group: Group, shared: bool, updates: bool = False) -> SliceSchema:
+        """What a group keeps, or what it makes of events, `shared` with the groups that are rolled up from it.
+
+        With `updates`, ordered slices say which events they hold.
+        """
+        _, held, gap = group.needs(shared)
+        keys = {key_column(key): self.keys[key] for key in group.keys}
+        lines = tuple(group.lines) if group.ordered else None
+        return SliceSchema(keys, held, self.inputs, self.place, gap, lines, updates and group.ordered, group.refined)
+
+    def checked(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The batch, if its columns are still what they were."""
+        nulls = []
+        for name, dtype in self.needed.items():
+            if name not in frame.columns:
+                raise InputError(
+                    f"column {name!r} is missing from this batch; it has {', '.join(map(repr, frame.columns))}"
+                )
+            now = frame.schema[name]
+            if now == pl.Null():
+                nulls.append(pl.col(name).cast(dtype))
+            elif now != dtype:
+                raise InputError(f"column {name!r} is {now} in this batch, and was {dtype} before")
+        for name, scale in self._scales.items():
+            units = frame[name].to_physical()
+            if len(units) > units.null_count():
+                furthest = max(abs(int(units.min())), abs(int(units.max())))  # type: ignore[arg-type]
+                if furthest > FURTHEST // scale:
+                    raise InputError(f"{name!r} holds times so far out that they cannot be written in microseconds")
+        return frame.with_columns(nulls) if nulls else frame
+
+    def prepare(self, frame: pl.DataFrame, arrived: int, clock: Callable[[], int]) -> pl.DataFrame:
+        """The columns that the kernels read, for a checked batch whose times are there."""
+        extra = []
+        if ARRIVAL in self.measures:
+            extra.append(pl.lit(clock(), pl.Int64).alias(time_column(ARRIVAL)))
+        if self._ordered:
+            extra.append(pl.int_range(arrived, arrived + pl.len(), dtype=pl.Int64).alias("nth"))
+        prepared = [expression.alias(name) for name, expression in self._prepared.items()]
+        try:
+            if any(measure != ARRIVAL for measure in self.measures):
+                return frame.select(*prepared, *extra)
+            return frame.with_columns(*prepared, *extra).select(
+                *self._prepared, *(one.meta.output_name() for one in extra)
+            )
+        except pl.exceptions.PolarsError as error:
+            raise InputError(f"this batch cannot be read: {str(error).splitlines()[0]}") from error
+
+    def times(self, frame: pl.DataFrame, measure: str) -> pl.Series:
+        """The times of a measure in whole units."""
+        try:
+            return frame.select(self._prepared[time_column(measure)]).to_series()
+        except pl.exceptions.PolarsError as error:
+            raise InputError(f"{measure!r} cannot be read: {str(error).splitlines()[0]}") from error
+
+    def without_time(self, frame: pl.DataFrame) -> pl.Series | None:
+        """Which events have no time on some measure; None when all have."""
+        columns = [measure for measure in self.measures if measure != ARRIVAL and frame[measure].null_count()]
+        if not columns:
+            return None
+        return frame.select(pl.any_horizontal(pl.col(column).is_null() for column in columns)).to_series()
+
+
+def no_time(missing: int, of: int, *measures: str) -> InputError:
+    """What is said of events that have no time on some measure."""
+    named = " or ".join(map(repr, measures))
+    return InputError(f"{missing} of {of} events have no time in {named}; bad_events='drop' leaves them out")
+
+
+def quoted(name: str) -> str:
+    """A column's name in Spark's SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _units(name: str, dtype: pl.DataType) -> str:
+    """A time in whole units, in Spark's SQL, whatever the time zone of the session."""
+    column = quoted(name)
+    if isinstance(dtype, pl.Datetime) and dtype.time_zone:
+        return f"UNIX_MICROS({column})"
+    if isinstance(dtype, pl.Datetime | pl.Date):
+        days = f"DATEDIFF({column}, DATE'1970-01-01') * 86400000000L"
+        if isinstance(dtype, pl.Date):
+            return days
+        hours = f"HOUR({column}) * 3600000000L + MINUTE({column}) * 60000000L"
+        return f"{days} + {hours} + CAST(EXTRACT(SECOND FROM {column}) * 1000000 AS BIGINT)"
+    return f"CAST({column} AS BIGINT)"
+
+
+def _asking(group: Group, timeline: Timeline) -> int:
+    """A query that asks for a timeline."""
+    return next(numbers[0] for (place, _), numbers in group.members.items() if place == group.timelines[timeline])
+
+
+def _some_query(group: Group, plan: Plan) -> Query:
+    return plan.entries[next(iter(group.members.values()))[0]].query

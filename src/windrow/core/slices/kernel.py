@@ -1,0 +1,278 @@
+"""Slicing: events become slices.
+
+    times ──▶ Edges.index ──▶ slice of each event ──▶ group_by(keys, slice).agg(lifts) ──▶ slice table
+
+The slice of an event is the stretch between the two neighbouring edges around its time. Events in order are cut at
+positions: one binary search per edge instead of one per event. Otherwise edges are looked up per event, in a table
+over the greatest common divisor of all grids where that is small, by binary search where it is not, and grid by grid
+where there are more edges than events. No event is ever moved or split off later: late and out-of-order events fall
+into their slice like any other.
+
+Sessions need no sort: two events in one cell [k·gap, (k+1)·gap) are never more than a gap apart, so cells cut like
+edges, and `slices.merge` joins neighbouring cells into runs on the small table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from windrow.core.arrays.range_queries import Ints, ramp
+from windrow.core.operators.base import Fields, Inputs
+from windrow.core.operators.choose import Choices, Selection
+from windrow.core.plan.groups import Held, Timeline
+from windrow.core.slices.custom_edges import NO_EDGES, Irregular
+from windrow.core.slices.table import BAGS, SliceSchema, merge, settle
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, FixedWindow
+from windrow.core.windows.ordered import DataDrivenWindow, Frames, Latest, Punctuated
+
+TABLE_LIMIT = 1 << 22  # entries of a lookup table
+OUT_OF_ORDER = 1 << 20  # events out of order are grouped so many at a time, which is faster than all at once
+IN_CACHE = 1 << 16  # events that are looked up at a time
+EDGES_PER_EVENT = 4  # more edges than that, and events are looked up grid by grid
+
+
+@dataclass(frozen=True)
+class Edges:
+    """All edges of a group: grids, each from one event time to another, points, and those of irregular windows."""
+
+    period: Ints
+    phase: Ints
+    since: Ints
+    until: Ints
+    points: Ints
+    irregular: Irregular
+
+    @staticmethod
+    def of(timelines: Iterable[Timeline]) -> Edges:
+        grids, points, several = set(), set(), list(timelines)
+        for timeline in several:
+            points |= {timeline.since, timeline.until} - {INT64_MIN, INT64_MAX}
+            if isinstance(timeline.window, FixedWindow):
+                stop = timeline.until if timeline.until == INT64_MAX else timeline.until + timeline.window.reach
+                grids |= {(*grid, timeline.since, stop) for grid in timeline.window.grids()}
+            elif isinstance(timeline.window, Latest):
+                grids.add((timeline.window.every, 0, INT64_MIN, INT64_MAX))
+        period, phase, since, until = np.array(sorted(grids), np.int64).reshape(-1, 4).T
+        return Edges(period, phase, since, until, np.array(sorted(points), np.int64), Irregular(several))
+
+    def floor(self, times: Ints) -> Ints:
+        """The last edge at or before each time; INT64_MIN where there is none."""
+        if not len(times):
+            return times
+        lo, hi = int(times.min()), int(times.max())
+        own = self._own(times)
+        if self._count(lo, hi) > max(EDGES_PER_EVENT * len(times), 4096) * max(1, len(self.period)):
+            return self._floor_by_grid(times, own)
+        edges = self._between(lo, hi, own)
+        return edges[np.searchsorted(edges, times, "right") - 1]
+
+    def index(self, times: Ints, in_order: bool, cell: int | None) -> tuple[npt.NDArray[np.uint32], Ints]:
+        """For each event the number of its stretch between two cuts, and for each stretch the edge before it.
+
+        With a `cell`, the multiples of it cut too, so that a slice can come in several stretches.
+        """
+        lo, hi = (int(times[0]), int(times[-1])) if in_order else (int(times.min()), int(times.max()))
+        cells = (hi - lo) // cell + 2 if cell else 0
+        own = self._own(times)
+        if self._count(lo, hi) + cells > max(EDGES_PER_EVENT * len(times), 4096):
+            return self._index_by_grid(times, cell, own)
+        edges = self._between(lo, hi, own)
+        cuts = edges
+        if cell:
+            first = lo // cell * cell
+            cuts = np.unique(np.concatenate((edges, np.arange(first, hi + 1, cell))))
+            cuts = cuts[np.searchsorted(cuts, lo, "right") - 1 :]
+        before = edges[np.searchsorted(edges, cuts, "right") - 1]
+        if in_order:
+            ends = np.append(np.searchsorted(times, cuts[1:], "left"), len(times))
+            return np.repeat(np.arange(len(cuts), dtype=np.uint32), np.diff(ends, prepend=0)), before
+        inner = cuts[1:]
+        step = int(np.gcd.reduce(inner - inner[0])) if len(inner) > 1 else 0
+        base = int(inner[0]) + (lo - int(inner[0])) // step * step if step else 0
+        if step and (hi - base) // step < TABLE_LIMIT:
+            ends = np.append(inner, base + ((hi - base) // step + 1) * step)
+            sizes = np.diff((ends - base) // step, prepend=0)
+            table = np.repeat(np.arange(len(cuts), dtype=np.uint32), sizes)
+            found = np.empty(len(times), np.uint32)
+            for at in range(0, len(times), IN_CACHE):
+                found[at : at + IN_CACHE] = table[(times[at : at + IN_CACHE] - base) // step]
+            return found, before
+        return np.searchsorted(inner, times, "right").astype(np.uint32), before
+
+    def _count(self, lo: int, hi: int) -> float:
+        """About how many edges there are between two times."""
+        return float(((hi - lo) / self.period).sum()) + len(self.points)
+
+    def _own(self, times: Ints) -> Ints:
+        """The edges of irregular windows around some times."""
+        return self.irregular.edges(times) if self.irregular else NO_EDGES
+
+    def _between(self, lo: int, hi: int, own: Ints) -> Ints:
+        """The last edge at or before `lo` (INT64_MIN without one), and all edges up to `hi`, sorted."""
+        start = np.maximum(self.since, np.minimum(self.until, lo) - self.period)
+        first = -((self.phase - start) // self.period)
+        last = (np.minimum(self.until, hi) - self.phase) // self.period
+        count = np.maximum(last - first + 1, 0)
+        edges = np.repeat(self.phase + first * self.period, count) + ramp(count) * np.repeat(self.period, count)
+        edges = np.unique(np.concatenate((edges, self.points, own)))
+        from_ = np.searchsorted(edges, lo, "right") - 1
+        edges = edges[max(from_, 0) : np.searchsorted(edges, hi, "right")]
+        return edges if from_ >= 0 else np.append(np.int64(INT64_MIN), edges)
+
+    def _floor_by_grid(self, times: Ints, own: Ints = NO_EDGES) -> Ints:
+        found = np.full(len(times), INT64_MIN)
+        points = np.union1d(self.points, own) if len(own) else self.points
+        if len(points):
+            at = np.searchsorted(points, times, "right") - 1
+            found = np.where(at >= 0, points[at], found)
+        for period, phase, since, until in zip(self.period, self.phase, self.since, self.until, strict=True):
+            edge = np.minimum(times, until)
+            edge = edge - (edge - phase) % period
+            np.maximum(found, edge, out=found, where=edge >= since)
+        return found
+
+    def _index_by_grid(
+        self, times: Ints, cell: int | None, own: Ints = NO_EDGES
+    ) -> tuple[npt.NDArray[np.uint32], Ints]:
+        starts = self._floor_by_grid(times, own)
+        if cell:
+            cuts = np.maximum(starts, times - times % cell)
+            cuts, numbers = np.unique(cuts, return_inverse=True)
+            return numbers.astype(np.uint32), self._floor_by_grid(cuts, own)
+        starts, numbers = np.unique(starts, return_inverse=True)
+        return numbers.astype(np.uint32), starts
+
+
+def slice(batch: pl.DataFrame, measure: str, edges: Edges, schema: SliceSchema) -> pl.DataFrame:
+    """The slices of a prepared batch (see `prepare`), a row for each (keys, stretch between two cuts)."""
+    if not batch.height:
+        return schema.empty()
+    time, order = time_column(measure), [name for name in batch.columns if name.startswith("order:")]
+    in_order = batch[time].is_sorted()
+    if any(one.operator.ordered for one in schema.held) and not (in_order and not order):
+        batch, in_order = batch.sort([time, *order], maintain_order=True), True
+    if not in_order and batch.height > OUT_OF_ORDER:
+        parts = [batch[at : at + OUT_OF_ORDER] for at in range(0, batch.height, OUT_OF_ORDER)]
+        return merge([slice(part, measure, edges, schema) for part in parts], schema)
+    numbers, before = edges.index(batch[time].to_numpy(), in_order, schema.gap)
+    barred = ["barred"] if "barred" in batch.columns else []
+    lifted = list(lifts(batch, time, schema))
+    if schema.has_runs:
+        lifted += [pl.col(time).min().alias("first"), pl.col(time).max().alias("last")]
+    choices = Choices(schema.selections(lambda one: places(batch, one, time, schema)), batch.height, in_order=True)
+    keys = list(schema.keys)
+    coded = None if in_order else _with_key(batch, schema, numbers, len(before))
+    if coded is not None:
+        keys, numbers = [], coded.numbers
+    numbered = batch.with_columns(pl.Series("slice_start", numbers), *choices.columns)
+    table = numbered.group_by(*keys, "slice_start", *barred).agg(*lifted, *choices.lifts())
+    found = table["slice_start"].to_numpy()
+    known = {} if coded is None else {coded.name: pl.Series(found.astype(np.int64) // len(before) + coded.least)}
+    known["slice_start"] = pl.Series(before[found % len(before)])
+    if schema.has_runs and not barred:
+        known["barred"] = pl.zeros(table.height, pl.Int32, eager=True)
+    known |= {
+        name: pl.Series([value], dtype=schema.columns[name]).new_from_index(0, table.height)
+        for name, value in schema.unordered.items()
+    }
+    if schema.refined:
+        known[BAGS] = pl.Series([None], dtype=schema.columns[BAGS]).new_from_index(0, table.height)
+    table = settle(table, schema, choices, known, lifted=True)
+    return merge([table], schema) if schema.has_runs else table
+
+
+class _Coded(NamedTuple):
+    name: str  # of the key
+    least: int
+    numbers: npt.NDArray[np.uint32]
+
+
+def _with_key(batch: pl.DataFrame, schema: SliceSchema, numbers: npt.NDArray[np.uint32], size: int) -> _Coded | None:
+    """One number for key and stretch, where there is one key of integers close together.
+
+    Polars groups events that are not in order twice as fast by one column as by two.
+    """
+    if len(schema.keys) != 1:
+        return None
+    ((name, dtype),) = schema.keys.items()
+    column = batch[name]
+    if not dtype.is_integer() or dtype in (pl.UInt64(), pl.Int128()) or column.null_count():
+        return None
+    least, most = int(column.min()), int(column.max())  # type: ignore[arg-type]
+    if (most - least + 1) * size >= 2**32:
+        return None
+    values, codes = column.cast(pl.Int64).to_numpy(), np.empty(batch.height, np.uint32)
+    for at in range(0, batch.height, IN_CACHE):
+        codes[at : at + IN_CACHE] = (values[at : at + IN_CACHE] - least) * size + numbers[at : at + IN_CACHE]
+    return _Coded(name, least, codes)
+
+
+def key_column(name: str) -> str:
+    return f"key:{name}"
+
+
+def time_column(name: str) -> str:
+    return f"time:{name}"
+
+
+def input_column(text: str) -> str:
+    return f"input:{text}"
+
+
+def filter_column(text: str) -> str:
+    return f"filter:{text}"
+
+
+def window_columns(window: DataDrivenWindow) -> dict[str, str]:
+    """The prepared columns that a data-driven window reads, by its expressions."""
+    name = filter_column if isinstance(window, Punctuated | Frames) else input_column
+    return {text: name(text) for text in window.inputs}
+
+
+def places(batch: pl.DataFrame, one: Held, time: str, schema: SliceSchema) -> Fields:
+    """The events as states of a selection: value, what it is chosen by, and the place; no place where filtered out."""
+    inputs = [batch[input_column(expression.text)] for expression in one.operator.inputs]
+    place = {"at": batch[time]}
+    place |= {name: batch[f"order:{name}"] for name in schema.place if name not in ("at", "nth")}
+    nth = batch["nth"]
+    if one.where:
+        nth = nth.set(~batch[filter_column(one.where.text)], None)
+    return Fields({**dict(zip(("value", "by"), inputs, strict=False)), **place, "nth": nth})
+
+
+def lifts(batch: pl.DataFrame, time: str, schema: SliceSchema) -> Iterable[pl.Expr]:
+    """The expressions that lift every operator of the schema, but for selections."""
+    places = {name: pl.col(name if name == "nth" else f"order:{name}") for name in schema.place}
+    places["at"] = pl.col(time)
+    for one in schema.held:
+        if isinstance(one.operator, Selection):
+            continue
+        columns = [input_column(expression.text) for expression in one.operator.inputs]
+        keep = pl.col(filter_column(one.where.text)) if one.where else None
+        chosen = [pl.col(column) for column in columns] or ([keep] if keep is not None else [])
+        of = Inputs(
+            columns=[column if keep is None else column.filter(keep) for column in chosen],
+            types=schema.input_types(one),
+            dense=keep is None and not any(batch[column].null_count() for column in columns),
+            place={name: place if keep is None else place.filter(keep) for name, place in places.items()}
+            if one.operator.ordered
+            else {},
+        )
+        for name, lifted in one.operator.lift(of).items():
+            yield lifted.alias(schema.names[one][name])
+
+
+def roll_up(table: pl.DataFrame, edges: Edges, schema: SliceSchema) -> pl.DataFrame:
+    """The slices of a coarser key set from those of a finer one."""
+    if not table.height:
+        return schema.empty()
+    starts = table["slice_start"].to_numpy().copy()
+    known = starts != INT64_MIN
+    starts[known] = edges.floor(starts[known])
+    return merge([schema.conform(table.with_columns(pl.Series("slice_start", starts)))], schema)

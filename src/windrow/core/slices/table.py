@@ -1,0 +1,233 @@
+"""The slice table: its schema, how two become one, and how it travels.
+
+A row is one slice of one key: the events between two neighbouring edges, or, where sessions are asked for, one run of
+them that is connected under the group's smallest gap.
+
+    key:car … │ slice_start │ [barred │ first │ last] │ count().count │ sum(speed).sum │ …
+
+- `slice_start` is the edge at or before the slice's events, INT64_MIN where there is none; the edge after it ends the
+  slice.
+- `first` and `last` are the times of a run's first and last event, there only where sessions need them.
+- An ordered group (see `ordering`) has more: the `position` of a slice's first event among those of its key, -1 for
+  slices that stand outside of the order; `fresh`, whether a window's edge begins it, so that it never joins the slice
+  before it; for each data-driven kind twice the number of the window that it lies in, and one more where that begins,
+  -1 for none; and with `updates` a `digest` of its events.
+- `bags`, only where bags need not travel whole, says which of the bags are kept at nodes (`nodes.synopsis`).
+- `barred` is not 0 for late events that some session has left out because it was closed: they form slices of their
+  own, so that every other window still has them.
+
+`merge` is associative and commutative: it brings rows with the same (keys, slice_start, barred) together, joining
+runs that are at most a gap apart or that no edge parts, so that any tree of merges gives the same table.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from windrow.core.arrays.dataframes import empty_frame, run_numbers
+from windrow.core.arrays.range_queries import running_max
+from windrow.core.operators.base import Fields
+from windrow.core.operators.choose import Choices, Selection
+from windrow.core.plan.groups import Held
+
+VERSION = 2
+BAGS = "bags"  # a column: bags that are kept at nodes
+KEPT_BAG = pl.Struct({"node": pl.String(), "send": pl.Int64(), "row": pl.Int64()})
+
+
+@dataclass(frozen=True)
+class SliceSchema:
+    """The columns of a group's slice table, once the types of its inputs are known."""
+
+    keys: Mapping[str, pl.DataType]
+    held: tuple[Held, ...]
+    inputs: Mapping[str, pl.DataType]  # the type of every expression, by its text
+    place: Mapping[str, pl.DataType]  # the order's columns, for states that carry their place
+    gap: int | None  # the smallest session gap; None without sessions
+    lines: tuple[str, ...] | None = None  # the data-driven windows of an ordered group; None for any other
+    digests: bool = False  # an ordered group whose events may still change
+    refined: bool = False  # bags may be elsewhere: a column says which
+    names: Mapping[Held, Mapping[str, str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        named = {one: {name: f"{one.text}.{name}" for name in self.state_types(one)} for one in self.held}
+        object.__setattr__(self, "names", named)
+
+    def input_types(self, one: Held) -> list[pl.DataType]:
+        return [self.inputs[expression.text] for expression in one.operator.inputs]
+
+    def state_types(self, one: Held) -> dict[str, pl.DataType]:
+        return one.operator.fields(self.input_types(one), self.place)
+
+    @cached_property
+    def identity(self) -> list[str]:
+        return [*self.keys, "slice_start", *(["barred"] if self.has_runs else [])]
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether slices are runs of events, with the time of the first and the last."""
+        return self.gap is not None or self.lines is not None
+
+    @cached_property
+    def order(self) -> list[str]:
+        """What the table is sorted by."""
+        ordered = ["position"] if self.lines is not None else []
+        return [*self.identity, *ordered, *(["first"] if self.has_runs else [])]
+
+    @cached_property
+    def unordered(self) -> dict[str, Any]:
+        """What slices that stand outside of the order have where others have their place."""
+        if self.lines is None:
+            return {}
+        digest = {"digest": 0} if self.digests else {}
+        return {"position": -1, "fresh": False, **dict.fromkeys(self.lines, -1), **digest}
+
+    @cached_property
+    def columns(self) -> dict[str, pl.DataType]:
+        runs: dict[str, pl.DataType] = {}
+        if self.has_runs:
+            runs = {"barred": pl.Int32(), "first": pl.Int64(), "last": pl.Int64()}
+        runs |= {name: pl.Boolean() if name == "fresh" else pl.Int64() for name in self.unordered}
+        runs |= {BAGS: pl.List(KEPT_BAG)} if self.refined else {}
+        states = {self.names[one][name]: dtype for one in self.held for name, dtype in self.state_types(one).items()}
+        return {**self.keys, "slice_start": pl.Int64(), **runs, **states}
+
+    def empty(self) -> pl.DataFrame:
+        return empty_frame(self.columns)
+
+    def conform(self, table: pl.DataFrame) -> pl.DataFrame:
+        """A table of an older plan in this schema: what it does not have is the identity."""
+        if table.columns == list(self.columns):
+            return table
+        there = set(table.columns)
+        known = {"barred": pl.lit(0), "first": pl.col("slice_start"), "last": pl.col("slice_start")}
+        known |= {name: pl.lit(True if name == "fresh" else value) for name, value in self.unordered.items()}
+        missing = [
+            known.get(name, pl.lit(None)).cast(dtype).alias(name)
+            for name, dtype in self.columns.items()
+            if name not in there
+        ]
+        return table.with_columns(missing).select(*self.columns)
+
+    def selections(self, state: Callable[[Held], Fields]) -> dict[str, tuple[Selection, Fields]]:
+        """The selections among its operators, by their text, with the states to choose from."""
+        return {one.text: (one.operator, state(one)) for one in self.held if isinstance(one.operator, Selection)}
+
+    def state(self, table: pl.DataFrame, one: Held) -> Fields:
+        """The columns of one operator's state."""
+        found = Fields({name: table[column] for name, column in self.names[one].items()})
+        found.types = self.input_types(one)
+        return found
+
+
+def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
+    """One table with each slice once, sorted by key (nulls first), slice and run."""
+    table = pl.concat(tables) if len(tables) > 1 else tables[0]
+    if table.height < 2:
+        return table
+    table = table.sort(schema.order)
+    numbers = run_numbers(table, schema.identity)
+    fresh = np.append(True, numbers[1:] != numbers[:-1])
+    if schema.gap is not None:
+        reached = running_max(table["last"].to_numpy(), numbers)
+        fresh[1:] |= table["first"].to_numpy()[1:] - reached[:-1] > schema.gap
+    if schema.lines is not None:
+        fresh |= table["fresh"].to_numpy()
+    if fresh.all():
+        return table
+    shared = ~fresh
+    shared[:-1] |= ~fresh[1:]
+    run = np.cumsum(fresh)
+    several = table if shared.all() else table.filter(pl.Series(shared))
+    runs = [pl.col("first").min(), pl.col("last").max()] if schema.has_runs else []
+    runs += [pl.col(name).sum() if name == "digest" else pl.col(name).first() for name in schema.unordered]
+    runs += [pl.col(BAGS).list.explode().drop_nulls()] if schema.refined else []
+    choices = Choices(schema.selections(lambda one: schema.state(several, one)), several.height)
+    states = [
+        merged.alias(schema.names[one][name])
+        for one in schema.held
+        if not isinstance(one.operator, Selection)
+        for name, merged in one.operator.merge(schema.names[one]).items()
+    ]
+    numbered = several.with_columns(pl.Series("_run", run[shared]).set_sorted(), *choices.columns)
+    first = [pl.col(column).first() for column in schema.identity]
+    grouped = numbered.group_by("_run", maintain_order=True).agg(*first, *runs, *states, *choices.lifts())
+    merged_rows = settle(grouped, schema, choices)
+    if shared.all():
+        return merged_rows
+    places = np.argsort(np.concatenate((run[~shared], grouped["_run"].to_numpy())), kind="stable")
+    return pl.concat([table.filter(pl.Series(~shared)), merged_rows])[places]
+
+
+def settle(
+    table: pl.DataFrame,
+    schema: SliceSchema,
+    choices: Choices,
+    known: Mapping[str, pl.Series] | None = None,
+    lifted: bool = False,
+) -> pl.DataFrame:
+    """A slice table from a `group_by`: what operators do once per table, columns `known` already, declared types."""
+    chosen = choices.chosen(table)
+    settled = dict(known or {})
+    made = set(table.columns)
+    for one in schema.held:
+        names = schema.names[one]
+        state = Fields({name: table[column] for name, column in names.items() if column in made})
+        state.types = schema.input_types(one)
+        done = one.operator.settle(state) if lifted else one.operator.settle_merged(state)
+        settled |= {names[name]: column for name, column in chosen.get(one.text, done).items()}
+    columns = [settled[name] if name in settled else table[name] for name in schema.columns]
+    return pl.DataFrame(
+        [
+            (column if column.dtype == dtype else column.cast(dtype)).alias(name)
+            for column, (name, dtype) in zip(columns, schema.columns.items(), strict=True)
+        ]
+    )
+
+
+def pack(header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> bytes:
+    """A header and named tables as bytes: a JSON line, then Arrow IPC streams."""
+    parts = []
+    for table in (one.clone() for one in tables.values()):  # a table that is written is locked, and others may read it
+        buffer = io.BytesIO()
+        is_large = table.height > 64 or table.estimated_size() > 65536  # one row can hold all values of a slice
+        table.write_ipc_stream(buffer, compression="zstd" if is_large else "uncompressed")
+        parts.append(buffer.getvalue())
+    sizes = dict(zip(tables, map(len, parts), strict=True))
+    body = b"".join(parts)
+    first = json.dumps({"windrow": VERSION, **header, "tables": sizes, "crc32": zlib.crc32(body)}).encode()
+    return b"\n".join((first, body))
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
+    """The way back; refuses what is not ours, is cut short, or is of another version."""
+    line, _, rest = bytes(data).partition(b"\n")
+    try:
+        header = json.loads(line)
+        version = header["windrow"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError("these bytes are not a snapshot of windrow") from None
+    if version != VERSION:
+        raise ValueError(f"this snapshot has version {version}; this windrow reads version {VERSION}")
+    tables, at = {}, 0
+    try:
+        sizes = dict(header["tables"])
+        if sum(sizes.values()) > len(rest):
+            raise ValueError(f"this snapshot is cut short: {len(rest)} of {sum(sizes.values())} bytes are there")
+        if zlib.crc32(rest) != header["crc32"]:
+            raise ValueError("this snapshot is damaged: its checksum is not that of its content")
+        for name, size in sizes.items():
+            tables[name] = pl.read_ipc_stream(io.BytesIO(rest[at : at + size]))
+            at += size
+    except (KeyError, TypeError, pl.exceptions.PolarsError) as error:
+        raise ValueError(f"this snapshot is damaged: {type(error).__name__}: {error}") from error
+    return header, tables

@@ -1,0 +1,96 @@
+"""Dropping repeats: `Query(distinct_on=[…])`.
+
+An event is a repeat when one with the same values in these columns was kept before it and their times differ by at
+most the lateness. What was kept is remembered as long as such an event could still count in a window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from windrow.core.arrays.dataframes import join_keys, run_numbers
+from windrow.core.arrays.range_queries import running_max
+from windrow.core.windows.fixed import INT64_MIN
+
+
+def fresh(
+    events: pl.DataFrame, columns: Sequence[str], time: str, since: int, lateness: int | None, kept: pl.DataFrame | None
+) -> tuple[pl.Series, pl.DataFrame]:
+    """Which events are no repeats, of those since a time, and what has been kept so far."""
+    names = [f"distinct:{column}" for column in columns]
+    left = events.select(*names, pl.col(time).alias("time")).with_row_index("row")
+    left = left.filter(pl.col("time") >= since) if since > INT64_MIN else left
+    known = left.select(*names, "time").clear() if kept is None else kept
+    if lateness:
+        found = _spaced(_apart(left, known, names, lateness), names, lateness)
+    else:  # without a limit all equal events are repeats, and without lateness those of the same time
+        same = names if lateness is None else [*names, "time"]
+        left = join_keys(left, known.select(same).unique(), same, "anti")
+        found = left.unique(same, keep="first", maintain_order=True)
+    mask = np.zeros(events.height, np.bool_)
+    mask[found["row"].to_numpy()] = True
+    return pl.Series(mask), pl.concat([known, found.select(*names, "time")])
+
+
+def _spaced(events: pl.DataFrame, names: list[str], within: int) -> pl.DataFrame:
+    """The events to keep, each further than `within` from those of the same values that are kept before it.
+
+    Where events of one value come in the order of time, the next to keep after one is the first that is further away,
+    so what is kept is a chain of such steps from the value's first event, found by doubling the steps. Other values
+    take turns: the first event, then the first of what is further away, and so on.
+    """
+    left, found = events, [events.clear()]
+    while left.height:
+        table = left.sort(*names, "row")
+        value, time = run_numbers(table, names), table["time"].to_numpy()
+        back = np.append(False, (value[1:] == value[:-1]) & (time[1:] < time[:-1]))
+        turns = np.isin(value, value[back])
+        found.append(_chained(table.filter(pl.Series(~turns)), names, within))
+        left = table.filter(pl.Series(turns)).sort("row")
+        first = left.unique(names, keep="first", maintain_order=True)
+        found.append(first)
+        rest = left.join(first.select("row"), on="row", how="anti", maintain_order="left")
+        left = _apart(rest, first.select(*names, "time"), names, within)
+    return pl.concat(found)
+
+
+def _chained(table: pl.DataFrame, names: list[str], within: int) -> pl.DataFrame:
+    """What is kept of events that are sorted by value and, within one, by arrival and time alike."""
+    size = table.height
+    value, time = run_numbers(table, names), table["time"].to_numpy()
+    times = np.unique(time)
+    place = value * (len(times) + 1) + np.searchsorted(times, time)
+    further = value * (len(times) + 1) + np.searchsorted(times, time + within, "right")
+    step = np.append(np.searchsorted(place, further), size)
+    step[:-1][np.append(value, -1)[step[:-1]] != value] = size  # a value's last step leads nowhere
+    steps = []
+    while (step < size).any():
+        steps.append(step)
+        step = step[step]
+    keep = np.append(np.append(True, value[1:] != value[:-1])[:size], False)
+    for step in reversed(steps):
+        keep[step[np.flatnonzero(keep)]] = True
+    return table.filter(pl.Series(keep[:-1]))
+
+
+def forget(kept: pl.DataFrame, lateness: int | None, frozen: int) -> pl.DataFrame:
+    """What can still have repeats among the events that any window takes."""
+    return kept if lateness is None or frozen == INT64_MIN else kept.filter(pl.col("time") >= frozen - lateness)
+
+
+def _apart(events: pl.DataFrame, known: pl.DataFrame, names: list[str], within: int) -> pl.DataFrame:
+    """The events that are further than `within` from every known one with the same values."""
+    if not known.height or not events.height:
+        return events
+    rows = known.with_columns(row=pl.lit(None, pl.UInt32)).select(events.columns)
+    both = pl.concat([events, rows]).sort(*names, "time")
+    value, time = run_numbers(both, names), both["time"].to_numpy()
+    is_known = both["row"].is_null().to_numpy()
+    least, most = int(time.min()) - within - 1, int(time.max()) + within + 1
+    below = running_max(np.where(is_known, time, least), value)
+    above = -running_max(-np.where(is_known, time, most)[::-1], -value[::-1])[::-1]
+    near = ~is_known & ((time - below <= within) | (above - time <= within))
+    return events.join(both.filter(pl.Series(near)).select("row"), on="row", how="anti", maintain_order="left")

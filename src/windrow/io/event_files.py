@@ -1,0 +1,300 @@
+"""Files of events: which there are, what columns they have, and their events, so many at a time.
+
+    a file, a directory, a pattern ──▶ files ──▶ columns ──▶ frames of the columns that are needed
+
+Parquet, Arrow, CSV with a header, and JSON lines; the last two may be compressed with gzip. CSV and JSON do not say of
+what types they are: the first rows tell, timestamps included, and what does not fit later is an error, never a null.
+"""
+
+from __future__ import annotations
+
+import glob
+import io
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from windrow.core.arrays.dataframes import in_parts
+from windrow.core.slices.binding import InputError
+
+CHUNK = 1_000_000  # events that are read at a time, about
+SUFFIXES = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".ipc": "arrow",
+    ".feather": "arrow",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+}
+FORMATS = ("parquet", "arrow", "csv", "json")
+TELLING = 10_000  # rows of a file that tell its types, and files that are asked, where they do not say themselves
+TELLING_FILES = 10
+
+
+# --- which files there are ------------------------------------------------------------------------------------------
+
+
+def files_of(path: str) -> list[str]:
+    """The files of a path, in the order of their names: a file, all files below a directory, or all that fit a pattern.
+
+    Names that begin with `_` or `.`, and those that end with `.tmp`, are left alone.
+    """
+    if os.path.isfile(path):
+        return [path]
+    if os.path.isdir(path):
+        found = below(path)
+        if not found:
+            raise InputError(f"the directory {path!r} has no files of events")
+        return found
+    if glob.escape(path) == path:
+        raise InputError(f"there is no file or directory {path!r}")
+    found = []
+    for one in sorted(glob.glob(path, recursive=True)):
+        if not is_hidden(os.path.basename(one.rstrip("/"))):
+            found += below(one) if os.path.isdir(one) else [one]
+    if not found:
+        raise InputError(f"nothing fits {path!r}")
+    return list(dict.fromkeys(found))
+
+
+def below(top: str) -> list[str]:
+    """All files below a directory, in the order of their names."""
+    found = []
+    for folder, folders, names in os.walk(top):
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        found += [os.path.join(folder, name) for name in names if not is_hidden(name)]
+    return sorted(found)
+
+
+def is_hidden(name: str) -> bool:
+    return name.startswith(("_", ".")) or name.endswith(".tmp")
+
+
+def form_of(path: str) -> str | None:
+    """The format that a file's name says."""
+    root, suffix = os.path.splitext(path.lower())
+    found = SUFFIXES.get(os.path.splitext(root)[1] if suffix == ".gz" else suffix)
+    return None if suffix == ".gz" and found not in ("csv", "json") else found
+
+
+@dataclass(frozen=True)
+class EventFiles:
+    """Files of one format with the same columns."""
+
+    paths: Sequence[str]
+    form: str
+    columns: Mapping[str, pl.DataType]
+
+    @staticmethod
+    def of(path: str, form: str | None = None, types: Mapping[str, pl.DataType] | None = None) -> EventFiles:
+        """The files of a path; `types` says of what type columns of CSV and JSON are, where the first rows mislead."""
+        paths = files_of(path)
+        forms = {one: form or form_of(one) for one in paths}
+        for one, known in forms.items():
+            if known is None:
+                raise InputError(
+                    f"file {one!r}: its name does not say whether it is {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+                )
+            if known != forms[paths[0]]:
+                raise InputError(f"file {one!r} is {known}, and {paths[0]!r} is {forms[paths[0]]}; take one format")
+        known = forms[paths[0]]
+        assert known is not None
+        columns = columns_of(paths, known)
+        if not columns:
+            raise InputError(f"file {paths[0]!r} is empty, and so has no columns; CSV needs a header, JSON an event")
+        for name in types or {}:
+            if name not in columns:
+                raise InputError(f"there is no column {name!r} in {paths[0]!r}; there are {', '.join(columns)}")
+        if types and known in ("parquet", "arrow"):
+            raise InputError(f"files of {known} say their types themselves")
+        return EventFiles(paths, known, columns | dict(types or {}))
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(os.path.getsize(path) for path in self.paths)
+
+    def count(self) -> int:
+        """How many events there are."""
+        total = 0
+        for path in self.paths:
+            with named(path):
+                if self.form == "parquet":
+                    total += pq.ParquetFile(path).metadata.num_rows
+                else:
+                    total += sum(frame.height for frame in read(path, self.form, dict([*self.columns.items()][:1])))
+        return total
+
+    def frames(self, path: str, needed: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
+        """The needed columns of one of the files."""
+        with named(path):
+            yield from read(path, self.form, needed)
+
+
+# --- columns --------------------------------------------------------------------------------------------------------
+
+
+def columns_of(paths: Sequence[str], form: str) -> dict[str, pl.DataType]:
+    """The columns of files, from the first one, or where files do not say their types, from the first rows of some."""
+    if form in ("parquet", "arrow"):
+        with named(paths[0]):
+            if form == "parquet":
+                return dict(pl.read_parquet_schema(paths[0]))
+            with open_arrow(paths[0]) as (schema, _):
+                frame = pl.from_arrow(schema.empty_table())
+                assert isinstance(frame, pl.DataFrame)
+                return dict(frame.schema)
+    heads = []
+    for path in paths[:TELLING_FILES]:
+        with named(path):
+            heads.append(_head(path, form))
+    try:
+        told = pl.concat([head for head in heads if head.height] or heads[:1], how="diagonal_relaxed")
+    except pl.exceptions.PolarsError as error:
+        raise InputError(f"the files {paths[0]!r} and others have different types: {_first_line(error)}") from error
+    return _types(told)
+
+
+def columns_in(lines: bytes, form: str) -> dict[str, pl.DataType]:
+    """The columns of some lines of CSV or JSON."""
+    return _types(_head(io.BytesIO(lines), form)) if lines else {}
+
+
+def _types(told: pl.DataFrame) -> dict[str, pl.DataType]:
+    return {name: pl.String() if dtype == pl.Null() else dtype for name, dtype in told.schema.items()}
+
+
+def _head(path: str | io.BytesIO, form: str) -> pl.DataFrame:
+    """The first rows, with types that hold them all."""
+    if form == "csv":
+        few = {"n_rows": TELLING, "infer_schema_length": TELLING, "raise_if_empty": False}
+        # rows behind the first are parsed too, by the way; those that do not fit are none of theirs
+        return pl.read_csv(path, try_parse_dates=True, ignore_errors=True, **few)  # type: ignore[arg-type]
+    if isinstance(path, str) and not os.path.getsize(path):
+        return pl.DataFrame()
+    head = pl.scan_ndjson(path, infer_schema_length=TELLING).head(TELLING).collect()
+    times = {}
+    for name, dtype in head.schema.items():
+        if dtype == pl.String() and head[name].null_count() < head.height:
+            try:
+                times[name] = head[name].str.to_datetime(time_unit="us")
+            except pl.exceptions.PolarsError:
+                continue
+    return head.with_columns(**times)
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+def read(path: str, form: str, needed: Mapping[str, pl.DataType], skip: int = 0) -> Iterator[pl.DataFrame]:
+    """The columns of a file that are needed, so many rows at a time; those that it does not have are left out.
+
+    skip:  rows that are passed over; Parquet and Arrow do not read them, the others do
+    """
+    if form == "parquet":
+        there = [name for name in pl.read_parquet_schema(path) if name in needed]
+        parquet = pq.ParquetFile(path).metadata
+        sizes = [parquet.row_group(number).num_rows for number in range(parquet.num_row_groups)]
+        begin, end = skip, 0
+        for number, size in enumerate(sizes):
+            end += size
+            if end > begin and (end - begin >= CHUNK or number == len(sizes) - 1):
+                whole = pl.scan_parquet(path, glob=False).slice(begin, end - begin).select(there).collect()
+                for at in range(0, whole.height, CHUNK):
+                    yield whole[at : at + CHUNK]
+                begin = end
+    elif form == "csv":
+        header = pl.read_csv(path, n_rows=0, raise_if_empty=False).columns
+        types = {name: needed[name] for name in header if name in needed}
+        if header:
+            scan = pl.scan_csv(path, schema_overrides=types, glob=False).select(list(types) or header[:1])
+            yield from _behind(scan.collect_batches(chunk_size=CHUNK, maintain_order=True), skip)
+    elif form == "json":
+        if os.path.getsize(path):
+            yield from _behind(_json_lines(path, needed), skip)
+    else:
+        with open_arrow(path) as (_, batches):
+            for several in in_parts(batches, CHUNK):
+                table = pa.Table.from_batches(several)
+                past = min(skip, table.num_rows)
+                skip -= past
+                if past < table.num_rows:
+                    wanted = table.slice(past).select([name for name in table.column_names if name in needed])
+                    frame = pl.from_arrow(wanted)
+                    assert isinstance(frame, pl.DataFrame)
+                    yield frame
+
+
+def _behind(frames: Iterable[pl.DataFrame], skip: int) -> Iterator[pl.DataFrame]:
+    """Frames without the first rows."""
+    for frame in frames:
+        past = min(skip, frame.height)
+        skip -= past
+        if past < frame.height:
+            yield frame[past:]
+
+
+def _json_lines(path: str, needed: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
+    texts = {name: pl.String() if is_text_in_json(dtype) else dtype for name, dtype in needed.items()}
+    parsed = [from_text(name, dtype) for name, dtype in needed.items() if is_text_in_json(dtype)]
+    for frame in pl.scan_ndjson(path, schema=texts).collect_batches(chunk_size=CHUNK, maintain_order=True):
+        yield frame.with_columns(parsed)
+
+
+_SMALL = (pl.Int8(), pl.Int16(), pl.UInt8(), pl.UInt16())
+
+
+def is_text_in_json(dtype: pl.DataType) -> bool:
+    """Whether values are read as text, because JSON has none of them, such as times, or Polars does not read them."""
+    is_number = (dtype.is_integer() or dtype.is_float()) and dtype not in _SMALL
+    return not (is_number or isinstance(dtype, pl.String | pl.Boolean | pl.Null) or dtype.is_nested())
+
+
+def from_text(name: str, dtype: pl.DataType) -> pl.Expr:
+    """A column of text as what it stands for; times without a zone are in UTC."""
+    text = pl.col(name)
+    if isinstance(dtype, pl.Datetime):
+        moment = text.str.to_datetime(time_unit=dtype.time_unit, time_zone="UTC")
+        return moment.dt.convert_time_zone(dtype.time_zone) if dtype.time_zone else moment.dt.replace_time_zone(None)
+    if isinstance(dtype, pl.Date):
+        return text.str.to_date()
+    if isinstance(dtype, pl.Time):
+        return text.str.to_time()
+    return text.cast(dtype)
+
+
+@contextmanager
+def open_arrow(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+    """The schema and the batches of Arrow IPC, as a file or as a stream."""
+    with pa.memory_map(path) as source:
+        if source.read(6) == b"ARROW1":
+            file = pa.ipc.open_file(source)
+            yield file.schema, (file.get_batch(number) for number in range(file.num_record_batches))
+        else:
+            source.seek(0)
+            stream = pa.ipc.open_stream(source)
+            yield stream.schema, iter(stream)
+
+
+@contextmanager
+def named(path: str) -> Iterator[None]:
+    """Errors in reading name the file."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"file {path!r}: {error}") from error
+    except (OSError, ValueError, pl.exceptions.PolarsError, pa.ArrowException) as error:
+        raise InputError(f"file {path!r} cannot be read: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,442 @@
+"""A local node's side of counting windows that nodes agree on: final events by key, and pieces of them.
+
+    events ── not too late ──▶ waiting ── the node's watermark passes ──▶ strands, in order ── cut ──▶ pieces
+                                                                          kept until the root has settled them
+
+An event is too late here if it is more than the lateness older than the newest before it in the node's source: that
+depends on nothing but the source, so that a later life of the node finds the same events at the same ranks.
+
+What was sent and is not settled is kept in memory, and is read again from the source after a crash. A batch says from
+where on, and how many events of each key came before that (`Counted.saved`). Where a source cannot be read again, all
+final events are sent as they are, and a batch has with it those that wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from windrow.core.arrays.range_queries import Ints
+from windrow.core.slices.kernel import filter_column, time_column
+from windrow.core.stream.job import Job
+from windrow.core.stream.job_slicer import Tables
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.core.windows.ordered import Mask
+from windrow.nodes.counting.ordered_log import Strand
+from windrow.nodes.counting.schemes import SCHEMES, Cut, Told, sub_slice
+from windrow.nodes.counting.tables import ANEW, COUNTING, NODE_COLUMN, NODES, Form, Key, forms_of, from_text, to_text
+from windrow.nodes.quantiles.rank_local import RankBags
+
+AT_ONCE = 1024  # events that are sent as they are when they are asked for; of more, sub-slices first
+
+
+class Piece(NamedTuple):
+    """A piece that is to be sent, and the rank range of which it is the content."""
+
+    key: Key
+    cut: Cut
+    of: tuple[int | None, int | None] = (None, None)
+
+
+class Strands:
+    """One counted group at a local node."""
+
+    def __init__(self, form: Form, node: str, unit: int | None = None) -> None:
+        self.form, self.node = form, node
+        self.bags = RankBags(form, node, unit) if form.bags else None
+        self.by_key: dict[Key, Strand] = {}
+        self.waiting: list[pl.DataFrame] = []
+        self.base: dict[Key, int] = {}  # events of each key before the position from where the node would read again
+        self.told_reach: dict[Key, int | None] = {}
+        self._pieces: list[Piece] = []
+
+    # --- events in ------------------------------------------------------------------------------------------------
+
+    def take(self, events: pl.DataFrame) -> pl.DataFrame:
+        """Events that are not too late; returns how many of each key."""
+        where = self.form.group.source.where
+        seen = events if where is None else events.filter(pl.col(filter_column(where.text)))
+        seen = self.form.with_plain_keys(seen.select(*self.columns))
+        if seen.height:
+            self.waiting.append(seen)
+        if not self.form.keys:
+            return pl.DataFrame({"count": [seen.height]}, schema={"count": pl.Int64()})
+        return seen.group_by(list(self.form.keys)).agg(count=pl.len().cast(pl.Int64))
+
+    @property
+    def columns(self) -> list[str]:
+        """Of events that wait."""
+        return list(dict.fromkeys([*self.form.keys, *self.form.ordering.needed, "nth"]))
+
+    def go_on(self, other: Strands) -> None:
+        """With what another plan has, which may have read more of each event."""
+        self.by_key, self.base, self.told_reach = other.by_key, other.base, other.told_reach
+        self.waiting = [frame.select(*self.columns) for frame in other.waiting]
+        for strand in self.by_key.values():
+            strand.frames = [frame.select(*self.form.events) for frame in strand.frames]
+
+    def finish(self, final: int) -> None:
+        """Put the events in order that are older than a time."""
+        if not self.waiting:
+            return
+        time = self.form.time
+        waiting = pl.concat(self.waiting) if len(self.waiting) > 1 else self.waiting[0]
+        if final < INT64_MAX:
+            is_final = waiting[time] < final
+            self.waiting = [waiting.filter(~is_final)] if not is_final.all() else []
+            waiting = waiting.filter(is_final)
+        else:
+            self.waiting = []
+        if not waiting.height:
+            return
+        order = [time, *(name for name in waiting.columns if name.startswith("order:") and name != NODE_COLUMN), "nth"]
+        if len(order) > 2 or not waiting[time].is_sorted():
+            waiting = waiting.sort(order)
+        read = list(self.form.events)
+        if not self.form.keys:
+            parts = {(): waiting}
+        else:
+            parts = waiting.partition_by(list(self.form.keys), as_dict=True, maintain_order=True)
+        for key, events in parts.items():
+            strand = self._strand(key)
+            strand.add(events.select(read))
+            strand.forget(min(strand.told.kept, strand.top))  # what is read again may have been settled
+
+    def _strand(self, key: Key) -> Strand:
+        if key not in self.by_key:
+            begin = self.base.setdefault(key, 0)
+            self.by_key[key] = Strand(begin, begin, self.form.first._replace(settled=begin, kept=begin))
+        return self.by_key[key]
+
+    # --- pieces out -----------------------------------------------------------------------------------------------
+
+    def cut(self, final: int, flush: bool, central: bool) -> None:
+        """Cut what is to be sent by now; `central`: as events, whatever the root has said."""
+        for key, strand in self.by_key.items():
+            if strand.covered == strand.top:
+                continue
+            told = strand.told
+            oldest = strand.oldest(self.form.time, strand.covered)
+            due = flush or final == INT64_MAX or (oldest is not None and final - oldest >= told.patience)
+            scheme = SCHEMES["central" if central else told.scheme]
+            cuts = scheme.cuts(told, self.form.boundaries, strand.covered, strand.top, due)
+            for cut in cuts:
+                self._pieces.append(Piece(key, cut))
+                strand.covered = cut.hi
+
+    def hear(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """The root has settled something, says how to go on, or asks what pieces are made of, or for values."""
+        told, asks = (tables.get(name) for name in (self.form.name, f"{self.form.name}|ask"))
+        size = len(self.form.keys)
+        for row in told.select(*self.form.told).iter_rows() if told is not None else ():
+            key, fresh, rewind = row[:size], Told(*row[size:-1]), row[-1]
+            strand = self._strand(key)
+            if (fresh.position, fresh.kept) < (strand.told.position, strand.told.kept):
+                continue  # it has been overtaken
+            strand.told = fresh
+            strand.forget(fresh.kept)
+            if self.bags:
+                self.bags.forget(key, fresh.kept)
+            strand.answered = {one for one in strand.answered if one[0] >= fresh.settled}
+            if rewind > strand.rewound:
+                strand.rewound = rewind
+                if strand.covered > fresh.settled:
+                    self._again(key, strand, max(fresh.settled, strand.start))
+        for row in asks.select(*self.form.ask).iter_rows() if asks is not None else ():
+            self._answer(row[:size], *row[size:])
+        if self.bags:
+            self.bags.hear(tables, self.by_key)
+
+    def forget(self) -> None:
+        """Nothing is needed any more."""
+        self._pieces = []
+        for key, strand in self.by_key.items():
+            strand.covered = strand.top
+            strand.forget(strand.top)
+            if self.bags:
+                self.bags.forget(key, strand.top)
+
+    def _again(self, key: Key, strand: Strand, rank: int) -> None:
+        """Cut everything from a rank on again."""
+        self._pieces = [one for one in self._pieces if one.key != key]
+        strand.answered.clear()
+        scheme = SCHEMES[strand.told.scheme]
+        cuts = list(scheme.cuts(strand.told, self.form.boundaries, rank, strand.top, True))
+        strand.covered = rank
+        for cut in cuts:
+            self._pieces.append(Piece(key, cut, (rank, ANEW)))
+            strand.covered = cut.hi
+
+    def _answer(self, key: Key, lo: int, hi: int, what: str) -> None:
+        strand = self.by_key.get(key)
+        settled = 0 if strand is None else max(strand.start, strand.told.settled)
+        if strand is None or hi < settled or (lo, hi, what) in strand.answered:
+            return  # it has been settled meanwhile, or the answer is on its way
+        strand.answered.add((lo, hi, what))
+        of, lo = (lo, hi), max(lo, settled)  # the root leaves out what it has settled
+        if what == "more":  # what it holds back
+            told = strand.told
+            size = max(1, told.unit)
+            for begin in range(strand.covered, strand.top, size):
+                self._pieces.append(Piece(key, Cut(begin, min(begin + size, strand.top), "slice")))
+            strand.covered = strand.top
+        elif hi > strand.covered or lo >= hi:
+            return
+        elif what == "slice":
+            self._pieces.append(Piece(key, Cut(lo, hi, "slice"), of))
+        else:
+            unit = min(AT_ONCE, sub_slice(hi - lo, self.form.event_bytes, len(self.form.pieces)))
+            if hi - lo <= AT_ONCE:
+                self._pieces.append(Piece(key, Cut(lo, hi, "events"), of))
+                return
+            for begin in range(lo, hi, unit):
+                self._pieces.append(Piece(key, Cut(begin, min(begin + unit, hi), "slice"), of))
+
+    def give_all(self) -> None:
+        """The node goes: send what is not settled as it is, so that nothing is left to be asked."""
+        for key, strand in self.by_key.items():
+            if strand.size:
+                self._pieces = [one for one in self._pieces if one.key != key]
+                self._pieces.append(Piece(key, Cut(strand.start, strand.top, "events"), (strand.start, ANEW)))
+                strand.covered = strand.top
+
+    def tables(self) -> Tables:
+        """What is to be sent."""
+        form, found = self.form, Tables()
+        if self._pieces:
+            found[f"{form.name}|pieces"], events = self._made()
+            if events:
+                found[f"{form.name}|events"] = pl.concat(events)
+            self._pieces = []
+        if self.bags:
+            found |= self.bags.tables()
+        for strand in self.by_key.values():
+            if not SCHEMES[strand.told.scheme].is_exact:  # nothing is asked of it, and of some nodes nothing expected
+                strand.covered = strand.covered if strand.told.share > 0 else strand.top
+                strand.forget(strand.covered)
+        reach = {}
+        for key, strand in self.by_key.items():
+            next_ = strand.oldest(form.time, strand.covered) if strand.covered < strand.top else None
+            if self.told_reach.get(key, INT64_MIN) != next_:
+                reach[key] = self.told_reach[key] = next_
+        if reach:
+            rows = [(*key, self.node, next_) for key, next_ in reach.items()]
+            found[f"{form.name}|reach"] = pl.DataFrame(rows, schema=form.reach, orient="row")
+        return found
+
+    def _made(self) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
+        form, rows = self.form, []
+        slices: list[tuple[int, pl.DataFrame]] = []
+        raw: list[pl.DataFrame] = []
+        for place, (key, cut, of) in enumerate(self._pieces):
+            events = self.by_key[key].between(cut.lo, cut.hi)
+            time = events[form.time]
+            rows.append((*key, self.node, cut.lo, cut.hi, int(time[0]), int(time[-1]), cut.kind, *of))
+            if cut.kind == "events":
+                raw.append(events.select(*form.sent))
+            elif cut.kind == "slice":
+                slices.append((place, events))
+        schema = {name: dtype for name, dtype in form.pieces.items() if name not in form.states}
+        table = pl.DataFrame(rows, schema=schema, orient="row")
+        if slices:
+            at = np.cumsum([0, *(events.height for _, events in slices[:-1])])
+            states = form.sliced(pl.concat([events for _, events in slices]), at)
+            numbers = pl.Series("_place", [place for place, _ in slices], dtype=pl.UInt32)
+            table = table.with_row_index("_place").join(
+                states.with_columns(numbers), on="_place", how="left", maintain_order="left"
+            )
+            table = table.drop("_place")
+        return table, raw
+
+    # --- what is kept ---------------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        """Final events that are kept."""
+        return sum(strand.size for strand in self.by_key.values())
+
+    @property
+    def room(self) -> int:
+        """So many may be kept: the events of two windows are enough for the root to settle one."""
+        return (2 * self.form.boundaries.widest + self.form.lasting + 100_000) * max(1, len(self.by_key))
+
+    @property
+    def oldest(self) -> int:
+        """Events older than this are settled."""
+        times = [strand.oldest(self.form.time, strand.start) for strand in self.by_key.values() if strand.size]
+        times += [int(frame[self.form.time].min()) for frame in self.waiting]  # type: ignore[arg-type]
+        return min((one for one in times if one is not None), default=INT64_MAX)
+
+    def saved(self, lasting: bool) -> Any:
+        """How far each key is; unless the source is `lasting`, nothing of it comes again."""
+        rows = [(*key, *self._place(key, base, lasting)) for key, base in self.base.items()]
+        if not self.form.keys:
+            return rows
+        names = {**self.form.keys, **dict.fromkeys(("base", "covered", "settled", "kept"), pl.Int64())}
+        return to_text(pl.DataFrame(rows, schema=names, orient="row"))
+
+    def _place(self, key: Key, base: int, lasting: bool) -> tuple[int, int, int, int]:
+        strand = self.by_key.get(key)
+        if strand is None:
+            return (base,) * 4
+        if not lasting:
+            return (strand.covered,) * 4
+        return base, strand.covered, max(strand.start, min(strand.told.settled, strand.top)), strand.start
+
+    def restore(self, saved: Any) -> None:
+        """Go on where a batch has left off; the events come again."""
+        self.by_key, self.waiting, self.base, self.told_reach, self._pieces = {}, [], {}, {}, []
+        if self.bags:
+            self.bags = RankBags(self.form, self.node, self.bags.unit)
+        for *key, base, covered, settled, kept in saved if not self.form.keys else from_text(saved).iter_rows():
+            self.base[tuple(key)] = base
+            told = self.form.first._replace(settled=settled, kept=kept)
+            self.by_key[tuple(key)] = Strand(base, covered, told)
+
+
+class Counted:
+    """All counted groups of a local node."""
+
+    def __init__(self, job: Job, node: str, lateness: int, eager: bool, unit: int | None = None) -> None:
+        self._node, self._lateness, self._eager, self._unit = node, lateness, eager, unit
+        self._groups = self._strands(job)
+        self._time = time_column(job.time)
+        self._newest = INT64_MIN  # of what was taken
+        self._floors: list[tuple[int, int]] = []  # from the n-th event on, none older than a time is taken
+        self._late, self._idle = 0, 0
+        self._final = INT64_MIN
+        self._told = (INT64_MIN, -1, -1, 0)  # what the root knows
+        self.heard = 0  # the number of the last request
+        self.is_over = not self._groups  # nothing is needed of it any more
+        self._is_done = False  # the root has said so
+
+    def _strands(self, job: Job) -> dict[str, Strands]:
+        return {form.name: Strands(form, self._node, self._unit) for form in forms_of(job)}
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    @property
+    def newest(self) -> int:
+        return self._newest
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has to wait for the root."""
+        return any(strands.held > strands.room for strands in self._groups.values())
+
+    @property
+    def oldest(self) -> int:
+        """Events that are older need not be read again."""
+        if self._eager:
+            return INT64_MAX
+        return min((strands.oldest for strands in self._groups.values()), default=INT64_MAX)
+
+    def take(self, events: pl.DataFrame, again: int) -> dict[str, pl.DataFrame]:
+        """Prepared events of the source, those before the position `again` once more; returns how many are counted."""
+        time, nth = events[self._time].to_numpy(), events["nth"].to_numpy()
+        keep = self._in_time(time, nth)
+        self._late += int((~keep & (nth >= again)).sum())
+        self._newest, self._idle = max(self._newest, int(time.max())), 0
+        chosen = events if keep.all() else events.filter(pl.Series(keep))
+        return {name: strands.take(chosen) for name, strands in self._groups.items()}
+
+    def _in_time(self, time: Ints, nth: Ints) -> Mask:
+        before = np.maximum.accumulate(np.append(self._newest, time[:-1]))
+        floor = np.where(before > INT64_MIN + self._lateness, before - self._lateness, INT64_MIN)
+        for since, least in self._floors:
+            floor = np.where(nth >= since, np.maximum(floor, least), floor)
+        return np.asarray(time >= floor)
+
+    def due(
+        self,
+        watermark: int,
+        count: int,
+        flush: bool = False,
+        rests: bool = False,
+        leaves: bool = False,
+        ended: bool = False,
+    ) -> Tables:
+        """What is to be sent at a watermark; a node that rests, leaves or has ended has everything in order."""
+        if not self._groups:
+            return {}
+        if (rests or leaves) and self._newest > INT64_MIN:
+            self._floors.append((count, self._newest + 1))
+            self._final = max(self._final, self._newest + 1)
+        self._final = INT64_MAX if ended else max(self._final, watermark)
+        self._idle = int(rests or self._idle)
+        tables: Tables = {}
+        for strands in self._groups.values():
+            strands.finish(self._final)
+            if leaves:
+                strands.give_all()
+            else:
+                strands.cut(self._final, flush or rests, self._eager)
+            tables |= strands.tables()
+        self.is_over |= leaves
+        rewound = max((one.rewound for two in self._groups.values() for one in two.by_key.values()), default=0)
+        said = (self._final, self._idle, int(self.is_over), rewound)
+        patience = max((one.told.patience for two in self._groups.values() for one in two.by_key.values()), default=0)
+        waited = flush or self._told[0] == INT64_MIN or self._final - self._told[0] >= patience
+        if tables or self._late or said[1:] != self._told[1:] or (waited and said != self._told):
+            tables[COUNTING] = self._said(*said)
+            self._told, self._late = said, 0
+        return tables
+
+    def _said(self, final: int, idle: int, over: int, rewound: int) -> pl.DataFrame:
+        row = (self._node, final, bool(idle), self.heard, bool(over), rewound, self._late)
+        return pl.DataFrame([row], schema=NODES, orient="row")
+
+    def hear(self, tables: Mapping[str, pl.DataFrame], number: int, over: bool) -> None:
+        """The root's request."""
+        self.heard = max(self.heard, number)
+        self.is_over, self._is_done = self.is_over or over, self._is_done or over
+        for strands in self._groups.values():
+            strands.hear(tables)
+            if over:
+                strands.forget()
+
+    def switch(self, job: Job) -> None:
+        """Go on with another plan."""
+        before = self._groups
+        self._groups = self._strands(job)
+        for name, strands in self._groups.items():
+            if name in before:
+                strands.go_on(before[name])
+
+    # --- where it is in the source --------------------------------------------------------------------------------
+
+    def passed(self, counts: Mapping[str, pl.DataFrame]) -> None:
+        """Events at the beginning of what would be read again are settled: so many of each key."""
+        for name, table in counts.items():
+            if name in self._groups and not self._eager:
+                base = self._groups[name].base
+                for *key, count in table.iter_rows():
+                    base[tuple(key)] = base.get(tuple(key), 0) + count
+
+    def saved(self, newest: int, count: int) -> dict[str, Any]:
+        """For the position of a batch: what a later life has to know that reads from an event on."""
+        older = [one for one in self._floors if one[0] <= count]
+        self._floors = [*older[-1:], *(one for one in self._floors if one[0] > count)]
+        strands = {name: one.saved(not self._eager) for name, one in self._groups.items()}
+        where = {"newest": newest, "floors": self._floors, "strands": strands, "final": self._final}
+        waiting = {name: one.waiting for name, one in self._groups.items() if self._eager and one.waiting}
+        return {
+            **where,
+            "over": self._is_done,
+            "waiting": {name: to_text(pl.concat(one)) for name, one in waiting.items()},
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        self._newest, self._final, self._is_done = saved["newest"], saved["final"], saved["over"]
+        self.is_over |= self._is_done
+        self._floors = [(since, least) for since, least in saved["floors"]]
+        for name, one in saved["strands"].items():
+            if name in self._groups:
+                self._groups[name].restore(one)
+                waiting = saved["waiting"].get(name)
+                columns = self._groups[name].columns
+                self._groups[name].waiting = [] if waiting is None else [from_text(waiting).select(*columns)]

@@ -1,0 +1,298 @@
+"""Schemes: how nodes and the root agree on where counting windows end, without sending all events.
+
+Every node has its final events in order; the order of all is (time, node, rank at the node). A **boundary** lies before
+the event at a position at which some counting window begins or ends, and cuts the sequence of every node at one rank.
+Nodes send their sequences as **pieces**, each a run of events: as they are, as a slice (count, first and last time, and
+the states of the aggregates), or as a mere count. The root finds a boundary once no piece that is not events reaches
+across it and everything before it is known (`tallies`), so that it does not matter by which scheme pieces were cut:
+what a scheme decides is how much is sent, and how often it has to be asked again.
+
+    scheme        flows per window            what a node sends unasked
+    central       1 up                        events
+    monitoring    up, down, up                counts of sub-slices
+    sync          up, down                    a slice and the events around one predicted end of a window; then it waits
+    async         1 up (and 1 down meanwhile) the same, window after window, without waiting
+    refine        up, down, up                sub-slices
+    approximate   1 up                        a slice of as many events as it had in the windows before; not exact
+
+The first two windows are told by `refine`, whatever the scheme, because nothing is known of the nodes before. After
+Deco (Yue et al., EDBT 2024), where `monitoring`, `sync` and `async` come from; `refine` is our own. It and `monitoring`
+are asked for several boundaries at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from windrow.core.arrays.range_queries import Ints
+from windrow.nodes.refine import unit_size
+
+Kind = Literal["events", "slice", "count"]
+CERTAIN = 4.0  # c: the events that are sent around a predicted boundary are c·Δ on both sides
+REMEMBERED = 8  # m: Δ is the mean of so many of the last differences
+LEAST = 2  # events that are sent on both sides at least: how streams interleave changes by as much
+FEW = 8  # events that are fewer bytes than a slice of them
+SMALL = 10_000  # `auto` leaves windows alone that are smaller: agreeing on them costs more than it saves
+PAYS = 0.8  # `auto` sends events unless another scheme sends less than so much of them
+MESSAGE = 3_000.0  # bytes of a message that asks, with the answer's headers: an estimate
+STATE = 16.0  # bytes of each column of a slice: an estimate
+
+
+class Boundaries:
+    """The positions at which some counting window of a group begins or ends."""
+
+    def __init__(self, grids: Ints) -> None:
+        """Grids are periods and phases."""
+        self._period, self._phase = grids
+
+    def after(self, position: int) -> int:
+        """The next one."""
+        return int(((position - self._phase) // self._period * self._period + self._phase + self._period).min())
+
+    @property
+    def widest(self) -> int:
+        """No two that follow each other are further apart."""
+        return int(self._period.min())
+
+
+class Told(NamedTuple):
+    """What the root has told a node about a key: up to where everything is settled, and what to expect."""
+
+    scheme: str = "central"
+    settled: int = 0  # events of the node before the last boundary
+    kept: int = 0  # of these, those before this rank are not needed any more; others may be asked for their values
+    position: int = 0  # of that boundary, among the events of all nodes
+    share: float = 0.0  # how much of the events after it will be the node's, as it seems
+    margin: float = 0.0  # by how much of them that may be wrong: c·Δ
+    unit: int = 1  # events of a sub-slice
+    patience: int = 0  # how old an event may be that was not sent
+
+    def predicted(self, boundary: int) -> tuple[int, int]:
+        """The rank at which a boundary is expected, and by how much that may be wrong."""
+        ahead = boundary - self.position
+        return self.settled + int(self.share * ahead), LEAST + int(np.ceil(self.margin * ahead))
+
+
+class Cut(NamedTuple):
+    """A piece that a node sends: the ranks of its first event and of the one after its last."""
+
+    lo: int
+    hi: int
+    kind: Kind
+
+
+class Scheme:
+    """How a node cuts what it has of a key."""
+
+    name: ClassVar[str]
+    is_exact: ClassVar[bool] = True
+    waits: ClassVar[bool] = False  # whether a node holds events back that the root has to ask for
+    corrects: ClassVar[bool] = False  # whether asking means that a prediction was wrong
+
+    def cuts(self, told: Told, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
+        """The pieces to send now of the events with ranks from `covered` to `top`, with `flush` as many as can be."""
+        raise NotImplementedError
+
+
+class Central(Scheme):
+    """Deco's Central.
+
+    flows:  1 up
+    right:  always; the root has all events
+    sends:  every event
+    """
+
+    name = "central"
+
+    def cuts(self, told: Told, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
+        if top > covered:
+            yield Cut(covered, top, "events")
+
+
+class Monitoring(Scheme):
+    """Deco_mon, by counts instead of rates.
+
+    flows:  counts up; down, where the window ends; its slice up, with the events of sub-slices that may hold the end
+    right:  always: counts of sub-slices with their first and last times leave no doubt but in those few
+    sends:  a count for each sub-slice; a slice per window; the events of one or two sub-slices
+    """
+
+    name = "monitoring"
+    kind: Kind = "count"
+
+    def cuts(self, told: Told, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
+        while top - covered >= told.unit:
+            yield Cut(covered, covered + told.unit, self.kind)
+            covered += told.unit
+        if flush and top > covered:
+            yield Cut(covered, top, self.kind if top - covered > FEW else "events")
+
+
+class Refine(Monitoring):
+    """Sub-slices with their states, and what the few that matter are made of.
+
+    flows:  sub-slices up; down, which of them the end of the window may be in; their events up
+    right:  always, as `monitoring`
+    sends:  sub-slices, and the events of one or two of them; both are about as many bytes (`refine.unit_size`)
+    """
+
+    name = "refine"
+    kind = "slice"
+
+
+class Async(Scheme):
+    """Deco_async.
+
+    flows:  1 up for each window; predictions come down meanwhile, and nobody waits for them
+    right:  when the boundary lies among the events that every node has sent around the rank at which it expected it:
+            the slice before them ends no later, and the slice after them begins no earlier
+    sends:  for each window a slice, and c·Δ events before and after its predicted end (the end buffer of one
+            window and the front buffer of the next)
+
+    Where a boundary lies in a slice after all, the root asks for sub-slices of that slice, then for the events of the
+    few that matter, and has the node cut again what it has cut since (`rewind`).
+    """
+
+    name = "async"
+    corrects = True
+    ahead: ClassVar[int | None] = None  # how many windows are cut that the root has not confirmed; None: any number
+
+    def cuts(self, told: Told, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
+        boundary, number = boundaries.after(told.position), 1
+        while covered < top:
+            expected, margin = told.predicted(boundary)
+            if covered >= expected + margin and told.share > 0:
+                if number == self.ahead:
+                    return
+                boundary, number = boundaries.after(boundary), number + 1
+                continue
+            is_near = covered >= expected - margin
+            end = expected + margin if is_near else expected - margin
+            if end > top or told.share <= 0:
+                if not flush:
+                    return
+                end = top
+            yield Cut(covered, end, "events" if is_near else "slice")
+            covered = end
+
+
+class Sync(Async):
+    """Deco_sync.
+
+    flows:  down, how many events a node may expect to have in the window; its slice and buffer up; then it waits
+    right:  as `async`; but a window is only cut once the one before it is settled, so that no wrong prediction spreads
+    sends:  for each window a slice, and c·Δ events before and after its predicted end
+    """
+
+    name = "sync"
+    waits = True
+    ahead = 1
+
+
+class Approximate(Async):
+    """Deco's Approx: a baseline, not exact.
+
+    flows:  1 up
+    right:  only as long as no rate changes
+    sends:  a slice per window, of as many events as the node had in the windows at the beginning
+    """
+
+    name = "approximate"
+    is_exact = False
+    corrects = False
+
+    def cuts(self, told: Told, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
+        boundary = boundaries.after(told.position)
+        while told.share > 0:
+            expected, _ = told.predicted(boundary)
+            if expected > top:
+                return
+            if expected > covered:
+                yield Cut(covered, expected, "slice")
+                covered = expected
+            boundary = boundaries.after(boundary)
+
+
+SCHEMES: Mapping[str, Scheme] = {one.name: one() for one in (Central, Monitoring, Sync, Async, Refine, Approximate)}
+NAMES = ("auto", *SCHEMES)
+
+
+class History:
+    """How many events each node had between boundaries, the last few times."""
+
+    def __init__(self) -> None:
+        self.stretches: list[tuple[int, dict[str, int]]] = []  # events of all, and of each node
+
+    def add(self, size: int, of_nodes: dict[str, int]) -> None:
+        self.stretches = [*self.stretches, (size, of_nodes)][-REMEMBERED - 1 :]
+
+    @property
+    def is_enough(self) -> bool:
+        return len(self.stretches) >= 2
+
+    def share(self, node: str) -> float:
+        """What a node had of the last stretch: the prediction of its next ones."""
+        size, of_nodes = self.stretches[-1]
+        return of_nodes.get(node, 0) / size
+
+    def change(self, node: str) -> float:
+        """Δ: the mean of how much its share has changed from stretch to stretch, or that of all nodes if it is more.
+
+        A node of which little is known is not taken to be steadier than the others.
+        """
+        changes = {one: self._change(one) for one in self.nodes}
+        of_all = sum(changes.values()) * self.share(node)
+        return max(changes[node], of_all)
+
+    def _change(self, node: str) -> float:
+        shares = [of_nodes.get(node, 0) / size for size, of_nodes in self.stretches]
+        return float(np.abs(np.diff(shares)).mean())
+
+    @property
+    def nodes(self) -> list[str]:
+        return list(dict.fromkeys(node for _, of_nodes in self.stretches for node in of_nodes))
+
+
+class Choice(NamedTuple):
+    """A scheme, and why."""
+
+    scheme: str
+    why: str
+
+
+NOTHING_KNOWN = Choice("refine", "nothing is known of the nodes yet")
+
+
+def choose(history: History, event: float, columns: int, length: int, trip: int) -> Choice:
+    """The scheme that sends the fewest bytes, of those that answer in time.
+
+    event:    bytes of an event
+    columns:  of a slice
+    length:   how much time a window has, in microseconds of event time, 0 where that is no time
+    trip:     microseconds from a request to its answer, as it was measured
+    """
+    size, of_nodes = history.stretches[-1]
+    nodes = max(1, len(of_nodes))
+    own = size / nodes
+    wrong = sum(map(history.change, history.nodes))
+    whole = size * event
+    around = min(1.0, 2 * CERTAIN * wrong) * whole + nodes * columns * STATE
+    unit = sub_slice(int(own), event, columns)
+    synopsis = nodes * (own / unit * columns * STATE + 2 * unit * event + MESSAGE)
+    shown = f"shares change by {wrong:.2%} from window to window"
+    if length and trip > length / 2:
+        best, bytes_ = "async", around
+        shown += f", and an answer takes {trip / 1e6:.3g} s of the {length / 1e6:.3g} s of a window"
+    else:
+        best, bytes_ = ("refine", synopsis) if synopsis < around else ("async", around)
+    if bytes_ > PAYS * whole:
+        return Choice("central", f"{shown}; {best} would send {bytes_ / whole:.0%} of the events")
+    return Choice(best, f"{shown}; it sends about {bytes_ / whole:.2%} of the events")
+
+
+def sub_slice(own: int, event: float, columns: int) -> int:
+    """How many events a sub-slice of a node has, which has so many in a window."""
+    return max(8, unit_size(own, columns * STATE, 2 * event))

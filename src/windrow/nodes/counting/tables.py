@@ -1,0 +1,289 @@
+"""The tables in which nodes and the root speak of counting windows.
+
+    counting           the node: up to which time it is final, what it has heard, how many events were too late
+    counting|gone      from nodes between it and the root: it is waited for no more, or again
+    <group>|pieces     key, node, ranks, first and last time, kind, states of slices; `of` which piece it is the content
+    <group>|events     the events of pieces that are sent as they are, one after the other
+    <group>|reach      key, node, and the time of the first event that no piece has; null if there is none
+
+and where quantiles are asked, those of `quantiles`; and down, in a request:
+
+    <group>            key, what is settled and what to expect (`counting.Told`)
+    <group>|ask        key, ranks, and what is asked of them: the events, their slice, or more of what comes after them
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from windrow.core.arrays.range_queries import Ints
+from windrow.core.ordered.slicing import Ordering
+from windrow.core.ordered.state import OrderedState
+from windrow.core.plan.groups import ROWS, Group, Held
+from windrow.core.slices.table import BAGS
+from windrow.core.stream.compiled import state_of
+from windrow.core.stream.job import Job
+from windrow.core.windows.fixed import INT64_MIN
+from windrow.core.windows.ordered import Counting
+from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Told, sub_slice
+from windrow.nodes.pushdown import differs
+from windrow.nodes.quantiles.protocol import RankForm
+
+COUNTING, GONE = "counting", "counting|gone"
+NODE_COLUMN = "order:0"  # of events: the node, which in a batch stands in the pieces instead
+ANEW = -1  # of a piece: it and those after it take the place of all that were sent from there on
+FURTHEST = 1 << 48  # no rank is as great: sums of some thousand counts fit into 64 bits
+Key = tuple[Any, ...]
+
+
+def groups_of(job: Job) -> list[Group]:
+    return [group for group in job.bound.plan.groups if group.counted]
+
+
+def forms_of(job: Job) -> list[Form]:
+    return [Form(group, job) for group in groups_of(job)]
+
+
+class Form:
+    """What the tables of a counted group look like; prepared once per plan."""
+
+    def __init__(self, group: Group, job: Job) -> None:
+        state = state_of(group, job.bound.binding, job.measures)
+        assert isinstance(state, OrderedState)
+        self.group, self.state, self.schema = group, state, state.schema
+        self.ordering: Ordering = state.ordering
+        self.time = self.ordering.time
+        self.keys = {name: _plain(dtype) for name, dtype in self.schema.keys.items()}
+        self.boundaries = Boundaries(self.ordering.grids[INT64_MIN])
+        self.events = {name: dtype for name, dtype in self.ordering.needed.items() if name in self.ordering.read}
+        self.sent = {name: dtype for name, dtype in self.events.items() if name != NODE_COLUMN}
+        self.bags = RankForm(group, self.schema) if group.refined else None  # those that do not travel in slices
+        kept = set(self.bags.bags.values()) if self.bags else set()
+        held = tuple(one for one in self.schema.held if one not in kept)
+        self._sliced = Ordering(group, replace(self.schema, held=held), state.edges) if kept else self.ordering
+        names = {name for one in held for name in self.schema.names[one].values()}
+        self.states = {name: dtype for name, dtype in self.schema.columns.items() if name in names}
+        windows = [line.window for line in group.timelines]
+        self._windows = [(one.n, one.step) for one in windows if isinstance(one, Counting)]
+        place = {"node": pl.String(), "lo": pl.Int64(), "hi": pl.Int64(), "first": pl.Int64(), "last": pl.Int64()}
+        of = {"kind": pl.String(), "of_lo": pl.Int64(), "of_hi": pl.Int64()}
+        self.pieces: dict[str, pl.DataType] = {**self.keys, **place, **of, **self.states}
+        self.reach = {**self.keys, "node": pl.String(), "next": pl.Int64()}
+        self.event_bytes = 8.0 * len(self.sent)
+
+    def with_plain_keys(self, events: pl.DataFrame) -> pl.DataFrame:
+        """Keys of which Python has no exact word, or several, as texts and numbers."""
+        odd = {name: dtype for name, dtype in self.schema.keys.items() if self.keys[name] != dtype}
+        return events.with_columns(
+            (pl.when(pl.col(name) == 0).then(0.0).otherwise(name) if dtype.is_float() else pl.col(name).to_physical())
+            .cast(self.keys[name])
+            .alias(name)
+            for name, dtype in odd.items()
+        )
+
+    def typed_keys(self, keys: Sequence[Key]) -> pl.DataFrame:
+        """Keys as the columns that they are in the windows."""
+        return pl.DataFrame(keys, schema=self.keys, orient="row").cast(dict(self.schema.keys))  # type: ignore[arg-type]
+
+    @property
+    def lasting(self) -> int:
+        """How many events before a boundary may be needed after it: for quantiles, those of the longest window."""
+        return max(n for n, _ in self._windows) if self.bags else 0
+
+    def is_in_window(self, position: int) -> bool:
+        """Whether some window has the event at a position."""
+        return any(position % step < n for n, step in self._windows)
+
+    @property
+    def first(self) -> Told:
+        """How a node begins, of which nothing is known: it may be the only one that has events."""
+        unit = sub_slice(self.boundaries.widest, self.event_bytes, len(self.pieces))
+        return Told("refine", unit=unit)
+
+    @property
+    def name(self) -> str:
+        return self.group.name
+
+    @property
+    def told(self) -> dict[str, pl.DataType]:
+        """The columns of what the root tells a node."""
+        numbers = {"share": pl.Float64(), "margin": pl.Float64(), "scheme": pl.String()}
+        return {**self.keys, **{name: numbers.get(name, pl.Int64()) for name in Told._fields}, "rewind": pl.Int64()}
+
+    @property
+    def ask(self) -> dict[str, pl.DataType]:
+        """The columns of what the root asks a node."""
+        return {**self.keys, "lo": pl.Int64(), "hi": pl.Int64(), "what": pl.String()}
+
+    @property
+    def requests(self) -> dict[str, dict[str, pl.DataType]]:
+        """The tables in which the root asks a node."""
+        wanted = {f"{self.name}|wanted {bag}": self.bags.wanted for bag in self.bags.bags} if self.bags else {}
+        return {f"{self.name}|ask": self.ask, **wanted}
+
+    # --- what cannot be -------------------------------------------------------------------------------------------
+
+    def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
+        """Why the tables of a batch cannot be taken; None if they can."""
+        plain = {name: dtype for name, dtype in self.pieces.items() if name not in self.states}
+        wanted = {"pieces": (self.pieces, plain), "events": (self.sent, self.sent), "reach": (self.reach, self.reach)}
+        mine: dict[str, pl.DataFrame] = {}
+        for part, (types, needed) in wanted.items():
+            table = tables.get(f"{self.name}|{part}")
+            if table is not None and (reason := differs(f"{self.name}|{part}", table, types, needed)):
+                return reason
+            mine[part] = pl.DataFrame(schema=needed) if table is None else table
+        if mine["reach"]["node"].null_count():
+            return f"{self.name}|reach has no node in its batch"
+        if self.bags and (reason := self.bags.wrong_with(tables)):
+            return reason
+        return self._wrong_pieces(mine["pieces"], mine["events"])
+
+    def _wrong_pieces(self, pieces: pl.DataFrame, events: pl.DataFrame) -> str | None:
+        what = f"{self.name}|pieces"
+        certain = ("node", "lo", "hi", "first", "last", "kind")
+        if (
+            any(pieces[name].null_count() for name in certain)
+            or (pieces["of_lo"].is_null() != pieces["of_hi"].is_null()).any()
+        ):
+            return f"{what} has no value where one is needed in its batch"
+        lo, hi, first, last, of_lo, of_hi = (pl.col(name) for name in ("lo", "hi", "first", "last", "of_lo", "of_hi"))
+        is_inside = of_lo.is_null() | ((lo >= of_lo) & ((of_hi == ANEW) | (hi <= of_hi)) & (of_lo >= 0))
+        size = hi - lo
+        kinds = pl.col("kind").is_in(["events", "slice", "count"])
+        wrong = pieces.filter(~((lo >= 0) & (lo < hi) & (hi < FURTHEST) & (first <= last) & is_inside & kinds))
+        if wrong.height:
+            shown = ", ".join(f"{name} {wrong[name][0]!r}" for name in ("kind", "lo", "hi", "first", "last"))
+            return f"{what} has a piece that cannot be in its batch: {shown}"
+        slices = pieces.filter(pl.col("kind") == "slice")
+        missing = [name for name in self.states if name not in pieces.columns] if slices.height else []
+        if missing:
+            return f"{what} has no {missing[0]!r} in its batch"
+        rows = self.schema.names[Held(ROWS, None)]["count"]
+        if slices.height and not slices.select(((pl.col(rows) == size).fill_null(False)).all()).item():
+            return f"{what} has slices of other events than it says in its batch"
+        raw = pieces.filter(pl.col("kind") == "events")
+        sizes, times = raw.select(size).to_series().to_numpy(), events[self.time]
+        if sum(sizes.tolist()) != events.height or times.null_count():
+            return f"{what} says {sum(sizes.tolist()):,} events, and there are {events.height:,} in its batch"
+        return self._wrong_times(raw, sizes, times.to_numpy()) if raw.height else None
+
+    def _wrong_times(self, raw: pl.DataFrame, sizes: Ints, times: Ints) -> str | None:
+        ends = np.cumsum(sizes)
+        falls = np.flatnonzero(times[1:] < times[:-1]) + 1
+        is_right = (times[ends - sizes] == raw["first"].to_numpy()) & (times[ends - 1] == raw["last"].to_numpy())
+        if is_right.all() and np.isin(falls, ends).all():
+            return None
+        return f"{self.name}|events are out of order in its batch, or not those of the pieces"
+
+    def wrong_request(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
+        """Why a request cannot be heard; None if it can."""
+        told, asked = tables.get(self.name), tables.get(f"{self.name}|ask")
+        for name, table, types in ((self.name, told, self.told), (f"{self.name}|ask", asked, self.ask)):
+            if table is not None and (reason := differs(name, table, types, types)):
+                return reason.replace("batch", "request")
+        if told is not None:
+            lacks = any(told[name].null_count() for name in self.told if name not in self.keys)
+            if (
+                lacks
+                or not told["scheme"].is_in(list(SCHEMES)).all()
+                or not ((told["unit"] >= 1) & (told["settled"] >= told["kept"]) & (told["kept"] >= 0)).all()
+            ):
+                return f"{self.name} cannot be in a request"
+        if asked is not None:
+            lacks = any(asked[name].null_count() for name in ("lo", "hi", "what"))
+            if (
+                lacks
+                or not asked["what"].is_in(["events", "slice", "more"]).all()
+                or not (asked["lo"] <= asked["hi"]).all()
+            ):
+                return f"{self.name}|ask cannot be in a request"
+        return self.bags.wrong_request(tables) if self.bags else None
+
+    def sliced(self, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
+        """What travels of runs of events in order that begin at these places."""
+        return self._lifted(self._sliced, events, at).select(*self.states)
+
+    def lifted(self, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
+        """The states of such runs, with all bags."""
+        return self._lifted(self.ordering, events, at)
+
+    def _lifted(self, ordering: Ordering, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
+        size = len(at)
+        columns = {name: pl.Series([None] * size, dtype=dtype) for name, dtype in self.schema.keys.items()}
+        known: dict[str, Any] = {"slice_start": INT64_MIN, "barred": 0, "first": 0, "last": 0}
+        known |= self.schema.unordered
+        columns |= {name: pl.Series([value] * size) for name, value in known.items()}
+        if self.schema.refined:
+            columns[BAGS] = pl.Series([None] * size, dtype=self.schema.columns[BAGS])
+        return ordering.lifted(events, at, columns)
+
+
+def _plain(dtype: pl.DataType) -> pl.DataType:
+    return pl.String() if dtype.is_float() else pl.Int64() if dtype.is_temporal() and dtype != pl.Date() else dtype
+
+
+NODES: dict[str, pl.DataType] = {
+    "node": pl.String(),
+    "final": pl.Int64(),
+    "idle": pl.Boolean(),
+    "heard": pl.Int64(),
+    "over": pl.Boolean(),
+    "rewound": pl.Int64(),
+    "late": pl.Int64(),
+}
+GOING: dict[str, pl.DataType] = {"node": pl.String(), "gone": pl.Boolean()}
+
+
+def gone_table(names: Iterable[str], gone: bool) -> pl.DataFrame:
+    """That nobody waits for these nodes, or everybody again."""
+    return pl.DataFrame([(name, gone) for name in names], schema=GOING, orient="row")
+
+
+def wrong_with(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> str | None:
+    """Why the tables of counted groups cannot be taken; None if they can."""
+    forms = list(forms)
+    for name, types in ((COUNTING, NODES), (GONE, GOING)):
+        table = tables.get(name)
+        if not forms or table is None:
+            continue
+        if reason := differs(name, table, types, types):
+            return reason
+        if any(table[column].null_count() for column in types):
+            return f"{name} has no value where one is needed in its batch"
+    return next((reason for form in forms if (reason := form.wrong_with(tables))), None)
+
+
+def names_in(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> list[str]:
+    """The nodes of which tables that were checked speak."""
+    parts = [f"{form.name}|{part}" for form in forms for part in ("pieces", "reach")]
+    parts += [name for form in forms if form.bags for name in form.bags.tables]
+    return sorted(
+        {name for part in (COUNTING, GONE, *parts) if part in tables for name in tables[part]["node"].to_list()}
+    )
+
+
+def tables_of(job: Job) -> set[str]:
+    """The names of the tables that counted groups have in a batch."""
+    forms = forms_of(job)
+    names = {f"{form.name}|{part}" for form in forms for part in ("pieces", "events", "reach")}
+    names |= {name for form in forms if form.bags for name in form.bags.tables}
+    return {COUNTING, GONE, *names} if forms else set()
+
+
+def to_text(table: pl.DataFrame) -> str:
+    """A table as text, for headers."""
+    buffer = io.BytesIO()
+    table.write_ipc_stream(buffer, compression="uncompressed")
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def from_text(text: str) -> pl.DataFrame:
+    return pl.read_ipc_stream(io.BytesIO(base64.b64decode(text)))

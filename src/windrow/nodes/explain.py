@@ -1,0 +1,104 @@
+"""What travels up a tree for each query, and why.
+
+tumbling   slices               merged on the way: count(), sum(x)
+each       results              found at the local nodes, because node is among its keys
+joined     states of windows    found at the local nodes and joined at the root: bounds
+median     slices, some values  sub-slices of the sorted values, and the values of those that the root asks for
+counting   slices, some events  nodes and the root agree on where windows end, by the scheme async
+every      events: t, node, x   its windows need the order over all nodes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from windrow.core.ordered.state import OrderedState
+from windrow.core.plan.groups import Group
+from windrow.core.query.query import Query
+from windrow.core.stream.job import Job
+from windrow.core.windows.ordered import NODE, Counting, OrderedWindow, scope_of
+from windrow.nodes.counting.schemes import SCHEMES, SMALL
+from windrow.nodes.quantiles.protocol import leaves, quantile_of
+
+
+def explain(job: Job, can_be_pushed: Container[str], push_down: bool, scheme: str) -> str:
+    """A line for each query, in their order."""
+    bound = job.bound
+    lines: dict[int, tuple[str, str, str]] = {}
+    for group in bound.plan.groups:
+        state = bound.states[group.identity]
+        for numbers in group.members.values():
+            for number in numbers:
+                query = bound.plan.entries[number].query
+                if group.pushed:
+                    what, why = _windows(group, query)
+                elif group.counted:
+                    what, why = "slices, some events", _agreed(group, query)
+                    if query.name in job.refined:
+                        what, why = f"{what} and values", f"{why}; {_refined(query)}"
+                elif isinstance(state, OrderedState):
+                    what = f"events: {', '.join(_columns(job, state))}"
+                    why = _raw(query, query.name in can_be_pushed, push_down, scheme)
+                elif group.refined:
+                    what, why = "slices, some values", f"merged on the way, of {group.name}; {_refined(query)}"
+                else:
+                    what, why = "slices", f"merged on the way, of {group.name}"
+                lines[number] = query.name, what, why
+    names, kinds = (max((len(line[place]) for line in lines.values()), default=0) for place in (0, 1))
+    return "\n".join(f"{name:{names}}  {what:{kinds}}  {why}" for _, (name, what, why) in sorted(lines.items()))
+
+
+def _windows(group: Group, query: Query) -> tuple[str, str]:
+    if group.joined:
+        return "states of windows", f"found at the local nodes, and joined at the root by {_joins(query)}"
+    if NODE in query.by:
+        return "results", f"found at the local nodes, because {NODE!r} is among its keys"
+    return "results", "found at the local nodes, because each of its keys lives at one"
+
+
+def _agreed(group: Group, query: Query) -> str:
+    """How nodes and the root agree on where windows end."""
+    if group.counted == "auto":
+        return f"{query.window}: the root chooses a scheme from what it measures, and its status says which"
+    exact = "" if SCHEMES[group.counted].is_exact else ", whose windows are not exact"
+    return f"{query.window}: nodes and the root agree on where windows end, by the scheme {group.counted}{exact}"
+
+
+def _joins(query: Query) -> str:
+    return {"bounds": "equal bounds", "position": "their position", "overlap": "overlap"}[scope_of(query.window)]
+
+
+def _refined(query: Query) -> str:
+    """What travels instead of all values."""
+    asked = [leaf.text for one in query.asked for leaf in leaves(one) if quantile_of(leaf) is not None]
+    shown = ", ".join(asked[:3]) + (f" and {len(asked) - 3:,} more" if len(asked) > 3 else "")
+    return f"for {shown} sub-slices of the sorted values, and the values of those that the root asks for"
+
+
+def _raw(query: Query, can_be_pushed: bool, push_down: bool, scheme: str) -> str:
+    """Why a query's events travel."""
+    ordered = next((one.text for one in query.asked if one.needs_order), "")
+    needs = query.window if isinstance(query.window, OrderedWindow) else ordered
+    if can_be_pushed and push_down:
+        return f"{needs} came at run time, and a local node does not know in time when it begins"
+    if can_be_pushed:
+        return f"{needs} could be found at the local nodes: set push_down, which needs a spool at each"
+    if isinstance(query.window, Counting) and not ordered and scheme == "auto":
+        is_small = min(query.window.n, query.window.step) < SMALL
+        why = "agreeing on its ends would be more than its events" if is_small else "it came at run time"
+        return f"{needs} depends on the order over all nodes, and {why}"
+    if query.by:
+        return f"{needs} depends on the order over all nodes; if a key lives at one node, name it in local_keys"
+    return f"{needs} depends on the order over all nodes; scope='node' and the scopes that join would not"
+
+
+def _columns(job: Job, state: OrderedState) -> list[str]:
+    """What of each event a group needs: columns, and expressions over them."""
+    found: dict[str, None] = {}
+    for name in state.ordering.needed:
+        kind, _, rest = name.partition(":")
+        if kind == "order":
+            found[job.order_by[int(rest)]] = None
+        elif name != "nth":  # its position in the node's stream, which has no name
+            found[rest] = None
+    return list(found)

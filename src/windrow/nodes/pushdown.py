@@ -1,0 +1,311 @@
+"""Windows where the events are: pushed down to the local nodes.
+
+    local   events ── ordered by key, in the node's own order ──▶ closed windows ──▶ rows of results, or states to join
+    root    rows of results are passed on; states are joined with those of other nodes (`joining`) and then told
+
+A query that needs the order of events is pushed down where all events of a key are at one node: the node is among its
+keys, or a key that is known to live at one node; or where each node's windows are joined. Then no raw event travels.
+
+What a node has windowed cannot be made again from a part of its source, so `Pushed` is kept in the node's spool with
+every batch: a later life goes on with what it was after the last batch that the parent holds.
+
+In a batch, a pushed group's table has its closed windows. Beside it `<group>|opened` says which windows have come to be
+open or are no more, where the others must wait for them, and `nodes` which nodes there are, whether one has gone, and
+how many of its events came too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from windrow.core.arrays.dataframes import join_keys
+from windrow.core.assemble.emitted import Emitted
+from windrow.core.ordered.node_windows import NODE_KEY, JoinedState
+from windrow.core.ordered.state import OrderedState
+from windrow.core.plan.groups import Group
+from windrow.core.plan.watermark import Span
+from windrow.core.slices.kernel import filter_column
+from windrow.core.slices.table import pack, unpack
+from windrow.core.stream.compiled import state_of
+from windrow.core.stream.ingest import hold
+from windrow.core.stream.job import Job
+from windrow.core.stream.job_slicer import Tables
+from windrow.core.windows.fixed import INT64_MAX
+from windrow.nodes.protocol.parts import joined, parts_of
+
+NODES = "nodes"
+_NODES = {"node": pl.String(), "gone": pl.Boolean(), "late": pl.Int64()}
+
+
+def nodes_table(names: Iterable[str], gone: bool, late: int = 0) -> pl.DataFrame:
+    """That these nodes are there, or are not any more."""
+    return pl.DataFrame([{"node": name, "gone": gone, "late": late} for name in names], schema=_NODES)
+
+
+def tables_of(job: Job) -> set[str]:
+    """The names of the tables that pushed groups have in a batch."""
+    names = {group.name for group in _groups(job)}
+    return {*names, *(f"{name}|opened" for name in names), NODES} if names else set()
+
+
+def _groups(job: Job) -> list[Group]:
+    return [group for group in job.bound.plan.groups if group.pushed]
+
+
+def wrong_with(job: Job, tables: Mapping[str, pl.DataFrame]) -> str | None:
+    """Why the tables of pushed groups cannot be taken; None if they can."""
+    for group in _groups(job):
+        state, results = job.bound.states[group.identity], job.bound.results.empty.schema
+        wanted: dict[str, Mapping[str, pl.DataType]] = {group.name: results}
+        needed: dict[str, Iterable[str]] = {group.name: ("query", "window_start", "window_end", "revision")}
+        if isinstance(state, JoinedState):
+            columns = {**state.joining.schema.columns, NODE_KEY: pl.String()}
+            wanted = {group.name: columns, f"{group.name}|opened": _opened_columns(state)}
+            needed = {group.name: [*state.joining.schema.order, "last", NODE_KEY]}
+            needed |= {f"{group.name}|opened": _opened_columns(state)}
+        for name, types in wanted.items():
+            if name in tables and (reason := differs(name, tables[name], types, needed[name])):
+                return reason
+    return differs(NODES, tables[NODES], _NODES, _NODES) if NODES in tables and _groups(job) else None
+
+
+def differs(name: str, table: pl.DataFrame, wanted: Mapping[str, pl.DataType], needed: Iterable[str]) -> str | None:
+    """What columns of a table are of another type or not there."""
+    for column, dtype in table.schema.items():
+        if wanted.get(column, dtype) != dtype:
+            return f"{column!r} of {name} is {dtype} in its batch, not {wanted[column]}"
+    missing = [column for column in needed if column not in table.columns]
+    return f"{name} has no {missing[0]!r} in its batch" if missing else None
+
+
+def _opened_columns(state: JoinedState) -> dict[str, pl.DataType]:
+    return {**state.schema.keys, "line": pl.String(), "first": pl.Int64(), "last": pl.Int64()}
+
+
+class Pushed:
+    """The pushed groups of a local node: events that wait for their order, and open windows."""
+
+    def __init__(self, job: Job, node: str) -> None:
+        self.job, self._node = job, node
+        self.count = 0  # events that were taken
+        self._measure = job.measures[job.time]
+        self._states = {group.name: _state(group, job) for group in _groups(job)}
+        self._opened = {name: _opened(state) for name, state in self._states.items()}
+        self._late, self._gone = 0, True  # what is to be told of itself
+
+    def __bool__(self) -> bool:
+        return bool(self._states)
+
+    def take(self, events: pl.DataFrame, count: int) -> None:
+        """Prepared events of the source, up to a position; what an earlier life has taken is passed over."""
+        if self._states and count > self.count:
+            fresh = events.filter(pl.col("nth") >= self.count)
+            for state in self._states.values():
+                where = state.group.source.where
+                seen = fresh if where is None else fresh.filter(pl.col(filter_column(where.text)))
+                if seen.height:
+                    self._late += hold(state, state.ordering.conform(seen), self._measure).settle()
+        self.count = max(self.count, count)
+
+    def due(self, watermark: int, gone: bool = False) -> Tables:
+        """The windows that a watermark closes, and what else the root has to know; `gone`: nothing more comes."""
+        if not self._states:
+            return {}
+        tables: Tables = {}
+        if watermark > self._measure.watermark:
+            span = self._measure.span(watermark)
+            self._measure.watermark = watermark
+            for name, state in self._states.items():
+                if state.may_be_due(span) or watermark == INT64_MAX:
+                    tables |= self._step(name, state, span)
+        if self._late or gone != self._gone:
+            tables[NODES] = nodes_table([self._node], gone, self._late)
+            self._late, self._gone = 0, gone
+        return tables
+
+    def _step(self, name: str, state: OrderedState, span: Span) -> Tables:
+        if not isinstance(state, JoinedState):
+            rows, _ = self.job.bound.results.build(state.step(span))
+            empty = [column for column in rows.columns if rows[column].null_count() == rows.height]
+            return {name: rows.drop(empty)} if rows.height else {}
+        state.close(span)
+        found = {name: state.taken().with_columns(pl.lit(self._node).alias(NODE_KEY))}
+        before, now = self._opened[name], _opened(state)
+        known_by = [*state.schema.keys, "line"]
+        changed = join_keys(now, before, now.columns, "anti")
+        ended = join_keys(before, now, known_by, "anti").with_columns(first=None, last=None)
+        self._opened[name] = now
+        found[f"{name}|opened"] = pl.concat([changed, ended.cast(dict(changed.schema))])  # type: ignore[arg-type]
+        return {one: table for one, table in found.items() if table.height}
+
+    def switch(self, job: Job) -> None:
+        """Go on with another plan."""
+        other = Pushed(job, self._node)
+        for name, state in other._states.items():
+            if name in self._states:
+                state.take_over(self._states[name])
+                other._opened[name] = self._opened[name]
+        self.job, self._states, self._opened = job, other._states, other._opened
+
+    def saved(self) -> bytes:
+        """Everything that it knows; `restore` goes on with it."""
+        tables = joined(
+            {name: {**state.tables(), "opened": self._opened[name]} for name, state in self._states.items()}
+        )
+        bars = {name: [sorted(bar) for bar in state.bars] for name, state in self._states.items()}
+        header = {"count": self.count, "watermark": self._measure.watermark, "late": self._late}
+        return pack({**header, "bars": bars}, tables)
+
+    def restore(self, data: bytes) -> None:
+        """Be as it was, and say again that it is there."""
+        header, tables = unpack(data)
+        self.count, self._measure.watermark, self._late = header["count"], header["watermark"], header["late"]
+        for name, state in self._states.items():
+            if name in header["bars"]:
+                state.bars = [frozenset((a, b) for a, b in bar) for bar in header["bars"][name]]
+                state.load(parts_of(name, tables))
+                self._opened[name] = tables[f"{name}|opened"]
+
+
+def _state(group: Group, job: Job) -> OrderedState:
+    state = state_of(group, job.bound.binding, job.measures)
+    assert isinstance(state, OrderedState)
+    return state
+
+
+def _opened(state: OrderedState) -> pl.DataFrame:
+    """The open windows for which others wait, as much as these need to know of them."""
+    if not isinstance(state, JoinedState):
+        return pl.DataFrame()
+    opened = state.opened().select(*_opened_columns(state))
+    begun = pl.col("line").is_in(state.joining.lines("overlap"))
+    opened = opened.with_columns(last=pl.when(begun).then("first").otherwise("last"))
+    return opened.filter(~pl.col("line").is_in(state.joining.lines("position")))
+
+
+# --- at the root ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class ReportedState(JoinedState):
+    """Windows of nodes that were found there, as they wait for those of others."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.nodes = nodes_table([], gone=False)
+        self.told_open = pl.DataFrame(schema=_opened_columns(self))
+        self.told_closed = pl.DataFrame(schema={**self.schema.keys, "line": pl.String(), "closed": pl.Int64()})
+
+    def report(self, windows: pl.DataFrame | None, opened: pl.DataFrame | None) -> None:
+        """Closed windows of nodes, and which have come to be open or are no more."""
+        known_by = [*self.schema.keys, "line"]
+        if windows is not None:
+            windows = windows.filter(pl.col("line").is_in(list(self.joining.scopes)))
+            self.wait([self.joining.schema.conform(windows)])
+            numbered = windows.filter(pl.col("line").is_in(self.joining.lines("position")))
+            fresh = numbered.select(*known_by, closed=pl.col("at") + 1)
+            self.told_closed = pl.concat([self.told_closed, fresh]).group_by(known_by).agg(pl.col("closed").max())
+        if opened is not None:
+            last = opened.select(self.told_open.columns).unique(known_by, keep="last", maintain_order=True)
+            rest = join_keys(self.told_open, last, known_by, "anti")
+            self.told_open = pl.concat([rest, last.filter(pl.col("first").is_not_null())])
+
+    def step(self, span: Span, change: Any = None, partial: bool = False) -> Iterator[Emitted]:
+        if self.joined.height:
+            yield from self._tell(span)
+
+    def opened(self) -> pl.DataFrame:
+        return self.told_open
+
+    def closed(self) -> pl.DataFrame:
+        live = self.nodes.filter(~pl.col("gone")).select(pl.col("node").alias(NODE_KEY))
+        known_by = [*self.joining.by, "line"]
+        mine = join_keys(self.told_closed, live, [NODE_KEY], "semi")
+        least = mine.group_by(known_by).agg(pl.len().alias("_nodes"), pl.col("closed").min())
+        return least.filter(pl.col("_nodes") == live.height).drop("_nodes")
+
+    def tables(self) -> Tables:
+        return {"joined": self.joined, "open": self.told_open, "closed": self.told_closed}
+
+    def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        asked = pl.col("line").is_in(list(self.joining.scopes))
+        self.joined = self.joining.schema.conform(tables["joined"].filter(asked))
+        self.told_open, self.told_closed = tables["open"].filter(asked), tables["closed"].filter(asked)
+
+
+class Reported:
+    """The pushed groups of a root: what nodes have sent, until it is told."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._rows: list[pl.DataFrame] = []  # of results
+        self._groups = _groups(job)
+        self._names = {group.name for group in self._groups}
+        self._joins: dict[str, ReportedState] = {}
+        self._nodes = nodes_table([], gone=False)
+        for group in self._groups:
+            if group.joined:
+                schema = job.bound.binding.schema(group, shared=False)
+                self._joins[group.name] = ReportedState(group, schema, schema)
+
+    @property
+    def size(self) -> int:
+        """How many windows wait."""
+        return sum(rows.height for rows in self._rows) + sum(state.joined.height for state in self._joins.values())
+
+    def absorb(self, tables: Mapping[str, pl.DataFrame]) -> int:
+        """Take the tables of a batch in; returns how many events came too late."""
+        late = 0
+        if NODES in tables:
+            late = int(tables[NODES]["late"].sum())
+            known = pl.concat([self._nodes, tables[NODES]]).unique("node", keep="last", maintain_order=True)
+            self._nodes = known.with_columns(late=pl.lit(0, pl.Int64))
+        for name in self._names:
+            if name in self._joins:
+                self._joins[name].report(tables.get(name), tables.get(f"{name}|opened"))
+            elif name in tables:
+                self._rows.append(tables[name])
+        return late
+
+    def step(self, span: Span) -> Iterator[Emitted]:
+        """What is final of the windows that are joined."""
+        for state in self._joins.values():
+            state.nodes = self._nodes
+            yield from state.step(span)
+
+    def told(self, found: pl.DataFrame) -> pl.DataFrame:
+        """Results, and with them the rows that nodes have sent, in the order of emission."""
+        if not self._rows:
+            return found
+        results = self.job.bound.results
+        rows = pl.concat([results.empty, *self._rows], how="diagonal_relaxed").select(results.empty.columns)
+        self._rows = []
+        rows = rows.filter(pl.col("query").is_in(list(self.job.pushed)))
+        place = ["position"] if results.positions else []
+        order = ["window_end", "query", *results.keys, "window_start", *place]
+        return pl.concat([found, rows]).sort(order, maintain_order=True)
+
+    def switched(self, job: Job) -> Reported:
+        """The same with another plan: what that does not know is dropped."""
+        other = Reported(job)
+        other._rows, other._nodes = self._rows, self._nodes
+        for name, state in other._joins.items():
+            if name in self._joins:
+                state.load(self._joins[name].tables())
+        return other
+
+    def saved(self) -> Tables:
+        reported = {f"rows{number}": table for number, table in enumerate(self._rows)} | {NODES: self._nodes}
+        return joined({name: state.tables() for name, state in self._joins.items()} | {"reported": reported})
+
+    def restore(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        for name, state in self._joins.items():
+            if mine := parts_of(name, tables):
+                state.load(mine)
+        mine = parts_of("reported", tables)
+        self._nodes = mine.pop(NODES, self._nodes)
+        self._rows = [mine[f"rows{number}"] for number in range(len(mine))]

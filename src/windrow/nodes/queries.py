@@ -1,0 +1,307 @@
+"""What is asked of a tree: queries over events with these columns, plain enough to be sent to every node.
+
+Events have a column more, the node that they come from. Their order is (time, node, `order_by`, position in the node's
+stream), so that it is the same in whatever order they travel.
+
+What is asked has a version, which grows with every query that comes or goes. A query that has come is `pending` until
+every node cuts its events by it; the root then knows the event time from which on it can be answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from windrow.core.expressions.types import spark_type
+from windrow.core.ordered.state import OrderedState
+from windrow.core.plan.groups import Entry
+from windrow.core.query.query import Query, QueryError
+from windrow.core.slices.kernel import time_column
+from windrow.core.stream.job import Job, job_of
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session
+from windrow.core.windows.ordered import JOINED, NODE, Counting, scope_of
+from windrow.nodes.counting.schemes import NAMES, SMALL
+from windrow.nodes.counting.tables import Form, forms_of
+from windrow.nodes.counting.tables import wrong_with as wrong_counting
+from windrow.nodes.explain import explain
+from windrow.nodes.pushdown import wrong_with
+from windrow.nodes.quantiles import tables as quantile_tables
+from windrow.nodes.quantiles.protocol import can_be_refined
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Queries, the time that they are measured on, how far each node's events may be out of order, and the columns."""
+
+    queries: tuple[Query, ...]
+    time: str
+    columns: tuple[tuple[str, pl.DataType], ...]
+    lateness: str | int = 0
+    order_by: tuple[str, ...] = ()
+    bad_events: str = "raise"
+    push_down: bool = False  # whether local nodes find windows themselves where they can; they need a spool then
+    local_keys: tuple[str, ...] = ()  # columns whose every value comes in at one node only
+    counting: tuple[tuple[str, str], ...] = (("", "auto"),)  # by which scheme: of queries by name, and of all others
+    quantiles: str = "refine"  # or "whole": whether all values travel of which quantiles are asked
+    version: int = 1
+    since: tuple[tuple[str, int], ...] = ()  # of queries that have come later, from which event time on
+    pending: tuple[tuple[str, int], ...] = ()  # of queries for which that is not known yet, the version that has them
+
+    @staticmethod
+    def of(
+        queries: Iterable[Query],
+        time: str,
+        columns: Mapping[str, pl.DataType],
+        lateness: str | int = 0,
+        order_by: Sequence[str] = (),
+        bad_events: str = "raise",
+        push_down: bool = False,
+        local_keys: Sequence[str] = (),
+        counting: str | Mapping[str, str] = "auto",
+        quantiles: str = "refine",
+    ) -> Asked:
+        given = tuple(queries), time, tuple(columns.items()), lateness, tuple(order_by), bad_events
+        schemes = {"": counting} if isinstance(counting, str) else {"": "auto", **counting}
+        asked = Asked(*given, push_down, tuple(local_keys), tuple(schemes.items()), quantiles)
+        if quantiles not in ("refine", "whole"):
+            raise QueryError(f"quantiles: there are 'refine' and 'whole', not {quantiles!r}")
+        known = ["", *(query.name for query in asked.queries)]
+        for name, scheme in schemes.items():
+            if scheme not in NAMES:
+                raise QueryError(f"counting: there is no scheme {scheme!r}; there are {', '.join(NAMES)}")
+            if name not in known:
+                raise QueryError(f"counting: there is no query {name!r}; there are {', '.join(map(repr, known[1:]))}")
+        for column in local_keys:
+            if column not in columns:
+                raise QueryError(f"local_keys: there is no column {column!r} in the events")
+        if NODE in columns:
+            raise QueryError(f"the column {NODE!r} says which node an event came to; call the events' own otherwise")
+        asked.check()
+        return asked
+
+    def check(self) -> None:
+        """Refuse what a tree cannot do."""
+        for query in self.queries:
+            if query.distinct_on:
+                raise QueryError(f"query {query.name!r}: no node sees the repeats of all, so distinct_on is refused")
+            if query.time not in (None, self.time) or self.time == "arrival":
+                raise QueryError(
+                    f"query {query.name!r} is on {query.time or 'arrival'!r}; a tree has one time, a column of the "
+                    f"events, and that is {self.time!r}"
+                )
+        _ = self.job.bound
+
+    @cached_property
+    def job(self) -> Job:
+        """The job that every node binds for itself."""
+        since = dict(self.since)
+        columns = {**dict(self.columns), NODE: pl.String()}
+        return job_of(
+            [Entry(query, since.get(query.name, INT64_MIN)) for query in self.queries],
+            self.time,
+            columns,
+            lateness=self.lateness,
+            order_by=(NODE, *self.order_by),
+            bad_events=self.bad_events,
+            ties=False,
+            joins=True,
+            pushed=self.pushed,
+            counted=self.counted,
+            refined=self.refined,
+        )
+
+    @cached_property
+    def forms(self) -> list[Form]:
+        """What the tables of the groups look like on whose windows nodes agree."""
+        return forms_of(self.job)
+
+    @property
+    def pushed(self) -> tuple[str, ...]:
+        """The queries whose windows local nodes find; not those of run time, which begin when all have heard them."""
+        if not self.push_down:
+            return ()
+        later = dict(self.since)
+        return tuple(one.name for one in self.queries if self._can_be_pushed(one) and one.name not in later)
+
+    def as_events(self) -> Asked:
+        """The same for a root that passes on what it gets: nobody there agrees on anything with nodes."""
+        return replace(self, counting=(("", "central"),), quantiles="whole")
+
+    @property
+    def counted(self) -> dict[str, str]:
+        """The queries on the ends of whose windows nodes agree, and by which scheme; not those of run time."""
+        found, later = {}, {*dict(self.since), *self.pushed}
+        for query in self.queries:
+            scheme = self.scheme(query)
+            if scheme != "central" and query.name not in later:
+                found[query.name] = scheme
+        return found
+
+    @property
+    def refined(self) -> tuple[str, ...]:
+        """The queries of whose bags nodes send a synopsis first; not those of run time."""
+        if self.quantiles != "refine":
+            return ()
+        later, agreed = dict(self.since), {name for name, scheme in self.counted.items() if scheme != "approximate"}
+        return tuple(
+            one.name
+            for one in self.queries
+            if can_be_refined(one)
+            and one.name not in later
+            and (one.name in agreed or not isinstance(one.window, Counting))
+        )
+
+    def scheme(self, query: Query) -> str:
+        """By which scheme the events of a query travel that counts over all nodes."""
+        window = query.window
+        schemes = dict(self.counting)
+        scheme = schemes.get(query.name, schemes[""])
+        if not isinstance(window, Counting) or window.scope != "global" or any(one.needs_order for one in query.asked):
+            return "central"
+        return "central" if scheme == "auto" and min(window.n, window.step) < SMALL else scheme
+
+    def _can_be_pushed(self, query: Query) -> bool:
+        """Whether each node can find its windows alone."""
+        at_one_node = NODE in query.by or not set(self.local_keys).isdisjoint(query.by)
+        return query.needs_order and (at_one_node or scope_of(query.window) in JOINED)
+
+    # --- queries that come and go ---------------------------------------------------------------------------------
+
+    def added(self, query: Query, since: int) -> Asked:
+        """With one more query, which is there from an event time on that is not before this one."""
+        if any(one.name == query.name for one in self.queries):
+            raise QueryError(f"there already is a query called {query.name!r}; remove it first, or choose a name")
+        version = self.version + 1
+        asked = replace(
+            self,
+            queries=(*self.queries, query),
+            version=version,
+            since=(*self.since, (query.name, since)),
+            pending=(*self.pending, (query.name, version)),
+        )
+        asked.check()
+        return asked
+
+    def removed(self, name: str) -> Asked:
+        names = [query.name for query in self.queries]
+        if name not in names:
+            raise QueryError(f"there is no query called {name!r}; there are {', '.join(map(repr, names)) or 'none'}")
+        return replace(
+            self,
+            queries=tuple(query for query in self.queries if query.name != name),
+            version=self.version + 1,
+            since=tuple(one for one in self.since if one[0] != name),
+            pending=tuple(one for one in self.pending if one[0] != name),
+        )
+
+    def settled(self, names: Iterable[str], since: int) -> Asked:
+        """Queries that were pending are there from an event time on; sessions from the next multiple of their gap."""
+        known, done = dict(self.since), set(names)
+        for query in self.queries:
+            if query.name in done:
+                known[query.name] = max(known[query.name], _aligned(query, since))
+        pending = tuple(one for one in self.pending if one[0] not in done)
+        return replace(self, since=tuple(known.items()), pending=pending)
+
+    def differs(self, given: Asked, before: Sequence[Query]) -> tuple[list[Query], list[Query]]:
+        """Which of its queries are to go and which to come, if others are given now than before."""
+        for name in (
+            "time",
+            "columns",
+            "lateness",
+            "order_by",
+            "bad_events",
+            "push_down",
+            "local_keys",
+            "counting",
+            "quantiles",
+        ):
+            old, new = getattr(self, name), getattr(given, name)
+            if old != new:
+                if name == "columns":
+                    old, new = (", ".join(f"{one} {spark_type(dtype)}" for one, dtype in both) for both in (old, new))
+                raise QueryError(
+                    f"this spool belongs to a tree whose {name} is {old!r}, not {new!r}; leave it as it was, or take "
+                    "another spool"
+                )
+        gone = [query for query in before if query not in given.queries and query in self.queries]
+        come = [query for query in given.queries if query not in before and query not in self.queries]
+        return gone, come
+
+    def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
+        """Why tables of a node cannot be what was asked for; None if they can."""
+        bound = self.job.bound
+        for group in bound.plan.groups:
+            table, state = tables.get(group.name), bound.states[group.identity]
+            if table is None or group.is_apart:
+                continue
+            wanted = state.ordering.needed if isinstance(state, OrderedState) else state.schema.columns
+            for name, dtype in table.schema.items():
+                if wanted.get(name, dtype) != dtype:
+                    return f"{name!r} of {group.name} is {dtype} in its batch, not {wanted[name]}"
+            for name in (*state.schema.keys, time_column(self.time) if group.ordered else "slice_start"):
+                if name not in table.columns:
+                    return f"{group.name} has no {name!r} in its batch"
+        reason = quantile_tables.wrong_with(self._bag_forms, tables) or wrong_with(self.job, tables)
+        return reason or wrong_counting(self.forms, tables)
+
+    @cached_property
+    def _bag_forms(self) -> list[quantile_tables.TimeForm]:
+        return list(quantile_tables.forms_of(self.job).values())
+
+    def explain(self) -> str:
+        """What travels for each query, and why."""
+        pushed = {one.name for one in self.queries if self._can_be_pushed(one)}
+        return explain(self.job, pushed, self.push_down, dict(self.counting)[""])
+
+    # --- how it is written ----------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "queries": [query.to_dict() for query in self.queries],
+            "time": self.time,
+            "lateness": self.lateness,
+            "order_by": list(self.order_by),
+            "bad_events": self.bad_events,
+            "push_down": self.push_down,
+            "local_keys": list(self.local_keys),
+            "counting": dict(self.counting),
+            "quantiles": self.quantiles,
+            "version": self.version,
+            "since": dict(self.since),
+            "pending": dict(self.pending),
+        }
+
+    @cached_property
+    def table(self) -> pl.DataFrame:
+        """No events, with all columns: it says their types to the letter."""
+        return pl.DataFrame(schema=dict(self.columns))
+
+    @staticmethod
+    def from_dict(described: Mapping[str, Any], table: pl.DataFrame) -> Asked:
+        return Asked(
+            tuple(Query.from_dict(query) for query in described["queries"]),
+            described["time"],
+            tuple(table.schema.items()),
+            described["lateness"],
+            tuple(described["order_by"]),
+            described["bad_events"],
+            described["push_down"],
+            tuple(described["local_keys"]),
+            tuple(described["counting"].items()),
+            described["quantiles"],
+            described["version"],
+            tuple(described["since"].items()),
+            tuple(described["pending"].items()),
+        )
+
+
+def _aligned(query: Query, moment: int) -> int:
+    """The next time at which the slices of a session query are cut in any case."""
+    if isinstance(query.window, Session) and INT64_MIN < moment < INT64_MAX:
+        return -(-moment // query.window.gap) * query.window.gap
+    return moment

@@ -1,0 +1,94 @@
+"""What a source of a local node is: events that follow on, and marks to go on from.
+
+    resume(mark) ──▶ read ──▶ events, mark ──▶ … ──▶ confirm(mark)
+
+A mark is plain data of the source's own, which the parent keeps with the events before it: a node that was restarted
+gets the last one back, and no event is read twice or left out. `confirm` says that everything up to a mark is safely
+held, and that the source may let go of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import polars as pl
+
+from windrow.core.arrays.dataframes import empty_frame
+from windrow.core.windows.ordered import NODE
+
+GATHER = 0.05  # seconds in which what comes is gathered, once something has come
+POLL = 0.05  # seconds between two looks at files
+
+Types = Mapping[str, pl.DataType]
+Mark = Mapping[str, Any]
+
+
+class SourceError(ValueError):
+    """A source that is described wrongly, or cannot go on: what is wrong, and what to do."""
+
+
+class Read(NamedTuple):
+    """Events that follow on, the mark after them, and whether they are the last."""
+
+    events: pl.DataFrame
+    mark: dict[str, Any]
+    last: bool
+
+
+class Source(Protocol):
+    """Where the events of a local node come from."""
+
+    replayable: (
+        bool  # whether `resume` can go back as far as one likes; if not, a node sends on at once what it has read
+    )
+    notes: list[str]  # what is to be logged, once each; the caller clears it
+
+    @property
+    def columns(self) -> Types:
+        """What is known of the columns; {} if nothing yet."""
+
+    def resume(self, mark: Mark) -> None:
+        """Go on from a mark; {} is the beginning."""
+
+    def read(self, needed: Types, wait: float) -> Read | None:
+        """What is new, in the columns that are needed; None if nothing came within so many seconds."""
+
+    def confirm(self, mark: Mark) -> None:
+        """Everything up to this mark is safely held."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+def waited_for(look: Callable[[], Read | None], wait: float) -> Read | None:
+    """What is found within so many seconds; where a look takes long, it is done less often."""
+    until = time.monotonic() + wait
+    while True:
+        began = time.monotonic()
+        found = look()
+        now = time.monotonic()
+        if found is not None or now >= until:
+            return found
+        time.sleep(min(max(POLL, 10 * (now - began)), until - now))
+
+
+def wanted(needed: Types) -> dict[str, pl.DataType]:
+    """The columns that a source has to give: the node itself is not among them."""
+    return {name: dtype for name, dtype in needed.items() if name != NODE}
+
+
+def nothing(needed: Types) -> pl.DataFrame:
+    """No events."""
+    return empty_frame(wanted(needed))
+
+
+def checked_mark(mark: Mark, fields: Mapping[str, type], what: str) -> dict[str, Any]:
+    """A mark that this source has made; refuses one that another kind of source has made."""
+    if set(mark) != set(fields) or any(type(mark[name]) is not kind for name, kind in fields.items()):
+        raise SourceError(
+            f"the parent knows this node by another source than {what}: its mark is {dict(mark)!r}; "
+            "give the node a new name, or the source that it had"
+        )
+    return dict(mark)

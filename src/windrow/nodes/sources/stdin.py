@@ -1,0 +1,99 @@
+"""Standard input, or any other pipe: lines as they come, of JSON or of CSV with its header.
+
+A pipe cannot be read again: what was read and is not confirmed when the node ends is lost. That is at most what the
+node has read and its parent has not acknowledged.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Sequence
+
+import polars as pl
+
+from windrow.core.slices.binding import InputError
+from windrow.nodes.sources.base import GATHER, Mark, Read, SourceError, Types, checked_mark, nothing
+from windrow.nodes.sources.lines import LONGEST, Lines
+
+MOST = 1 << 24  # bytes that are read at a time
+
+
+class Pipe:
+    """The lines of a file descriptor, until it ends."""
+
+    replayable = False
+
+    def __init__(
+        self,
+        *,
+        format: str = "json",
+        header: Sequence[str] | None = None,
+        bad_lines: str = "raise",
+        epoch: str | None = None,
+        file: int = 0,
+    ) -> None:
+        self._lines = Lines("standard input", format, bad_lines, epoch)
+        if header is not None:
+            if format != "csv" or isinstance(header, str) or not all(isinstance(name, str) for name in header):
+                raise SourceError("standard input: header is a list of names, and goes with format: csv")
+            self._lines.header = list(header)
+        self._file = file
+        self._buffer = bytearray()
+        self._whole = 0  # bytes of the buffer that are whole lines
+        self._before = 0  # lines of earlier lives
+        self._ended = False
+        self.notes: list[str] = []
+
+    @property
+    def columns(self) -> dict[str, pl.DataType]:
+        return {}
+
+    @property
+    def dropped(self) -> int:
+        """Lines that were left out."""
+        return self._lines.dropped
+
+    def resume(self, mark: Mark) -> None:
+        if mark:
+            self._before = int(checked_mark(mark, {"lines": int}, "standard input")["lines"]) - self._lines.number
+            self.notes.append(
+                f"standard input cannot be read again: what came after line {mark['lines']:,} and was not "
+                "acknowledged when the node ended is lost"
+            )
+
+    def read(self, needed: Types, wait: float) -> Read | None:
+        self._gather(wait)
+        if not self._whole and not self._ended:
+            return None
+        take = len(self._buffer) if self._ended else self._whole
+        data = bytes(self._buffer[:take])
+        del self._buffer[:take]
+        self._whole = 0
+        events = self._lines.parse(data, needed) if data else nothing(needed)
+        return Read(events, {"lines": self._before + self._lines.number}, self._ended)
+
+    def confirm(self, mark: Mark) -> None:
+        """What is held need not be kept, and is not."""
+
+    def close(self) -> None:
+        """The pipe is not ours to close."""
+
+    def _gather(self, wait: float) -> None:
+        """Read what comes within so many seconds, and a little more once there is a line."""
+        until = time.monotonic() + wait
+        while not self._ended and (len(self._buffer) < MOST or not self._whole):
+            left = until - time.monotonic()
+            ready, _, _ = select.select([self._file], [], [], max(0.0, left))
+            if not ready:
+                return
+            data = os.read(self._file, 1 << 20)
+            self._ended = not data
+            end = data.rfind(b"\n") + 1
+            if end and not self._whole:
+                until = min(until, time.monotonic() + GATHER)
+            self._whole = len(self._buffer) + end if end else self._whole
+            self._buffer += data
+            if len(self._buffer) >= LONGEST and not self._whole:
+                raise InputError(f"line {self._lines.number + 1:,} of standard input is longer than {LONGEST:,} bytes")

@@ -1,0 +1,316 @@
+"""Arrow Flight between nodes: a parent is a Flight server, a child opens one DoExchange stream to it and keeps it.
+
+    child   Link ── Hello, Batch, Alive, Leave ─────────────▶ Server   parent
+                 ◀── Welcome, Plan, Ack, Left, Refused, Request
+
+A message is the metadata of a Flight message that has no data of its own (`wire`). Who calls is settled
+before a stream begins, from the headers of the call: the node's name, its token, the version of this protocol. Whoever
+is not let in, and whatever cannot be read, gets the reason; it is logged once, and no other stream notices.
+
+**Nothing grows.** Each way has a bounded queue. A parent that is busy stops reading, and HTTP/2 then stops the child,
+whose machine reads no more of its source once too much is unacknowledged. A child that sends more messages in a second
+than is allowed is read more slowly.
+
+**Both ends notice a dead one.** Each says at least every second that it is there. A child that has not heard its parent
+for ten seconds connects anew, after delays that grow and are never quite the same, for ever; a name that has not been
+heard for five may be used by another stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from windrow.nodes.protocol.messages import LARGEST, Alive, Batch, Hello, Leave, Message, MessageError
+from windrow.nodes.transport.queues import Outgoing, Pace
+from windrow.nodes.transport.security import NAMES, NO_TLS, OPERATOR, Address, Files, Tokens, pem
+from windrow.nodes.transport.traffic import Meter, Traffic, connections
+from windrow.nodes.transport.wire import Reader, Writer
+
+PROTOCOL = 2
+BEAT = b"\n"  # "still here", which is no message
+EVERY = 1.0  # seconds between beats
+UNHEARD = 5.0  # seconds after which a stream is taken for dead, if its name comes again
+FLOOD = 20  # streams that a name may open in a second
+_NODE, _VERSION = "windrow-node", "windrow-protocol"
+
+Answer = Callable[[str, Mapping[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of each child of a node."""
+
+    message: int = LARGEST  # bytes
+    rate: float = 1000.0  # messages in a second
+
+
+LIMITS = Limits()
+
+
+@dataclass
+class _Stream:
+    """A child's stream, as its parent has it."""
+
+    name: str
+    outgoing: Outgoing = field(default_factory=Outgoing)
+    meter: Meter = field(default_factory=Meter)
+    heard: float = field(default_factory=time.monotonic)
+    is_busy: bool = False  # its last message is not taken yet, so that it cannot be heard
+
+    @property
+    def is_alive(self) -> bool:
+        return self.is_busy or time.monotonic() - self.heard < UNHEARD
+
+
+class Server:
+    """Listens for children, and for whoever operates the tree."""
+
+    def __init__(
+        self,
+        listen: Address,
+        take: Callable[[str, Message], None],
+        answer: Answer,
+        note: Callable[[str], None],
+        tls: Files = NO_TLS,
+        tokens: Tokens | None = None,
+        limits: Limits = LIMITS,
+    ) -> None:
+        """`take` gets a child's message, and may block; `answer` is asked by an operator; `note` is told to log."""
+        self._take, self._answer, self._note = take, answer, note
+        self._tokens, self._limits = tokens, limits
+        self._lock = threading.Lock()
+        self._streams: dict[str, _Stream] = {}
+        self._before: dict[str, Traffic] = {}  # of streams that have ended
+        self._opened: dict[str, deque[float]] = {}
+        self._noted: set[tuple[str, str]] = set()
+        cert, key = pem(tls.cert, "cert"), pem(tls.key, "key")
+        place = f"grpc{'+tls' if cert else ''}://{listen.host}:{listen.port}"
+        try:
+            self._flight = _Flight(self, place, [(cert, key)] if cert else [])
+        except pa.ArrowException as error:
+            raise _why_not(listen, bool(cert)) from error
+        self.address = Address(listen.host, self._flight.port, cert is not None)
+
+    def send(self, child: str, message: Message) -> None:
+        """Send it, if the child has a stream; never blocks."""
+        with self._lock:
+            stream = self._streams.get(child)
+        if stream is not None:
+            stream.outgoing.put(message)
+
+    @property
+    def connected(self) -> set[str]:
+        with self._lock:
+            return set(self._streams)
+
+    def traffic(self) -> dict[str, Traffic]:
+        """What went over the link of each child since this process began."""
+        known = connections()
+        with self._lock:
+            found = dict(self._before)
+            for name, stream in self._streams.items():
+                found[name] = found.get(name, Traffic()) + stream.meter.read(known).turned
+        return found
+
+    def close(self, wait: float = 1.0) -> None:
+        """Let go of everybody. A stream that the other end does not let go ends with the process."""
+        with self._lock:
+            for stream in self._streams.values():
+                stream.outgoing.close()
+        ending = threading.Thread(target=self._flight.shutdown, daemon=True)
+        ending.start()
+        ending.join(wait)
+
+    # --- who may come in ----------------------------------------------------------------------------------------------
+
+    def admit(self, method: Any, headers: Mapping[str, list[str]]) -> str:
+        """The name of whoever calls; raises for anybody who is not to be let in."""
+        said = {name: headers.get(name, [""])[0] for name in (_NODE, _VERSION, "authorization")}
+        name = said[_NODE] if NAMES.fullmatch(said[_NODE]) else "somebody"
+        if said[_VERSION] != str(PROTOCOL):
+            spoken = f"version {said[_VERSION]}" if said[_VERSION] else "no version"
+            raise self._refusal(
+                name,
+                f"speaks {spoken} of the protocol, not {PROTOCOL}: install the same windrow",
+                fl.FlightUnauthorizedError,
+            )
+        token = said["authorization"].removeprefix("Bearer ")
+        if name == "somebody" or (self._tokens is not None and not self._tokens.allows(name, token)):
+            raise self._refusal(name, "does not have the token of that name", fl.FlightUnauthenticatedError)
+        if method != fl.FlightMethod.DO_EXCHANGE and name != OPERATOR:
+            raise self._refusal(name, f"is not {OPERATOR!r}, who alone may ask that", fl.FlightUnauthorizedError)
+        return name
+
+    def _refusal(self, name: str, reason: str, kind: type[Exception] = fl.FlightServerError) -> Exception:
+        """Say why, and log it once until that name has come in well."""
+        with self._lock:
+            is_new = (name, reason) not in self._noted and len(self._noted) < 1000
+            self._noted.add((name, reason))
+        if is_new:
+            self._note(f"refused {name}: it {reason}")
+        return kind(f"{name} {reason}")
+
+    def _open(self, name: str, peer: str) -> _Stream:
+        with self._lock:
+            now = time.monotonic()
+            opened = self._opened.setdefault(name, deque(maxlen=FLOOD))
+            is_flood = len(opened) == FLOOD and now - opened[0] < 1
+            opened.append(now)
+            before = self._streams.get(name)
+            if not is_flood and (before is None or not before.is_alive):
+                if before is not None:
+                    before.outgoing.close()
+                    self._count(before)
+                stream = self._streams[name] = _Stream(name)
+                stream.meter.watch(next((ends for ends in connections() if ends[1] == _place(peer)), None))
+                return stream
+        if is_flood:
+            raise self._refusal(name, f"opens more than {FLOOD} streams in a second")
+        raise self._refusal(name, "is connected already: two nodes have this name, or the first one has just been lost")
+
+    def _ended(self, stream: _Stream) -> None:
+        with self._lock:
+            if self._streams.get(stream.name) is stream:
+                del self._streams[stream.name]
+                self._count(stream)
+
+    def _count(self, stream: _Stream) -> None:
+        self._before[stream.name] = self._before.get(stream.name, Traffic()) + stream.meter.read(connections()).turned
+
+    # --- a child's stream ---------------------------------------------------------------------------------------------
+
+    def exchange(self, name: str, peer: str, reader: Any, writer: Any) -> None:
+        """Be there for a child until its stream ends."""
+        stream = self._open(name, peer)
+        writing = threading.Thread(target=self._write, args=(stream, writer), daemon=True)
+        writing.start()
+        try:
+            for message in self._messages(stream, reader):
+                stream.is_busy = True
+                self._take(name, message)
+                stream.heard, stream.is_busy = time.monotonic(), False
+        finally:
+            stream.outgoing.close()
+            self._ended(stream)
+            writing.join()  # the stream is gone once this returns
+
+    def _messages(self, stream: _Stream, reader: Any) -> Iterator[Message]:
+        pace, name, wire = Pace(self._limits.rate), stream.name, Reader()
+        while True:
+            try:
+                chunk = reader.read_chunk()
+            except StopIteration:
+                return
+            except pa.ArrowException as error:
+                raise self._refusal(name, f"sends what is not Flight: {reason_of(error)}") from error
+            size = 0 if chunk.app_metadata is None else chunk.app_metadata.size
+            if self._streams.get(name) is not stream:
+                raise self._refusal(name, "has another stream by now")
+            if size > self._limits.message:
+                raise self._refusal(
+                    name, f"sends a message of {size:,} bytes, more than {self._limits.message:,}; see limits: message"
+                )
+            data = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
+            stream.meter.received(0 if data == BEAT else size)
+            stream.heard = time.monotonic()
+            if data == BEAT:
+                continue
+            try:
+                message = wire.read(data)
+            except MessageError as error:
+                raise self._refusal(name, f"sends what is no message: {error}") from error
+            if not isinstance(message, Hello | Batch | Alive | Leave):
+                raise self._refusal(name, f"sends {type(message).__name__}, which only a parent says")
+            if message.node != name:
+                raise self._refusal(name, f"speaks for {message.node!r}, whose token it did not show")
+            if isinstance(message, Hello):
+                with self._lock:
+                    self._noted = {one for one in self._noted if one[0] != name}
+            pace.wait()
+            yield message
+
+    def _write(self, stream: _Stream, writer: Any) -> None:
+        wire = Writer()
+        with contextlib.suppress(pa.ArrowException):
+            writer.write_metadata(BEAT)
+            while not stream.outgoing.is_over:
+                message = stream.outgoing.get(EVERY)
+                data = BEAT if message is None else wire.write(message)
+                writer.write_metadata(data)
+                stream.meter.sent(0 if message is None else len(data))
+
+    def act(self, kind: str, body: bytes) -> dict[str, Any]:
+        """Answer an operator."""
+        try:
+            given = json.loads(body or b"{}")
+            return self._answer(kind, given if isinstance(given, dict) else {})
+        except ValueError as error:
+            raise fl.FlightServerError(str(error)) from error
+
+
+class _Caller(fl.ServerMiddleware):  # type: ignore[misc]
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class _Door(fl.ServerMiddlewareFactory):  # type: ignore[misc]
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> _Caller:
+        return _Caller(self._server.admit(info.method, headers))
+
+
+class _Flight(fl.FlightServerBase):  # type: ignore[misc]
+    def __init__(self, server: Server, place: str, certificates: list[Any]) -> None:
+        self._server = server
+        super().__init__(place, tls_certificates=certificates, middleware={"door": _Door(server)})
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        self._server.exchange(context.get_middleware("door").name, context.peer(), reader, writer)
+
+    def do_action(self, context: Any, action: Any) -> list[Any]:
+        return [fl.Result(json.dumps(self._server.act(action.type, action.body.to_pybytes())).encode())]
+
+
+def _why_not(listen: Address, tls: bool) -> OSError:
+    """Why nobody can listen there: what the system says to the same, or else it is the certificate."""
+    reason = "its certificate and key do not fit each other" if tls else "the system does not let it"
+    try:
+        socket.create_server((listen.host, listen.port), reuse_port=False).close()
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (while")[0]
+    return OSError(errno.EADDRNOTAVAIL, f"cannot listen on {listen.host}:{listen.port}: {reason}")
+
+
+def _place(peer: str) -> tuple[str, int]:
+    """Of gRPC's `ipv4:127.0.0.1:5000` and `ipv6:%5B::1%5D:5000`."""
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return host.strip("[]").removeprefix("::ffff:"), int(port) if port.isdecimal() else 0
+
+
+def call_options(name: str, token: str | None) -> Any:
+    said = {_NODE: name, _VERSION: str(PROTOCOL), **({"authorization": f"Bearer {token}"} if token else {})}
+    return fl.FlightCallOptions(headers=[(key.encode(), value.encode()) for key, value in said.items()])
+
+
+def reason_of(error: BaseException) -> str:
+    """What an error says, without what gRPC adds to it."""
+    text = str(error).split(". gRPC client debug context")[0].split(". Detail: ")[0]
+    text = text.removeprefix("Flight returned unavailable error, with message: ")
+    if "failed to connect to all addresses" in text:
+        return f"it cannot be reached ({text.rpartition(': ')[2]})"
+    return text.splitlines()[0] if text else type(error).__name__

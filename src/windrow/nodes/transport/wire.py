@@ -1,0 +1,52 @@
+"""A stream of messages in one direction, in which a message is compressed with those before it in mind.
+
+Most messages are small, and what is said of their tables is more than what is in them; but it is nearly the same every
+time. So small messages are one deflate stream, flushed after each, and a message costs little more than what is new in
+it. Large ones are compressed alone (`messages.to_bytes`), faster and better.
+
+Both ends begin anew with every stream, whose messages come in order and whole.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from windrow.nodes.protocol.messages import Message, MessageError, compressed, from_bytes, to_bytes
+
+LEVEL = 4  # beyond, it takes longer and gains little
+MOST = 65_536  # bytes of a message that goes into the stream; it remembers half as many
+_STREAMED = b"S"
+_FLUSHED = b"\x00\x00\xff\xff"  # ends what is flushed, every time
+
+
+class Writer:
+    """The end that sends."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+
+    def write(self, message: Message) -> bytes:
+        data = to_bytes(message, compress=False)
+        if len(data) > MOST:
+            return compressed(data)
+        flushed = self._stream.compress(data) + self._stream.flush(zlib.Z_SYNC_FLUSH)
+        return _STREAMED + flushed.removesuffix(_FLUSHED)
+
+
+class Reader:
+    """The end that receives."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(-zlib.MAX_WBITS)
+
+    def read(self, data: bytes) -> Message:
+        """The next message; after a `MessageError` the stream cannot be read any more."""
+        if not data.startswith(_STREAMED):
+            return from_bytes(data)
+        try:
+            found = self._stream.decompress(data[1:] + _FLUSHED, MOST + 1)
+        except zlib.error as error:
+            raise MessageError(f"these bytes cannot be read: {error}") from error
+        if len(found) > MOST:
+            raise MessageError(f"a message in the stream is larger than {MOST:,} bytes")
+        return from_bytes(found)

@@ -1,0 +1,201 @@
+"""Lifting in the JVM: operators as Spark's aggregates, for the slices that Catalyst makes.
+
+    events ── groupBy(keys, slice).agg(lifts) ──▶ columns of the JVM ── settled, in Polars ──▶ states of a slice table
+
+One small function per kind of operator, found by the operator's class, says both halves: which aggregates Spark
+computes, and how the state's fields come out of them. What Catalyst cannot say, or says too slowly, has a reason
+instead, and its query is sliced by the Polars kernel.
+
+Nothing raises that the semantics do not: Spark is ANSI, so sums of BIGINT are taken in two halves that cannot
+overflow and put together in 128 bits, and sums of decimals are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from windrow.core.operators import sketch_formats
+from windrow.core.operators.base import Count, Logs, Max, Min, Moments, Operator, Product, Sum
+from windrow.core.operators.choose import ArgMax, ArgMin, First, Last
+from windrow.core.operators.collect import Collect
+from windrow.core.operators.sketches import Hll, Kll
+from windrow.core.plan.groups import Held
+from windrow.core.slices.binding import quoted
+from windrow.core.slices.kernel import filter_column, input_column
+from windrow.core.slices.table import SliceSchema
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """An operator's aggregates in the JVM, and the fields of its state in terms of their columns."""
+
+    columns: Mapping[str, Callable[[], Column]]  # made where there is a session, which a worker has not
+    fields: Mapping[str, pl.Expr]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a lift may look at, as SQL text: its inputs, null where the filter is not satisfied, and their types."""
+
+    one: Held
+    name: str  # that its columns begin with
+    columns: list[str]
+    types: list[pl.DataType]
+    keep: str | None  # the filter
+    place: Mapping[str, str]  # the order of events: its columns by the name of the state's field
+
+    def filtered(self, text: str) -> str:
+        return text if self.keep is None else f"CASE WHEN {self.keep} THEN {text} END"
+
+    @property
+    def x(self) -> str:
+        return self.filtered(self.columns[0])
+
+    @property
+    def double(self) -> str:
+        return f"CAST({self.x} AS DOUBLE)"
+
+    def lifted(self, fields: Mapping[str, str]) -> Lifted:
+        """A state whose fields are aggregates as they are."""
+        names = {field: f"{self.name}.{field}" for field in fields}
+        return Lifted(
+            {names[field]: sql(text) for field, text in fields.items()},
+            {field: pl.col(name) for field, name in names.items()},
+        )
+
+
+def sql(text: str) -> Callable[[], Column]:
+    return lambda: F.expr(text)
+
+
+Lift = Callable[[Inputs], Lifted | str]
+LIFTS: dict[type[Operator], Lift] = {}
+
+
+def lifts(*operators: type[Operator]) -> Callable[[Lift], Lift]:
+    """Declare how operators are lifted."""
+
+    def declare(lift: Lift) -> Lift:
+        LIFTS.update(dict.fromkeys(operators, lift))
+        return lift
+
+    return declare
+
+
+def lift(one: Held, schema: SliceSchema, time: str) -> Lifted | str:
+    """What Spark computes for an operator of a schema whose events have their time in a column; or why it cannot."""
+    known = LIFTS.get(type(one.operator))
+    if known is None:
+        return f"Spark has no aggregate for {one.operator.text}"
+    types = schema.input_types(one)
+    if any(dtype == pl.Null() for dtype in types):
+        return f"{one.operator.text} has an input without a type"
+    place = {name: quoted(f"order:{name}") for name in schema.place if name not in ("at", "nth")}
+    return known(
+        Inputs(
+            one,
+            one.text,
+            [quoted(input_column(expression.text)) for expression in one.operator.inputs],
+            types,
+            quoted(filter_column(one.where.text)) if one.where else None,
+            {"at": quoted(time), **place},
+        )
+    )
+
+
+@lifts(Count)
+def _count(of: Inputs) -> Lifted | str:
+    return of.lifted({"count": f"COUNT({of.filtered(of.columns[0] if of.columns else '1')})"})
+
+
+@lifts(Sum)
+def _sum(of: Inputs) -> Lifted | str:
+    (dtype,) = of.types
+    if isinstance(dtype, pl.Decimal):
+        return of.lifted({"sum": f"TRY_SUM({of.x})", "size": f"SUM(ABS({of.double}))"})
+    if not dtype.is_integer():
+        return of.lifted({"sum": f"SUM({of.double})"})
+    whole = f"CAST({of.x} AS BIGINT)"
+    if dtype != pl.Int64():
+        return of.lifted({"sum": f"SUM({whole})"})
+    high, low = f"{of.name}.high", f"{of.name}.low"
+    both = pl.col(high).cast(pl.Int128) * pl.lit(2**32, pl.Int128) + pl.col(low).cast(pl.Int128)
+    columns = {high: sql(f"SUM(SHIFTRIGHT({whole}, 32))"), low: sql(f"SUM({whole} & 4294967295L)")}
+    return Lifted(columns, {"sum": both})
+
+
+@lifts(Min)
+def _min(of: Inputs) -> Lifted | str:
+    return of.lifted({"value": f"MIN({of.x})"})
+
+
+@lifts(Max)
+def _max(of: Inputs) -> Lifted | str:
+    return of.lifted({"value": f"MAX({of.x})"})
+
+
+@lifts(Product)
+def _product(of: Inputs) -> Lifted | str:
+    name, x = f"{of.name}.product", of.double
+    return Lifted({name: lambda: F.product(F.expr(x))}, {"product": pl.col(name)})
+
+
+@lifts(Logs)
+def _logs(of: Inputs) -> Lifted | str:
+    x = of.double
+    return of.lifted(
+        {
+            "logs": f"SUM(CASE WHEN {x} > 0 THEN LN({x}) END)",
+            "zeros": f"COUNT_IF({x} = 0)",
+            "negatives": f"COUNT_IF({x} < 0)",
+        }
+    )
+
+
+@lifts(Moments)
+def _moments(of: Inputs) -> Lifted | str:
+    n, mean, spread = (f"{of.name}.{field}" for field in ("n", "mean", "var"))
+    columns = {n: f"COUNT({of.x})", mean: f"AVG({of.double})", spread: f"VAR_POP({of.double})"}
+    unknown = pl.col(mean) * 0.0  # NaN where a value is infinite or NaN, also where it is the only one
+    m2 = (pl.col(spread) * pl.col(n) + unknown).fill_null(0.0)
+    fields = {"n": pl.col(n).cast(pl.Float64), "mean": pl.col(mean), "m2": m2}
+    return Lifted({name: sql(text) for name, text in columns.items()}, fields)
+
+
+@lifts(Hll)
+def _hll(of: Inputs) -> Lifted | str:
+    """Spark's sketch of integers, text and bytes is ours, but for how it is written."""
+    operator: Any = of.one.operator
+    (dtype,) = of.types
+    if dtype not in (pl.Int32(), pl.Int64(), pl.String(), pl.Binary()):
+        return f"Spark's hll_sketch_agg does not take {dtype}"
+    made, count = f"{of.name}.made", f"{of.name}.count"
+    sketch = sketch_formats.Hll(operator.lg_k)
+
+    def written(states: pl.Series) -> pl.Series:
+        return pl.Series([None if state is None else sketch.merge([state]) for state in states], dtype=pl.Binary)
+
+    columns = {made: sql(f"HLL_SKETCH_AGG({of.x}, {operator.lg_k})"), count: sql(f"COUNT({of.x})")}
+    some = pl.when(pl.col(count) > 0).then(pl.col(made))
+    return Lifted(columns, {"sketch": some.map_batches(written, return_dtype=pl.Binary)})
+
+
+@lifts(First, Last, ArgMin, ArgMax)
+def _selected(of: Inputs) -> Lifted | str:
+    return f"{of.one.operator.text} compares places in the order of events, for which Spark would sort all of them"
+
+
+@lifts(Kll)
+def _kll(of: Inputs) -> Lifted | str:
+    return f"Spark tosses coins for {of.one.operator.text}, so that no two runs would agree"
+
+
+@lifts(Collect)
+def _collect(of: Inputs) -> Lifted | str:
+    return f"{of.one.operator.text} keeps every event's value"

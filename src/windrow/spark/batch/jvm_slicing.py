@@ -1,0 +1,238 @@
+"""Slicing in the JVM: `groupBy(keys, slice).agg(lifts)`, so that no event reaches Python.
+
+    events ── slice start, cell ──▶ groupBy … agg ── shuffled by (key, slice) ──▶ pack ──▶ payloads
+                                    combined where events are read            tables, rolled up
+
+The slice start of an event is the greatest of its windows' own last edges at or before it, each `t - pmod(t - phase,
+period)`. Sessions group by cells as wide as their smallest gap too, and `slices.merge` joins neighbouring cells. The
+pack step sees slices alone: it gives them the columns of a slice table, makes those of coarser key sets from them, and
+puts each bucket's into a row. One key with all events is no trouble, because it is shuffled by (key, slice).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+import polars as pl
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from windrow.core.arrays.dataframes import in_parts
+from windrow.core.plan.groups import Group, Held, Timeline
+from windrow.core.slices.binding import InputError, no_time, quoted
+from windrow.core.slices.kernel import filter_column, time_column
+from windrow.core.slices.table import SliceSchema, merge
+from windrow.core.stream.job import Job, time_columns
+from windrow.core.stream.job_slicer import Gathered, Slicer
+from windrow.core.windows.fixed import FURTHEST, INT64_MAX, INT64_MIN, FixedWindow, Grid, Session
+from windrow.spark import payloads
+from windrow.spark.batch.jvm_operators import Lifted, lift
+from windrow.spark.pickling import mapped
+from windrow.spark.types import from_arrow
+
+MOST_GRIDS = 32  # whose last edges are computed for every event
+FINER = 8  # so many times the edges that are needed are no trouble
+SLICES = 500_000  # that are packed at a time
+POSITION = "windrow position"  # the measure of counting windows, once events are numbered
+
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How events are cut, as SQL: the slice start, null for an event that has no place; the cell, for sessions."""
+
+    start: str
+    cell: str | None
+    exact: bool  # whether slices are cut at edges alone
+    why: str
+
+
+def cut_of(timelines: Iterable[Timeline], gap: int | None, time: str) -> Cut | str:
+    """How the events of a group are cut, or why Catalyst cannot."""
+    grids: set[Grid] = set()
+    for timeline in timelines:
+        if timeline.since != INT64_MIN or timeline.until != INT64_MAX:
+            return "queries that come and go cut where they do"
+        if isinstance(timeline.window, FixedWindow):
+            grids |= timeline.window.grids()
+        elif not isinstance(timeline.window, Session):
+            return f"the edges of {timeline.window} lie on no grid"
+    t = quoted(time)
+    cell = f"{t} - PMOD({t}, {gap}L)" if gap else None
+    kept = without_contained(grids)
+    if not kept:
+        never = f"CAST('{INT64_MIN}' AS BIGINT)"
+        return Cut(f"CASE WHEN {t} IS NOT NULL THEN {never} END", cell, True, "cells of the smallest session gap")
+    shown, exact = f"{len(kept)} grid{'s' if len(kept) > 1 else ''} of edges", True
+    if len(kept) > MOST_GRIDS:
+        common = gcd(*(period for period, _ in kept), *(phase - kept[0].phase for _, phase in kept))
+        if 1 / common > FINER * sum(1 / period for period, _ in kept):
+            return f"its edges lie on {len(kept)} grids, too many to compute for every event"
+        shown, exact = f"a grid of {common} that holds all edges of {len(kept)} grids", False
+        kept = [Grid(common, kept[0].phase % common)]
+    starts = [f"{t} - PMOD({t}{f' - {phase}L' if phase else ''}, {period}L)" for period, phase in kept]
+    return Cut(starts[0] if len(starts) == 1 else f"GREATEST({', '.join(starts)})", cell, exact, shown)
+
+
+def without_contained(grids: Iterable[Grid]) -> list[Grid]:
+    """Grids without those whose edges another one has too."""
+    kept: list[Grid] = []
+    for grid in sorted(set(grids)):
+        if not any(grid.period % one.period == 0 and (grid.phase - one.phase) % one.period == 0 for one in kept):
+            kept.append(grid)
+    return kept
+
+
+def lifted(held: Iterable[Held], schema: SliceSchema, time: str) -> dict[Held, Lifted]:
+    """The lifts of operators that can be lifted."""
+    found = {one: lift(one, schema, time) for one in held}
+    return {one: made for one, made in found.items() if isinstance(made, Lifted)}
+
+
+def reach_of(job: Job, measure: str) -> int | None:
+    """How far out a time may be so that every window around it can be written.
+
+    None for timestamps and positions, which are never so far out.
+    """
+    furthest = job.bound.plan.furthest.get(measure)
+    if furthest is None or measure == POSITION or not job.bound.binding.measures[measure].is_integer():
+        return None
+    known = job.measures[measure]
+    return max(0, FURTHEST - furthest.window.reach - (known.lateness or 0) - known.updates)
+
+
+def placed(events: DataFrame, job: Job, group: Group, cut: Cut) -> DataFrame:
+    """The events that a group sees with their slice start and cell; those without a place have no slice start."""
+    time = time_column(group.source.measure)
+    start = cut.start
+    if (reach := reach_of(job, group.source.measure)) is not None:
+        start = f"CASE WHEN {quoted(time)} BETWEEN -{reach}L AND {reach}L THEN {start} END"
+    bad = " OR ".join(f"{quoted(name)} IS NULL" for name in time_columns(job))
+    if len(time_columns(job)) > 1:
+        start = f"CASE WHEN NOT ({bad}) THEN {start} END"
+    columns = [F.expr(start).alias("slice_start")]
+    if cut.cell is not None:
+        # a time without a place has no cell either: beyond every window, its cell could not be written
+        columns.append(F.expr(f"CASE WHEN {start} IS NOT NULL THEN {cut.cell} END").alias("cell"))
+    found = events.select("*", *columns)
+    if group.source.where is None:
+        return found
+    return found.where(f"{quoted(filter_column(group.source.where.text))} OR slice_start IS NULL")
+
+
+def slices(events: DataFrame, job: Job, group: Group, cut: Cut, held: Sequence[Held], buckets: int) -> DataFrame:
+    """Payloads of a group's slices, and of those that are rolled up from it, with the states of these operators."""
+    schema = job.bound.binding.schema(group, shared=True)
+    grouped = placed(events, job, group, cut).groupBy(*by_slice(schema, cut)).agg(*aggregates(job, group, held))
+    name, states = group.name, tuple(held)
+
+    def pack(batches: Batches) -> Batches:
+        packing = Packing(job, name, states, cut.exact)
+        for several in in_parts(batches, SLICES):
+            packing.add(several)
+        yield from packing.rows(buckets)
+
+    return mapped(grouped, pack, payloads.ROW)
+
+
+def aggregates(job: Job, group: Group, held: Sequence[Held]) -> list[Column]:
+    """What the JVM computes of a slice: states, the times that sessions need, and what `refuse_misplaced` looks at."""
+    schema = job.bound.binding.schema(group, shared=True)
+    time = time_column(group.source.measure)
+    states = [make().alias(name) for one in lifted(held, schema, time).values() for name, make in one.columns.items()]
+    return [*states, *_checks(job, group), *_times(schema, time)]
+
+
+def by_slice(schema: SliceSchema, cut: Cut) -> list[Column]:
+    cells = ["cell"] if cut.cell is not None else []
+    return [F.col(quoted(name)) for name in (*schema.keys, "slice_start", *cells)]
+
+
+def _times(schema: SliceSchema, time: str) -> list[Column]:
+    """The times of the first and the last event, where sessions need them."""
+    if not schema.has_runs:
+        return []
+    return [F.min(quoted(time)).alias("first"), F.max(quoted(time)).alias("last")]
+
+
+def _checks(job: Job, group: Group) -> list[Column]:
+    """What is said of events without a place: how many, without which time, how far out."""
+    found = [F.expr("COUNT(1)").alias("events")]
+    if len(time_columns(job)) > 1:
+        found += [F.expr(f"COUNT({quoted(name)})").alias(f"has {name}") for name in time_columns(job)]
+    if reach_of(job, group.source.measure) is not None:
+        time = quoted(time_column(group.source.measure))
+        found += [F.expr(f"MIN({time})").alias("low"), F.expr(f"MAX({time})").alias("high")]
+    return found
+
+
+def refuse_misplaced(frame: pl.DataFrame, job: Job, measure: str) -> None:
+    """Refuse events that have no time, or one so far out that windows around it cannot be written."""
+    misplaced = frame.filter(pl.col("slice_start").is_null())
+    if not misplaced.height:
+        return
+    for name in time_columns(job):
+        lost = pl.col("events")
+        if f"has {name}" in frame.columns:
+            lost = lost - pl.col(f"has {name}")
+        elif "low" in frame.columns:
+            lost = lost.filter(pl.col("low").is_null())
+        if missing := misplaced.select(lost.sum()).item():
+            raise no_time(missing, int(frame["events"].sum()), name.removeprefix("time:"))
+    furthest, reach = job.bound.plan.furthest[measure], reach_of(job, measure)
+    low, high = int(misplaced["low"].min()), int(misplaced["high"].max())  # type: ignore[arg-type]
+    assert reach is not None
+    raise InputError(
+        f"query {furthest.name!r}: {measure!r} is {low if low < -reach else high} in this batch, "
+        f"so far out that {furthest.window} around it cannot be written in 64 bits"
+    )
+
+
+class Packing:
+    """Rows of the JVM, a slice or a part of one each, on their way into payloads."""
+
+    def __init__(self, job: Job, name: str, held: tuple[Held, ...], exact: bool) -> None:
+        self._job, self._slicer = job, Slicer(job)
+        self._group = group_of(job, name)
+        self._schema = self._slicer.shared_schema(self._group)
+        self._lifts = lifted(held, self._schema, time_column(self._group.source.measure))
+        self._types = jvm_types(self._schema, self._lifts)
+        self._alone = exact and not self._group.children
+        self._gathered = Gathered(self._slicer)
+
+    def add(self, batches: Iterable[pa.RecordBatch], parts: bool = False) -> None:
+        """Take rows in, of which with `parts` several may be of one slice."""
+        frame = from_arrow(batches, self._types)
+        refuse_misplaced(frame, self._job, self._group.source.measure)
+        table = settled(frame, self._schema, self._lifts)
+        table = merge([table], self._schema) if parts else table
+        self._gathered.add({self._group.name: table} if self._alone else self._slicer.spread(self._group, table))
+
+    def rows(self, buckets: int) -> Batches:
+        yield from payloads.rows(payloads.split(self._gathered.tables(), self._job.bound, buckets), {})
+
+
+def jvm_types(schema: SliceSchema, lifts: Mapping[Held, Lifted]) -> dict[str, pl.DataType]:
+    """The types of the JVM's columns that are already those of a slice table."""
+    known = {column for one in lifts.values() for column in one.columns}
+    return {**schema.keys, **{column: dtype for column, dtype in schema.columns.items() if column in known}}
+
+
+def group_of(job: Job, name: str) -> Group:
+    return next(group for group in job.bound.plan.groups if group.name == name)
+
+
+def settled(frame: pl.DataFrame, schema: SliceSchema, lifts: dict[Held, Lifted]) -> pl.DataFrame:
+    """A slice table of the JVM's columns; states that it does not have are the identity."""
+    states = [
+        expression.cast(schema.columns[schema.names[one][field]]).alias(schema.names[one][field])
+        for one, made in lifts.items()
+        for field, expression in made.fields.items()
+    ]
+    runs = ["first", "last"] if schema.has_runs else []
+    table = schema.conform(frame.select(*schema.keys, "slice_start", *runs, *states))
+    return merge([table], schema) if schema.has_runs else table

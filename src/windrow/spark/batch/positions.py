@@ -1,0 +1,291 @@
+"""Counting windows over all events, without a shuffle of the events.
+
+Where an event stands among all is only asked where it matters: in the few cells of time that hold a cut.
+
+    events ── aggregate by cell of time ──▶ running totals ──▶ cells without a cut: each lies in one slice ──┐
+    events in the cells that a window's edge cuts ── numbered within the cell, in order ────────────────────┴──▶ slices
+
+Then positions are a measure like any other: counting(n, step) is sliding(n, step) over it, sliced and assembled as
+that, and the first and the last time of a window's events are two more aggregates. What the JVM cannot aggregate by
+cell, such as quantiles, is answered from the events: those of a cell without a cut all get the position of its first,
+which lies in the same slice as theirs.
+
+Cells lie around the time of whichever event is found first, so that no pass has to find the bounds. If a cell holds
+many of the events, that event was far from them; then finer ones are laid around the first event in it, in a second
+pass. Cells are computed at once, when `windows` is called; what is left, the events around the cuts, is a plan like any
+other. If windows are so short that most cells hold a cut, most events are shuffled, by cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from windrow.core.aggregates.functions import count, max, min
+from windrow.core.arrays.range_queries import Ints
+from windrow.core.plan.groups import ROWS, Entry
+from windrow.core.query.query import Query
+from windrow.core.slices.binding import InputError, no_time, quoted
+from windrow.core.slices.kernel import filter_column, time_column
+from windrow.core.slices.table import SliceSchema, merge
+from windrow.core.stream.job import Job
+from windrow.core.windows.fixed import FURTHEST, INT64_MIN, Grid, Sliding
+from windrow.core.windows.ordered import Counting
+from windrow.spark import payloads
+from windrow.spark.batch.jvm_slicing import POSITION, Cut, cut_of, jvm_types, lifted, settled, slices, without_contained
+from windrow.spark.batch.time_cells import NOWHERE, Cells
+from windrow.spark.types import from_arrow, struct
+
+MILLISECOND = 10  # bits: 1,024 microseconds
+FEW = 64  # cells that are named one by one
+CROWD, SHARE = 100_000, 8  # so many events in a cell, and one in so many of all, are worth another pass
+TIME, FIRST, LAST, SIZE = (f"windrow {name}" for name in ("time", "first", "last", "size"))
+_CELL, _BEFORE = "windrow cell", "windrow before"
+
+Prepare = Callable[[DataFrame, Job], DataFrame]
+
+
+def in_positions(job: Job, bare: bool = False) -> Job:
+    """The job with positions for times; its results say how many events a window holds, and their first and last.
+
+    bare:  they say nothing else
+    """
+    entries = []
+    for entry in job.entries:
+        window = entry.query.window
+        assert isinstance(window, Counting)
+        asked = (count().alias(SIZE), min(quoted(TIME)).alias(FIRST), max(quoted(TIME)).alias(LAST))
+        slides = Sliding(window.n, window.step, 0, False)
+        query = Query(entry.query.name, slides, asked)
+        if not bare:
+            query = Query(query.name, slides, (*entry.query.aggregates, *asked), having=entry.query.having)
+        entries.append(Entry(query))
+    columns = (*job.columns, (POSITION, pl.Int64()), (TIME, pl.Int64()))
+    changed = replace(job, entries=tuple(entries), time=POSITION, columns=columns, lengths=((POSITION, 0, 0, None),))
+    return replace(changed, order_by=(TIME, *job.order_by))
+
+
+def cut_in_positions(job: Job) -> Cut | str:
+    """How positions are cut, for a job in positions."""
+    (group,) = job.bound.plan.groups
+    return cut_of(group.timelines, None, time_column(POSITION))
+
+
+def counted(df: DataFrame, job: Job, buckets: int, prepare: Prepare) -> tuple[DataFrame, Job]:
+    """Payloads of slices between positions, and the job that they belong to; the JVM aggregates events by cell."""
+    inner = in_positions(job)
+    (group,) = inner.bound.plan.groups
+    cut = cut_in_positions(inner)
+    assert isinstance(cut, Cut)
+
+    def sliced(events: DataFrame) -> DataFrame:
+        return slices(prepare(events, inner), inner, group, cut, group.needs(shared=True)[1], buckets)
+
+    events = _seen(df, job)
+    found = _found(events, job, inner, prepare)
+    if found is None:
+        return sliced(events.where("FALSE").withColumn(POSITION, F.lit(0))), inner
+    schema = inner.bound.binding.schema(group, shared=True)
+    whole = found.table.with_columns(pl.Series("slice_start", found.start)).filter(pl.Series(~found.is_cut))
+    ready = payloads.rows(payloads.split({group.name: merge([whole], schema)}, inner.bound, buckets), {})
+    rows = df.sparkSession.createDataFrame(pa.Table.from_batches(ready, payloads.SCHEMA), payloads.ROW)
+    near = _near(events, job, found)
+    return rows if near is None else rows.union(sliced(near)), inner
+
+
+def numbered(df: DataFrame, job: Job, prepare: Prepare) -> tuple[DataFrame, Job]:
+    """Events with positions, which lie in the same slices as their own, and the job over them."""
+    inner, events = in_positions(job), _seen(df, job)
+    columns = [quoted(name) for name, _ in inner.columns]
+    found = _found(events, job, in_positions(job, bare=True), prepare)
+    if found is None:
+        return events.where("FALSE").withColumn(POSITION, F.lit(0)).select(*columns), inner
+    known = pa.table({_CELL: found.table["slice_start"].to_numpy(), POSITION: found.before}).filter(~found.is_cut)
+    cells = F.broadcast(df.sparkSession.createDataFrame(known))
+    far = found.cells.placed(events, TIME, _CELL).join(cells, _CELL).select(*columns)
+    near = _near(events, job, found)
+    return far if near is None else far.union(near.select(*columns)), inner
+
+
+def _found(events: DataFrame, job: Job, inner: Job, prepare: Prepare) -> Found | None:
+    """The cells of all events with the states of a job in positions; None if there are no events."""
+    (group,) = inner.bound.plan.groups
+    origin = _origin(events, job)
+    if origin is None:
+        return None
+    dtype = dict(job.columns)[job.bound.plan.groups[0].source.measure]
+    schema = inner.bound.binding.schema(group, shared=True)
+    grids = without_contained(
+        grid for window, *_ in group.timelines if isinstance(window, Sliding) for grid in window.grids()
+    )
+
+    def found_in(cells: Cells) -> Found:
+        table = _in_cells(prepare(cells.placed(events, TIME, POSITION), inner), job, schema)
+        return Found.of(cells, table, schema, grids)
+
+    found = found_in(Cells(origin, MILLISECOND if isinstance(dtype, pl.Datetime) else 0))
+    crowd = found.crowd()
+    return found if crowd is None else found_in(Cells(crowd, 0))
+
+
+def _near(events: DataFrame, job: Job, found: Found) -> DataFrame | None:
+    """The events of the cells that hold a cut, with their positions; None if no cell does."""
+    if not found.is_cut.any():
+        return None
+    number = found.table["slice_start"].to_numpy()
+    near = _within(events, job, found.cells, number[found.is_cut], found.before[found.is_cut])
+    order = [F.col(quoted(name)).asc_nulls_first() for name in (TIME, *job.order_by)]
+    within = F.row_number().over(Window.partitionBy(quoted(_BEFORE)).orderBy(*order))
+    return near.withColumn(POSITION, F.col(quoted(_BEFORE)) + within - 1)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Cells in the order of time, and where they lie among all events."""
+
+    cells: Cells
+    table: pl.DataFrame  # of slices that are cells
+    size: Ints
+    first: Ints
+    last: Ints
+    before: Ints  # so many events
+    start: Ints  # of the slice that its first event lies in
+    is_cut: npt.NDArray[np.bool_]  # whether its last event lies in another one
+
+    @staticmethod
+    def of(cells: Cells, table: pl.DataFrame, schema: SliceSchema, grids: list[Grid]) -> Found:
+        size, first, last = (table[name].to_numpy() for name in _sizes_and_times(schema))
+        before = np.cumsum(size) - size
+        start, end = (_edge(at, grids) for at in (before, before + size - 1))
+        return Found(cells, table, size, first, last, before, start, start != end)
+
+    def crowd(self) -> int | None:
+        """The first time in a cell that holds a cut and many of the events, at several times; None if none does."""
+        size = np.where(self.is_cut & (self.last > self.first), self.size, 0)
+        at = int(np.argmax(size)) if len(size) else 0
+        many = len(size) and size[at] >= CROWD and size[at] * SHARE >= self.size.sum()
+        return int(self.first[at]) if many else None
+
+
+def _sizes_and_times(schema: SliceSchema) -> list[str]:
+    """The columns of a slice table that say how many events there are, and the least and greatest of their times."""
+    asked = (ROWS.text, f"min({quoted(TIME)})", f"max({quoted(TIME)})")
+    known = {one.text: one for one in schema.held}
+    return [next(iter(schema.names[known[text]].values())) for text in asked]
+
+
+def _in_cells(placed: DataFrame, job: Job, schema: SliceSchema) -> pl.DataFrame:
+    """The states of cells, whose number is the position of their events, as a slice table."""
+    position = time_column(POSITION)
+    lifts = lifted(schema.held, schema, position)
+    columns = [make().alias(name) for one in lifts.values() for name, make in one.columns.items()]
+    made = placed.groupBy(F.col(quoted(position)).alias("slice_start")).agg(*columns).toArrow()
+    frame = from_arrow(made.to_batches(), jvm_types(schema, lifts))
+    has_time = frame["slice_start"] != NOWHERE
+    table = settled(frame.filter(has_time), schema, lifts).sort("slice_start")
+    rows, first, last = _sizes_and_times(schema)
+    measure = job.bound.plan.groups[0].source.measure
+    if not has_time.all():
+        total = int(frame[rows].sum())
+        raise no_time(total - int(table[rows].sum()), total, measure)
+    for time in (*table[first].bottom_k(1), *table[last].top_k(1)):
+        _refuse_far(time, measure)
+    return table
+
+
+def _edge(position: Ints, grids: list[Grid]) -> Ints:
+    """The last edge at or before each position."""
+    found = np.full(len(position), INT64_MIN)
+    for period, phase in grids:
+        np.maximum(found, position - (position - phase) % period, out=found)
+    return found
+
+
+def _seen(df: DataFrame, job: Job) -> DataFrame:
+    """The events that the windows see, with their time in whole units; those without one too, unless dropped."""
+    (group,) = job.bound.plan.groups
+    sql = job.bound.binding.sql
+    events = df.withColumn(TIME, F.expr(sql[time_column(group.source.measure)]))
+    if job.bad_events == "drop":
+        events = events.where(f"{quoted(TIME)} IS NOT NULL")
+    if group.source.where is None:
+        return events
+    return events.where(f"({sql[filter_column(group.source.where.text)]}) OR {quoted(TIME)} IS NULL")
+
+
+def _origin(events: DataFrame, job: Job) -> int | None:
+    """The time of any event; None if there are no events."""
+    measure = job.bound.plan.groups[0].source.measure
+    seen = events.select(quoted(TIME)).where(f"{quoted(TIME)} IS NOT NULL").head()
+    if seen is None:
+        if job.bad_events == "raise" and (total := events.count()):
+            raise no_time(total, total, measure)
+        return None
+    _refuse_far(seen[0], measure)
+    return int(seen[0])
+
+
+def _refuse_far(time: int, measure: str) -> None:
+    if not -FURTHEST < time < FURTHEST:
+        raise InputError(f"{measure!r} is {time} in an event, too far out for any window")
+
+
+def _within(events: DataFrame, job: Job, cells: Cells, cut: Ints, before: Ints) -> DataFrame:
+    """The events of the cells that hold a cut, with how many events lie before their cell.
+
+    Where cells are few they are named, so that files without any of their events are not read.
+    """
+    if len(cut) > FEW:
+        known = events.sparkSession.createDataFrame(pa.table({_CELL: cut, _BEFORE: before}))
+        return cells.placed(events, TIME, _CELL).join(F.broadcast(known), _CELL)
+    measure = job.bound.plan.groups[0].source.measure
+    dtype = dict(job.columns)[measure]
+    zoned = isinstance(dtype, pl.Datetime) and dtype.time_zone is not None
+    column, moment = (quoted(measure), "TIMESTAMP_MICROS({}L)") if zoned else (quoted(TIME), "{}L")
+    ranges, numbers = [], []
+    for cell, position in zip(cut.tolist(), before.tolist(), strict=True):
+        begin, end = cells.span(cell)
+        ranges.append(f"({column} >= {moment.format(begin)} AND {column} < {moment.format(end)})")
+        numbers.append(f"WHEN {quoted(TIME)} < {end}L THEN {position}L")
+    named = events.where(" OR ".join(ranges))
+    return named.withColumn(_BEFORE, F.expr(f"CASE {' '.join(numbers)} END"))
+
+
+def with_bounds(results: DataFrame, job: Job, partial: bool) -> DataFrame:
+    """Results in positions as those of counting windows: bounds are times of events, windows begin at an event."""
+    types = struct(job.bound.results.empty.schema)
+    lengths = {
+        entry.query.name: entry.query.window.n for entry in job.entries if isinstance(entry.query.window, Counting)
+    }
+    kept = results.where("window_start >= 0")
+    if not partial:
+        full = F.element_at(F.create_map(*(F.lit(one) for pair in lengths.items() for one in pair)), F.col("query"))
+        kept = kept.where(F.col(quoted(SIZE)) == full)
+    columns = []
+    for name in types.names:
+        kind = types[name].dataType
+        if name == "position":
+            column = F.col("window_start").cast(kind)
+        elif name in ("window_start", "window_end"):
+            column = _bound(FIRST if name == "window_start" else LAST, kind.typeName())
+        else:
+            column = F.col(quoted(name))
+        columns.append(column.alias(name))
+    return kept.select(*columns)
+
+
+def _bound(name: str, kind: str) -> Column:
+    column = quoted(name)
+    if kind == "timestamp":
+        return F.expr(f"TIMESTAMP_MICROS({column})")
+    if kind == "timestamp_ntz":
+        seconds = f"CAST(CAST({column} AS DECIMAL(20, 0)) * 0.000001BD AS DECIMAL(18, 6))"
+        return F.expr(f"TIMESTAMP_NTZ'1970-01-01 00:00:00' + MAKE_DT_INTERVAL(0, 0, 0, {seconds})")
+    return F.expr(column)

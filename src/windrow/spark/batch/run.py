@@ -1,0 +1,404 @@
+"""Batch: all windows of a whole DataFrame, as a DataFrame.
+
+    events ── slice, in the JVM or by the Polars kernel ──▶ payloads ── shuffled by bucket ──▶ assembled
+    events ── shuffled by key, sorted ──▶ put through the state of their group, for what needs the order
+
+Queries are parted by how their events become slices, because each way is a scan of its own; results are one union.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from windrow.core.arrays.dataframes import in_parts
+from windrow.core.assemble.emitted import Emitted
+from windrow.core.assemble.results import too_large
+from windrow.core.operators.base import Bag
+from windrow.core.operators.collect import Collect
+from windrow.core.ordered.state import OrderedState
+from windrow.core.plan.groups import Entry, Group, held_by
+from windrow.core.plan.watermark import Span
+from windrow.core.slices.binding import no_time, quoted
+from windrow.core.slices.kernel import filter_column, key_column, time_column
+from windrow.core.slices.table import unpack
+from windrow.core.stream import deduplicate
+from windrow.core.stream.compiled import state_of
+from windrow.core.stream.job import Job, time_columns
+from windrow.core.stream.job_slicer import Gathered, Slicer
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.core.windows.ordered import Counting
+from windrow.spark import payloads
+from windrow.spark.batch import positions, quantiles
+from windrow.spark.batch.jvm_operators import lift
+from windrow.spark.batch.jvm_slicing import POSITION, Cut, cut_of, group_of
+from windrow.spark.pickling import mapped
+from windrow.spark.settings import shuffle_partitions
+from windrow.spark.slice_rows import check
+from windrow.spark.types import arrow_schema, from_arrow, result_schema, struct, to_arrow
+
+EVENTS = 1_000_000  # that are sliced at a time
+SLICES = 500_000  # that are assembled at a time, if they are of several buckets
+
+Batches = Iterator[pa.RecordBatch]
+
+
+_IN_ORDER = "events are shuffled by key and put in order, which its windows depend on"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a query is answered, why, and what else tells it apart from others that are answered so."""
+
+    how: Callable[[DataFrame, Job, bool], DataFrame]
+    why: str
+    apart: Any = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """Queries that are answered in the same way: how, and why."""
+
+    job: Job
+    how: Callable[[DataFrame, Job, bool], DataFrame]
+    why: str
+
+
+def parts_of(job: Job) -> list[Part]:
+    """The queries of a job, parted by how they are answered."""
+    ways: dict[Any, tuple[Way, list[Entry]]] = {}
+    groups = _groups(job)
+    for entry in job.entries:
+        way = _way(entry, job, groups[entry.query.name])
+        ways.setdefault((way.how, way.apart), (way, []))[1].append(entry)
+    for counted in [key for key in ways if key[0] is by_position]:
+        way, entries = ways[counted]
+        cut = positions.cut_in_positions(positions.in_positions(replace(job, entries=tuple(entries))))
+        if isinstance(cut, str):
+            ways.pop(counted)
+            ways.setdefault((in_order, ()), (Way(in_order, f"{_IN_ORDER}: {cut}"), []))[1].extend(entries)
+    for sliced in [key for key in ways if key[0] is by_catalyst]:
+        way, entries = ways.pop(sliced)
+        stay = list(entries)
+        for query, why in _too_fine(replace(job, entries=tuple(entries))).items():
+            stay = [entry for entry in stay if entry.query.name != query]
+            entry = next(entry for entry in entries if entry.query.name == query)
+            ways.setdefault((by_kernel, ()), (Way(by_kernel, f"sliced by the Polars kernel: {why}"), []))[1].append(
+                entry
+            )
+        if stay:
+            ways[sliced] = way, stay
+    return [Part(replace(job, entries=tuple(entries)), way.how, way.why) for way, entries in ways.values()]
+
+
+def _way(entry: Entry, job: Job, group: Group) -> Way:
+    query = entry.query
+    repeats_of = (query.distinct_on, query.time or job.time) if query.distinct_on else ()
+    if query.needs_order and (by_position := _by_position(entry, job)) is not None:
+        return by_position
+    if query.needs_order:
+        return Way(in_order, _IN_ORDER, repeats_of)
+    if query.distinct_on:
+        return Way(by_kernel, "repeats are dropped first, by the Polars kernel", repeats_of)
+    schema = job.bound.states[group.identity].schema
+    held = dict.fromkeys(one for asked in query.asked for one in held_by(asked, query.filter_inside))
+    for one in held:
+        if isinstance(one.operator, Bag):
+            continue
+        made = lift(one, schema, time_column(query.time or job.time))
+        if isinstance(made, str):
+            return Way(by_kernel, f"sliced by the Polars kernel: {made}")
+    if any(isinstance(one.operator, Bag) for one in held):
+        why = "sliced by Spark's own aggregates, values counted by (key, slice, value)"
+        return Way(by_catalyst, why, (query.by, query.time, query.filter_first))
+    return Way(by_catalyst, "sliced by Spark's own aggregates")
+
+
+def _by_position(entry: Entry, job: Job) -> Way | None:
+    """For counting windows over all events, unless their functions depend on the order."""
+    query = entry.query
+    if not isinstance(query.window, Counting) or query.by or query.distinct_on:
+        return None
+    if entry.since != INT64_MIN or entry.until != INT64_MAX:
+        return None
+    alone = positions.in_positions(replace(job, entries=(entry,)))
+    if any(one.query.needs_order for one in alone.entries):
+        return None
+    (group,) = alone.bound.plan.groups
+    schema = alone.bound.binding.schema(group, shared=True)
+    why = "counted by cells of time; events are put in order only in the cells that hold a cut"
+    if any(isinstance(lift(one, schema, time_column(POSITION)), str) for one in group.held):
+        return Way(by_number, f"{why}; then answered by position", (query.time, query.filter_first))
+    return Way(by_position, why, (query.time, query.filter_first))
+
+
+def _groups(job: Job) -> dict[str, Group]:
+    """The group of each query, by name."""
+    return {
+        job.entries[number].query.name: group
+        for group in job.bound.plan.groups
+        for numbers in group.members.values()
+        for number in numbers
+    }
+
+
+def _too_fine(job: Job) -> dict[str, str]:
+    """The queries whose groups Catalyst cannot cut, with the reason."""
+    found: dict[str, str] = {}
+    for group in job.bound.plan.groups:
+        root = group.parent or group
+        cut = _cut_of(root)
+        if isinstance(cut, str):
+            found |= {job.entries[number].query.name: cut for numbers in group.members.values() for number in numbers}
+    return found
+
+
+def _cut_of(group: Group) -> Cut | str:
+    timelines, _, gap = group.needs(shared=True)
+    return cut_of(timelines, gap, time_column(group.source.measure))
+
+
+def windows(df: DataFrame, job: Job, partial: bool) -> DataFrame:
+    """All results, in the columns of the whole job."""
+    columns = job.bound.results.empty.columns
+    types = struct(job.bound.results.empty.schema)
+    whole: DataFrame | None = None
+    for part in parts_of(job):
+        found = part.how(df, part.job, partial)
+        aligned = [
+            F.col(quoted(name)) if name in found.columns else F.lit(None).cast(types[name].dataType).alias(name)
+            for name in columns
+        ]
+        found = found.select(*aligned)
+        whole = found if whole is None else whole.unionByName(found)
+    return df.sparkSession.createDataFrame([], types) if whole is None else whole
+
+
+def describe(job: Job) -> str:
+    """How each query is answered, why so, and what is shuffled."""
+    lines = []
+    for part in parts_of(job):
+        names = [entry.query.name for entry in part.job.entries]
+        shown = ", ".join(names[:6]) + (f", and {len(names) - 6:,} more" if len(names) > 6 else "")
+        lines += [f"queries {shown}", f"  how        {part.why}"]
+        for group in part.job.bound.plan.groups:
+            if group.parent is not None:
+                lines.append(f"  group      {group.name}: rolled up from the shuffled slices {group.parent.name}")
+            else:
+                cut = _cut_of(group) if part.how is by_catalyst else None
+                lines.append(f"  group      {group.name}" + (f": cut at {cut.why}" if isinstance(cut, Cut) else ""))
+        lines.append(f"  shuffled   {_SHUFFLED[part.how]}")
+        if part.how is by_number:
+            lines += [f"  {line}" for line in describe(positions.in_positions(part.job)).splitlines()]
+    return "\n".join(lines)
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+def prepared(df: DataFrame, job: Job) -> DataFrame:
+    """The columns that kernels read, made by Spark; what has no time is left out if that is asked for."""
+    binding = job.bound.binding
+    chosen = df.selectExpr(*(f"{text} AS {quoted(name)}" for name, text in binding.sql.items()))
+    if job.bad_events == "drop":
+        for name in time_columns(job):
+            chosen = chosen.where(F.col(quoted(name)).isNotNull())
+    return chosen
+
+
+def events_of(batches: Iterable[pa.RecordBatch], job: Job, most: int = EVENTS) -> Iterator[pl.DataFrame]:
+    """Prepared events as frames of about so many rows; refuses those without a time."""
+    arrived = 0
+    for several in in_parts(batches, most):
+        frame = _numbered(from_arrow(several, job.prepared), job, arrived)
+        arrived += frame.height
+        yield frame
+
+
+def _numbered(events: pl.DataFrame, job: Job, arrived: int) -> pl.DataFrame:
+    for name in time_columns(job):
+        if missing := events[name].null_count():
+            raise no_time(missing, events.height, name.removeprefix("time:"))
+    return events.with_columns(nth=pl.int_range(arrived, arrived + pl.len(), dtype=pl.Int64))
+
+
+def _sorted_by(df: DataFrame, job: Job, by: Sequence[str], time: str) -> DataFrame:
+    """Events with the same values in some columns together in a partition, each partition in order."""
+    together = df.repartition(*(F.col(quoted(name)) for name in by)) if by else df.repartition(1)
+    order = [name for name in job.bound.binding.sql if name.startswith("order:")]
+    return together.sortWithinPartitions(*(F.col(quoted(name)).asc_nulls_first() for name in (time, *order)))
+
+
+def without_repeats(events: DataFrame, job: Job) -> DataFrame:
+    """Events without repeats, for a job whose queries all have the same `distinct_on` and measure."""
+    source = job.bound.plan.groups[0].source
+    if not source.distinct_on:
+        return events
+    lateness = job.measures[source.measure].lateness
+
+    def drop(batches: Batches) -> Batches:
+        kept: pl.DataFrame | None = None
+        for frame in events_of(batches, job):
+            time = time_column(source.measure)
+            fresh, kept = deduplicate.fresh(frame, source.distinct_on, time, INT64_MIN, lateness, kept)
+            kept = deduplicate.forget(kept, lateness, int(frame[time].max()))  # type: ignore[arg-type]
+            yield from to_arrow(frame.filter(fresh), schema)
+
+    spark_schema = struct(job.prepared)
+    schema = arrow_schema(spark_schema)
+    by = [f"distinct:{name}" for name in source.distinct_on]
+    return mapped(_sorted_by(events, job, by, time_column(source.measure)), drop, spark_schema)
+
+
+# --- slices ---------------------------------------------------------------------------------------------------------
+
+
+def by_catalyst(df: DataFrame, job: Job, partial: bool) -> DataFrame:
+    """Slices by the JVM, in a `groupBy` for each group that is not rolled up from another."""
+    events, buckets = prepared(df, job), buckets_of(df)
+    rows: list[DataFrame] = []
+    for group in job.bound.plan.groups:
+        if group.parent is None:
+            cut = _cut_of(group)
+            assert isinstance(cut, Cut)
+            rows += quantiles.sliced(events, job, group, cut, buckets)
+    return assembled(reduce(DataFrame.union, rows), job)
+
+
+def by_kernel(df: DataFrame, job: Job, partial: bool) -> DataFrame:
+    """Slices by the Polars kernel, in `mapInArrow`; no row holds all values of a large window."""
+    buckets = buckets_of(df)
+    held = [one.operator for group in job.bound.plan.groups for one in group.held]
+    keeps_values = any(isinstance(operator, Bag | Collect) for operator in held)
+
+    def pack(batches: Batches) -> Batches:
+        slicer = Slicer(job)
+        gathered = Gathered(slicer)
+        for frame in events_of(batches, job, EVENTS):
+            gathered.add(slicer.slice(frame))
+            if keeps_values:
+                yield from payloads.rows(payloads.split(gathered.tables(), job.bound, buckets), {})
+                gathered = Gathered(slicer)
+        yield from payloads.rows(payloads.split(gathered.tables(), job.bound, buckets), {})
+
+    events = without_repeats(prepared(df, job), job)
+    return assembled(mapped(events, pack, payloads.ROW), job)
+
+
+def buckets_of(df: DataFrame) -> int:
+    """Into how many buckets keys are put: enough for every core, and so that one bucket fits into memory."""
+    return max(64, 2 * shuffle_partitions(df.sparkSession))
+
+
+def assembled(rows: DataFrame, job: Job, partial: bool = False, plan: str | None = None) -> DataFrame:
+    """The results of payloads; with a plan, refuses payloads of another one."""
+
+    def assemble(batches: Batches) -> Batches:
+        schema = result_schema(job)
+        several: dict[str, list[pl.DataFrame]] = {}
+        size, last = 0, None
+        for bucket, payload in payloads.read_rows(batches):
+            if bucket != last and size > SLICES:
+                yield from to_arrow(results_of(several, job, partial), schema)
+                several, size = {}, 0
+            last = bucket
+            header, tables = unpack(payload)
+            if plan is not None:
+                check(header, plan)
+            for name, table in tables.items():
+                several.setdefault(name, []).append(table)
+                size += table.height
+        if several:
+            yield from to_arrow(results_of(several, job, partial), schema)
+
+    shuffled = rows.repartition(F.col("bucket")).sortWithinPartitions("bucket")
+    return mapped(shuffled, assemble, struct(job.bound.results.empty.schema))
+
+
+ALL = Span(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX)
+
+
+def results_of(tables: dict[str, list[pl.DataFrame]], job: Job, partial: bool = False) -> pl.DataFrame:
+    """All windows of these slices, and of the events of groups that need the order."""
+    emitted: list[Emitted] = []
+    for group in job.bound.plan.groups:
+        if group.name in tables:
+            state = state_of(group, job.bound.binding, job.measures)
+            if isinstance(state, OrderedState):
+                state.hold(pl.concat(tables[group.name]).sort("nth"))  # each node's events as it had them
+            else:
+                for table in tables[group.name]:
+                    state.absorb(table)
+            emitted.extend(state.step(ALL, partial=partial))
+    return built(emitted, job)
+
+
+def built(emitted: Iterable[Emitted], job: Job) -> pl.DataFrame:
+    """Results; what does not fit into 64 bits is refused."""
+    results, overflows = job.bound.results.build(emitted)
+    if overflows:
+        raise too_large(overflows)
+    return results
+
+
+def by_position(df: DataFrame, job: Job, partial: bool) -> DataFrame:
+    """Counting windows over all events, sliced by the JVM between positions."""
+    rows, inner = positions.counted(df, job, buckets_of(df), prepared)
+    return positions.with_bounds(assembled(rows, inner), job, partial)
+
+
+def by_number(df: DataFrame, job: Job, partial: bool) -> DataFrame:
+    """Counting windows over all events, whose functions the JVM cannot compute: windows on their positions."""
+    events, inner = positions.numbered(df, job, prepared)
+    return positions.with_bounds(windows(events, inner, False), job, partial)
+
+
+# --- order ----------------------------------------------------------------------------------------------------------
+
+
+def in_order(df: DataFrame, job: Job, partial: bool) -> DataFrame:
+    """Events shuffled by key and sorted, each group in a pass of its own."""
+    events = without_repeats(prepared(df, job), job)
+    whole: DataFrame | None = None
+    for group in job.bound.plan.groups:
+        part = _through_state(events, job, group, partial)
+        whole = part if whole is None else whole.unionByName(part)
+    assert whole is not None
+    return whole
+
+
+def _through_state(events: DataFrame, job: Job, group: Group, partial: bool) -> DataFrame:
+    time, where, name = time_column(group.source.measure), group.source.where, group.name
+
+    def answer(batches: Batches) -> Batches:
+        state = state_of(group_of(job, name), job.bound.binding, job.measures)
+        assert isinstance(state, OrderedState)
+        schema, mark = result_schema(job), INT64_MIN
+        for frame in events_of(batches, job):
+            state.hold(frame)
+            now = int(frame[time].max())  # type: ignore[arg-type]
+            if now > mark:
+                yield from to_arrow(built(state.step(Span(mark, now, mark, now)), job), schema)
+                mark = now
+        yield from to_arrow(built(state.step(Span(mark, INT64_MAX, mark, INT64_MAX), partial=partial), job), schema)
+
+    if where is not None:
+        events = events.where(F.col(quoted(filter_column(where.text))))
+    ordered = _sorted_by(events, job, [key_column(key) for key in group.keys], time)
+    return mapped(ordered, answer, struct(job.bound.results.empty.schema))
+
+
+_SHUFFLED: dict[Callable[..., DataFrame], str] = {
+    by_catalyst: "slices by (key, slice), then packed by bucket of keys; no events",
+    by_kernel: "slices, packed by bucket of keys; no events unless repeats are dropped, which brings them together",
+    by_position: "counts of cells, slices, and the events of the cells that hold a cut",
+    by_number: "counts of cells, what its slices need, and the events of the cells that hold a cut",
+    in_order: "events, by key",
+}

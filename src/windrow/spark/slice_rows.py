@@ -1,0 +1,240 @@
+"""Origins: what a DataFrame of slices says of the events that they were made of.
+
+    bucket INT, payload BINARY, watermark TIMESTAMP, node STRING, events BIGINT
+
+A row holds the slices of one bucket of keys, of one node and micro-batch. The origin stands in the metadata of the
+column `payload`, and its fingerprint in the header of every payload, so that `windows(slices, queries)` needs nothing
+else, and refuses slices that were cut for other queries.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import polars as pl
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import types as t
+
+from windrow.core.plan.watermark import Lengths, plain
+from windrow.core.query.query import Query, QueryError
+from windrow.core.slices.binding import InputError
+from windrow.core.slices.table import pack
+from windrow.core.stream.job import Job, job_of
+from windrow.core.stream.job_slicer import Tables
+from windrow.core.windows.fixed import INT64_MAX
+from windrow.spark.payloads import split
+from windrow.spark.types import END_MS, SHIFT_MS, arrow_schema
+
+META = "windrow"  # the key of the metadata
+VERSION = 2
+
+Marks = dict[str, dict[str, Any]]
+"""How far each node has been read, as it stands in an offset.
+
+place:  up to where, in the source's own terms
+rows:   how many events lie before it
+seen:   the greatest time among them, None if there is none
+new:    what the micro-batch that ends here reads, only where there is something
+at:     when it was noticed that something is new, in milliseconds of the driver's clock
+
+Of files also: how many were read (`files`), the size of the last one, the names of the `recent` ones among those that
+are read and still there, and how many are there `before` them.
+"""
+
+
+class Limit(NamedTuple):
+    """How much one micro-batch may read, and how much there must be."""
+
+    rows: int | None = None
+    files: int | None = None
+    bytes: int | None = None
+    least: int | None = None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The events of slices, and how they were cut."""
+
+    columns: Mapping[str, pl.DataType]
+    time: str
+    order_by: tuple[str, ...]
+    lateness: Lengths
+    bad_events: str
+    buckets: int
+    plan: str  # the fingerprint
+    queries: tuple[str, ...]  # their names
+    asked: str  # the queries themselves, as `asked_text` writes them
+
+    def to_json(self) -> str:
+        types = base64.b64encode(pl.DataFrame(schema=self.columns).to_arrow().schema.serialize().to_pybytes()).decode()
+        said = {"version": VERSION, "columns": types, "time": self.time, "order_by": self.order_by}
+        said |= {"lateness": plain(self.lateness), "bad_events": self.bad_events, "buckets": self.buckets}
+        return json.dumps(said | {"plan": self.plan, "queries": self.queries, "asked": self.asked})
+
+    @staticmethod
+    def from_json(text: str) -> Origin:
+        said = json.loads(text)
+        if said.pop("version") != VERSION:
+            raise QueryError("these slices were made by another version of windrow")
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(said.pop("columns"))))
+        frame = pl.from_arrow(schema.empty_table())
+        assert isinstance(frame, pl.DataFrame)
+        order_by, queries = tuple(said.pop("order_by")), tuple(said.pop("queries"))
+        return Origin(dict(frame.schema), order_by=order_by, queries=queries, **said)
+
+    @property
+    def cut_for(self) -> list[Query]:
+        """The queries that the slices were cut for."""
+        return [Query.from_dict(one) for one in json.loads(zlib.decompress(base64.b64decode(self.asked)))]
+
+    def job(self, queries: Iterable[Query], lateness: Lengths = 0, updates: Lengths = None) -> Job:
+        """A job over its events."""
+        return job_of(
+            queries,
+            self.time,
+            self.columns,
+            lateness=lateness or self.lateness,
+            updates=updates,
+            order_by=self.order_by,
+            bad_events=self.bad_events,
+            ties=False,
+        )
+
+
+def asked_text(queries: Iterable[Query]) -> str:
+    """Queries as an origin has them: there may be thousands."""
+    described = json.dumps([query.to_dict() for query in queries])
+    return base64.b64encode(zlib.compress(described.encode())).decode()
+
+
+def fingerprint(job: Job) -> str:
+    """The same for two jobs that cut the same events into the same slices."""
+    bound = job.bound
+    groups = [
+        [
+            group.name,
+            group.ordered,
+            sorted(one.text + one.operator.form for one in group.held),
+            sorted(f"{one.line} {one.until} {one.closing}" for one in group.timelines),
+        ]
+        for group in sorted(bound.plan.groups, key=lambda group: group.name)
+    ]
+    types = sorted((name, str(dtype)) for name, dtype in bound.binding.needed.items())
+    return hashlib.sha256(json.dumps([groups, types, job.order_by]).encode()).hexdigest()[:16]
+
+
+def row_schema(origin: Origin) -> t.StructType:
+    """The columns of slices."""
+    return t.StructType(
+        [
+            t.StructField("bucket", t.IntegerType()),
+            t.StructField("payload", t.BinaryType(), metadata={META: origin.to_json()}),
+            t.StructField("watermark", t.TimestampType()),
+            t.StructField("node", t.StringType()),
+            t.StructField("events", t.LongType()),
+        ]
+    )
+
+
+def rows_of(
+    tables: Tables,
+    job: Job,
+    schema: t.StructType,
+    *,
+    mark: int | None,
+    node: str | None,
+    events: int,
+    to_all: bool,
+    newest: int | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Tables as rows: one for each bucket that has something, or with `to_all` for each, and at least one, because it
+    carries the watermark, in Spark's microseconds. The first one says how many events there were. Each payload says
+    the greatest time before this micro-batch, of all nodes: a query that comes takes effect after it."""
+    origin, columns = origin_of(schema), arrow_schema(schema)
+    assert origin is not None
+    found = split(tables, job.bound, origin.buckets)
+    if to_all or not found:
+        found |= {bucket: {} for bucket in range(origin.buckets if to_all else 1) if bucket not in found}
+    for bucket, several in found.items():
+        values = [[bucket], [pack({"plan": origin.plan, "newest": newest}, several)], [mark], [node], [events]]
+        arrays = [pa.array(value, field.type) for value, field in zip(values, columns, strict=True)]
+        yield pa.record_batch(arrays, schema=columns)
+        events = 0
+
+
+def origin_of(schema: t.StructType) -> Origin | None:
+    """What a schema says of slices; None if it has none."""
+    if not {"bucket", "payload"} <= set(schema.names):
+        return None
+    said = schema["payload"].metadata.get(META)
+    return None if said is None else Origin.from_json(said)
+
+
+def is_slices(df: DataFrame) -> bool:
+    """Whether a DataFrame holds slices instead of events."""
+    return "payload" in df.columns and META in df.schema["payload"].metadata
+
+
+def job_of_slices(
+    df: DataFrame,
+    queries: Sequence[Query],
+    time: str | None = None,
+    *,
+    lateness: Lengths = 0,
+    updates: Lengths = None,
+    order_by: Sequence[str] = (),
+) -> Job:
+    """The job that goes on from slices; refuses those that were cut for other queries."""
+    origin = origin_of(df.schema)
+    if origin is None:
+        raise QueryError("these slices have lost their bucket; keep the columns bucket and payload")
+    if time not in (None, origin.time):
+        raise QueryError(f"these slices were cut along {origin.time!r}, not along {time!r}")
+    if order_by and tuple(order_by) != origin.order_by[1:]:
+        raise QueryError(f"these slices are ordered by {list(origin.order_by)}; give order_by where they are made")
+    job = origin.job(queries, lateness, updates)
+    if fingerprint(job) != origin.plan:
+        raise QueryError(
+            f"these slices were cut for {', '.join(map(repr, origin.queries))}, and the queries here need others; "
+            "give the same queries here as where they are made"
+        )
+    return job
+
+
+def watermarked(df: DataFrame, job: Job) -> DataFrame:
+    """The buckets and payloads of streaming slices, with Spark's watermark on them."""
+    return df.withWatermark("watermark", f"{delay_of(job)} milliseconds").select("bucket", "payload")
+
+
+def delay_of(job: Job) -> int:
+    """The milliseconds by which Spark's watermark lies behind the times that it sees."""
+    late = job.measures[job.time].lateness or 0
+    return late if job.is_integer else -(-late // 1000)
+
+
+def spark_time(units: int, job: Job) -> int:
+    """A time on the measure as microseconds of Spark's watermark."""
+    if not job.is_integer:
+        return units
+    if abs(units) >= SHIFT_MS:
+        raise InputError(f"{job.time!r} is {units}, further out than Spark's watermark reaches, which is 2**52")
+    return (units + SHIFT_MS) * 1000
+
+
+def time_before(watermark: int, job: Job) -> int:
+    """The time, as microseconds of Spark's watermark, from which Spark comes to exactly this watermark."""
+    reached = END_MS * 1000 if watermark == INT64_MAX else spark_time(watermark, job)
+    return reached + delay_of(job) * 1000
+
+
+def check(header: Mapping[str, Any], plan: str) -> None:
+    """Refuse a payload of another plan."""
+    if header.get("plan", plan) != plan:
+        raise ValueError("there are slices among these that were cut for other queries; make them again")

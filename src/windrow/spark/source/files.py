@@ -1,0 +1,286 @@
+"""Files: directories that grow, one for each node.
+
+    path/                  a directory with one for each node, or with files: then it is the only node, or a pattern
+      north/               a node; what lies in directories of its own belongs to it too
+        0001.parquet       read in the order of the names, each once and whole
+        0002.parquet
+        _0003.parquet      not yet: rename a file when it is complete
+
+A file must appear whole, with a name that sorts after those that its node has had. What is read may be deleted. So that
+a file that comes too late is told from one that was read, an offset has the names of the last ones that were read and
+are still there, and how many there are before them.
+"""
+
+from __future__ import annotations
+
+import glob
+import heapq
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import polars as pl
+import pyarrow.parquet as pq
+
+from windrow.core.query.query import QueryError
+from windrow.core.slices.binding import InputError
+from windrow.core.stream.job import Job
+from windrow.io.event_files import FORMATS, columns_of, form_of, is_hidden, named, read
+from windrow.spark.slice_rows import Limit, Marks
+
+RECENT = 256  # files of a node whose names stand in an offset
+
+
+class Facts(NamedTuple):
+    """What is known of a file before it is read."""
+
+    rows: int
+    seen: int | None  # the greatest time
+    size: int  # bytes
+
+
+class Files:
+    """The files of all nodes under a path."""
+
+    def __init__(self, path: str, form: str | None = None) -> None:
+        if form is not None and form not in FORMATS:
+            raise QueryError(f"option format must be one of {', '.join(FORMATS)}, not {form!r}")
+        self.path, self._format = local_path(path, "nodes are read from directories that are"), form
+        plain = glob.escape(self.path) == self.path
+        self.root = self.path if plain else _before_pattern(self.path)
+        self._is_pattern = not plain
+        self._facts: dict[str, tuple[tuple[int, int], Facts]] = {}  # of files to come, with their size and time
+        self._stopped: dict[str, list[str]] | None = None
+        self._listed: dict[str, list[str]] | None = None
+
+    # --- which files there are ----------------------------------------------------------------------------------
+
+    def nodes(self) -> dict[str, list[str]]:
+        """The files of each node, in their order, from the root on."""
+        if self._stopped is not None:
+            return self._stopped
+        if not os.path.isdir(self.root):
+            raise InputError(f"there is no directory {self.root!r}")
+        if self._is_pattern:
+            found = sorted(one for one in glob.glob(self.path) if not is_hidden(os.path.basename(one)))
+            if not found:
+                raise InputError(f"nothing fits {self.path!r}")
+            whole: dict[str, list[str]] = {}
+            for one in found:
+                if os.path.isdir(one):
+                    whole[self._named(one)] = self._below(one)
+                else:
+                    whole.setdefault(self._named(os.path.dirname(one)), []).append(self._file(one))
+            return whole
+        inside = [one for one in os.scandir(self.root) if not is_hidden(one.name)]
+        files = [one.name for one in inside if one.is_file()]
+        folders = sorted(one.name for one in inside if one.is_dir())
+        if files and folders:
+            raise InputError(
+                f"{self.root!r} has the file {min(files)!r} beside the directory {folders[0]!r}; "
+                "give each node a directory, or all files to one"
+            )
+        if files:
+            return {self._named(self.root): self._below(self.root)}
+        return {name: self._below(os.path.join(self.root, name)) for name in folders}
+
+    def _below(self, top: str) -> list[str]:
+        found = []
+        for folder, folders, names in os.walk(top):
+            folders[:] = [name for name in folders if not is_hidden(name)]
+            found += [self._file(os.path.join(folder, name)) for name in names if not is_hidden(name)]
+        return sorted(found)
+
+    def _file(self, path: str) -> str:
+        return path[len(self.root) :].lstrip("/") if path.startswith(self.root) else os.path.relpath(path, self.root)
+
+    def _named(self, top: str) -> str:
+        name = os.path.relpath(top, self.root)
+        return os.path.basename(os.path.abspath(self.root)) if name == "." else name
+
+    def form(self, name: str) -> str:
+        found = self._format or form_of(name)
+        if found is None:
+            suffix = os.path.splitext(name)[1].lower()
+            raise InputError(f"file {name!r}: {suffix or 'no suffix'} names no format; set the option format")
+        return found
+
+    def full(self, name: str) -> str:
+        return os.path.join(self.root, name)
+
+    # --- a source of nodes --------------------------------------------------------------------------------------
+
+    @property
+    def columns(self) -> dict[str, pl.DataType]:
+        """The columns of the first file."""
+        names = [name for files in self.nodes().values() for name in files]
+        if not names:
+            raise InputError(f"{self.path!r} has no files yet, so that their columns are not known; give columns")
+        return columns_of([self.full(names[0])], self.form(names[0]))
+
+    def pause(self) -> Files:
+        """What there is now, and no more."""
+        stopped = Files(self.path, self._format)
+        stopped._stopped = self.nodes()
+        return stopped
+
+    def take(self, before: Marks, limit: Limit, job: Job) -> Marks:
+        """The next files within a limit, at least one, of the nodes that are furthest behind first."""
+        queue: list[tuple[bool, int, str]] = []
+        pending: dict[str, Iterator[str]] = {}
+        taken: Marks = {}
+        known: dict[str, tuple[tuple[int, int], Facts]] = {}
+        self._listed = self.nodes()
+        for node, files in self._listed.items():
+            mark = before.get(node)
+            done = 0 if mark is None else bisect_right(files, mark["place"])
+            if mark is not None:
+                self._check(node, files[:done], mark)
+            pending[node] = iter(files[done:])
+            known |= {name: self._facts[name] for name in files[done:] if name in self._facts}
+            seen = None if mark is None else mark["seen"]
+            queue.append((seen is not None, seen or 0, node))
+        self._facts = known
+        heapq.heapify(queue)
+        rows = files_taken = size = 0
+        while queue:
+            _, _, node = heapq.heappop(queue)
+            name = next(pending[node], None)
+            if name is None:
+                continue
+            facts = self.facts(name, job)
+            if files_taken and (
+                (limit.files is not None and files_taken >= limit.files)
+                or (limit.rows is not None and rows + facts.rows > limit.rows)
+                or (limit.bytes is not None and size + facts.size > limit.bytes)
+            ):
+                break
+            rows, files_taken, size = rows + facts.rows, files_taken + 1, size + facts.size
+            old = taken.get(node) or before.get(node) or {"rows": 0, "seen": None, "files": 0}
+            new = taken[node]["new"] if node in taken else []
+            seen = max((one for one in (old["seen"], facts.seen) if one is not None), default=None)
+            taken[node] = {
+                "place": name,
+                "files": old["files"] + 1,
+                "rows": old["rows"] + facts.rows,
+                "seen": seen,
+                "size": facts.size,
+                "new": [*new, [name, facts.rows, facts.size]],
+            }
+            heapq.heappush(queue, (seen is not None, seen or 0, node))
+        for node, mark in taken.items():
+            done = bisect_right(self._listed[node], mark["place"])
+            mark["before"] = max(0, done - RECENT)
+            mark["recent"] = self._listed[node][mark["before"] : done]
+        return {} if limit.least is not None and rows < limit.least else taken
+
+    def _check(self, node: str, files: Sequence[str], mark: Mapping[str, Any]) -> None:
+        """Refuse files up to a mark that were not there when it was made, and a last one that was not whole then."""
+        recent = mark.get("recent", [])
+        older = bisect_left(files, recent[0]) if recent else len(files)
+        late = sorted(set(files[older:]).difference(recent))
+        if late or older > mark.get("before", mark["files"]):
+            raise InputError(
+                f"{f'file {self.full(late[0])!r}' if late else 'a file'} has come to node {node!r} with a name before "
+                f"{mark['place']!r}, which is already read; names must ascend"
+            )
+        if files and files[-1] == mark["place"] and "size" in mark:
+            path = self.full(mark["place"])
+            if os.path.isfile(path) and os.path.getsize(path) != mark["size"]:
+                raise InputError(f"file {path!r} has changed since it was read; files must appear whole")
+
+    @property
+    def names(self) -> list[str]:
+        """The nodes that there are, as of the last time that something was taken."""
+        return list(self.nodes() if self._listed is None else self._listed)
+
+    def everything(self) -> Marks:
+        """All files, which need not be looked into before they are read."""
+        whole = {node: [[name, None, None] for name in files] for node, files in self.nodes().items()}
+        return {node: {"new": new} for node, new in whole.items() if new}
+
+    def frames(
+        self, node: str, new: Any, first: int, needed: Mapping[str, pl.DataType]
+    ) -> Iterator[tuple[pl.DataFrame, str]]:
+        """The events of some files of a node, and what to call them."""
+        for name, rows, size in new:
+            path, found = self.full(name), 0
+            if not os.path.isfile(path):
+                raise InputError(f"file {path!r} is gone, and the micro-batch that it belongs to is not done yet")
+            if size not in (None, os.path.getsize(path)):
+                raise InputError(f"file {path!r} has changed since it was first seen; files must appear whole")
+            with named(path):
+                for frame in read(path, self.form(name), needed):
+                    found += frame.height
+                    yield frame, f"file {path!r}"
+            if rows not in (None, found):
+                raise InputError(f"file {path!r} has changed since it was first seen; files must appear whole")
+
+    # --- what is known before reading ---------------------------------------------------------------------------
+
+    def facts(self, name: str, job: Job) -> Facts:
+        """How many events a file has, and their greatest time; only its footer or the time column is read."""
+        path = self.full(name)
+        with named(path):
+            status = os.stat(path)
+            state = status.st_size, status.st_mtime_ns
+            if name not in self._facts or self._facts[name][0] != state:
+                self._facts[name] = state, self._look(path, self.form(name), status.st_size, job)
+        return self._facts[name][1]
+
+    def _look(self, path: str, form: str, size: int, job: Job) -> Facts:
+        time, binding = job.time, job.bound.binding
+        wanted = {time: binding.needed[time]}
+        if form == "parquet":
+            parquet = pq.ParquetFile(path)
+            greatest = _greatest(parquet, time)
+            if greatest is not None and pl.read_parquet_schema(path)[time] == wanted[time]:
+                values = pl.DataFrame({time: pl.Series([greatest]).cast(_physical(wanted[time])).cast(wanted[time])})
+                return Facts(parquet.metadata.num_rows, binding.times(values, time)[0], size)
+        rows, seen = 0, None
+        for frame in read(path, form, wanted):
+            rows += frame.height
+            if time not in frame.columns:
+                raise InputError(f"there is no column {time!r} in it")
+            if frame.schema[time] not in (wanted[time], pl.Null()):
+                raise InputError(f"column {time!r} is {frame.schema[time]} in it, and {wanted[time]} in others")
+            if frame[time].null_count() < frame.height:
+                latest = binding.times(frame.select(pl.col(time).max()), time)[0]
+                seen = latest if seen is None else max(seen, latest)
+        return Facts(rows, seen, size)
+
+
+def local_path(path: str, what: str) -> str:
+    """A path without its scheme, which must be that of files."""
+    plain = path.removeprefix("file://").removeprefix("file:")
+    if "://" in plain:
+        raise QueryError(f"{what} mounted where Spark runs, not from {path!r}")
+    return plain
+
+
+def _greatest(parquet: pq.ParquetFile, column: str) -> int | None:
+    """The greatest value of a column as the footer has it; None if it does not say."""
+    greatest: int | None = None
+    for number in range(parquet.metadata.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        places = [place for place in range(group.num_columns) if group.column(place).path_in_schema == column]
+        said = group.column(places[0]).statistics if places else None
+        if said is None or not said.has_min_max or not isinstance(said.max_raw, int):
+            return None
+        greatest = said.max_raw if greatest is None else max(greatest, said.max_raw)
+    return greatest
+
+
+def _physical(dtype: pl.DataType) -> pl.DataType:
+    return pl.Int32() if isinstance(dtype, pl.Date) else pl.Int64()
+
+
+def _before_pattern(path: str) -> str:
+    """The directory in which a pattern begins."""
+    whole = path
+    while glob.escape(path) != path:
+        path = os.path.dirname(path)
+        if path == whole:
+            break
+    return path or "."

@@ -1,0 +1,381 @@
+"""Local nodes as a data source: every partition is one node's stream, sliced where it is read.
+
+    node's events ── read, prepared and sliced in the reader ──▶ one row per bucket of keys ──▶ Spark
+
+Raw events never enter the JVM, but for those of windows that need the order, and then only the columns that they read.
+`spark.readStream.format("windrow")` gives the rows that `origins` describes; `windows(slices, queries)` goes on.
+
+An offset says how far every node has been read, which files or seconds the micro-batch that ends there reads, and its
+watermark: the least of the greatest times of all live nodes. So a micro-batch that is read again, in whatever
+process, has the same rows. A node is live from when it is first seen; with `idle`, until it has brought nothing for
+that long.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time as clock
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
+
+import polars as pl
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+
+from windrow.core.plan.watermark import Lengths, plain
+from windrow.core.query.query import Query, QueryError, time_of
+from windrow.core.slices.binding import InputError
+from windrow.core.stream.ingest import span
+from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
+from windrow.core.windows.fixed import Duration, duration
+from windrow.core.windows.ordered import NODE
+from windrow.io.generator import Generator
+from windrow.spark.pickling import Travels
+from windrow.spark.pickling import source as shipped
+from windrow.spark.slice_rows import Marks, row_schema, rows_of, spark_time, time_before
+from windrow.spark.source.files import Files
+from windrow.spark.source.generated import Generated
+from windrow.spark.source.options import Settings, options_of, origin_in
+from windrow.spark.source.tree_root import Root, plan_of
+
+HELD = 1 << 28  # bytes of events for windows that need the order, beyond which a node sends them in several rows
+
+
+@dataclass
+class Part(InputPartition):
+    """What one task reads: something new of one node, or only a watermark that has moved on."""
+
+    node: str | None
+    new: Any
+    first: int = 0  # the position of its first event
+    streams: bool = False
+    watermark: int | None = None  # on the measure
+    to_all: bool = False  # it sends a row to every bucket, also where it has nothing for it
+    newest: int | None = None  # the greatest time that any node had before
+
+
+class Slices:
+    """Reads what is new of a node, and gives its slices as rows."""
+
+    def __init__(self, settings: Settings, schema: t.StructType) -> None:
+        assert not isinstance(settings.feed, Root)
+        self.feed, self.job = settings.feed, origin_in(schema).job(settings.queries)
+        self._node, self._bad_events, self._schema = settings.node_column, settings.bad_events, schema
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, Part):  # of a source without nodes
+            return
+        job, slicer = self.job, Slicer(self.job, cut=partition.streams)
+        gathered, held, size, count = Gathered(slicer), Unordered(job), 0, 0
+        for events, rows in self._events(partition):
+            count += rows
+            gathered.add(slicer.slice(events))
+            size += held.add(events)
+            if size > HELD and not partition.streams:
+                yield from self._rows(held.tables(), partition, 0)
+                held, size = Unordered(job), 0
+        merged = {name: slicer.merge(name, [table]) for name, table in gathered.tables().items()}
+        yield from self._rows(merged | held.tables(), partition, count)
+
+    def _events(self, part: Part) -> Iterator[tuple[pl.DataFrame, int]]:
+        """Prepared events, and how many there were before those without a time were left out."""
+        if part.node is None:
+            return
+        job, position = self.job, part.first
+        binding, node = job.bound.binding, pl.lit(part.node).alias(self._node)
+        measures, furthest = job.measures, job.bound.plan.furthest
+        for frame, whose in self.feed.frames(part.node, part.new, part.first, binding.needed):
+            try:
+                events = binding.checked(frame.with_columns(node))
+                missing = binding.without_time(events)
+                if missing is not None and self._bad_events != "drop":
+                    raise InputError(
+                        f"{missing.sum()} of {frame.height} events have no time; bad_events='drop' leaves them out"
+                    )
+                events = binding.prepare(events, position, _no_clock)
+                events = events if missing is None else events.filter(~missing)
+                for name in binding.measures:
+                    least, _ = span(events, name, furthest.get(name), measures[name])
+                    if part.streams and least < 0 and not job.is_integer:
+                        raise InputError(f"{name!r} lies before 1970, where Spark's watermark begins; use a number")
+            except InputError as error:
+                raise InputError(f"{whose}: {error}") from error
+            position += frame.height
+            yield events, frame.height
+
+    def _rows(self, tables: Tables, part: Part, count: int) -> Iterator[pa.RecordBatch]:
+        """A row for each bucket, but at least one, because it carries the watermark."""
+        mark = None if part.watermark is None else spark_time(part.watermark, self.job)
+        yield from rows_of(
+            tables,
+            self.job,
+            self._schema,
+            mark=mark,
+            node=part.node,
+            events=count,
+            to_all=part.to_all,
+            newest=part.newest,
+        )
+
+
+class BatchReader(Travels, DataSourceReader):
+    """All that there is, once."""
+
+    def __init__(self, settings: Settings, schema: t.StructType) -> None:
+        self._slices = Slices(settings, schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [Part(node, mark["new"]) for node, mark in self._slices.feed.everything().items()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._slices.read(partition)
+
+
+class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What is new, micro-batch by micro-batch."""
+
+    def __init__(self, settings: Settings, schema: t.StructType, now: Callable[[], float] | None = None) -> None:
+        self._settings, self._slices = settings, Slices(settings, schema)
+        self._feed, self._job = self._slices.feed, self._slices.job
+        self._now, self._noticed, self._is_last = now, dict[str, int](), False
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"nodes": {}, "watermark": None}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return self._settings.read_limit
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._is_last = True
+        if isinstance(self._feed, Files):
+            self._feed = self._feed.pause()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        before: Marks = start["nodes"]
+        if self._is_last and isinstance(self._feed, Generated):
+            self._feed = self._feed.pause(before)  # once it has an end it stays as it is
+        taken = self._feed.take(before, self._settings.limit(limit, self._is_last), self._job)
+        if not taken and self._is_last:
+            return start
+        now = int((self._now or clock.time)() * 1000)
+        marks = {node: {name: mark[name] for name in mark if name != "new"} for node, mark in before.items()}
+        marks |= {node: {**mark, "at": now} for node, mark in taken.items()}
+        watermark = self._watermark(marks, now, start["watermark"])
+        if not taken and watermark == start["watermark"]:
+            return start
+        return {"nodes": marks, "watermark": watermark}
+
+    def _watermark(self, marks: Marks, now: int, before: int | None) -> int | None:
+        """The least of the greatest times of live nodes; it never moves back."""
+        idle, seen = self._settings.idle, list[int]()
+        for node in self._feed.names:
+            at = marks[node]["at"] if node in marks else self._noticed.setdefault(node, now)
+            if idle is None or now - at <= idle:
+                if node not in marks or marks[node]["seen"] is None:
+                    return before
+                seen.append(marks[node]["seen"])
+        return max((one for one in (before, min(seen, default=None)) if one is not None), default=None)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if start == end:
+            return []
+        before: Marks = start["nodes"]
+        read = {node: mark["new"] for node, mark in end["nodes"].items() if "new" in mark}
+        newest = max((mark["seen"] for mark in before.values() if mark["seen"] is not None), default=None)
+        parts = [
+            Part(node, new, before[node]["rows"] if node in before else 0, True, end["watermark"], not number, newest)
+            for number, (node, new) in enumerate(read.items())
+        ]
+        return parts or [Part(None, None, 0, True, end["watermark"], True, newest)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._slices.read(partition)
+
+
+# --- the root of a tree ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Stretch(InputPartition):
+    """What one task reads of a root: some batches, none if the last is before the first, or only a watermark."""
+
+    first: int
+    last: int
+    events: int
+    watermark: int | None = None
+    to_all: bool = False
+
+
+class RootSlices:
+    """Reads batches of a root, and gives their slices as rows."""
+
+    def __init__(self, settings: Settings, schema: t.StructType) -> None:
+        assert isinstance(settings.feed, Root)
+        self.root, self.origin, self._schema = settings.feed, origin_in(schema), schema
+        self._job = self.origin.job(self.origin.cut_for)
+        self.known = self.root.known
+        if plan_of(self.root.asked) != self.origin.plan:
+            raise QueryError("the root is asked other queries since this DataFrame was made; make it again")
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, Stretch):  # of a root that has no batch yet
+            return
+        tables, events = self.root.tables(partition.first, partition.last, self._job), partition.events
+        mark = None if partition.watermark is None else time_before(partition.watermark, self._job)
+        yield from rows_of(
+            tables, self._job, self._schema, mark=mark, node=None, events=events, to_all=partition.to_all
+        )
+
+
+class RootReader(Travels, DataSourceReader):
+    """All batches that are there, once."""
+
+    def __init__(self, settings: Settings, schema: t.StructType) -> None:
+        self._slices = RootSlices(settings, schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [Stretch(*stretch) for stretch in self._slices.root.stretches()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._slices.read(partition)
+
+
+class RootStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The batches that are new, micro-batch by micro-batch; one task reads them, in their order."""
+
+    def __init__(self, settings: Settings, schema: t.StructType) -> None:
+        self._settings, self._slices = settings, RootSlices(settings, schema)
+        self._root = self._slices.root
+        self._until: int | None = None  # the last batch that is read, for Trigger.AvailableNow
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._root.first()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return self._settings.read_limit
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._until = self._root.outlet.newest
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        within = self._settings.limit(limit, self._until is not None)
+        return self._root.after(start, within, self._until, self._slices.known)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if start == end:
+            return []
+        events = end["events"] - start["events"]
+        return [Stretch(start["batch"] + 1, end["batch"], events, end["watermark"], to_all=True)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._slices.read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if self._root.keep != "all":
+            self._root.outlet.forget(end["batch"])
+
+
+class WindrowSource(DataSource):
+    """The slices of nodes; see `OPTIONS`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "windrow"
+
+    def schema(self) -> t.StructType:
+        return row_schema(Settings.of(self.options).origin)
+
+    def reader(self, schema: t.StructType) -> DataSourceReader:
+        settings = Settings.of(self.options)
+        return (RootReader if isinstance(settings.feed, Root) else BatchReader)(settings, schema)
+
+    def streamReader(self, schema: t.StructType) -> DataSourceStreamReader:
+        settings = Settings.of(self.options)
+        return (RootStreamReader if isinstance(settings.feed, Root) else StreamReader)(settings, schema)
+
+
+_KNOWING: WeakSet[SparkSession] = WeakSet()
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("windrow")` known to a session that `windrow.spark.session` did not make."""
+    if spark not in _KNOWING:  # Spark warns of a second time
+        spark.dataSource.register(shipped(WindrowSource))
+        _KNOWING.add(spark)
+
+
+def nodes(
+    spark: SparkSession,
+    source: str | os.PathLike[str] | Generator | Root,
+    queries: Query | Iterable[Query] | None = None,
+    time: str | None = None,
+    *,
+    lateness: Lengths = 0,
+    order_by: str | Sequence[str] = (),
+    bad_events: str = "raise",
+    streaming: bool = True,
+    format: str | None = None,
+    columns: str | t.StructType | None = None,
+    node_column: str = NODE,
+    buckets: int | None = None,
+    idle: Duration | None = None,
+    max_files: int | None = None,
+    max_rows: int | None = None,
+) -> DataFrame:
+    """The slices of local nodes as a DataFrame, for `windows(slices, queries)`; what does not fit is refused here.
+
+    spark:        the session, which learns `format("windrow")` by it
+    source:       a directory with one for each node, or with the files of one; a pattern; made-up events; or the root
+                  of a tree, which says queries, time, lateness, order_by and columns itself
+    queries:      the ones that will be asked of the slices
+    time:         the column that windows are measured on
+    lateness:     how far events may be out of order; 0 by default
+    order_by:     columns that order events of the same time and node
+    bad_events:   "raise" refuses events without a time, "drop" leaves them out
+    streaming:    a streaming DataFrame, the default, or one of what is there now
+    format:       "parquet", "arrow" or "csv"; by default what the suffixes of the files say
+    columns:      of the events, as DDL or a schema; needed only for a directory that has no files yet
+    node_column:  what the node is called in queries
+    buckets:      into how many parts keys are put, for as long as a checkpoint lives; by default as many as shuffle
+                  partitions, and at least 8
+    idle:         after how long without anything new a node holds the watermark back no more; by default never
+    max_files:    how many files, or batches of a root, a micro-batch reads at most; by default all
+    max_rows:     about how many events a micro-batch reads at most; by default all
+
+    Classes of your own are known to Spark's workers by the modules that define them: see `docs/own.md`. The options of
+    Spark's own reader are in `docs/spark-nodes.md`.
+    """
+    if isinstance(source, Root):
+        told = source.asked
+        queries, time = told.queries if queries is None else queries, told.time if time is None else time
+    if queries is None:
+        raise TypeError("say for which queries slices are to be cut; only the root of a tree knows them")
+    asked = [queries] if isinstance(queries, Query) else list(queries)
+    options = options_of(
+        source,
+        asked,
+        time_of(asked, time),
+        lateness=None if lateness == 0 else json.dumps(plain(lateness)),
+        order_by=json.dumps([order_by] if isinstance(order_by, str) else list(order_by)) if order_by else None,
+        bad_events=None if bad_events == "raise" else bad_events,
+        format=format,
+        columns=columns.json() if isinstance(columns, t.StructType) else columns,
+        node_column=None if node_column == NODE else node_column,
+        buckets=buckets or max(8, int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)),
+        idle=None if idle is None else f"{duration(idle, 'idle').units} us",
+        maxFilesPerTrigger=max_files,
+        maxRowsPerTrigger=max_rows,
+    )
+    _ = Settings.of(options).origin
+    register(spark)
+    return (spark.readStream if streaming else spark.read).format("windrow").options(**options).load()
+
+
+def _no_clock() -> int:
+    raise AssertionError("nodes have no arrival times")

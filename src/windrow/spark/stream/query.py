@@ -1,0 +1,330 @@
+"""Streaming: micro-batches are sliced where they are read, and buckets of keys keep their slices in Spark's state.
+
+    events ── withWatermark ── mapInArrow: slices ──▶ (bucket, payload) ── transformWithState ──▶ results
+
+A partition sends one row to every bucket, also where it has no slices for it, so that all buckets learn in the same
+micro-batch which queries are asked. What a bucket knows and says is in `buckets`; this is how Spark carries it.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from windrow.core.arrays.dataframes import in_parts
+from windrow.core.plan.groups import Entry
+from windrow.core.query.query import QueryError
+from windrow.core.slices.binding import ARRIVAL, InputError, no_time, quoted
+from windrow.core.slices.kernel import time_column
+from windrow.core.slices.table import unpack
+from windrow.core.stream.job import Job
+from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.spark import payloads
+from windrow.spark.batch.run import EVENTS, events_of, prepared
+from windrow.spark.pickling import Shipped, mapped
+from windrow.spark.settings import check_streaming
+from windrow.spark.slice_rows import check as check_plan
+from windrow.spark.slice_rows import fingerprint, origin_of, spark_time, watermarked
+from windrow.spark.stream import query_book_files
+from windrow.spark.stream.bucket import INDEX, Asked, Bucket, Told
+from windrow.spark.stream.query_book import QueryBook, result_columns
+from windrow.spark.stream.refusals import check
+from windrow.spark.stream.slice_store import from_bytes, to_bytes
+from windrow.spark.types import END_MS, SHIFT_MS, arrow_schema, from_arrow, polars_type, struct, to_arrow
+
+MARK = "windrow_watermark"
+BOOK = "windrow_book"
+CLOCK = "windrow_clock"  # of a micro-batch, for events whose time is their arrival
+TIE = "windrow_tie"
+OUTPUT = "results BINARY, dropped BIGINT, overflows BIGINT, slices BIGINT, held_events BIGINT, since STRING"
+METRICS = ("dropped", "overflows", "slices", "held_events")
+
+
+def windows(df: DataFrame, job: Job, buckets: int, name: str) -> DataFrame:
+    """The results of a streaming DataFrame, as a streaming DataFrame."""
+    check([entry.query for entry in job.entries], job.time)
+    marked, job = with_watermark(df, job)
+    events = prepared(marked, job)
+
+    def slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from payloads.rows(sliced(events_of(batches, job), job, buckets), {})
+
+    columns = dict(job.bound.results.empty.schema)
+    return answered(mapped(events, slices, payloads.ROW), job, columns, buckets, name)
+
+
+def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name: str) -> DataFrame:
+    """The same for the queries of a book, whose newest version every micro-batch asks for; the job has none itself."""
+    marked, job = with_watermark(df, job)
+    path, types = book.path, dict(job.columns)
+    newest = df.sparkSession.read.text(f"{query_book_files.for_spark(path)}/HEAD").select(F.first("value")).scalar()
+    clock = F.expr(job.bound.binding.sql[time_column(job.time)]) if job.time == ARRIVAL else F.lit(0)
+    events = marked.select(*(F.col(quoted(column)) for column in types), newest.alias(BOOK), clock.alias(CLOCK))
+
+    def slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return
+        version = query_book_files.read(path, first.column(BOOK)[0].as_py())
+        check((one.query for one in version.asked), job.time)  # another stream may have let it in
+        asking = replace(job, entries=tuple(Entry(one.query) for one in version.asked))
+        frames = raw_events_of(chain([first], batches), asking, types, first.column(CLOCK)[0].as_py())
+        header = {"version": version.number, "queries": asked_text(version.asked)}
+        yield from payloads.rows(sliced(frames, asking, buckets), header)
+
+    keys = {key: types[key] for key in book.read().keys}
+    retractions = job.measures[job.time].updates > 0
+    columns = result_columns(book.read(), keys, job.bound.binding.measures[job.time], retractions)
+    return answered(mapped(events, slices, payloads.ROW), job, columns, buckets, name)
+
+
+def windows_of_slices(df: DataFrame, job: Job, buckets: int | None, name: str) -> DataFrame:
+    """The same for slices that were made where the events are."""
+    origin = origin_of(df.schema)
+    assert origin is not None
+    if buckets not in (None, origin.buckets):
+        raise ValueError(f"these slices are in {origin.buckets} buckets, not in {buckets}; say so where they are made")
+    check([entry.query for entry in job.entries], job.time)
+    columns = dict(job.bound.results.empty.schema)
+    return answered(watermarked(df, job), job, columns, origin.buckets, name, fingerprint(job))
+
+
+def with_ties(df: DataFrame) -> DataFrame:
+    """Events with a hash of all their values, which breaks ties in time the same way in every micro-batch."""
+    hashed: list[Column] = []
+    for field in df.schema.fields:
+        column = F.col(quoted(field.name))
+        if polars_type(field.dataType) is None:
+            continue
+        if isinstance(field.dataType, t.ArrayType | t.StructType):  # a hash passes nulls over, also those inside
+            column = F.to_json(F.struct(column), {"ignoreNullFields": "false"})
+        hashed += [column, column.isNull()] if field.nullable else [column]
+    return df.withColumn(TIE, F.xxhash64(*hashed))
+
+
+def raw_events_of(
+    batches: Iterable[pa.RecordBatch], job: Job, types: Mapping[str, pl.DataType], now: int
+) -> Iterator[pl.DataFrame]:
+    """Events as they come, prepared by Polars, because Spark's plan does not know the queries; they arrive now."""
+    binding, arrived = job.bound.binding, 0
+    for several in in_parts(batches, EVENTS):
+        frame = binding.checked(from_arrow([batch.select(list(types)) for batch in several], types))
+        missing = binding.without_time(frame)
+        if missing is not None:
+            if job.bad_events == "raise":
+                raise no_time(int(missing.sum()), frame.height, job.time)
+            frame = frame.filter(~missing)
+        if frame.height:
+            yield binding.prepare(frame, arrived, lambda: now)
+        arrived += frame.height
+
+
+# --- the watermark --------------------------------------------------------------------------------------------------
+
+
+def with_watermark(df: DataFrame, job: Job) -> tuple[DataFrame, Job]:
+    """The events with Spark's watermark on their time: that of the user if there is one, else one of ours."""
+    delays = {field.name: field.metadata.get("spark.watermarkDelayMs") for field in df.schema.fields}
+    own = {name: delay for name, delay in delays.items() if delay is not None}
+    (measure, late, updates, temporal), *_ = job.lengths
+    if late is None:
+        raise ValueError("a stream on Spark moves its watermark by the events that it sees: say a lateness, not None")
+    if own:
+        (name, delay), *_ = own.items()
+        if name != job.time:
+            raise QueryError(
+                f"the DataFrame already has a watermark on {name!r}, and Spark allows no second one; "
+                f"leave it off, or put it on {job.time!r}"
+            )
+        if late and -(-late // 1000) != delay:
+            raise QueryError(
+                f"the DataFrame already has a watermark of {delay} ms on {name!r}, and lateness is "
+                f"{-(-late // 1000)} ms; say one of them"
+            )
+        return df, replace(job, lengths=((measure, delay * 1000, updates, temporal),))
+    units = job.bound.binding.sql[time_column(job.time)]
+    if job.is_integer:
+        within = f"{units} BETWEEN -{SHIFT_MS}L AND {SHIFT_MS}L"  # what is further out is refused once it is read
+        moment, delay = f"TIMESTAMP_MILLIS(CASE WHEN {within} THEN {units} + {SHIFT_MS}L END)", late
+    else:
+        moment, delay = f"TIMESTAMP_MICROS({units})", -(-late // 1000)
+    return df.withColumn(MARK, F.expr(moment)).withWatermark(MARK, f"{delay} milliseconds"), job
+
+
+def watermark_of(milliseconds: int, is_integer: bool) -> int:
+    """Spark's watermark in units of the measure; INT64_MIN while there is none, INT64_MAX once all has come."""
+    if milliseconds <= 0:
+        return INT64_MIN
+    if milliseconds >= END_MS:
+        return INT64_MAX
+    return milliseconds - SHIFT_MS if is_integer else milliseconds * 1000
+
+
+def timer_of(moment: int, is_integer: bool) -> int:
+    """The millisecond of Spark's at which a time has come."""
+    if moment == INT64_MIN:
+        return 1
+    return moment + SHIFT_MS - 1 if is_integer else -(-moment // 1000) - 1
+
+
+# --- slices ---------------------------------------------------------------------------------------------------------
+
+
+def sliced(frames: Iterable[pl.DataFrame], job: Job, buckets: int) -> dict[int, Tables]:
+    """What each bucket gets of a partition: slices, and for groups that need the order, events. Each gets something."""
+    slicer = Slicer(job, cut=True)
+    gathered, unordered = Gathered(slicer), Unordered(job)
+    for frame in frames:
+        times = frame[time_column(job.time)]
+        for time in (int(times.min()), int(times.max())):  # type: ignore[arg-type]
+            if time < 0 and not job.is_integer:
+                raise InputError(
+                    f"an event lies before 1970 in {job.time!r}, where Spark's watermark begins; "
+                    "use a number as time, such as its seconds, for which there is no such limit"
+                )
+            spark_time(time, job)  # refuses what is further out than the watermark reaches
+        gathered.add(slicer.slice(frame))
+        unordered.add(frame)
+    found = payloads.split(gathered.tables() | unordered.tables(), job.bound, buckets)
+    return {bucket: found.get(bucket, {}) for bucket in range(buckets)}
+
+
+# --- state ----------------------------------------------------------------------------------------------------------
+
+
+class _Store:
+    """A bucket's state in Spark."""
+
+    def __init__(self, handle: StatefulProcessorHandle) -> None:
+        self._index = handle.getValueState("index", "value BINARY")
+        self._tables = handle.getMapState("tables", "name STRING", "value BINARY")
+
+    def get(self, name: str) -> bytes | None:
+        found = self._index.get() if name == INDEX else self._tables.getValue((name,))
+        return None if found is None else bytes(found[0])
+
+    def put(self, name: str, value: bytes) -> None:
+        if name == INDEX:
+            self._index.update((value,))
+        else:
+            self._tables.updateValue((name,), (value,))
+
+    def delete(self, name: str) -> None:
+        self._tables.removeKey((name,))
+
+
+class Processor(StatefulProcessor):
+    """A bucket at work in `transformWithState`."""
+
+    def __init__(self, job: Job, buckets: int, plan: str) -> None:
+        self._job, self._buckets, self._plan = job, buckets, plan
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._store = _Store(handle)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        tables, asked, version = [], [Asked(entry.query) for entry in self._job.entries], -1
+        newest: int | None = None
+        for row in rows:
+            header, found = unpack(row.payload)
+            check_plan(header, self._plan)
+            tables.append(found)
+            newest = header.get("newest", newest)
+            if header.get("version", -1) > version:
+                version, asked = header["version"], asked_of(header["queries"])
+        return self._step(tables, timerValues, asked, newest)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        return self._step([], timerValues, None, None)
+
+    def close(self) -> None:
+        pass
+
+    def _step(
+        self, tables: Sequence[Mapping[str, pl.DataFrame]], timer_values: Any, asked: Any, newest: int | None
+    ) -> Iterator[Row]:
+        is_integer = self._job.is_integer
+        bucket = Bucket(self._store, self._job, self._buckets)
+        watermark = watermark_of(timer_values.getCurrentWatermarkInMs(), is_integer)
+        told = bucket.step(tables, watermark, asked, newest)
+        before, after = bucket.timer, None
+        if bucket.next_due < INT64_MAX and watermark < INT64_MAX:
+            after = max(timer_of(bucket.next_due, is_integer), timer_values.getCurrentWatermarkInMs() + 1, 1)
+        if after != before:
+            if before is not None:
+                self._handle.deleteTimer(before)
+            if after is not None:
+                self._handle.registerTimer(after)
+        bucket.save(after)
+        yield _row(told)
+
+
+def _row(told: Told) -> Row:
+    return Row(
+        results=to_bytes(told.results) if told.results.height else None,
+        dropped=told.dropped,
+        overflows=told.overflows,
+        slices=told.slices,
+        held_events=told.held_events,
+        since=json.dumps(told.since) if told.since else None,
+    )
+
+
+def asked_of(text: str) -> list[Asked]:
+    """Queries as they are written into payloads."""
+    described = json.loads(zlib.decompress(b64decode(text)))
+    return [Asked.from_dict(one) for one in described]
+
+
+def asked_text(asked: Sequence[Asked]) -> str:
+    described = [one.to_dict() for one in asked]
+    return b64encode(zlib.compress(json.dumps(described).encode())).decode()
+
+
+# --- results --------------------------------------------------------------------------------------------------------
+
+
+def answered(
+    rows: DataFrame, job: Job, columns: Mapping[str, pl.DataType], buckets: int, name: str, plan: str = ""
+) -> DataFrame:
+    """The results of a stream of payloads, in these columns."""
+    check_streaming(rows.sparkSession)
+    mode = "Update" if job.measures[job.time].updates else "Append"
+    said = rows.groupBy("bucket").transformWithState(
+        statefulProcessor=Shipped(Processor(job, buckets, plan)),
+        outputStructType=OUTPUT,
+        outputMode=mode,
+        timeMode="EventTime",
+    )
+    counted: list[Column] = [F.coalesce(F.sum(column), F.lit(0)).alias(column) for column in METRICS]
+    said = said.observe(name, *counted, F.max("since").alias("since"))
+    types = struct(columns)
+
+    def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = arrow_schema(types)
+        for batch in batches:
+            for payload in batch.column(0).to_pylist():
+                if payload is not None:
+                    yield from to_arrow(aligned(from_bytes(payload), columns), schema)
+
+    return mapped(said, unpacked, types)
+
+
+def aligned(results: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Results in the columns that the stream has had from its start."""
+    missing = [pl.lit(None, dtype).alias(name) for name, dtype in columns.items() if name not in results.columns]
+    return results.with_columns(missing).select(list(columns))

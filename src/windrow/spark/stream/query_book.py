@@ -1,0 +1,205 @@
+"""A query book: queries that come and go while a stream runs.
+
+A stream's columns are fixed when it starts, so a book names them: `QueryBook(path, columns={"mean(x)": "double"},
+keys=["car"])`. A later query fits into them, and into what the stream can do, or is refused. How a book is kept in
+files, also while several change it, is in `bookfiles`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from os import PathLike
+from typing import Any, Literal
+
+import polars as pl
+from pyspark.sql import types as t
+
+from windrow.core.assemble.results import RESULT_COLUMNS
+from windrow.core.expressions.types import type_of
+from windrow.core.query.query import Query, QueryError
+from windrow.core.stream.job import job_of
+from windrow.core.windows.fixed import since_1970
+from windrow.spark.stream import query_book_files
+from windrow.spark.stream.bucket import Asked
+from windrow.spark.stream.query_book_files import Version
+from windrow.spark.stream.refusals import check
+from windrow.spark.types import in_spark_words, polars_columns, spark_data_type
+
+
+class QueryBook:
+    """Queries in a versioned file; made anew, or opened as it is.
+
+    path:     a directory, on any file system that Arrow and Spark reach, in Spark's words (s3a://…); local without a
+              scheme
+    columns:  the aggregates' columns that results have, each with its type in Spark's words ("double"); needed for a
+              new book
+    keys:     the key columns that results have; none by default
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        columns: Mapping[str, str] | None = None,
+        keys: str | Sequence[str] | None = None,
+    ) -> None:
+        self.path = query_book_files.absolute(path)
+        named = None if keys is None else ([keys] if isinstance(keys, str) else list(keys))
+        kinds = None if columns is None else {name: _plain(type_of(kind)) for name, kind in columns.items()}
+        if not query_book_files.exists(self.path):
+            if not kinds:
+                raise ValueError(f"there is no query book at {self.path!r}; to make one, say its columns and keys")
+            with query_book_files.changing(self.path):
+                if not query_book_files.exists(self.path):  # nobody else has made it meanwhile
+                    query_book_files.write(self.path, Version(0, kinds, named or [], []))
+        found = self.read()
+        for what, given, known in (("columns", kinds, dict(found.columns)), ("keys", named, list(found.keys))):
+            if given is not None and given != known:
+                raise ValueError(f"the query book at {self.path!r} has the {what} {known}, not {given}")
+
+    def read(self) -> Version:
+        """The newest version."""
+        return query_book_files.read(self.path, query_book_files.head(self.path))
+
+    @property
+    def version(self) -> int:
+        """The number of the newest version, from 0."""
+        return self.read().number
+
+    @property
+    def queries(self) -> list[Query]:
+        """The queries that are asked for, without those that are being removed."""
+        return [one.query for one in self.read().asked if not one.closing]
+
+    def add(self, *queries: Query, since: int | datetime | None = None) -> int:
+        """Ask more queries, from an event time on if one is given; returns the new version.
+
+        A `since` that is not later than what the stream has seen is moved to the first time that is.
+        """
+        moment = since_1970(since) if isinstance(since, datetime) else since
+        with query_book_files.changing(self.path):
+            now = self.read()
+            asked = list(now.asked)
+            for query in queries:
+                if not isinstance(query, Query):
+                    raise QueryError(f"expected a Query, not {query!r}")
+                if any(one.query.name == query.name and not one.closing for one in asked):
+                    raise QueryError(
+                        f"there already is a query called {query.name!r}; remove it first, or choose a name"
+                    )
+                self._fits(query, now)
+                asked = [one for one in asked if one.query.name != query.name]
+                asked.append(Asked(query, moment))
+            return self._write(replace(now, asked=asked))
+
+    def remove(self, name: str, when: Literal["now", "windows_closed"] = "now") -> int:
+        """Stop a query; with `windows_closed`, windows that hold an event already seen are still emitted."""
+        if when not in ("now", "windows_closed"):
+            raise ValueError(f"when must be 'now' or 'windows_closed', not {when!r}")
+        with query_book_files.changing(self.path):
+            now = self.read()
+            found = [one for one in now.asked if one.query.name == name and not one.closing]
+            if not found:
+                raise QueryError(
+                    f"there is no query called {name!r}; there are {', '.join(map(repr, _names(now))) or 'none'}"
+                )
+            asked = [one for one in now.asked if one.query.name != name]
+            if when == "windows_closed":
+                asked.append(Asked(found[0].query, found[0].since, closing=True))
+            return self._write(replace(now, asked=asked))
+
+    def bind(self, events: Mapping[str, Any]) -> Version:
+        """Note what is known of the stream, and check that keys and queries fit it; returns the newest version."""
+        known = json.loads(json.dumps(events))  # as a file gives it back
+        with query_book_files.changing(self.path):
+            now = self.read()
+            bound = replace(now, events=known)
+            for key in bound.keys:
+                _check_key(key, known)
+            for one in bound.asked:
+                self._fits(one.query, bound)
+            if now.events != known:
+                self._write(bound)
+        return self.read()
+
+    def _write(self, changed: Version) -> int:
+        number = changed.number + 1
+        query_book_files.write(self.path, replace(changed, number=number))
+        return number
+
+    def _fits(self, query: Query, version: Version) -> None:
+        """Refuse a query whose results have no place in the columns, or that the stream cannot do."""
+        for key in query.by:
+            if key not in version.keys:
+                raise QueryError(f"query {query.name!r}: {key!r} is none of the book's keys {list(version.keys)}")
+        for asked in query.aggregates:
+            if asked.name not in version.columns:
+                raise QueryError(
+                    f"query {query.name!r}: {asked.name!r} is none of the book's columns {list(version.columns)}; "
+                    "give it the alias of one"
+                )
+        if version.events is not None:
+            check([query], version.events["time"])
+            found = _results(query, version.events)
+            for asked in query.aggregates:
+                kind = _plain(found[asked.name])
+                if kind != version.columns[asked.name]:
+                    raise QueryError(
+                        f"query {query.name!r}: {asked.name!r} would be {kind.upper()}, and the book's column is "
+                        f"{version.columns[asked.name].upper()}"
+                    )
+
+    def __repr__(self) -> str:
+        return f"QueryBook({self.path!r})"
+
+
+def result_columns(
+    version: Version, keys: Mapping[str, pl.DataType], bound: pl.DataType, retractions: bool
+) -> dict[str, pl.DataType]:
+    """The columns of a stream's results."""
+    fixed: dict[str, pl.DataType] = {"query": pl.String()}
+    fixed |= {key: keys[key] for key in version.keys}
+    fixed |= {"window_start": bound, "window_end": bound, "position": pl.Int64(), "revision": pl.Int32()}
+    if retractions:
+        fixed["retracted"] = pl.Boolean()
+    for name, kind in version.columns.items():
+        if name in fixed or name in RESULT_COLUMNS:
+            raise QueryError(f"the book's column {name!r} is a column of every result; choose another name")
+        fixed[name] = type_of(kind)
+    return fixed
+
+
+def _plain(dtype: pl.DataType) -> str:
+    """A type in Spark's words, each type always in the same ones."""
+    return spark_data_type(dtype).simpleString()
+
+
+def _results(query: Query, events: Mapping[str, Any]) -> dict[str, pl.DataType]:
+    schema = t.StructType.fromJson(events["schema"])
+    try:
+        job = job_of([query], events["time"], _columns(events), order_by=events["order_by"])
+        return dict(job.bound.results.columns)
+    except QueryError as error:
+        raise in_spark_words(error, schema) from error
+
+
+def _check_key(key: str, events: Mapping[str, Any]) -> None:
+    """Refuse a key of the book that no event has."""
+    columns = _columns(events)
+    if key not in columns:
+        there = ", ".join(map(repr, columns))
+        raise QueryError(f"the book's keys: there is no column {key!r} in the events; there are {there}")
+    if columns[key].is_nested():
+        raise QueryError(f"the book's keys: column {key!r} is {_plain(columns[key]).upper()}, which cannot be a key")
+
+
+def _columns(events: Mapping[str, Any]) -> dict[str, pl.DataType]:
+    """The columns of the stream that queries can read."""
+    known = polars_columns(t.StructType.fromJson(events["schema"]))
+    return {name: known[name] for name in events["columns"] if name in known}
+
+
+def _names(version: Version) -> list[str]:
+    return [one.query.name for one in version.asked if not one.closing]

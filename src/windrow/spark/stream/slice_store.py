@@ -1,0 +1,199 @@
+"""Chunks: the live slices of a group in a state store, so that a step reads only what it needs.
+
+    chunk 0      chunk 1      chunk 2            by the start of the slice, or for sessions by the key
+    ┌────────┐   ┌────────┐   ┌────────┐
+    │ run 1  │   │ run 4  │   │ run 5  │         new slices are put as a run of their own, without reading others;
+    │ run 3  │   └────────┘   │ run 6  │         runs that are not larger than the new one are merged with it
+    └────────┘                └────────┘
+
+So a micro-batch costs what it brings, a window that ends costs the chunks that it spans, and a chunk that no window
+needs any more is dropped unread.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import polars as pl
+
+from windrow.core.arrays.range_queries import Ints
+from windrow.core.assemble.group_state import GroupState
+from windrow.core.slices.table import SliceSchema, merge
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+
+CHUNKS = 64  # that the longest window spans, at most
+ROWS = 512  # that a table brings to each of its chunks, about: fewer are not worth a chunk
+
+
+class Store(Protocol):
+    """Bytes by name: the state store of one bucket."""
+
+    def get(self, name: str) -> bytes | None: ...
+    def put(self, name: str, value: bytes) -> None: ...
+    def delete(self, name: str) -> None: ...
+
+
+class Run(NamedTuple):
+    """Some slices of one chunk: where they begin, and for sessions a time before which none ends."""
+
+    number: int
+    chunk: int
+    rows: int
+    first: int  # slice start
+    last: int  # slice start
+    closes: int
+    level: int = 0  # a chunk is so many times twice as long as it would have to be, so that it is not too small
+
+
+def to_bytes(table: pl.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    table.write_ipc_stream(buffer, compression="lz4" if table.height > 64 else "uncompressed")
+    return buffer.getvalue()
+
+
+def from_bytes(data: bytes) -> pl.DataFrame:
+    return pl.read_ipc_stream(io.BytesIO(data))
+
+
+@dataclass
+class Chunks:
+    """The slices of one group."""
+
+    name: str
+    store: Store
+    runs: list[Run] = field(default_factory=list)
+    count: int = 0  # runs so far
+
+    @staticmethod
+    def read(name: str, store: Store, saved: Any) -> Chunks:
+        return (
+            Chunks(name, store, [Run(*run) for run in saved["runs"]], saved["count"]) if saved else Chunks(name, store)
+        )
+
+    def saved(self) -> dict[str, Any]:
+        return {"runs": self.runs, "count": self.count}
+
+    def add(self, table: pl.DataFrame, schema: SliceSchema, number: Ints, level: int = 0) -> None:
+        """Take slices in, which are sorted and each there once, and put each into the chunk of its number."""
+        for chunk in np.unique(number).tolist():
+            part = table if (number == chunk).all() else table.filter(pl.Series(number == chunk))
+            mine = [run for run in self.runs if run.chunk == chunk and run.level == level]
+            joined: list[Run] = []
+            size = part.height
+            for run in sorted(mine, key=lambda run: run.rows):
+                if run.rows > 2 * size:
+                    break
+                joined.append(run)
+                size += run.rows
+            closes = min((run.closes for run in joined), default=INT64_MAX)
+            if schema.gap is not None:
+                closes = min(closes, int(part["last"].min()) + schema.gap)  # type: ignore[arg-type]
+            if joined:
+                part = merge([part, *(schema.conform(self._get(run)) for run in joined)], schema)
+                self._drop(joined)
+            self._put(chunk, part, closes, level)
+
+    def replace(self, chunks: set[int], table: pl.DataFrame, number: Ints, closes: Mapping[int, int]) -> None:
+        """Hold these slices and no others in some chunks."""
+        self._drop([run for run in self.runs if run.chunk in chunks])
+        for chunk in np.unique(number).tolist():
+            part = table if (number == chunk).all() else table.filter(pl.Series(number == chunk))
+            self._put(chunk, part, closes.get(chunk, INT64_MAX))
+
+    def load(self, since: int = INT64_MIN) -> list[pl.DataFrame]:
+        """The runs that hold slices from a time on."""
+        return [self._get(run) for run in self.runs if run.last >= since]
+
+    def load_only(self, chunks: set[int]) -> list[pl.DataFrame]:
+        """The runs of some chunks."""
+        return [self._get(run) for run in self.runs if run.chunk in chunks]
+
+    def closing(self, now: int) -> set[int]:
+        """The chunks in which sessions may end before a time."""
+        return {run.chunk for run in self.runs if run.closes < now}
+
+    def forget(self, before: int) -> None:
+        """Drop the runs all of whose slices begin before a time."""
+        self._drop([run for run in self.runs if run.last < before])
+
+    @property
+    def oldest(self) -> int:
+        """The earliest start of a slice."""
+        return min((run.first for run in self.runs), default=INT64_MAX)
+
+    @property
+    def closes(self) -> int:
+        """No session ends before this."""
+        return min((run.closes for run in self.runs), default=INT64_MAX)
+
+    @property
+    def rows(self) -> int:
+        return sum(run.rows for run in self.runs)
+
+    def _put(self, chunk: int, table: pl.DataFrame, closes: int, level: int = 0) -> None:
+        start = table["slice_start"]
+        run = Run(self.count, chunk, table.height, int(start.min()), int(start.max()), closes, level)  # type: ignore[arg-type]
+        self.count += 1
+        self.runs.append(run)
+        self.store.put(self._place(run), to_bytes(table))
+
+    def _get(self, run: Run) -> pl.DataFrame:
+        found = self.store.get(self._place(run))
+        if found is None:
+            raise ValueError(f"the state of group {self.name!r} is damaged: run {run.number} is missing")
+        return from_bytes(found)
+
+    def _drop(self, runs: Iterable[Run]) -> None:
+        gone = set(runs)
+        for run in gone:
+            self.store.delete(self._place(run))
+        self.runs = [run for run in self.runs if run not in gone]
+
+    def _place(self, run: Run) -> str:
+        return f"{self.name}|{run.number}"
+
+
+def chunks_of(state: GroupState, table: pl.DataFrame) -> tuple[Ints, int]:
+    """The chunk of each slice, and the level of these chunks.
+
+    A chunk is as long as the shortest window, or as parts the longest one into not too many; and where slices are few,
+    twice or four times as long, and so on.
+    """
+    length = state.assembler.lattices.length
+    width = max(int(length.min()), -(-int(length.max()) // CHUNKS)) if len(length) else INT64_MAX
+    start = table["slice_start"].to_numpy()
+    known = start[start > INT64_MIN]
+    span = (int(known.max()) - int(known.min())) // width + 1 if len(known) else 1
+    level = max(0, (span * ROWS // max(1, len(known))).bit_length() - 1) if span > 1 else 0
+    wide = min(width << level, INT64_MAX)
+    return np.where(start == INT64_MIN, INT64_MIN, start // wide), level
+
+
+def needed_from(state: GroupState, before: int, now: int) -> int:
+    """The start of the earliest window that ends after one time and at or before another; INT64_MAX if none does."""
+    if state.assembler.irregular:
+        return INT64_MIN
+    lattices = state.assembler.lattices
+    if not len(lattices.period):
+        return INT64_MAX
+    if before == INT64_MIN or now == INT64_MAX:
+        return INT64_MIN
+    end = lattices.phase + lattices.length
+    first = end + ((before - end) // lattices.period + 1) * lattices.period  # the first end after `before`
+    due = first <= now
+    return int((first - lattices.length)[due].min()) if due.any() else INT64_MAX
+
+
+def next_end(state: GroupState, after: int) -> int:
+    """The first time after another at which a window with fixed bounds ends; INT64_MAX if there are none."""
+    if state.assembler.irregular:
+        return after + 1
+    lattices = state.assembler.lattices
+    if not len(lattices.period):
+        return INT64_MAX
+    end = lattices.phase + lattices.length
+    return int((end + ((after - end) // lattices.period + 1) * lattices.period).min())

@@ -1,0 +1,313 @@
+"""A tree of machines in one process, with faults from a seed.
+
+    seed ──▶ tree, events, faults ──▶ steps: a message arrives, a node reads, something breaks ──▶ what the root says
+
+Every link loses, delays, doubles and reorders messages and can be cut for a while; every node can crash and start
+again, with its spool as it was after the last thing that it did. Queries come and go, and come again under the same
+name; nodes come later, leave and come again. After a time the faults end, the sources come to their end, and what the
+root has said can be compared with one process that has all events. The same seed gives the same run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from windrow.core.query.query import Query
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.nodes.protocol.messages import Ack, Batch, Message, from_bytes, to_bytes
+from windrow.nodes.protocol.node import OUTLET, Machine
+from windrow.nodes.protocol.parent import Out
+from windrow.nodes.protocol.send_window import AGAIN
+from windrow.nodes.queries import Asked
+
+
+class Disk:
+    """A spool that outlives a crash."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, bytes] = {}
+
+    def get(self, name: str) -> bytes | None:
+        return self._kept.get(name)
+
+    def names(self) -> Iterable[str]:
+        return list(self._kept)
+
+    def commit(self, put: dict[str, bytes], delete: Iterable[str]) -> None:
+        for name in delete:
+            self._kept.pop(name, None)
+        self._kept.update(put)
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How likely what is, at each message or step; times are in microseconds."""
+
+    loss: float = 0.1
+    double: float = 0.1
+    delay: int = 2 * AGAIN
+    crash: float = 0.02
+    cut: float = 0.01
+    leave: float = 0.0
+    until: int = 40 * AGAIN  # when the faults end
+
+    @staticmethod
+    def none() -> Faults:
+        return Faults(0.0, 0.0, 1, 0.0, 0.0, 0.0, 0)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The parent of each node; the root has none."""
+
+    parents: Mapping[str, str | None]
+
+    @staticmethod
+    def random(size: int, dice: random.Random) -> Tree:
+        """A root, some intermediate nodes below it, and local ones."""
+        inner = ["root", *(f"inner{n}" for n in range(dice.randint(0, max(0, (size - 2) // 3))))]
+        parents: dict[str, str | None] = {"root": None}
+        for place, name in enumerate(inner[1:], 1):
+            parents[name] = dice.choice(inner[:place])
+        locals_ = [f"local{n}" for n in range(max(1, size - len(inner)))]
+        for name in locals_:
+            parents[name] = dice.choice(inner)
+        for name in inner[1:]:  # every one has a child
+            if name not in parents.values():
+                parents[f"local{len(parents)}"] = name
+        return Tree(parents)
+
+    @cached_property
+    def children(self) -> dict[str, tuple[str, ...]]:
+        """Of each node."""
+        found: dict[str, list[str]] = {name: [] for name in self.parents}
+        for name, parent in self.parents.items():
+            if parent is not None:
+                found[parent].append(name)
+        return {name: tuple(several) for name, several in found.items()}
+
+    @cached_property
+    def leaves(self) -> list[str]:
+        return [name for name in self.parents if not self.children[name]]
+
+
+@dataclass(frozen=True)
+class Life:
+    """Of a query, from when it came until it went: what of the root's batches answers it, and from which time on."""
+
+    query: Query
+    since: int | None  # None if it had not begun when it went
+    after: int  # the number of a batch
+    until: int | None = None
+    watermark: int = INT64_MAX  # of the root, when it went
+
+
+@dataclass
+class Simulation:
+    """Machines, what is on its way between them, and a clock."""
+
+    tree: Tree
+    asked: Asked
+    events: Mapping[str, pl.DataFrame]  # of each local node, as it reads them
+    faults: Faults
+    dice: random.Random
+    machine: type[Machine] = Machine
+    changes: Sequence[Query | str] = ()  # queries that come at run time, and the names of those that go
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of all machines
+    lateness: Mapping[str, int] = field(default_factory=dict)  # of local nodes that have their own
+    joining: Mapping[str, int] = field(default_factory=dict)  # nodes that nobody waits for before they come, and when
+    exact: bool = True  # whether no event can come too late
+    now: int = 0
+    messages: int = 0
+    bytes: int = 0
+    crashes: int = 0
+    told: dict[int, pl.DataFrame] = field(default_factory=dict)  # what the root has said, by number
+    trace: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._way: list[tuple[int, int, str, str, bytes]] = []  # when, number, from, to, message
+        durable = [name for name in self.tree.parents if self.tree.children[name] or self.asked.push_down]
+        self._disks = {name: Disk() for name in durable}
+        self._epochs = dict.fromkeys(self.tree.parents, 0)
+        self._cuts: dict[tuple[str, str], int] = {}  # links that are cut, until when
+        self._away: dict[str, int] = {}  # nodes that have left, until when
+        self._changes = list(self.changes)
+        self._lives: list[Life] = []  # of queries that have gone
+        self._came = {query.name: 0 for query in self.asked.queries}
+        self.machines: dict[str, Machine] = {}
+        for name in self.tree.parents:
+            if name not in self.joining:
+                self._begin(name)
+
+    def _begin(self, name: str) -> None:
+        self._epochs[name] += 1
+        self._away.pop(name, None)
+        children = self.tree.children[name]
+        self.machines[name] = self.machine(
+            name,
+            self.tree.parents[name],
+            tuple(child for child in children if child not in self.joining),
+            self._epochs[name],
+            self._disks.get(name),
+            self.asked if self.tree.parents[name] is None else None,
+            joins=any(child in self.joining for child in children),
+            lateness=self.lateness.get(name),
+            **self.settings,
+        )
+        self._post(name, self.machines[name].start(self.now))
+
+    def _post(self, sender: str, out: Out) -> None:
+        for to, message in out:
+            if to == OUTLET:
+                self._tell(message)
+                continue
+            self._put(sender, to, message)
+            if self._happens(self.faults.double):
+                self._put(sender, to, message)
+
+    def _tell(self, batch: Message) -> None:
+        """Take a batch of the root, which may crash before it hears of that."""
+        assert isinstance(batch, Batch)
+        before = self.told.setdefault(batch.number, batch.tables["results"])
+        if not before.equals(batch.tables["results"]):
+            raise AssertionError(f"the root says {batch.number} otherwise than before")
+        if not self._happens(self.faults.crash):
+            self.machines["root"].receive(OUTLET, Ack(batch.epoch, batch.number), self.now)
+
+    def _put(self, sender: str, to: str, message: Message) -> None:
+        data = to_bytes(message)
+        self.messages, self.bytes = self.messages + 1, self.bytes + len(data)
+        cut = self._cuts.get((min(sender, to), max(sender, to)), 0) > self.now
+        if cut or self._happens(self.faults.loss):
+            return
+        arrives = self.now + 1 + (self.dice.randrange(self.faults.delay) if self._faulty else 0)
+        heapq.heappush(self._way, (arrives, self.messages, sender, to, data))
+
+    @property
+    def _faulty(self) -> bool:
+        return self.now < self.faults.until
+
+    def _happens(self, likely: float) -> bool:
+        return self._faulty and self.dice.random() < likely
+
+    def run(self, steps: int = 100_000) -> None:
+        """Go on until the root has everything; refuses to go on for ever."""
+        for _ in range(steps):
+            root = self.machines["root"]
+            assert root.asked is not None
+            waits = root.asked.pending or len(self.machines) < len(self.tree.parents)
+            if root.done and not waits and all(machine.done for machine in self.machines.values()):
+                return
+            self._step()
+        raise RuntimeError(f"not done after {steps:,} steps")
+
+    def _step(self) -> None:
+        """Something happens: a node reads, a message arrives, or time passes; and now and then something breaks."""
+        if self._happens(self.faults.crash):
+            name = self.dice.choice(sorted(self.machines))
+            self.crashes += 1
+            self.trace.append(f"{self.now}: {name} crashes")
+            self._begin(name)
+        if self._happens(self.faults.cut):
+            name = self.dice.choice([name for name, parent in self.tree.parents.items() if parent])
+            parent = self.tree.parents[name] or ""
+            self._cuts[min(name, parent), max(name, parent)] = self.now + self.dice.randrange(10 * AGAIN)
+            if name in self.machines and self.dice.random() < 0.5:  # it notices, and begins with another stream
+                self._way = [one for one in self._way if {one[2], one[3]} != {name, parent}]
+                heapq.heapify(self._way)
+                self._post(name, self.machines[name].start(self.now))
+        if self._happens(self.faults.leave):
+            name = self.dice.choice(list(self.machines))
+            if name not in self._away and name != "root":
+                self._away[name] = self.now + self.dice.randrange(5 * AGAIN)
+                self.trace.append(f"{self.now}: {name} leaves")
+                self._post(name, self.machines[name].leave(self.now))
+        for name, until in list(self._away.items()):
+            if until < self.now and self.machines[name].left:
+                self._begin(name)
+        for name, moment in self.joining.items():
+            if moment < self.now and name not in self.machines:
+                self.trace.append(f"{self.now}: {name} joins")
+                self._begin(name)
+        if self._changes and self._faulty and self.dice.random() < 0.02:
+            self._change(self._changes.pop(0))
+        root = self.machines["root"]
+        assert root.asked is not None
+        waits = bool((self._changes and self._faulty) or root.asked.pending)  # the end comes after all changes
+        reads = []
+        if not self._way or self.dice.random() < 0.3:
+            reads = [name for name in self.tree.leaves if name in self.machines and self._can_read(name, waits)]
+        if reads:
+            self._read(self.dice.choice(reads), waits)
+        elif self._way:
+            self._deliver()
+        else:
+            self.now += AGAIN
+            self._tick()
+
+    def _tick(self) -> None:
+        for name, machine in self.machines.items():
+            if not machine.left:
+                self._post(name, machine.tick(self.now))
+
+    def _change(self, change: Query | str) -> None:
+        root = self.machines["root"]
+        self.trace.append(f"{self.now}: {change if isinstance(change, str) else change.name} changes")
+        if isinstance(change, Query):
+            self._came[change.name] = root.status()["batches"]["made"]
+            self._post("root", root.add(change, self.now))
+        else:
+            (life,) = [life for life in self._living() if life.query.name == change]
+            self._lives.append(replace(life, until=root.status()["batches"]["made"], watermark=root.watermark))
+            self._post("root", root.remove(change, self.now))
+
+    def _living(self) -> list[Life]:
+        asked = self.machines["root"].asked
+        assert asked is not None
+        since = dict.fromkeys(self._came, INT64_MIN) | dict(asked.since) | dict.fromkeys(dict(asked.pending))
+        return [Life(query, since[query.name], self._came[query.name]) for query in asked.queries]
+
+    @property
+    def lives(self) -> list[Life]:
+        """Of all queries that were asked, even of those that have come and gone under the same name."""
+        return [*self._lives, *self._living()]
+
+    def _can_read(self, name: str, waits: bool) -> bool:
+        mark = self.machines[name].mark
+        return mark is not None and not (waits and mark.get("at", 0) == self.events[name].height)
+
+    def _read(self, name: str, waits: bool) -> None:
+        machine, events = self.machines[name], self.events[name]
+        assert machine.mark is not None
+        begin = machine.mark.get("at", 0)
+        end = min(events.height, begin + self.dice.randint(1, 8))
+        last = end == events.height and not waits
+        self._post(name, machine.read(events[begin:end], {"at": end}, self.now, last))
+
+    def _deliver(self) -> None:
+        arrives, _, sender, to, data = heapq.heappop(self._way)
+        self.now = max(self.now, arrives)
+        if to not in self.machines or self.machines[to].left:
+            return  # nobody is there
+        self._post(to, self.machines[to].receive(sender, from_bytes(data), self.now))
+        if self.dice.random() < min(0.05, 2 / len(self.machines)):
+            self._tick()
+
+    @property
+    def results(self) -> pl.DataFrame:
+        """All that the root has said."""
+        return self.said(0, None)
+
+    def said(self, after: int, until: int | None) -> pl.DataFrame:
+        """What the root has said in the batches after one, up to another."""
+        numbers = [number for number in sorted(self.told) if after < number and (until is None or number <= until)]
+        if not numbers:
+            return self.asked.job.bound.results.empty
+        return pl.concat([self.told[number] for number in numbers], how="diagonal_relaxed")
