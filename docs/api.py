@@ -25,7 +25,7 @@ INTRO = """\
 # API reference
 
 Made from the docstrings by `make docs`. `Duration` is text such as "10 minutes" or "1 hour 30 minutes", a `timedelta`,
-or an integer for measures that are not timestamps; `Lengths` is one of those, None, or a mapping from measures to them.
+or an integer where time is an integer; `Lengths` is one of those, None, or a mapping from time columns to them.
 Expressions and predicates are SQL text. What windows and aggregates mean, to the letter, is in
 [semantics.md](semantics.md).
 """

@@ -147,7 +147,7 @@ def test_states_merge_in_any_order_and_combine_over_any_range(drawn: list[list[A
     def merged(order: list[int]) -> list[Any]:
         table = pl.DataFrame({**state}).with_columns(group=pl.lit(0))[order]
         grouped = table.group_by("group").agg(**collect.merge(names))
-        return collect.settle_merged(Fields({name: grouped[name] for name in state}))["values"].to_list()
+        return collect.finish_merged(Fields({name: grouped[name] for name in state}))["values"].to_list()
 
     assert merged(data.draw(st.permutations(range(len(slices))))) == [whole]
     bounds = data.draw(st.lists(st.tuples(st.integers(0, len(slices) - 1), st.integers(1, 6)), max_size=5))

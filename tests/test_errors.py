@@ -36,7 +36,7 @@ def query(*aggregates: Any, name: str = "q", window: Any = None, **rest: Any) ->
         (lambda: wr.tumbling("5 parsecs"), "'5 parsecs' is not a duration"),
         (lambda: wr.tumbling(""), "length is empty"),
         (lambda: wr.tumbling("0.1 us"), "not a whole number of microseconds"),
-        (lambda: wr.tumbling(2**63), "longer than any measure"),
+        (lambda: wr.tumbling(2**63), "longer than any time column"),
         (lambda: wr.sliding(10, "5 seconds"), "length, slide must all be durations or all be plain integers"),
         (lambda: wr.quantile("x", 1.5), "quantile: q must be between 0 and 1, not 1.5"),
         (lambda: wr.approx_quantile("x", -1), "approx_quantile: q must be between 0 and 1, not -1"),
@@ -179,7 +179,11 @@ REFUSED: dict[str, tuple[Callable[[wr.Engine], Any], type[Exception], str]] = {
     "unknown name": (lambda engine: engine.remove("zz"), wr.QueryError, "there is no query called 'zz'"),
     "unknown when": (lambda engine: engine.remove("q", "later"), ValueError, "when must be 'now' or 'windows_closed'"),
     "not a time": (lambda engine: engine.advance("noon"), TypeError, "a time is an integer or a datetime, not 'noon'"),
-    "unknown measure": (lambda engine: engine.advance(5, "zz"), ValueError, "there is no measure 'zz'; there are 't'"),
+    "unknown time column": (
+        lambda engine: engine.advance(5, "zz"),
+        ValueError,
+        "there is no time column 'zz'; there are 't'",
+    ),
 }
 
 

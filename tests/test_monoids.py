@@ -279,7 +279,7 @@ def lifted(asked: wr.Aggregate, values: list[list[Any]]) -> tuple[Fold, Fields]:
     grouped = table.explode("x").group_by("n", maintain_order=True)
     lifts = fold.lift(Inputs([pl.col("x")], [pl.Int64()], dense=False, place={}))
     found = grouped.agg(**lifts)
-    return fold, fold.settle(Fields({name: found[name] for name in lifts}))
+    return fold, fold.finish(Fields({name: found[name] for name in lifts}))
 
 
 def merged(fold: Fold, state: Fields, sizes: list[int]) -> Fields:
@@ -287,7 +287,7 @@ def merged(fold: Fold, state: Fields, sizes: list[int]) -> Fields:
     names = {name: name for name in state}
     table = pl.DataFrame({**state}).with_columns(pl.Series("n", np.repeat(np.arange(len(sizes)), sizes)))
     grouped = table.group_by("n", maintain_order=True).agg(**fold.merge(names))
-    return fold.settle_merged(Fields({name: grouped[name] for name in state}))
+    return fold.finish_merged(Fields({name: grouped[name] for name in state}))
 
 
 def results(fold: Fold, state: Fields, lo: Any, hi: Any) -> list[Any]:

@@ -109,7 +109,7 @@ class ForgetsOpenSlices(Machine):
 class BeginsTooSoon(Machine):
     """Answers a new query from the watermark on, before all nodes cut by it."""
 
-    def _settle(self) -> None:
+    def _finish(self) -> None:
         assert self.asked is not None
         if self.asked.pending and self._assembly is not None:
             self.asked = self.asked.settled([name for name, _ in self.asked.pending], self._watermark + 1)

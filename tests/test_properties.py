@@ -142,7 +142,7 @@ def test_a_restored_engine_goes_on_as_if_nothing_had_happened(stream: Stream, at
 
 @given(
     rows=tables(),
-    queries=query_sets(measures=(None, None, "o")),
+    queries=query_sets(time_columns=(None, None, "o")),
     order_by=st.sampled_from(((), (), ("x",), ("s", "y"))),
 )
 @settings(max_examples=18)
@@ -318,7 +318,13 @@ def _stream(queries: Sequence[wr.Query], *batches: Sequence[dict[str, Any]], **o
             lateness=12,
         ),
     ],
-    ids=["distinct_on", "no query on the own measure", "updates without keys", "NaN keys in joins", "-0.0 repeats 0.0"],
+    ids=[
+        "distinct_on",
+        "no query on the own time column",
+        "updates without keys",
+        "NaN keys in joins",
+        "-0.0 repeats 0.0",
+    ],
 )
 def test_what_once_failed(stream: Stream) -> None:
     assert disagreements(stream) == []

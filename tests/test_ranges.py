@@ -77,7 +77,7 @@ def test_bags_answer_like_their_values(way: dict[str, int], slices: list[list[fl
     with pytest.MonkeyPatch.context() as patch:
         for name, value in way.items():
             patch.setattr(multiset, name, value)
-        found = multiset.BagRanges(values, counts, lo, hi)
+        found = multiset.MultisetRanges(values, counts, lo, hi)
         quantiles = found.quantiles({"q": q})["q"].to_list()
     for place, (a, b) in enumerate(zip(lo, hi, strict=True)):
         held = sorted((x for one in slices[a:b] for x in one), key=lambda x: (x != x, x))
@@ -106,8 +106,8 @@ def test_buckets_say_what_numpy_says(dtype: pl.DataType, spread: int) -> None:
     hi = lo + dice.integers(2, 11, 40)
     qs = {str(q): q for q in np.linspace(0, 1, 11)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multiset.BagRanges, "_select", None)  # none of the other ways is taken
-        found = multiset.BagRanges(*multiset.counted(lists), lo, hi).quantiles(qs)
+        patch.setattr(multiset.MultisetRanges, "_select", None)  # none of the other ways is taken
+        found = multiset.MultisetRanges(*multiset.counted(lists), lo, hi).quantiles(qs)
     expected = [np.quantile(np.concatenate(slices[a:b]), list(qs.values())) for a, b in zip(lo, hi, strict=True)]
     np.testing.assert_allclose(found.to_numpy(), expected, rtol=1e-14)
 

@@ -50,7 +50,7 @@ def test_a_formula_cannot_name_what_stands_for_its_parts() -> None:
         wr.Query("q", wr.tumbling(10), "sum(x) + p0")
 
 
-@pytest.mark.parametrize("name", ["line", "where", "start", "first", "last", "barred", "slice_start", "rows", "nth"])
+@pytest.mark.parametrize("name", ["line", "where", "start", "first", "last", "excluded", "slice_start", "rows", "nth"])
 def test_a_key_may_have_any_name(name: str) -> None:
     queries = [
         wr.Query("w", wr.tumbling(10), "last(x)", by=name),
@@ -110,7 +110,7 @@ def test_what_removed_queries_needed_is_forgotten() -> None:
         engine.remove("m")
     assert not engine._kept
     assert engine._bound is not None
-    assert all(len(state.bars) < 10 for state in engine._bound.states.values())
+    assert all(len(state.exclusions) < 10 for state in engine._bound.states.values())
 
 
 def test_revisions_before_1970_are_forgotten_too() -> None:

@@ -65,7 +65,7 @@ def test_whole_tables(rows: list[Row], queries: tuple[wr.Query, ...], order_by: 
     assert differences(found, want, queries, ordered=True) == []
 
 
-@given(stream=streams(kinds=("joined",), measures=False))
+@given(stream=streams(kinds=("joined",), time_columns=False))
 @settings(max_examples=60)
 def test_a_stream_says_what_its_whole_table_says(stream: Stream) -> None:
     """Without late events: nothing joins a window that was told. At a position, once every node has come."""

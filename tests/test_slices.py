@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 import windrow as wr
-from windrow.core.ordered.slicing import Ledger, Ordering
+from windrow.core.ordered.slicing import Carry, Ordering
 from windrow.core.plan.groups import Group
 from windrow.core.plan.plan import Plan, plan
-from windrow.core.plan.watermark import Span
+from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.binding import Binding
 from windrow.core.slices.kernel import Edges, roll_up, slice
 from windrow.core.slices.table import SliceSchema, merge, pack, unpack
@@ -160,12 +160,12 @@ def test_ordered_slices_do_not_depend_on_when_the_order_became_final(
     events = sliced.prepared(rows)
 
     def at_steps(marks: list[int]) -> pl.DataFrame:
-        ledger, tables, before = Ledger(ordering.schema.keys, ordering.initial), [], INT64_MIN
+        carry, tables, before = Carry(ordering.schema.keys, ordering.initial), [], INT64_MIN
         for mark in [*sorted(marks), INT64_MAX]:
             part = events.filter((pl.col("time:t") >= before) & (pl.col("time:t") < mark))
             if part.height:
-                found = ordering.slice(part, None, ledger, Span(before, mark, before, mark))
-                ledger.set(found.keys, found.settled)
+                found = ordering.slice(part, None, carry, WatermarkStep(before, mark, before, mark))
+                carry.set(found.keys, found.settled)
                 tables.append(found.table)
             before = mark
         return merge(tables, ordering.schema) if tables else ordering.schema.empty()

@@ -56,10 +56,10 @@ class Running:
         self.pushed.append(part)
         self._source.add(part)
         self.query.processAllAvailable()
-        self._settle()
+        self._finish()
         return part.to_dicts()
 
-    def _settle(self) -> None:
+    def _finish(self) -> None:
         """Wait for the micro-batch without events in which the watermark reaches what was seen."""
         end = time.monotonic() + 120
         while time.monotonic() < end:

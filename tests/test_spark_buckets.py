@@ -83,7 +83,7 @@ class Buckets:
 
     @property
     def watermark(self) -> int:
-        lateness = self.job.measures[self.job.time].lateness
+        lateness = self.job.time_columns[self.job.time].lateness
         return self._moved if self.seen is None or lateness is None else max(self._moved, self.seen - lateness)
 
     def advance(self, watermark: Any) -> list[Row]:
@@ -152,25 +152,25 @@ def disagreements(stream: Stream, dropped: bool = True) -> list[str]:
     return wrong
 
 
-@given(stream=streams(measures=False))
+@given(stream=streams(time_columns=False))
 @settings(max_examples=15)
 def test_buckets_give_what_the_oracle_gives(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
-@given(stream=streams(measures=False, kinds=ORDERED))
+@given(stream=streams(time_columns=False, kinds=ORDERED))
 @settings(max_examples=10)
 def test_ordered_windows_in_buckets(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
-@given(stream=streams(measures=False, beyond=True, kinds=(*TIMED, *ORDERED)))
+@given(stream=streams(time_columns=False, beyond=True, kinds=(*TIMED, *ORDERED)))
 @settings(max_examples=10)
 def test_late_slices_are_left_out_of_what_was_emitted_and_of_nothing_else(stream: Stream) -> None:
     assert disagreements(stream, dropped=False) == []
 
 
-@given(stream=streams(measures=False, beyond=True, updates=True, kinds=(*TIMED, *ORDERED)))
+@given(stream=streams(time_columns=False, beyond=True, updates=True, kinds=(*TIMED, *ORDERED)))
 @settings(max_examples=10)
 def test_late_slices_within_updates_revise(stream: Stream) -> None:
     assert disagreements(stream, dropped=False) == []
@@ -182,7 +182,7 @@ TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.yaml"))
 
 
 def streamed(transcript: Transcript) -> bool:
-    """Whether a transcript is a stream that Spark can have: one measure, and nothing but events."""
+    """Whether a transcript is a stream that Spark can have: one time column, and nothing but events."""
     actions = {step.action for step in transcript.steps}
     details = {name for step in transcript.steps for name in step.details}
     plain = actions <= {"input", "watermark", "finish"} and not details & {"error", "measure"}
@@ -219,7 +219,7 @@ def test_transcripts_in_buckets(path: Path) -> None:
 # --- queries that come and go -----------------------------------------------------------------------------------------
 
 
-@given(stream=streams(measures=False, changes=True, beyond=True, kinds=(*TIMED, *ORDERED)))
+@given(stream=streams(time_columns=False, changes=True, beyond=True, kinds=(*TIMED, *ORDERED)))
 @settings(max_examples=15)
 def test_queries_come_and_go(stream: Stream) -> None:
     """Each later query is the same as one that an oracle is asked from where its state says that it begins."""

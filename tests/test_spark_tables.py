@@ -67,7 +67,7 @@ def test_most_transcripts_are_run() -> None:
 
 @given(
     rows=tables(),
-    queries=query_sets(measures=(None, None, "o")),
+    queries=query_sets(time_columns=(None, None, "o")),
     order_by=st.sampled_from(((), (), ("x",), ("s", "y"))),
     parts=st.integers(1, 3),
 )

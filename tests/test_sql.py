@@ -477,7 +477,7 @@ def test_time_is_asked_for_where_the_queries_do_not_name_it_or_name_several(even
     several = wr.sql(f"SELECT count(*) {ANY}; SELECT count(*) FROM events GROUP BY window(lane, 2)")
     with pytest.raises(wr.QueryError, match="several times, 'ts', 'lane'"):
         wr.Engine(several)
-    assert wr.plan(wr.sql(f"SELECT count(*) {ANY}")).measures == ["ts"]
+    assert wr.plan(wr.sql(f"SELECT count(*) {ANY}")).time_columns == ["ts"]
     assert wr.windows(events, [*counted, *wr.sql(f"SELECT count(*) AS c {ANY}")]).height > 20
 
 

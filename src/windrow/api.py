@@ -81,15 +81,15 @@ class Table:
             raise QueryError("a whole table has no arrival times; name a time column")
         self._engine = Engine(queries, time, **options)
         self._like = pl.DataFrame()
-        for measure in self._engine._measures.values():
-            measure.still = True
+        for time_column in self._engine._time_columns.values():
+            time_column.still = True
 
     def push(self, part: pl.DataFrame, rest: Mapping[str, int] | None = None) -> pl.DataFrame:
-        """Take a part; `rest` says for each measure, in its units, the least time of the parts that follow."""
+        """Take a part; `rest` says for each time column, in its units, the least time of the parts that follow."""
         engine, self._like = self._engine, part.clear()
         results = [engine.push(part)]
         if engine._bound is not None:
-            results += [engine.advance(least, time=measure) for measure, least in (rest or {}).items()]
+            results += [engine.advance(least, time=time_column) for time_column, least in (rest or {}).items()]
         return self._checked(results)
 
     def finish(self, partial: bool = False) -> pl.DataFrame:
@@ -100,9 +100,9 @@ class Table:
         return self._checked([engine.finish(partial)])
 
     def binding(self, columns: Mapping[str, pl.DataType]) -> Binding:
-        """The queries over events with these columns, if they fit: what is needed of them, and their measures."""
+        """The queries over events with these columns, if they fit: what is needed of them, and their time columns."""
         engine = self._engine
-        return bind(engine.plan, columns, engine._order_by, engine._measures).binding
+        return bind(engine.plan, columns, engine._order_by, engine._time_columns).binding
 
     @property
     def engine(self) -> Engine:

@@ -4,8 +4,8 @@
     advance(watermark), finish()              ──────────────────────▶ results
 
 A batch either is taken whole or changes nothing: columns, types and times are checked before any state is touched, and
-whatever fails later, such as an aggregate of the user's own, leaves the engine as it was. The watermark of each measure
-is the greatest time seen minus the lateness, or what `advance` says; it never moves back.
+whatever fails later, such as an aggregate of the user's own, leaves the engine as it was. The watermark of each time
+column is the greatest time seen minus the lateness, or what `advance` says; it never moves back.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import Change, GroupState
 from windrow.core.plan.groups import Entry, Rates
 from windrow.core.plan.plan import Plan, plan
-from windrow.core.plan.watermark import Lengths, Measure, measures_of
+from windrow.core.plan.watermark import Lengths, TimeColumn, time_columns_of
 from windrow.core.query.query import Query, QueryError, time_of
 from windrow.core.slices.binding import ARRIVAL, Binding, InputError, no_time
 from windrow.core.stream.compiled import Bound, bind
-from windrow.core.stream.ingest import Kept, measured, repeats_of, span, take
+from windrow.core.stream.ingest import Kept, measured, repeats_of, take, time_range
 from windrow.core.windows.fixed import EPOCH, FURTHEST, INT64_MAX, INT64_MIN, since_1970
 
 
@@ -49,7 +49,7 @@ class Metrics:
     slices:       live now
     held_events:  not in slices yet: their order is not final, or `latest` may still need them
     state_bytes:  in memory
-    watermarks:   of each measure; None before its first event
+    watermarks:   of each time column; None before its first event
     """
 
     events: int = 0
@@ -92,10 +92,10 @@ class Engine:
     queries:     one or several, with names that differ; more can be added later
     time:        the column that windows are measured on, a timestamp or an integer; "arrival" for processing time;
                  can be left out where the queries name it
-    lateness:    how far events may be out of order: a duration for timestamps, a plain integer for other measures,
-                 0 by default; None if only `advance` moves the watermark
+    lateness:    how far events may be out of order: a duration for timestamps, a plain integer for integers, 0 by
+                 default; None if only `advance` moves the watermark
     updates:     how long emitted windows are kept to be emitted again when late events change them; by default not
-                 (both: one length for the engine's own measure, or a mapping from measures to lengths)
+                 (both: one length for the engine's own time column, or a mapping from time columns to lengths)
     order_by:    columns that order events of the same time, before their arrival does
     bad_events:  "raise" refuses a batch with an event without a time, "drop" counts and leaves out such events
     rates:       what is known of the stream, for the planner; measured on the first batch otherwise
@@ -125,7 +125,7 @@ class Engine:
         self._lateness, self._updates = lateness, updates
         self._entries = [Entry(query) for query in asked]
         self._plan = plan(self._entries, time, rates)
-        self._measures: dict[str, Measure] = measures_of(self._plan.measures, time, lateness, updates)
+        self._time_columns: dict[str, TimeColumn] = time_columns_of(self._plan.time_columns, time, lateness, updates)
         self._closing: list[Entry] = []  # those that are being removed
         self._overflowed: Counter[str] = Counter()
         self._bound: Bound | None = None
@@ -144,28 +144,28 @@ class Engine:
         A batch that does not fit is refused whole with an `InputError`, and the engine is as it was before.
         """
         self._open()
-        frame = flag_sorted(to_polars(batch), self._measures)
+        frame = flag_sorted(to_polars(batch), self._time_columns)
         bound, rates = (self._bound, self._rates) if self._bound else self._bind(frame)
         frame = bound.binding.checked(frame)
         missing = bound.binding.without_time(frame)
         if missing is not None:
             if self._bad_events == "raise":
-                raise no_time(int(missing.sum()), frame.height, *bound.binding.measures)
+                raise no_time(int(missing.sum()), frame.height, *bound.binding.time_columns)
             frame = frame.filter(~missing)
         events = bound.binding.prepare(frame, self._arrived, self._now)
         spans = {
-            name: span(events, name, bound.plan.furthest.get(name), self._measures[name])
-            for name in bound.binding.measures
+            name: time_range(events, name, bound.plan.furthest.get(name), self._time_columns[name])
+            for name in bound.binding.time_columns
         }
         if not frame.height:
             self._counts = replace(self._counts, bad=self._counts.bad + (0 if missing is None else int(missing.sum())))
             return self._nothing()
-        taken = take(events, bound.states.values(), self._measures, self._kept, spans)
+        taken = take(events, bound.states.values(), self._time_columns, self._kept, spans)
 
         self._bound, self._plan, self._rates = bound, bound.plan, rates  # from here on nothing is refused
         bound.columns |= {name: dtype for name, dtype in frame.schema.items() if name not in bound.columns}
         self._kept = self._kept | taken.kept
-        dropped = taken.settle()
+        dropped = taken.finish()
         if taken.dropped is not None and taken.dropped.any():
             self._set_aside(frame.filter(pl.Series(taken.dropped)))
         self._arrived += frame.height
@@ -179,24 +179,24 @@ class Engine:
         )
         moves = {}
         for name, (_, newest) in spans.items():
-            measure = self._measures[name]
-            measure.seen = newest if measure.seen is None else max(measure.seen, newest)
-            moves[name] = measure.after(newest)
+            time_column = self._time_columns[name]
+            time_column.seen = newest if time_column.seen is None else max(time_column.seen, newest)
+            moves[name] = time_column.after(newest)
         return self._step(moves, taken.changes)
 
     @_whole_or_not_at_all
     def advance(self, watermark: int | datetime, time: str | None = None) -> pl.DataFrame:
         """Say that no more events older than this are expected, and return the results that this makes final.
 
-        watermark:  a datetime (UTC where it has no zone), or microseconds or units of the measure as an integer
-        time:       the measure; by default the engine's own
+        watermark:  a datetime (UTC where it has no zone), or microseconds or units of the time column as an integer
+        time:       the time column; by default the engine's own
         """
         self._open()
         name = time or self._time
-        if name not in self._measures:
-            raise ValueError(f"there is no measure {name!r}; there are {', '.join(map(repr, self._measures))}")
+        if name not in self._time_columns:
+            raise ValueError(f"there is no time column {name!r}; there are {', '.join(map(repr, self._time_columns))}")
         moment = self._moment(watermark, name)
-        return self._step({name: max(self._measures[name].watermark, moment)}, {})
+        return self._step({name: max(self._time_columns[name].watermark, moment)}, {})
 
     @_whole_or_not_at_all
     def finish(self, partial: bool = False) -> pl.DataFrame:
@@ -206,7 +206,7 @@ class Engine:
         """
         self._open()
         self._finished = True
-        return self._step(dict.fromkeys(self._measures, INT64_MAX), {}, partial)
+        return self._step(dict.fromkeys(self._time_columns, INT64_MAX), {}, partial)
 
     @_whole_or_not_at_all
     def add(self, query: Query, since: int | datetime | None = None) -> int | datetime | None:
@@ -216,8 +216,8 @@ class Engine:
         """
         self._open()
         name = query.time or self._time
-        measure = self._measures.get(name)
-        seen = INT64_MIN if measure is None or measure.seen is None else measure.seen + 1
+        time_column = self._time_columns.get(name)
+        seen = INT64_MIN if time_column is None or time_column.seen is None else time_column.seen + 1
         begin = seen if since is None else max(seen, self._moment(since, name))
         self._change([*self._entries, Entry(query, begin)])
         return None if begin == INT64_MIN else self._shown(begin, name)
@@ -232,7 +232,7 @@ class Engine:
         if not found:
             raise QueryError(f"there is no query called {name!r}")
         rest = [entry for entry in self._entries if entry.query.name != name]
-        seen = self._measures[found[0].query.time or self._time].seen
+        seen = self._time_columns[found[0].query.time or self._time].seen
         if when == "windows_closed" and seen is not None:
             if found[0].closing:
                 return
@@ -257,7 +257,7 @@ class Engine:
 
     @property
     def watermark(self) -> int | datetime | None:
-        """Of the engine's own measure, None before its first event; `metrics.watermarks` has all."""
+        """Of the engine's own time column, None before its first event; `metrics.watermarks` has all."""
         return self.metrics.watermarks[self._time]
 
     @property
@@ -265,8 +265,8 @@ class Engine:
         """What was counted, and what is held now."""
         states = list(self._bound.states.values()) if self._bound else []
         marks = {
-            name: None if measure.watermark == INT64_MIN else self._shown(measure.watermark, name)
-            for name, measure in self._measures.items()
+            name: None if time_column.watermark == INT64_MIN else self._shown(time_column.watermark, name)
+            for name, time_column in self._time_columns.items()
         }
         return replace(
             self._counts,
@@ -305,9 +305,9 @@ class Engine:
 
     def _saved(self) -> tuple[dict[str, Any], list[tuple[GroupState, dict[str, Any]]]]:
         """What a failure must put back: the engine's fields, and those of its groups."""
-        measures = {name: replace(measure) for name, measure in self._measures.items()}
+        time_columns = {name: replace(time_column) for name, time_column in self._time_columns.items()}
         copies: dict[str, Any] = {
-            "_measures": measures,
+            "_measures": time_columns,
             "_late": list(self._late),
             "_overflowed": Counter(self._overflowed),
         }
@@ -326,9 +326,9 @@ class Engine:
         if rates is None and frame.height and self._plan.depends_on_rates:
             rates = measured(frame, Binding(self._plan, frame.schema, self._order_by), self._time)
         planned = self._plan if rates is self._rates else plan(self._entries, self._time, rates)
-        bound = bind(planned, frame.schema, self._order_by, self._measures)
+        bound = bind(planned, frame.schema, self._order_by, self._time_columns)
         unknown = [name for name, dtype in bound.binding.needed.items() if dtype == pl.Null()]
-        if unknown and not all(measure.still for measure in self._measures.values()):
+        if unknown and not all(time_column.still for time_column in self._time_columns.values()):
             raise InputError(
                 f"column {unknown[0]!r} has no value in this first batch, so its type is not known; cast it"
             )
@@ -337,14 +337,14 @@ class Engine:
     def _change(self, entries: list[Entry]) -> None:
         """Go on with other queries; refused whole or done."""
         planned = plan(entries, self._time, self._rates, self._bound.plan.apart if self._bound else None)
-        measures = measures_of(planned.measures, self._time, self._lateness, self._updates)
-        before = self._measures
-        self._measures = measures | before  # one that no query asks for now keeps its watermark
+        time_columns = time_columns_of(planned.time_columns, self._time, self._lateness, self._updates)
+        before = self._time_columns
+        self._time_columns = time_columns | before  # one that no query asks for now keeps its watermark
         if self._bound is not None:
             try:
-                bound = bind(planned, self._bound.columns, self._order_by, self._measures)
+                bound = bind(planned, self._bound.columns, self._order_by, self._time_columns)
             except ValueError:
-                self._measures = before
+                self._time_columns = before
                 raise
             for identity, state in bound.states.items():
                 if identity in self._bound.states:
@@ -360,17 +360,17 @@ class Engine:
         bound = self._bound
         if bound is None:
             for name, mark in moves.items():
-                self._measures[name].watermark = mark
+                self._time_columns[name].watermark = mark
             return self._nothing()
         emitted: list[Emitted] = []
         for identity, state in bound.states.items():
-            name = state.group.source.measure
-            span = self._measures[name].span(moves.get(name, self._measures[name].watermark))
+            name = state.group.source.time
+            step = self._time_columns[name].step_to(moves.get(name, self._time_columns[name].watermark))
             change = changes.get(identity)
-            if change is not None or (span.now != span.before and state.may_be_due(span)):
-                emitted.extend(state.step(span, change, partial))
+            if change is not None or (step.now != step.before and state.may_be_due(step)):
+                emitted.extend(state.step(step, change, partial))
         for name, mark in moves.items():
-            self._measures[name].watermark = mark
+            self._time_columns[name].watermark = mark
         results, overflows = bound.results.build(emitted)
         self._overflowed += overflows
         self._counts = replace(
@@ -389,14 +389,14 @@ class Engine:
             self._change([entry for entry in self._entries if entry.query.name not in over])
 
     def _is_over(self, entry: Entry) -> bool:
-        frozen = self._measures[entry.query.time or self._time].frozen
-        if self._bound is None or frozen <= entry.until:
+        final_before = self._time_columns[entry.query.time or self._time].final_before
+        if self._bound is None or final_before <= entry.until:
             return False
         number = next(number for number, other in enumerate(self._plan.entries) if other is entry)
         for state in self._bound.states.values():
             for (place, _), numbers in state.group.members.items():
                 if number in numbers:
-                    return state.is_over(place, frozen)
+                    return state.is_over(place, final_before)
         return True
 
     def _nothing(self) -> pl.DataFrame:
@@ -406,7 +406,7 @@ class Engine:
 
     def _shown(self, moment: int, name: str) -> int | datetime:
         """A time as users write it."""
-        dtype = self._bound.binding.measures.get(name) if self._bound else None
+        dtype = self._bound.binding.time_columns.get(name) if self._bound else None
         if dtype is None or dtype.is_integer():
             return moment
         try:
@@ -416,9 +416,9 @@ class Engine:
         return shown if getattr(dtype, "time_zone", None) else shown.replace(tzinfo=None)
 
     def _moment(self, value: int | datetime, name: str) -> int:
-        """A time on a measure as a whole number, within what windows can be written for."""
+        """A time on a time column as a whole number, within what windows can be written for."""
         if isinstance(value, datetime):
-            dtype = self._bound.binding.measures.get(name) if self._bound else None
+            dtype = self._bound.binding.time_columns.get(name) if self._bound else None
             if dtype is not None and dtype.is_integer():
                 raise TypeError(f"{name!r} is a number, so a time on it is an integer, not {value!r}")
             value = since_1970(value)
@@ -428,7 +428,7 @@ class Engine:
 
     def _now(self) -> int:
         """Processing time, which does not go back when the clock does."""
-        arrival = self._measures.get(ARRIVAL)
+        arrival = self._time_columns.get(ARRIVAL)
         return max(self._clock(), INT64_MIN if arrival is None or arrival.seen is None else arrival.seen)
 
     def _set_aside(self, events: pl.DataFrame) -> None:

@@ -14,7 +14,7 @@ import polars as pl
 
 from windrow.core.plan.groups import Entry, Rates
 from windrow.core.plan.plan import plan
-from windrow.core.plan.watermark import Measure, plain
+from windrow.core.plan.watermark import TimeColumn, plain
 from windrow.core.query.query import Query
 from windrow.core.slices.table import pack, unpack
 from windrow.core.stream.compiled import bind
@@ -46,11 +46,11 @@ def write(engine: Engine) -> bytes:
         "rates": [engine._rates.events, dict(engine._rates.keys)] if engine._rates else None,
         "apart": sorted(engine._bound.plan.apart) if engine._bound else None,
         "keep_late": engine._keep_late,
-        "measures": {name: asdict(measure) for name, measure in engine._measures.items()},
+        "measures": {name: asdict(time_column) for name, time_column in engine._time_columns.items()},
         "counts": {name: value for name, value in asdict(engine._counts).items() if isinstance(value, int)},
         "arrived": engine._arrived,
         "finished": engine._finished,
-        "bars": [[sorted(bar) for bar in state.bars] for state in states],
+        "bars": [[sorted(exclusion) for exclusion in state.exclusions] for state in states],
         "kept": [name for name, _ in kept],
     }
     return pack(header, tables)
@@ -87,16 +87,18 @@ def _engine(header: dict[str, Any], tables: dict[str, pl.DataFrame], clock: Call
     if engine._plan.fingerprint != header["plan"]:
         raise ValueError("this snapshot was taken under another plan than its queries have here")
     engine._arrived, engine._finished = header["arrived"], header["finished"]
-    engine._measures = {name: Measure(**measure) for name, measure in header["measures"].items()}
+    engine._time_columns = {name: TimeColumn(**time_column) for name, time_column in header["measures"].items()}
     engine._counts = Metrics(**header["counts"])
     engine._kept = {
         (name, tuple(on), since): tables[f"kept {number}"] for number, (name, on, since) in enumerate(header["kept"])
     }
     engine._late = [tables["late"]] if "late" in tables else []
     if "columns" in tables:
-        engine._bound = bind(engine._plan, tables["columns"].schema, engine._order_by, engine._measures)
+        engine._bound = bind(engine._plan, tables["columns"].schema, engine._order_by, engine._time_columns)
         for number, state in enumerate(engine._bound.states.values()):
             mine = {name.partition(" ")[2]: table for name, table in tables.items() if name.startswith(f"{number} ")}
             state.load(mine)
-            state.bars = [frozenset((gap, since) for gap, since in bar) for bar in header["bars"][number]]
+            state.exclusions = [
+                frozenset((gap, since) for gap, since in exclusion) for exclusion in header["bars"][number]
+            ]
     return engine

@@ -39,20 +39,20 @@ def explained(
     asked = asking.read(source, only, time=time)
     chosen, _ = asking.engine_of(engine)
     if events is None:
-        measure = asked.time or next((query.time for query in asked.queries if query.time), None) or "time"
-        _print(plan(asked.queries, measure).explain())
+        time = asked.time or next((query.time for query in asked.queries if query.time), None) or "time"
+        _print(plan(asked.queries, time).explain())
         return
     files = Where(events, events_format, types_of(types) if types else {}).files
     if files is None:
         raise Refused(f"explain looks at files of this machine, not at {events!r}; leave --events out")
-    measure, _ = checked(asked, files.columns)
-    _print(_planned(asked, measure, files))
+    time, _ = checked(asked, files.columns)
+    _print(_planned(asked, time, files))
     if chosen == "spark":
         from windrow.core.stream.job import job_of
         from windrow.spark.batch.run import describe
 
         _print("\non Spark, as a batch")
-        _print(describe(job_of(asked.queries, measure, files.columns, **asked.options)))
+        _print(describe(job_of(asked.queries, time, files.columns, **asked.options)))
 
 
 def _planned(asked: Asked, time: str, files: EventFiles) -> str:

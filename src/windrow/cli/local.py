@@ -40,7 +40,7 @@ def run(files: EventFiles, asked: Asked, time: str, write: Callable[[pl.DataFram
         shown.at(
             events=metrics.events,
             results=metrics.results,
-            watermark=metrics.watermarks[table.engine.plan.measures[0]] if not whole else None,
+            watermark=metrics.watermarks[table.engine.plan.time_columns[0]] if not whole else None,
             done=seen / max(total, 1),
             doing=None,
         )
@@ -72,7 +72,7 @@ def _all(parts: Iterator[tuple[str, pl.DataFrame]]) -> tuple[str, pl.DataFrame]:
 
 
 class _Rest:
-    """What is still to come after so many events: the least time of each measure."""
+    """What is still to come after so many events: the least time of each time column."""
 
     def __init__(self, parts: list[tuple[int, dict[str, int]]]) -> None:
         self.parts = parts
@@ -92,7 +92,7 @@ class _Rest:
 
 def _times(files: EventFiles, binding: Binding, shown: Shown) -> Iterator[tuple[int, dict[str, int]]]:
     """The number of events and the least times of one part after the other."""
-    wanted = {name: binding.needed[name] for name in binding.measures}
+    wanted = {name: binding.needed[name] for name in binding.time_columns}
     rows = 0
     for _, part in _parts(files, wanted):
         rows += part.height

@@ -31,7 +31,7 @@ class Asked:
     bad_events: Literal["raise", "drop"] = "raise"
     partial: bool = False
 
-    def measure(self, columns: Mapping[str, pl.DataType]) -> str:
+    def time_column(self, columns: Mapping[str, pl.DataType]) -> str:
         """The time column: the one that was named, or that the queries name, or the only timestamp there is."""
         own = dict.fromkeys(query.time for query in self.queries if query.time)
         if self.time is not None:

@@ -58,7 +58,7 @@ class Where:
 
 def checked(asked: Asked, columns: Mapping[str, pl.DataType]) -> tuple[str, list[str]]:
     """The time column, and all that are needed; queries that do not fit them are refused before any work is done."""
-    time = asked.measure(columns)
+    time = asked.time_column(columns)
     if columns.get(time) == pl.String():
         reason = f"the time {time!r} is text; write it like 2024-05-01 08:05:00"
         raise Refused(f"{reason}, or say --types '{time} TIMESTAMP' if the first rows of CSV or JSON do not show it")

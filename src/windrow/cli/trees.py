@@ -269,7 +269,7 @@ def _moment(watermark: int | None) -> str:
     if watermark == INT64_MAX:
         return "the end"
     assert watermark is not None
-    if watermark < 10**14:  # an integer measure, or before 1973
+    if watermark < 10**14:  # an integer time column, or before 1973
         return f"{watermark:,}"
     return f"{datetime.fromtimestamp(watermark / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
 

@@ -27,8 +27,8 @@ from windrow.core.assemble.emitted import Emitted
 from windrow.core.ordered.node_windows import NODE_KEY, JoinedState
 from windrow.core.ordered.state import OrderedState
 from windrow.core.plan.groups import Group
-from windrow.core.plan.watermark import Span
-from windrow.core.slices.kernel import filter_column
+from windrow.core.plan.watermark import WatermarkStep
+from windrow.core.slices.kernel import filter_name
 from windrow.core.slices.table import pack, unpack
 from windrow.core.stream.compiled import state_of
 from windrow.core.stream.ingest import hold
@@ -92,7 +92,7 @@ class Pushed:
     def __init__(self, job: Job, node: str) -> None:
         self.job, self._node = job, node
         self.count = 0  # events that were taken
-        self._measure = job.measures[job.time]
+        self._time_column = job.time_columns[job.time]
         self._states = {group.name: _state(group, job) for group in _groups(job)}
         self._opened = {name: _opened(state) for name, state in self._states.items()}
         self._late, self._gone = 0, True  # what is to be told of itself
@@ -106,9 +106,9 @@ class Pushed:
             fresh = events.filter(pl.col("nth") >= self.count)
             for state in self._states.values():
                 where = state.group.source.where
-                seen = fresh if where is None else fresh.filter(pl.col(filter_column(where.text)))
+                seen = fresh if where is None else fresh.filter(pl.col(filter_name(where.text)))
                 if seen.height:
-                    self._late += hold(state, state.ordering.conform(seen), self._measure).settle()
+                    self._late += hold(state, state.ordering.conform(seen), self._time_column).finish()
         self.count = max(self.count, count)
 
     def due(self, watermark: int, gone: bool = False) -> Tables:
@@ -116,23 +116,23 @@ class Pushed:
         if not self._states:
             return {}
         tables: Tables = {}
-        if watermark > self._measure.watermark:
-            span = self._measure.span(watermark)
-            self._measure.watermark = watermark
+        if watermark > self._time_column.watermark:
+            step = self._time_column.step_to(watermark)
+            self._time_column.watermark = watermark
             for name, state in self._states.items():
-                if state.may_be_due(span) or watermark == INT64_MAX:
-                    tables |= self._step(name, state, span)
+                if state.may_be_due(step) or watermark == INT64_MAX:
+                    tables |= self._step(name, state, step)
         if self._late or gone != self._gone:
             tables[NODES] = nodes_table([self._node], gone, self._late)
             self._late, self._gone = 0, gone
         return tables
 
-    def _step(self, name: str, state: OrderedState, span: Span) -> Tables:
+    def _step(self, name: str, state: OrderedState, step: WatermarkStep) -> Tables:
         if not isinstance(state, JoinedState):
-            rows, _ = self.job.bound.results.build(state.step(span))
+            rows, _ = self.job.bound.results.build(state.step(step))
             empty = [column for column in rows.columns if rows[column].null_count() == rows.height]
             return {name: rows.drop(empty)} if rows.height else {}
-        state.close(span)
+        state.close(step)
         found = {name: state.taken().with_columns(pl.lit(self._node).alias(NODE_KEY))}
         before, now = self._opened[name], _opened(state)
         known_by = [*state.schema.keys, "line"]
@@ -156,23 +156,25 @@ class Pushed:
         tables = joined(
             {name: {**state.tables(), "opened": self._opened[name]} for name, state in self._states.items()}
         )
-        bars = {name: [sorted(bar) for bar in state.bars] for name, state in self._states.items()}
-        header = {"count": self.count, "watermark": self._measure.watermark, "late": self._late}
-        return pack({**header, "bars": bars}, tables)
+        exclusions = {
+            name: [sorted(exclusion) for exclusion in state.exclusions] for name, state in self._states.items()
+        }
+        header = {"count": self.count, "watermark": self._time_column.watermark, "late": self._late}
+        return pack({**header, "bars": exclusions}, tables)
 
     def restore(self, data: bytes) -> None:
         """Be as it was, and say again that it is there."""
         header, tables = unpack(data)
-        self.count, self._measure.watermark, self._late = header["count"], header["watermark"], header["late"]
+        self.count, self._time_column.watermark, self._late = header["count"], header["watermark"], header["late"]
         for name, state in self._states.items():
             if name in header["bars"]:
-                state.bars = [frozenset((a, b) for a, b in bar) for bar in header["bars"][name]]
+                state.exclusions = [frozenset((a, b) for a, b in exclusion) for exclusion in header["bars"][name]]
                 state.load(parts_of(name, tables))
                 self._opened[name] = tables[f"{name}|opened"]
 
 
 def _state(group: Group, job: Job) -> OrderedState:
-    state = state_of(group, job.bound.binding, job.measures)
+    state = state_of(group, job.bound.binding, job.time_columns)
     assert isinstance(state, OrderedState)
     return state
 
@@ -214,9 +216,9 @@ class ReportedState(JoinedState):
             rest = join_keys(self.told_open, last, known_by, "anti")
             self.told_open = pl.concat([rest, last.filter(pl.col("first").is_not_null())])
 
-    def step(self, span: Span, change: Any = None, partial: bool = False) -> Iterator[Emitted]:
+    def step(self, step: WatermarkStep, change: Any = None, partial: bool = False) -> Iterator[Emitted]:
         if self.joined.height:
-            yield from self._tell(span)
+            yield from self._tell(step)
 
     def opened(self) -> pl.DataFrame:
         return self.told_open
@@ -271,11 +273,11 @@ class Reported:
                 self._rows.append(tables[name])
         return late
 
-    def step(self, span: Span) -> Iterator[Emitted]:
+    def step(self, step: WatermarkStep) -> Iterator[Emitted]:
         """What is final of the windows that are joined."""
         for state in self._joins.values():
             state.nodes = self._nodes
-            yield from state.step(span)
+            yield from state.step(step)
 
     def told(self, found: pl.DataFrame) -> pl.DataFrame:
         """Results, and with them the rows that nodes have sent, in the order of emission."""

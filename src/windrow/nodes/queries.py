@@ -20,7 +20,7 @@ from windrow.core.expressions.types import spark_type
 from windrow.core.ordered.state import OrderedState
 from windrow.core.plan.groups import Entry
 from windrow.core.query.query import Query, QueryError
-from windrow.core.slices.kernel import time_column
+from windrow.core.slices.kernel import time_name
 from windrow.core.stream.job import Job, job_of
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session
 from windrow.core.windows.ordered import JOINED, NODE, Counting, scope_of
@@ -243,7 +243,7 @@ class Asked:
             for name, dtype in table.schema.items():
                 if wanted.get(name, dtype) != dtype:
                     return f"{name!r} of {group.name} is {dtype} in its batch, not {wanted[name]}"
-            for name in (*state.schema.keys, time_column(self.time) if group.ordered else "slice_start"):
+            for name in (*state.schema.keys, time_name(self.time) if group.ordered else "slice_start"):
                 if name not in table.columns:
                     return f"{group.name} has no {name!r} in its batch"
         reason = quantile_tables.wrong_with(self._bag_forms, tables) or wrong_with(self.job, tables)

@@ -215,12 +215,12 @@ def watermarked(df: DataFrame, job: Job) -> DataFrame:
 
 def delay_of(job: Job) -> int:
     """The milliseconds by which Spark's watermark lies behind the times that it sees."""
-    late = job.measures[job.time].lateness or 0
+    late = job.time_columns[job.time].lateness or 0
     return late if job.is_integer else -(-late // 1000)
 
 
 def spark_time(units: int, job: Job) -> int:
-    """A time on the measure as microseconds of Spark's watermark."""
+    """A time on the time column as microseconds of Spark's watermark."""
     if not job.is_integer:
         return units
     if abs(units) >= SHIFT_MS:

@@ -29,7 +29,7 @@ _SIMPLE: dict[type[t.DataType], pl.DataType] = {
     t.TimestampNTZType: pl.Datetime("us"),
     t.NullType: pl.Null(),
 }
-SHIFT_MS = 2**52  # a unit of an integer measure is a millisecond of Spark's watermark, which cannot be negative
+SHIFT_MS = 2**52  # a unit of an integer time column is a millisecond of Spark's watermark, which cannot be negative
 END_MS = 2**53  # Spark's watermark once nothing can come any more, later than any other
 _BACK = {str(dtype): kind for kind, dtype in _SIMPLE.items()}
 

@@ -40,7 +40,7 @@ class Result(dict[str, Any]):
 class Oracle:
     """The engine's interface on rows; see the module's head.
 
-    lateness: how far behind the greatest time the watermark stays, one for all measures or {measure: …};
+    lateness: how far behind the greatest time the watermark stays, one for all time columns or {time column: …};
               None: only `advance` moves it
     updates:  how long windows stay open to late events after they were emitted; None: not at all
     """
@@ -64,7 +64,7 @@ class Oracle:
         self._standing: dict[str, Standing] = {}
         self._watermarks: dict[str, Point] = {}
         self._greatest: dict[str, int] = {}
-        self._zones: dict[str, tzinfo | None] = {}  # of measures whose times are datetimes
+        self._zones: dict[str, tzinfo | None] = {}  # of time columns whose times are datetimes
         self._arrived = 0
         self._refuse_overflow = False
         for query in queries:
@@ -75,16 +75,16 @@ class Oracle:
     def push(self, rows: Iterable[Row]) -> list[Result]:
         """Take a batch in, move the watermark, emit."""
         self._take(list(rows))
-        for measure in self._measures():
-            lateness = self._lateness_of(measure)
-            if lateness is not None and measure in self._greatest:
-                self._raise_watermark(measure, self._greatest[measure] - lateness)
+        for time_column in self._time_columns():
+            lateness = self._lateness_of(time_column)
+            if lateness is not None and time_column in self._greatest:
+                self._raise_watermark(time_column, self._greatest[time_column] - lateness)
         return self._emit()
 
     def advance(self, watermark: int | datetime, time: str | None = None) -> list[Result]:
         """No event before the watermark is to be waited for any longer."""
-        measure = time or self.time
-        self._raise_watermark(measure, self._units(watermark, measure))
+        time_column = time or self.time
+        self._raise_watermark(time_column, self._units(watermark, time_column))
         return self._emit()
 
     def finish(self, partial: bool = False) -> list[Result]:
@@ -92,15 +92,15 @@ class Oracle:
 
         partial: also counting and punctuated windows that are not whole
         """
-        for measure in self._measures():
-            self._raise_watermark(measure, math.inf)
+        for time_column in self._time_columns():
+            self._raise_watermark(time_column, math.inf)
         return self._emit(partial)
 
     def add(self, query: Query, since: int | datetime | None = None) -> int:
         """From now on answer this query too; returns the first time that it sees."""
-        measure = query.time or self.time
-        asked = -math.inf if since is None else self._units(since, measure)
-        start = max(asked, self._greatest[measure] + 1) if measure in self._greatest else asked
+        time_column = query.time or self.time
+        asked = -math.inf if since is None else self._units(since, time_column)
+        start = max(asked, self._greatest[time_column] + 1) if time_column in self._greatest else asked
         self._stand(query, start)
         return INT64_MIN if start == -math.inf else int(start)
 
@@ -109,7 +109,7 @@ class Oracle:
         if when not in ("now", "windows_closed"):
             raise ValueError(f'when is "now" or "windows_closed", not {when!r}')
         standing = self._standing[name]
-        seen = self._greatest.get(standing.measure)
+        seen = self._greatest.get(standing.time_column)
         if when == "now" or seen is None:
             del self._standing[name]
         else:
@@ -119,48 +119,48 @@ class Oracle:
 
     def _take(self, rows: list[Row]) -> None:
         timed = self._timed(rows)
-        before = {measure: self._watermarks.get(measure, -math.inf) for measure in self._measures()}
+        before = {time_column: self._watermarks.get(time_column, -math.inf) for time_column in self._time_columns()}
         batches: list[tuple[Standing, list[Event]]] = []
         for standing in self._standing.values():
-            measure, query = standing.measure, standing.query
-            lateness, frozen = self._lateness_of(measure), before[measure] - (self._updates or 0)
+            time_column, query = standing.time_column, standing.query
+            lateness, final_before = self._lateness_of(time_column), before[time_column] - (self._updates or 0)
             if lateness is not None:  # only what is still within reach is remembered
-                standing.kept = [one for one in standing.kept if one[1] + lateness >= frozen]
+                standing.kept = [one for one in standing.kept if one[1] + lateness >= final_before]
             batch = []
             for arrival, (row, times) in enumerate(timed, self._arrived):
-                if standing.sees(row, times[measure], lateness) and _holds(query, row):
-                    order = (times[measure], *(rank(row[column]) for column in self.order_by), arrival)
+                if standing.sees(row, times[time_column], lateness) and _holds(query, row):
+                    order = (times[time_column], *(rank(row[column]) for column in self.order_by), arrival)
                     key = tuple(canonical(row[column]) for column in query.by)
-                    batch.append(Event(row, times[measure], order, key, frozen))
+                    batch.append(Event(row, times[time_column], order, key, final_before))
             batches.append((standing, batch))
         dropped = set()
         for standing, batch in batches:
-            frozen = before[standing.measure] - (self._updates or 0)
-            dropped |= {event.order[-1] for event in standing.leave_out(batch, frozen)}
+            final_before = before[standing.time_column] - (self._updates or 0)
+            dropped |= {event.order[-1] for event in standing.leave_out(batch, final_before)}
             standing.events += batch
         for row, times in timed:
-            self.late += any(times[measure] < before[measure] for measure in times)
-            for measure, t in times.items():
-                self._greatest[measure] = max(t, self._greatest.get(measure, t))
+            self.late += any(times[time_column] < before[time_column] for time_column in times)
+            for time_column, t in times.items():
+                self._greatest[time_column] = max(t, self._greatest.get(time_column, t))
             if self._arrived in dropped:
                 self.dropped += 1
                 self.late_rows.append(row)
             self._arrived += 1
 
     def _timed(self, rows: list[Row]) -> list[tuple[Row, dict[str, int]]]:
-        """The rows with their times on every measure that a query asks for; those that lack one are bad."""
+        """The rows with their times on every time column that a query asks for; those that lack one are bad."""
         timed: list[tuple[Row, dict[str, int]]] = []
         bad = 0
         for row in rows:
-            if missing := [measure for measure in self._measures() if row[measure] is None]:
+            if missing := [time_column for time_column in self._time_columns() if row[time_column] is None]:
                 bad += 1
                 if self.bad_events == "raise":
                     count = sum(row[missing[0]] is None for row in rows)
                     raise ValueError(f"column {missing[0]!r}: {count} of {len(rows)} events have a null time")
                 continue
-            times = {measure: self._units(row[measure], measure) for measure in self._measures()}
+            times = {time_column: self._units(row[time_column], time_column) for time_column in self._time_columns()}
             for standing in self._standing.values():
-                self._check_bounds(standing, times[standing.measure])
+                self._check_bounds(standing, times[standing.time_column])
             timed.append((row, times))
         self.bad += bad
         return timed
@@ -176,7 +176,8 @@ class Oracle:
             edges = windows_at(window, t)
         if any(not fits(bound) for edge in edges for bound in edge):
             raise ValueError(
-                f"query {standing.query.name!r}: column {standing.measure!r}: the time {t} has a window beyond int64"
+                f"query {standing.query.name!r}: column {standing.time_column!r}: "
+                f"the time {t} has a window beyond int64"
             )
 
     # --- emission
@@ -185,7 +186,7 @@ class Oracle:
         """The rows of this step, by (end, query, key with nulls first, start, position), retractions first."""
         said: list[tuple[tuple[Any, ...], Result]] = []
         for name, standing in self._standing.items():
-            for change in standing.changes(self._watermarks.get(standing.measure, -math.inf), partial):
+            for change in standing.changes(self._watermarks.get(standing.time_column, -math.inf), partial):
                 emission = self._having(standing.query, change)
                 if emission is None:
                     continue
@@ -199,8 +200,8 @@ class Oracle:
         query, content = standing.query, emission.content
         result = Result(query=query.name)
         result.update(zip(query.by, content.key, strict=True))
-        result["window_start"] = self._time(content.start, standing.measure)
-        result["window_end"] = self._time(content.end, standing.measure)
+        result["window_start"] = self._time(content.start, standing.time_column)
+        result["window_end"] = self._time(content.end, standing.time_column)
         if content.position is not None:
             result["position"] = content.position
         result["revision"] = emission.revision
@@ -236,38 +237,38 @@ class Oracle:
         self.overflows += 1
         return None
 
-    # --- measures
+    # --- time columns
 
     def _stand(self, query: Query, since: Point) -> None:
         if query.name in self._standing:
             raise ValueError(f"there is already a query {query.name!r}")
         self._standing[query.name] = Standing(query, query.time or self.time, since)
 
-    def _measures(self) -> list[str]:
-        """The measures that the queries ask for."""
-        return list(dict.fromkeys(standing.measure for standing in self._standing.values())) or [self.time]
+    def _time_columns(self) -> list[str]:
+        """The time columns that the queries ask for."""
+        return list(dict.fromkeys(standing.time_column for standing in self._standing.values())) or [self.time]
 
-    def _lateness_of(self, measure: str) -> int | None:
-        asked = self._lateness.get(measure, 0) if isinstance(self._lateness, Mapping) else self._lateness
+    def _lateness_of(self, time_column: str) -> int | None:
+        asked = self._lateness.get(time_column, 0) if isinstance(self._lateness, Mapping) else self._lateness
         return None if asked is None else duration(asked, "lateness").units
 
-    def _raise_watermark(self, measure: str, to: Point) -> None:
-        self._watermarks[measure] = max(to, self._watermarks.get(measure, -math.inf))
+    def _raise_watermark(self, time_column: str, to: Point) -> None:
+        self._watermarks[time_column] = max(to, self._watermarks.get(time_column, -math.inf))
 
-    def _units(self, value: Any, measure: str) -> int:
+    def _units(self, value: Any, time_column: str) -> int:
         """A time as an integer."""
         if isinstance(value, datetime):
-            self._zones.setdefault(measure, value.tzinfo)
+            self._zones.setdefault(time_column, value.tzinfo)
             return microseconds(value)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
-        raise TypeError(f"column {measure!r}: a time is an integer or a datetime, not {value!r}")
+        raise TypeError(f"column {time_column!r}: a time is an integer or a datetime, not {value!r}")
 
-    def _time(self, units: int, measure: str) -> int | datetime:
+    def _time(self, units: int, time_column: str) -> int | datetime:
         """The inverse of `_units`."""
-        if measure not in self._zones:
+        if time_column not in self._zones:
             return units
-        moment, zone = _EPOCH + timedelta(microseconds=units), self._zones[measure]
+        moment, zone = _EPOCH + timedelta(microseconds=units), self._zones[time_column]
         return moment.replace(tzinfo=None) if zone is None else moment.astimezone(zone)
 
 

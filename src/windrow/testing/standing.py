@@ -58,7 +58,7 @@ class Standing:
     """A query at work: since when, until when, what it saw and what it said."""
 
     query: Query
-    measure: str
+    time_column: str
     since: Point = -math.inf
     until: Point = math.inf  # removed: windows that hold no event before this are no longer emitted
     events: list[Event] = field(default_factory=list)  # that it sees and that satisfy its where
@@ -84,30 +84,30 @@ class Standing:
         found = windows_at(self.query.window, time)
         return [(start, end) for start, end in found if self.since <= start < self.until]
 
-    def leave_out(self, batch: list[Event], frozen: Point) -> list[Event]:
+    def leave_out(self, batch: list[Event], final_before: Point) -> list[Event]:
         """Those of the new events that come too late for one of their windows."""
         if needs_order(self.query):  # the order of events is final up to there
             for event in batch:
-                event.left_out = event.time < frozen
+                event.left_out = event.time < final_before
         elif isinstance(self.query.window, Session):
-            self._leave_out_of_sessions(batch, frozen, self.query.window.gap)
+            self._leave_out_of_sessions(batch, final_before, self.query.window.gap)
         else:
-            return [event for event in batch if any(end <= frozen for _, end in self.bounds(event.time))]
+            return [event for event in batch if any(end <= final_before for _, end in self.bounds(event.time))]
         return [event for event in batch if event.left_out]
 
-    def _leave_out_of_sessions(self, batch: list[Event], frozen: Point, gap: int) -> None:
+    def _leave_out_of_sessions(self, batch: list[Event], final_before: Point, gap: int) -> None:
         there = self._by_key()
         for key in {event.key for event in batch}:
             coming = [event for event in batch if event.key == key]
             runs = _runs(there.get(key, ()), gap)
-            live = [event for run in runs if run[-1].time + gap >= frozen for event in run]
-            ended = max((run[-1].time for run in runs if run[-1].time + gap < frozen), default=-math.inf)
+            live = [event for run in runs if run[-1].time + gap >= final_before for event in run]
+            ended = max((run[-1].time for run in runs if run[-1].time + gap < final_before), default=-math.inf)
             for event in coming:
                 touches = event.time <= ended + gap
-                too_old = not live and event.time < frozen - 2 * gap  # memory ends somewhere
-                event.left_out = event.time < frozen and (touches or too_old)
+                too_old = not live and event.time < final_before - 2 * gap  # memory ends somewhere
+                event.left_out = event.time < final_before and (touches or too_old)
             for run in _runs(live + [event for event in coming if not event.left_out], gap):
-                if run[-1].time + gap < frozen:
+                if run[-1].time + gap < final_before:
                     for event in run:
                         event.left_out = True
 

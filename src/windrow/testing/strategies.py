@@ -32,8 +32,8 @@ from windrow.testing.transcripts import Step
 Row = Mapping[str, Any]
 
 SCHEMA: dict[str, pl.DataType] = {
-    "t": pl.Int64(),  # the measure of the engine
-    "o": pl.Int64(),  # another measure
+    "t": pl.Int64(),  # the time column of the engine
+    "o": pl.Int64(),  # another time column
     "k": pl.String(),  # keys …
     "j": pl.Int64(),
     "g": pl.Float64(),
@@ -215,9 +215,9 @@ def _aggregates(draw: st.DrawFn) -> list[Aggregate]:
 
 @st.composite
 def queries(
-    draw: st.DrawFn, name: str, measures: Sequence[str | None] = (None,), kinds: Sequence[str] = KINDS
+    draw: st.DrawFn, name: str, time_columns: Sequence[str | None] = (None,), kinds: Sequence[str] = KINDS
 ) -> Query:
-    """One query; `measures` to choose its own from."""
+    """One query; `time_columns` to choose its own from."""
     rare = st.integers(0, 7)
     window = draw(windows(kinds))
     asked, havings = draw(_aggregates()), list(HAVINGS)
@@ -229,7 +229,7 @@ def queries(
         asked,
         by=draw(st.sampled_from(KEYS)),
         where=draw(st.sampled_from(FILTERS)) if draw(st.integers(0, 2)) == 2 else None,
-        time=draw(st.sampled_from(measures)),
+        time=draw(st.sampled_from(time_columns)),
         distinct_on=draw(st.sampled_from(DISTINCT_ON)) if draw(rare) == 7 else (),
         having=draw(st.sampled_from(havings)) if draw(st.integers(0, 4)) == 4 else None,
     )
@@ -237,17 +237,17 @@ def queries(
 
 @st.composite
 def query_sets(
-    draw: st.DrawFn, most: int = 4, measures: Sequence[str | None] = (None,), kinds: Sequence[str] = KINDS
+    draw: st.DrawFn, most: int = 4, time_columns: Sequence[str | None] = (None,), kinds: Sequence[str] = KINDS
 ) -> tuple[Query, ...]:
     count = draw(st.integers(1, most))
-    return tuple(draw(queries(name, measures, kinds)) for name in NAMES[:count])
+    return tuple(draw(queries(name, time_columns, kinds)) for name in NAMES[:count])
 
 
 # --- events ---------------------------------------------------------------------------------------------------------
 
 
 def _moves(back: int, close: bool, crowded: bool) -> st.SearchStrategy[int]:
-    """Steps on a measure, in one of four cases back by at most so much; ahead only where there is no back."""
+    """Steps on a time column, in one of four cases back by at most so much; ahead only where there is no back."""
     moves = CROWDED_MOVES if crowded else MOVES
     ahead = st.sampled_from(moves[:-2] if close else moves)
     return st.one_of(ahead, ahead, ahead, st.integers(-back, 0)) if back else ahead
@@ -255,11 +255,11 @@ def _moves(back: int, close: bool, crowded: bool) -> st.SearchStrategy[int]:
 
 @st.composite
 def batches(draw: st.DrawFn, backs: Mapping[str, int], most: int = 24, close: bool = False) -> list[list[Row]]:
-    """Events in the order in which they come, at most `backs` of each measure behind the newest, in batches.
+    """Events in the order in which they come, at most `backs` of each time column behind the newest, in batches.
 
     close: without pauses, with fewer keys, in smaller batches, so that late events meet what was emitted
     """
-    newest = {measure: draw(st.sampled_from(BASES)) for measure in backs}
+    newest = {time_column: draw(st.sampled_from(BASES)) for time_column in backs}
     ys = draw(st.sampled_from((_Y, _Y, _Y, _WILD_Y)))
     crowded = draw(st.booleans())
     moves = st.tuples(*(_moves(back, close, crowded) for back in backs.values()))
@@ -271,8 +271,8 @@ def batches(draw: st.DrawFn, backs: Mapping[str, int], most: int = 24, close: bo
     for move, (k, j, g), n, ended in draw(
         st.lists(st.tuples(moves, keys, values, ends), min_size=fewest, max_size=most)
     ):
-        times = {measure: newest[measure] + by for measure, by in zip(backs, move, strict=True)}
-        newest = {measure: max(newest[measure], times[measure]) for measure in backs}
+        times = {time_column: newest[time_column] + by for time_column, by in zip(backs, move, strict=True)}
+        newest = {time_column: max(newest[time_column], times[time_column]) for time_column in backs}
         (s, b), x, y, z = _S[n % len(_S)], _X[n % len(_X)], ys[n % len(ys)], _Z[n % len(_Z)]
         row = {"t": 0, "o": 0, **times, "k": k, "j": j, "g": g, "x": x, "y": y, "z": z, "s": s, "b": b}
         row["node"] = _NODES[n % len(_NODES)]
@@ -297,7 +297,7 @@ def streams(
     updates: bool = False,
     changes: bool = False,
     watermarks: bool = False,
-    measures: bool = True,
+    time_columns: bool = True,
     most: int = 24,
     kinds: Sequence[str] = KINDS,
 ) -> Stream:
@@ -307,14 +307,14 @@ def streams(
     updates:     emitted windows can change
     changes:     queries come and go
     watermarks:  they are also moved from outside, and may be moved by nothing else
-    measures:    queries may have a measure of their own
+    time_columns:    queries may have a time column of their own
     kinds:       the kinds of their windows
     """
-    several = measures and not updates and draw(st.integers(0, 3)) == 3
+    several = time_columns and not updates and draw(st.integers(0, 3)) == 3
     names = ("t", "o") if several else ("t",)
     if updates and "session" in kinds:
         kinds = (*kinds, "session")  # of all time windows they change the most
-    asked = draw(query_sets(measures=(None, "o") if several else (None,), kinds=kinds))
+    asked = draw(query_sets(time_columns=(None, "o") if several else (None,), kinds=kinds))
     close = updates and draw(st.integers(0, 3)) < 3
     lags = st.sampled_from((0, 3, 5) if close else (0, 3, 5, 12, 30))
     lateness: dict[str, int | None] = {name: draw(lags) for name in names}
@@ -353,7 +353,11 @@ def _with_watermarks(draw: st.DrawFn, steps: Sequence[Step]) -> list[Step]:
 
 @st.composite
 def _with_changes(
-    draw: st.DrawFn, steps: Sequence[Step], asked: Sequence[Query], measures: Sequence[str | None], kinds: Sequence[str]
+    draw: st.DrawFn,
+    steps: Sequence[Step],
+    asked: Sequence[Query],
+    time_columns: Sequence[str | None],
+    kinds: Sequence[str],
 ) -> list[Step]:
     """Queries added and removed between the steps."""
     there, spare = list(asked), list(NAMES[len(asked) :])
@@ -361,10 +365,10 @@ def _with_changes(
     found: list[Step] = []
     for step in steps:
         what = draw(st.sampled_from(("", "", "add", "remove", "close")))
-        # of several measures each keeps a query: what is known of one that nobody asks for is not defined
-        leaving = [one for one in there if len(measures) == 1 or sum(one.time == other.time for other in there) > 1]
+        # of several time columns each keeps a query: what is known of one that nobody asks for is not defined
+        leaving = [one for one in there if len(time_columns) == 1 or sum(one.time == other.time for other in there) > 1]
         if what == "add" and spare:
-            query = draw(queries(spare.pop(0), measures, kinds))
+            query = draw(queries(spare.pop(0), time_columns, kinds))
             since = draw(st.sampled_from((None, None, newest + 3, newest + 20, newest - 5)))
             found.append(Step("add", query, {"since": since}))
             there.append(query)

@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 
 from windrow.core.expressions.parse import Expression, both, parse
-from windrow.core.operators.base import Bag, Count, Logs, Max, Min, Moments, Operator, Product, Sum
+from windrow.core.operators.base import Count, Logs, Max, Min, Moments, Multiset, Operator, Product, Sum
 from windrow.core.operators.choose import ArgMax, ArgMin, First, Last
 from windrow.core.operators.collect import Collect
 from windrow.core.operators.sketches import Frequent, Hll, Kll
@@ -355,7 +355,7 @@ def _lower_median(asked: Aggregate, states: States) -> pl.Series:
     return found.to_series()
 
 
-@function(_one(Bag), _lower_median, needs=_number)
+@function(_one(Multiset), _lower_median, needs=_number)
 def median(x: str) -> Aggregate:
     """The exact median of x, a double: `quantile(x, 0.5)`."""
     return Aggregate("median", (parse(x),))
@@ -376,7 +376,7 @@ def _lower_quantiles(several: Sequence[Aggregate], states: States) -> pl.DataFra
     return found
 
 
-@function(_one(Bag), _lower_quantile, _lower_quantiles, needs=_number)
+@function(_one(Multiset), _lower_quantile, _lower_quantiles, needs=_number)
 def quantile(x: str, q: float) -> Aggregate:
     """The exact quantile of x, a double; linear interpolation between the neighbouring values, as Spark's `percentile`.
 
@@ -385,13 +385,13 @@ def quantile(x: str, q: float) -> Aggregate:
     return Aggregate("quantile", (parse(x),), (("q", _share(q, "quantile")),))
 
 
-@function(_one(Bag), lambda _, states: states[0].mode())
+@function(_one(Multiset), lambda _, states: states[0].mode())
 def mode(x: str) -> Aggregate:
     """The most frequent value of x; ties go to the smallest."""
     return Aggregate("mode", (parse(x),))
 
 
-@function(_one(Bag), lambda _, states: states[0].distinct())
+@function(_one(Multiset), lambda _, states: states[0].distinct())
 def distinct(x: str) -> Aggregate:
     """How many different values x has, exactly; nulls do not count."""
     return Aggregate("distinct", (parse(x),))

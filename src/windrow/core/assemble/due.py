@@ -126,11 +126,11 @@ class Lattices:
         ends = self.phase + self.length
         return bool(((upto - ends) // self.period > (after - ends) // self.period).any())
 
-    def horizon(self, frozen: int) -> int:
+    def horizon(self, final_before: int) -> int:
         """The start of the earliest window that is not frozen; nothing before it is needed."""
         if not len(self.period):
             return INT64_MAX
-        after = np.maximum(frozen, -2 * FURTHEST + self.length + self.phase)
+        after = np.maximum(final_before, -2 * FURTHEST + self.length + self.phase)
         starts = self.phase + ((after - self.length - self.phase) // self.period + 1) * self.period
         # a query that came later has no window that starts before it did
         waits = self.phase - ((self.phase - np.maximum(self.since, -FURTHEST)) // self.period) * self.period
@@ -265,9 +265,9 @@ class Assembler:
         """Whether a window may end after one time and at or before another."""
         return self.lattices.any_end(after, upto) or self.irregular.any_end(after, upto)
 
-    def horizon(self, rows: Rows, frozen: int) -> int:
+    def horizon(self, rows: Rows, final_before: int) -> int:
         """The start of the earliest window that is not frozen; no row before it is needed."""
-        return min(self.lattices.horizon(frozen), self.irregular.horizon(rows.start, frozen))
+        return min(self.lattices.horizon(final_before), self.irregular.horizon(rows.start, final_before))
 
     def queries_of(self, timeline: int, ordered: bool | None = None) -> Ints:
         """All queries that ask for a timeline, or only those whose aggregates do or do not need the order."""

@@ -23,7 +23,7 @@ from windrow.core.assemble.emitted import Emitted, Revisions
 from windrow.core.assemble.sessions import Sessions, gap_of, needed, sessions
 from windrow.core.expressions.parse import Expression
 from windrow.core.plan.groups import Group, Timeline
-from windrow.core.plan.watermark import Span
+from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.custom_edges import last_end
 from windrow.core.slices.kernel import Edges, slice
 from windrow.core.slices.table import SliceSchema, merge
@@ -32,7 +32,7 @@ from windrow.core.windows.ordered import Mask
 
 Told = Mapping[tuple[Timeline, bool | None], pl.DataFrame]  # sessions, of all aggregates or those (not) in order
 JOIN_FROM = 256  # so many slices that only sessions need are joined
-Bar = frozenset[tuple[int, int]]  # the sessions, as (gap, since), that leave an event out
+ExclusionSet = frozenset[tuple[int, int]]  # the sessions, as (gap, since), that leave an event out
 
 
 @dataclass
@@ -40,7 +40,7 @@ class GroupState:
     group: Group
     schema: SliceSchema
     shared_schema: SliceSchema  # with what the groups need that are rolled up from this one
-    bars: list[Bar] = field(default_factory=lambda: [frozenset()])
+    exclusions: list[ExclusionSet] = field(default_factory=lambda: [frozenset()])
     revisions: Revisions = field(default_factory=Revisions)
 
     def __post_init__(self) -> None:
@@ -59,17 +59,17 @@ class GroupState:
 
     def take_over(self, other: GroupState) -> None:
         """Go on where the state of an earlier plan stands: what this plan does not know is dropped."""
-        self.bars, self.revisions = other.bars, other.revisions
+        self.exclusions, self.revisions = other.exclusions, other.revisions
         self.load({"slices": other.rows.table})
         waiting = other.events_waiting()
         if waiting is not None:
-            self.absorb(slice(waiting, self.group.source.measure, self.edges, self.schema))
+            self.absorb(slice(waiting, self.group.source.time, self.edges, self.schema))
 
     def saved(self) -> dict[str, Any]:
         """All that a step may change; tables themselves never change. `put_back` takes it."""
         copies = {
             "_pending": list(self._pending),
-            "bars": list(self.bars),
+            "bars": list(self.exclusions),
             "revisions": Revisions(self.revisions.table),
         }
         return self.__dict__ | copies
@@ -140,44 +140,48 @@ class GroupState:
         timelines = self.session_timelines
         if not timelines or not len(rows):
             return
-        if not (rows.table["barred"] != 0).any():
+        if not (rows.table["excluded"] != 0).any():
             yield rows if rows.runs.in_order else rows.by_first(), timelines
             return
         ordered = rows.by_first()
         for timeline in timelines:
-            out = [number for number, bar in enumerate(self.bars) if (gap_of(timeline), timeline.since) in bar]
-            yield Rows(ordered.table.filter(~pl.col("barred").is_in(out)), self.schema), [timeline]
+            out = [
+                number
+                for number, exclusion in enumerate(self.exclusions)
+                if (gap_of(timeline), timeline.since) in exclusion
+            ]
+            yield Rows(ordered.table.filter(~pl.col("excluded").is_in(out)), self.schema), [timeline]
 
-    def may_be_due(self, span: Span) -> bool:
+    def may_be_due(self, step: WatermarkStep) -> bool:
         """Whether any window can end in a step; cheap, before slices are merged."""
-        closes = bool(self.session_timelines) and span.now > self._next_close
-        return closes or self.assembler.any_end(span.before, span.now)
+        closes = bool(self.session_timelines) and step.now > self._next_close
+        return closes or self.assembler.any_end(step.before, step.now)
 
-    def step(self, span: Span, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
+    def step(self, step: WatermarkStep, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
         """Everything to say when the watermark moves on, after a change within `updates`."""
         self._next_close = INT64_MAX
-        yield from self._measured(self.rows, span, change)
-        self.prune(span.frozen)
+        yield from self._measured(self.rows, step, change)
+        self.prune(step.final_before)
 
     def _measured(
-        self, rows: Rows, span: Span, change: Change | None, ordered: bool | None = None
+        self, rows: Rows, step: WatermarkStep, change: Change | None, ordered: bool | None = None
     ) -> Iterator[Emitted]:
         """The windows with fixed bounds and the sessions of these rows; with `ordered`, for such aggregates alone."""
         if change is not None:
-            yield from self._revised(rows, change, span.before, ordered)
-        yield from self._emit(rows, self.assembler.due(rows, span.before, span.now), ordered)
+            yield from self._revised(rows, change, step.before, ordered)
+        yield from self._emit(rows, self.assembler.due(rows, step.before, step.now), ordered)
         before = Revisions(self.revisions.table)  # timelines that differ in their end only are told the same
         for view, timelines in self.session_views(rows):
             for found in sessions(view.runs, timelines):
                 place = self.group.timelines[found.timeline]
                 ends = found.last + found.gap
-                self._next_close = min(self._next_close, int(ends[ends >= span.now].min(initial=INT64_MAX)))
+                self._next_close = min(self._next_close, int(ends[ends >= step.now].min(initial=INT64_MAX)))
                 if change is None:
-                    closes = (ends >= span.before) & (ends < span.now)
+                    closes = (ends >= step.before) & (ends < step.now)
                     yield from self._emit(view, session_windows(place, found.take(closes)), ordered)
                 else:
                     told = change.told.get((found.timeline, ordered))
-                    yield from self._changed_sessions(view, place, found, told, before, span.now, ordered)
+                    yield from self._changed_sessions(view, place, found, told, before, step.now, ordered)
 
     def _emit(self, rows: Rows, windows: Windows, ordered: bool | None) -> Iterator[Emitted]:
         """Windows that are due: new, unless a late event opened them again."""
@@ -199,7 +203,7 @@ class GroupState:
     def _revised(self, rows: Rows, change: Change, watermark: int, ordered: bool | None) -> Iterator[Emitted]:
         """Fixed windows that were due before and have gained events."""
         gained = Rows(change.table, self.schema)
-        touched = self.assembler.due(gained, change.frozen, watermark)
+        touched = self.assembler.due(gained, change.final_before, watermark)
         if not len(touched.lo):
             return
         key = codes(gained.keys, rows)[touched.key]
@@ -288,50 +292,50 @@ class GroupState:
                 )
         return told
 
-    def prune(self, frozen: int) -> None:
+    def prune(self, final_before: int) -> None:
         """Forget what no window that is not frozen can need."""
         rows = self.rows
         if not len(rows):
             return
-        keep = self._needed(rows, frozen)
+        keep = self._needed(rows, final_before)
         if not keep.all():
             self._table, self._rows = rows.table.filter(pl.Series(keep)), None
-        self._join_old(self.assembler.horizon(rows, frozen))
-        self._forget(frozen)
+        self._join_old(self.assembler.horizon(rows, final_before))
+        self._forget(final_before)
 
-    def _needed(self, rows: Rows, frozen: int) -> Mask:
+    def _needed(self, rows: Rows, final_before: int) -> Mask:
         """Which rows a window with fixed bounds or a session may still need."""
-        keep = rows.start >= self.assembler.horizon(rows, frozen)
-        return keep if keep.all() else keep | self._in_sessions(rows, frozen)
+        keep = rows.start >= self.assembler.horizon(rows, final_before)
+        return keep if keep.all() else keep | self._in_sessions(rows, final_before)
 
-    def _in_sessions(self, rows: Rows, frozen: int) -> Mask:
+    def _in_sessions(self, rows: Rows, final_before: int) -> Mask:
         """Which rows a session may still need."""
         if not self.session_timelines:
             return np.zeros(len(rows), np.bool_)
         if rows.runs.in_order:
-            return needed(rows.runs, self.session_timelines, frozen)
+            return needed(rows.runs, self.session_timelines, final_before)
         keep = np.zeros(len(rows), np.bool_)
-        keep[rows.first_order()] = needed(rows.by_first().runs, self.session_timelines, frozen)
+        keep[rows.first_order()] = needed(rows.by_first().runs, self.session_timelines, final_before)
         return keep
 
-    def _forget(self, frozen: int) -> None:
+    def _forget(self, final_before: int) -> None:
         """Forget what was noted about windows that are frozen."""
-        self._forget_bars()
+        self._forget_exclusions()
         if self.revisions.table is not None:
-            self.revisions.forget(frozen if not self.session_timelines else int(self._oldest(frozen)))
+            self.revisions.forget(final_before if not self.session_timelines else int(self._oldest(final_before)))
 
-    def _forget_bars(self) -> None:
+    def _forget_exclusions(self) -> None:
         """Number the bars anew once most of them bar nothing any more."""
         if not self.schema.has_runs:
-            self.bars = [frozenset()]
-        if len(self.bars) == 1:
+            self.exclusions = [frozenset()]
+        if len(self.exclusions) == 1:
             return
-        used = self._table["barred"].unique().sort().to_numpy()
-        if len(self.bars) > 2 * len(used) + 2:
+        used = self._table["excluded"].unique().sort().to_numpy()
+        if len(self.exclusions) > 2 * len(used) + 2:
             used = np.union1d([0], used)
-            numbers = pl.Series("barred", np.searchsorted(used, self._table["barred"].to_numpy()), dtype=pl.Int32)
+            numbers = pl.Series("excluded", np.searchsorted(used, self._table["excluded"].to_numpy()), dtype=pl.Int32)
             self._table, self._rows = self._table.with_columns(numbers), None
-            self.bars = [self.bars[number] for number in used]
+            self.exclusions = [self.exclusions[number] for number in used]
 
     def _join_old(self, horizon: int) -> None:
         """Join the slices that only open sessions still need; only where queries came and went they stay cut."""
@@ -345,22 +349,22 @@ class GroupState:
             starts = pl.Series("slice_start", np.where(old, joined, start))
             self._table, self._rows = merge([self._table.with_columns(starts)], self.schema), None
 
-    def is_over(self, place: int, frozen: int) -> bool:
+    def is_over(self, place: int, final_before: int) -> bool:
         """Whether a timeline that is being removed has emitted its last window."""
         timeline = self.assembler.timelines[place]
         if isinstance(timeline.window, ContextFreeWindow):
-            return frozen > last_end(timeline.window, timeline.until)
-        if frozen <= timeline.until + timeline.window.reach:
+            return final_before > last_end(timeline.window, timeline.until)
+        if final_before <= timeline.until + timeline.window.reach:
             return False
         for view, _ in self.session_views(self.rows):
             for found in sessions(view.runs, [timeline]):
-                if bool((found.last + found.gap >= frozen).any()):
+                if bool((found.last + found.gap >= final_before).any()):
                     return False
         return True
 
-    def _oldest(self, frozen: int) -> int:
+    def _oldest(self, final_before: int) -> int:
         firsts = self._table["first"]
-        return min(frozen, int(firsts.min()) if len(firsts) else frozen) - 1  # type: ignore[arg-type]
+        return min(final_before, int(firsts.min()) if len(firsts) else final_before) - 1  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -368,7 +372,7 @@ class Change:
     """What late events within `updates` have brought: their slices, and what had been told of sessions before."""
 
     table: pl.DataFrame
-    frozen: int
+    final_before: int
     told: Told
 
 

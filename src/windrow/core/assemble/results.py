@@ -25,7 +25,7 @@ from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import GroupState
 from windrow.core.plan.groups import Signature
 from windrow.core.query.query import Query, QueryError
-from windrow.core.slices.kernel import key_column
+from windrow.core.slices.kernel import key_name
 from windrow.core.windows.fixed import Window
 from windrow.core.windows.ordered import OrderedWindow
 
@@ -134,7 +134,7 @@ class ResultSchema:
         sizes = [len(one.answers.window) for one in chunks]
         found = {}
         for key, dtype in self.keys.items():
-            name = key_column(key)
+            name = key_name(key)
             nothing = pl.Series([None], dtype=dtype)
             parts = [
                 frame[name] if name in frame.columns else nothing.new_from_index(0, size)
@@ -286,9 +286,9 @@ def _positions(one: Emitted) -> Any:
 def _sorted(end: Any, rank: Any, key: Any, start: Any, position: Any = None) -> Any:
     """The order of emission: end, query, key, start, position."""
     if len(end) > 1:
-        span = [int(column.max()) - int(column.min()) + 1 for column in (end, rank, key)]
-        if span[0] * span[1] * span[2] < 2**62:  # one number sorts faster than four
-            packed = ((end - end.min()) * span[1] + (rank - rank.min())) * span[2] + (key - key.min())
+        step = [int(column.max()) - int(column.min()) + 1 for column in (end, rank, key)]
+        if step[0] * step[1] * step[2] < 2**62:  # one number sorts faster than four
+            packed = ((end - end.min()) * step[1] + (rank - rank.min())) * step[2] + (key - key.min())
             order = np.argsort(packed, kind="stable")
             tied = np.flatnonzero(packed[order][1:] == packed[order][:-1])
             if not len(tied):

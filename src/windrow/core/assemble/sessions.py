@@ -80,7 +80,7 @@ def sessions(runs: Runs, timelines: Sequence[Timeline]) -> Iterator[Sessions]:
         yield found.take(found.first < timeline.until) if timeline.closing else found
 
 
-def needed(runs: Runs, timelines: Sequence[Timeline], frozen: int) -> npt.NDArray[np.bool_]:
+def needed(runs: Runs, timelines: Sequence[Timeline], final_before: int) -> npt.NDArray[np.bool_]:
     """Which runs may still matter: those of open sessions, and of the frozen ones that a late event might touch.
 
     The largest gap decides for all: its sessions hold those of every smaller gap, and close later. A frozen session
@@ -89,8 +89,8 @@ def needed(runs: Runs, timelines: Sequence[Timeline], frozen: int) -> npt.NDArra
     keep = np.zeros(len(runs.key), np.bool_)
     largest = max(timelines, key=gap_of)
     for found in sessions(runs, [largest._replace(since=INT64_MIN, until=INT64_MAX, closing=False)]):
-        keep = _covered_by(found.take(found.last + 3 * found.gap >= frozen), len(keep))
-        is_open = found.last + found.gap >= frozen
+        keep = _covered_by(found.take(found.last + 3 * found.gap >= final_before), len(keep))
+        is_open = found.last + found.gap >= final_before
         follows = np.append((found.key[1:] == found.key[:-1]) & is_open[1:], False)[: len(is_open)]
         before_open = found.take(follows & ~is_open)
         ends = np.full(len(keep), INT64_MIN)
@@ -100,7 +100,7 @@ def needed(runs: Runs, timelines: Sequence[Timeline], frozen: int) -> npt.NDArra
 
 
 def left_out(
-    runs: Runs, timeline: Timeline, frozen: int, key: Ints, first: Ints, last: Ints
+    runs: Runs, timeline: Timeline, final_before: int, key: Ints, first: Ints, last: Ints
 ) -> tuple[npt.NDArray[np.bool_], Ints]:
     """Which new runs, given by key number, first and last time, a session query leaves out because they are late.
 
@@ -113,13 +113,13 @@ def left_out(
     settled = np.full(int(max(key.max(initial=-1), runs.key.max(initial=-1))) + 1, INT64_MIN)
     is_open = np.zeros(len(runs.key), np.bool_)
     for found in sessions(runs, [always._replace(since=timeline.since)]):
-        ended = found.last + gap < frozen
+        ended = found.last + gap < final_before
         np.maximum.at(settled, found.key[ended], found.last[ended] + gap)
         is_open = _covered_by(found.take(~ended), len(runs.key))
     has_open = np.zeros(len(settled), np.bool_)
     has_open[runs.key[is_open]] = True
     reach = settled[key]
-    out = (last < frozen) & (first <= reach) | (last < frozen - 2 * gap) & ~has_open[key]
+    out = (last < final_before) & (first <= reach) | (last < final_before - 2 * gap) & ~has_open[key]
     seen = first >= timeline.since
     out &= seen
     joins = np.flatnonzero(~out & seen)
@@ -136,7 +136,7 @@ def left_out(
     ended = np.zeros(len(order), np.bool_)
     in_order = Runs(union.key[order], union.slice_start, union.first[order], union.last[order])
     for found in sessions(in_order, [always]):
-        ended[order] = np.repeat(found.last + gap < frozen, found.hi - found.lo)
+        ended[order] = np.repeat(found.last + gap < final_before, found.hi - found.lo)
     out[joins] = ended[int(is_open.sum()) :]
     return out, reach
 

@@ -85,14 +85,14 @@ class Operator:
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
         raise NotImplementedError
 
-    def settle(self, state: Fields) -> Fields:
+    def finish(self, state: Fields) -> Fields:
         return state
 
     def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
         """Expressions over the state columns, which are called by `names`."""
         raise NotImplementedError
 
-    def settle_merged(self, state: Fields) -> Fields:
+    def finish_merged(self, state: Fields) -> Fields:
         return state
 
     def combine(self, state: Fields, lo: Ints, hi: Ints) -> Combined:
@@ -344,7 +344,7 @@ class Moments(Operator):
         x = of.columns[0].cast(pl.Float64)
         return {"n": x.is_not_null().sum(), "mean": x.mean(), "m2": x.var(ddof=0) * x.count()}
 
-    def settle(self, state: Fields) -> Fields:
+    def finish(self, state: Fields) -> Fields:
         unknown = state["mean"] * 0.0  # NaN where a value is infinite or NaN, also where it is the only one
         return Fields(n=state["n"], mean=state["mean"], m2=_filled(state["m2"] + unknown, 0.0))
 
@@ -375,7 +375,7 @@ def _chan(a: Arrays, b: Arrays) -> Arrays:
 
 
 @dataclass(frozen=True)
-class Bag(Operator):
+class Multiset(Operator):
     """Every value with its count, sorted: exact quantiles, mode and distinct."""
 
     kind: ClassVar[str] = "bag"
@@ -390,16 +390,16 @@ class Bag(Operator):
         (x,) = of.columns
         return {"values": (x if of.dense else x.drop_nulls()).sort()}
 
-    def settle(self, state: Fields) -> Fields:
+    def finish(self, state: Fields) -> Fields:
         values, counts = multiset.counted(state["values"])
         return Fields(values=values, counts=counts)
 
     def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
         return {field: pl.col(name).list.explode() for field, name in names.items()}
 
-    def settle_merged(self, state: Fields) -> Fields:
+    def finish_merged(self, state: Fields) -> Fields:
         values, counts = multiset.merged(state["values"], state["counts"])
         return Fields(values=values, counts=counts)
 
-    def combine(self, state: Fields, lo: Ints, hi: Ints) -> multiset.BagRanges:
-        return multiset.BagRanges(state["values"], state["counts"], lo, hi)
+    def combine(self, state: Fields, lo: Ints, hi: Ints) -> multiset.MultisetRanges:
+        return multiset.MultisetRanges(state["values"], state["counts"], lo, hi)

@@ -53,7 +53,7 @@ class Collect(Operator):
             field: pl.col(name).list.explode(empty_as_null=False, keep_nulls=False) for field, name in names.items()
         }
 
-    def settle_merged(self, state: Fields) -> Fields:
+    def finish_merged(self, state: Fields) -> Fields:
         columns, sizes = _laid_end_to_end(state)
         ends = np.cumsum(sizes)
         disordered = differences(_steps_back(columns), np.minimum(ends - sizes + 1, ends), ends) > 0

@@ -148,7 +148,7 @@ class Fold(Operator):
             values = values.filter(pl.all_horizontal(column.is_not_null() for column in of.columns))
         return {next(iter(self.calls.fields)): values}
 
-    def settle(self, state: Fields) -> Fields:
+    def finish(self, state: Fields) -> Fields:
         ((values, sizes),) = map(flat, state.values())
         several = len(self.inputs) > 1
         inputs = [values.struct.field(f"{number}") for number in range(len(self.inputs))] if several else [values]
@@ -158,7 +158,7 @@ class Fold(Operator):
         """The states of each slice as lists, in the order of the rows."""
         return {field: pl.col(name) for field, name in names.items()}
 
-    def settle_merged(self, state: Fields) -> Fields:
+    def finish_merged(self, state: Fields) -> Fields:
         laid = {name: flat(column) for name, column in state.items()}
         sizes = next(iter(laid.values()))[1]
         ends = np.cumsum(sizes)

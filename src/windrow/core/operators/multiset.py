@@ -158,7 +158,7 @@ class _Bags:
         return _Wavelet(rank, self.weights, max(1, int(len(distinct) - 1).bit_length()))
 
 
-class BagRanges:
+class MultisetRanges:
     """Ranges [lo, hi) over a column of bags, asked for ranks, mode and number of values."""
 
     def __init__(self, values: pl.Series, counts: pl.Series, lo: Ints, hi: Ints) -> None:
@@ -166,9 +166,9 @@ class BagRanges:
         self._lo, self._hi = bags.offsets[lo], bags.offsets[hi]
         self.total = self._hi - self._lo if bags.all_once else bags.reached[self._hi] - bags.reached[self._lo]
 
-    def take(self, index: Ints) -> BagRanges:
+    def take(self, index: Ints) -> MultisetRanges:
         """The same bags, a choice of the ranges."""
-        other = object.__new__(BagRanges)
+        other = object.__new__(MultisetRanges)
         other._bags, other._lo, other._hi = self._bags, self._lo[index], self._hi[index]
         other.total = self.total[index]
         return other

@@ -58,7 +58,7 @@ class _Sketched(Operator):
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
         return {"sketch": of.columns[0].drop_nulls()}
 
-    def settle(self, state: Fields) -> Fields:
+    def finish(self, state: Fields) -> Fields:
         values, sizes = multiset.flat(state["sketch"])
         offsets = np.append(0, np.cumsum(sizes))
         return Fields(sketch=pl.Series(self._sketch(state.types).lift(values, offsets), dtype=pl.Binary))
@@ -66,7 +66,7 @@ class _Sketched(Operator):
     def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
         return {"sketch": pl.col(names["sketch"]).drop_nulls()}
 
-    def settle_merged(self, state: Fields) -> Fields:
+    def finish_merged(self, state: Fields) -> Fields:
         sketch = self._sketch(state.types)
         merged = [sketch.merge(states) if states else None for states in state["sketch"].to_list()]
         return Fields(sketch=pl.Series(merged, dtype=pl.Binary))

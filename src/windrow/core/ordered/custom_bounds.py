@@ -53,8 +53,8 @@ class Driven:
     state: Mapping[str, Array]  # what is carried on after all events
 
     @staticmethod
-    def of(line: Line, events: pl.DataFrame, time: Ints, first: Ints, key: Ints, ledger: Mapping[str, Array]) -> Driven:
-        known = {name: ledger[f"{line.name}.{name}"] for name in line.carried}
+    def of(line: Line, events: pl.DataFrame, time: Ints, first: Ints, key: Ints, carry: Mapping[str, Array]) -> Driven:
+        known = {name: carry[f"{line.name}.{name}"] for name in line.carried}
         state = {name: known[name].copy() for name in line.window.initial}
         seen = None
         if line.since > INT64_MIN and (time < line.since).any():

@@ -92,17 +92,17 @@ class Retelling:
         self.table = pl.concat([rest, gone[rest.columns]])
         return gone
 
-    def forget(self, ended: Ints, frozen: int) -> None:
+    def forget(self, ended: Ints, final_before: int) -> None:
         """Forget windows that end before a position, given for each, unless they may return."""
         if self.table is not None:
             may_change = self.table["stop"].to_numpy() >= ended
-            may_return = (self.table["again"] | (self.table["gone"] & (self.table["start"] >= frozen))).to_numpy()
+            may_return = (self.table["again"] | (self.table["gone"] & (self.table["start"] >= final_before))).to_numpy()
             self.table = self.table.filter(may_change | may_return).rechunk()
 
-    def forget_boundaries(self, lines: Collection[str], frozen: int) -> None:
+    def forget_boundaries(self, lines: Collection[str], final_before: int) -> None:
         """Forget the windows of some timelines that end in time, at or before this."""
         if self.table is not None and lines:
-            self.table = self.table.filter(~pl.col("line").is_in(list(lines)) | (pl.col("end") > frozen))
+            self.table = self.table.filter(~pl.col("line").is_in(list(lines)) | (pl.col("end") > final_before))
 
 
 _NEW = [pl.lit(0, pl.Int64).alias("revision"), pl.lit(False).alias("gone"), pl.lit(False).alias("again")]

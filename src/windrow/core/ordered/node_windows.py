@@ -33,13 +33,13 @@ from windrow.core.assemble.emitted import Emitted
 from windrow.core.ordered.state import OrderedState, rows_in_order
 from windrow.core.ordered.windows import Found, OrderedRows, Progress
 from windrow.core.plan.groups import Group, Timeline
-from windrow.core.plan.watermark import Span
-from windrow.core.slices.kernel import key_column
+from windrow.core.plan.watermark import WatermarkStep
+from windrow.core.slices.kernel import key_name
 from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import NODE, Counting, scope_of
 
-NODE_KEY = key_column(NODE)
+NODE_KEY = key_name(NODE)
 
 
 class Joining:
@@ -76,7 +76,7 @@ class Joining:
                 lines.gather(windows.timeline),
                 pl.Series("at", at),
                 pl.Series("slice_start", start),
-                pl.zeros(len(at), pl.Int32, eager=True).alias("barred"),
+                pl.zeros(len(at), pl.Int32, eager=True).alias("excluded"),
                 pl.Series("first", windows.start),
                 pl.Series("last", windows.end),
             ]
@@ -157,23 +157,25 @@ class JoinedState(OrderedState):
             asked = pl.col("line").is_in(list(self.joining.scopes))
             self.joined = self.joining.schema.conform(tables["joined"].filter(asked))
 
-    def may_be_due(self, span: Span) -> bool:
-        return self.joined.height > 0 or super().may_be_due(span)
+    def may_be_due(self, step: WatermarkStep) -> bool:
+        return self.joined.height > 0 or super().may_be_due(step)
 
-    def step(self, span: Span, change: Any = None, partial: bool = False) -> Iterator[Emitted]:
-        yield from super().step(span, change, partial)  # which says nothing
+    def step(self, step: WatermarkStep, change: Any = None, partial: bool = False) -> Iterator[Emitted]:
+        yield from super().step(step, change, partial)  # which says nothing
         if self.joined.height:
-            yield from self._tell(span)
+            yield from self._tell(step)
 
-    def _in_sequence(self, rows: OrderedRows, progress: Progress, span: Span, partial: bool) -> Iterator[Emitted]:
+    def _in_sequence(
+        self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool
+    ) -> Iterator[Emitted]:
         """Windows of nodes that a step has closed; nothing is said of them until they are joined."""
-        found = [one for one in self.sequences.found(rows, progress, span, partial) if not one.is_open]
+        found = [one for one in self.sequences.found(rows, progress, step, partial) if not one.is_open]
         self.wait(self.joining.closed(rows, one) for one in found if len(one.windows.lo))
         return iter(())
 
-    def close(self, span: Span) -> None:
+    def close(self, step: WatermarkStep) -> None:
         """Find the windows of nodes that a step closes, and say nothing of them yet."""
-        for _ in super().step(span):
+        for _ in super().step(step):
             raise AssertionError("nothing but joined windows are here")
 
     def taken(self) -> pl.DataFrame:
@@ -186,10 +188,10 @@ class JoinedState(OrderedState):
         if several := list(closed):
             self.joined = self.joining.merged([self.joined, *several])
 
-    def _tell(self, span: Span) -> Iterator[Emitted]:
+    def _tell(self, step: WatermarkStep) -> Iterator[Emitted]:
         """What is final is lowered and forgotten."""
-        closed = self.closed().clear() if span.whole else self.closed()
-        is_final = self.joining.is_final(self.joined, span.now, self.opened(), closed)
+        closed = self.closed().clear() if step.whole else self.closed()
+        is_final = self.joining.is_final(self.joined, step.now, self.opened(), closed)
         if not is_final.any():
             return
         rows, windows = self.joining.windows(self.joined.filter(is_final))
@@ -209,8 +211,8 @@ class JoinedState(OrderedState):
         table = self.now.table
         known_by = [*self.joining.by, "line"]
         parts = [pl.DataFrame(schema={**self.joining.by, "line": pl.String(), "closed": pl.Int64()})]
-        ledger = {name: table[name].to_numpy() for name in self.now.initial}
-        for one, complete in self.sequences.complete(ledger):
+        carry = {name: table[name].to_numpy() for name in self.now.initial}
+        for one, complete in self.sequences.complete(carry):
             if scope_of(one.window) == "position":
                 counted = table.select(*self.schema.keys, "last").with_columns(pl.Series("closed", complete))
                 seen = counted.filter(pl.col("last") >= one.since).with_columns(line=pl.lit(one.line))
@@ -223,7 +225,7 @@ class JoinedState(OrderedState):
         if not self.joining.lines("position"):  # their numbers stand in the ledger
             super()._forget_keys()
 
-    def is_over(self, place: int, frozen: int) -> bool:
+    def is_over(self, place: int, final_before: int) -> bool:
         timeline = self.assembler.timelines[place]
         waits = (self.joined["line"] == timeline.line) & (self.joined["first"] < timeline.until)
-        return not waits.any() and super().is_over(place, frozen)
+        return not waits.any() and super().is_over(place, final_before)

@@ -29,14 +29,14 @@ from windrow.core.arrays.range_queries import CHUNK, Ints, ramp
 from windrow.core.operators.choose import Choices
 from windrow.core.ordered.custom_bounds import Driven, Line
 from windrow.core.plan.groups import Group, Timeline
-from windrow.core.plan.watermark import Span
-from windrow.core.slices.kernel import Edges, filter_column, input_column, lifts, places, time_column, window_columns
-from windrow.core.slices.table import SliceSchema, settle
+from windrow.core.plan.watermark import WatermarkStep
+from windrow.core.slices.kernel import Edges, filter_name, input_name, lifts, places, time_name, window_columns
+from windrow.core.slices.table import SliceSchema, finish
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Array, Counting, Latest, Mask
 
 
-class Ledger:
+class Carry:
     """A row per key, with columns of plain values; a key that is not there has the initial ones."""
 
     def __init__(self, keys: Mapping[str, pl.DataType], initial: Mapping[str, Any]) -> None:
@@ -52,7 +52,7 @@ class Ledger:
             found = join_keys(keys, self.table, self.keys, "left")
         return {name: _filled(found[name], value) for name, value in self.initial.items()}
 
-    def copy(self) -> Ledger:
+    def copy(self) -> Carry:
         """As it is now; a ledger's table is never changed, only replaced."""
         return copy.copy(self)
 
@@ -102,7 +102,7 @@ class Ordering:
 
     def __init__(self, group: Group, schema: SliceSchema, edges: Edges) -> None:
         self.schema, self.edges = schema, edges
-        self.time = time_column(group.source.measure)
+        self.time = time_name(group.source.time)
         timelines = list(group.timelines)
         self.lines = [Line.of(timeline) for timeline in group.lines.values()]
         self.latest = [line for line in timelines if isinstance(line.window, Latest)]
@@ -166,7 +166,7 @@ class Ordering:
         by_key = grouped["_place"].explode()
         return by_key if in_time is None else in_time.gather(by_key), sizes, keys
 
-    def slice(self, events: pl.DataFrame, late: Mask | None, base: Ledger, span: Span) -> Sliced:
+    def slice(self, events: pl.DataFrame, late: Mask | None, base: Carry, step: WatermarkStep) -> Sliced:
         """Put events in order, key by key, and slice them; each key's follow those that the ledger knows."""
         place, sizes, keys = self.sorted(events)
         read = events[self.read]
@@ -181,8 +181,8 @@ class Ordering:
         if self.schema.gap is not None:
             cut[1:] |= time[1:] - time[:-1] > self.schema.gap
             opens |= time[first] - self.schema.gap > known["last"]
-        done = batch.older(span.frozen)
-        frozen = known["count"] + done
+        done = batch.older(step.final_before)
+        final_before = known["count"] + done
         if self.most:
             done = np.maximum(done - self.most, 0)
         driven = [Driven.of(line, read, time, first, batch.key, known) for line in self.lines]
@@ -195,10 +195,10 @@ class Ordering:
         # where queries have gone and edges with them, a slice may begin before the one before it: then as that one
         last = batch.ends - 1
         start = np.maximum(before[number[last]], known["start"])
-        now = {"count": known["count"] + sizes, "last": time[last], "start": start, "frozen": frozen}
+        now = {"count": known["count"] + sizes, "last": time[last], "start": start, "frozen": final_before}
         last = np.maximum(first + done, 1) - 1
         start = np.maximum(before[number[last]], known["start"])
-        settled = {"count": known["count"] + done, "frozen": frozen}
+        settled = {"count": known["count"] + done, "frozen": final_before}
         settled["last"] = np.where(done > 0, time[last], known["last"])
         settled["start"] = np.where(done > 0, start, known["start"])
         for one in driven:
@@ -214,13 +214,13 @@ class Ordering:
         if self.latest:
             last = np.concatenate((np.flatnonzero(number[1:] != number[:-1]), batch.ends - 1))
             for timeline in self.latest:
-                begins[_latest(timeline, batch, last, self._origin(batch, timeline.since), span)] = True
+                begins[_latest(timeline, batch, last, self._origin(batch, timeline.since), step)] = True
         at = np.flatnonzero(begins)
         key = batch.key_of(at)
         columns = {name: batch.keys[name].gather(key) for name in self.schema.keys}
         columns |= {
             "slice_start": pl.Series(np.maximum(before[number[at]], known["start"][key])),
-            "barred": pl.zeros(len(at), pl.Int32, eager=True),
+            "excluded": pl.zeros(len(at), pl.Int32, eager=True),
             "first": pl.Series(time[at]),
             "last": pl.Series(time[np.append(at[1:], len(time)) - 1]),
             "position": pl.Series(batch.position(at)),
@@ -263,7 +263,7 @@ class Ordering:
         grouped = numbered.group_by("_run", maintain_order=True).agg(
             *lifts(events, self.time, schema), *choices.lifts()
         )
-        return settle(grouped, schema, choices, columns, lifted=True)
+        return finish(grouped, schema, choices, columns, lifted=True)
 
 
 @dataclass(frozen=True)
@@ -324,7 +324,7 @@ class _Batch:
         return np.concatenate(found)
 
 
-def _latest(timeline: Timeline, batch: _Batch, last: Ints, origin: Ints, span: Span) -> Ints:
+def _latest(timeline: Timeline, batch: _Batch, last: Ints, origin: Ints, step: WatermarkStep) -> Ints:
     """Where the windows of `latest` begin whose boundary the step passes, or that a late event may change.
 
     `last` are each key's last events before an edge: a boundary is one, but not every edge is a boundary.
@@ -332,7 +332,7 @@ def _latest(timeline: Timeline, batch: _Batch, last: Ints, origin: Ints, span: S
     assert isinstance(timeline.window, Latest)
     n, every = timeline.window.n, timeline.window.every
     bound = (batch.time[last] // every + 1) * every
-    last = last[(bound > span.was_frozen) & (bound <= span.now) & (batch.time[last] >= timeline.since)]
+    last = last[(bound > step.was_final_before) & (bound <= step.now) & (batch.time[last] >= timeline.since)]
     key = batch.key_of(last)
     return np.maximum(last + 1 - n, batch.first[key] + np.maximum(origin - batch.known["count"], 0)[key])
 
@@ -347,12 +347,12 @@ def _columns(schema: SliceSchema, time: str, lines: list[Line]) -> dict[str, pl.
     found: dict[str, pl.DataType] = {**schema.keys, time: pl.Int64(), "nth": pl.Int64()}
     found |= {f"order:{name}": dtype for name, dtype in schema.place.items() if name not in ("at", "nth")}
     for one in schema.held:
-        found |= {input_column(expression.text): schema.inputs[expression.text] for expression in one.operator.inputs}
+        found |= {input_name(expression.text): schema.inputs[expression.text] for expression in one.operator.inputs}
         if one.where:
-            found[filter_column(one.where.text)] = pl.Boolean()
+            found[filter_name(one.where.text)] = pl.Boolean()
     for line in lines:
         for text, column in window_columns(line.window).items():
-            found[column] = schema.inputs[text] if column == input_column(text) else pl.Boolean()
+            found[column] = schema.inputs[text] if column == input_name(text) else pl.Boolean()
     return found
 
 

@@ -25,10 +25,10 @@ from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import JOIN_FROM, Change, GroupState, Told, codes
 from windrow.core.ordered.emitted import Retelling
 from windrow.core.ordered.event_buffer import Waiting
-from windrow.core.ordered.slicing import Ledger, Ordering, Sliced
+from windrow.core.ordered.slicing import Carry, Ordering, Sliced
 from windrow.core.ordered.windows import OrderedRows, Progress, Sequences
 from windrow.core.plan.groups import Timeline
-from windrow.core.plan.watermark import Span
+from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.table import merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Array, Mask, OrderedWindow
@@ -71,7 +71,7 @@ class OrderedState(GroupState):
         self.ordering = Ordering(self.group, self.schema, self.edges)
         self.sequences = Sequences(self.group)
         initial = self.ordering.initial
-        self.base, self.now = (Ledger(self.schema.keys, initial) for _ in range(2))  # up to the held events; after all
+        self.base, self.now = (Carry(self.schema.keys, initial) for _ in range(2))  # up to the held events; after all
         signatures = [signature.needs_order for signature in self.group.signatures]
         timed = any(not isinstance(line.window, OrderedWindow) for line in self.group.timelines)
         # time windows are told in two rounds where some aggregates need the order and so see fewer late events
@@ -131,22 +131,22 @@ class OrderedState(GroupState):
         if not isinstance(other, OrderedState):
             super().take_over(other)
             return
-        self.bars, self.revisions = other.bars, other.revisions
+        self.exclusions, self.revisions = other.exclusions, other.revisions
         self.load(other.tables())
 
     # --- a step -------------------------------------------------------------------------------------------------
 
-    def may_be_due(self, span: Span) -> bool:
+    def may_be_due(self, step: WatermarkStep) -> bool:
         holds = len(self.waiting) > 0 or self.held is not None or bool(self._parts)
-        return holds or span.now == INT64_MAX or super().may_be_due(span)
+        return holds or step.now == INT64_MAX or super().may_be_due(step)
 
-    def _slice(self, span: Span) -> Sliced | None:
+    def _slice(self, step: WatermarkStep) -> Sliced | None:
         """Put the events in order that the watermark passes, and slice them."""
-        final, late, self.waiting = self.waiting.older(span.now, span.before)
+        final, late, self.waiting = self.waiting.older(step.now, step.before)
         if self._in_parts and late is None and self.held is None:
-            return None if final is None else self._slice_part(final, span)
+            return None if final is None else self._slice_part(final, step)
         self.held, self._parts = self._all_held(), []
-        waits = not self.schema.digests and not self.sequences.ends(span)  # held events are only for `latest`, later
+        waits = not self.schema.digests and not self.sequences.ends(step)  # held events are only for `latest`, later
         if final is None and (self.held is None or waits):
             return None
         untouched = None
@@ -160,7 +160,7 @@ class OrderedState(GroupState):
         events = pl.concat([part[parts[0].columns] for part in parts]) if len(parts) > 1 else parts[0]
         if late is not None:
             late = np.append(np.zeros(events.height - len(late), np.bool_), late)
-        sliced = self.ordering.slice(events, late, self.base, span)
+        sliced = self.ordering.slice(events, late, self.base, step)
         self._recent, self._rows = pl.concat([self._untouched, sliced.table]), None
         held = [part for part in (untouched, sliced.held) if part is not None]
         self.held = pl.concat(held) if held else None
@@ -176,29 +176,29 @@ class OrderedState(GroupState):
         """Whether what is held is held for late events alone: then a step need not look at it while none comes."""
         return self.schema.digests and not self.ordering.most
 
-    def _slice_part(self, final: pl.DataFrame, span: Span) -> Sliced:
+    def _slice_part(self, final: pl.DataFrame, step: WatermarkStep) -> Sliced:
         """Slice events that follow all that are held."""
-        sliced = self.ordering.slice(final, None, self.now, replace(span, frozen=INT64_MIN))
+        sliced = self.ordering.slice(final, None, self.now, replace(step, final_before=INT64_MIN))
         self._parts.append(_Part.of(final, self.ordering.time, sliced))
         self.now.set(sliced.keys, sliced.now)
         self._recent, self._rows = pl.concat([self._recent, sliced.table]), None
         return sliced
 
-    def _release(self, frozen: int) -> None:
+    def _release(self, final_before: int) -> None:
         """Let go of the parts that no late event can come before any more, and of the first half of one at the edge."""
-        released = [part for part in self._parts if part.last < frozen]
+        released = [part for part in self._parts if part.last < final_before]
         self._parts = self._parts[len(released) :]
         for part in released:
             self.absorb(part.table)
             self.base.set(part.keys, part.now)
         edge = self._parts[0] if self._parts else None
-        if edge is not None and edge.first < frozen:
-            is_old = edge.events[self.ordering.time] < frozen
+        if edge is not None and edge.first < final_before:
+            is_old = edge.events[self.ordering.time] < final_before
             old, new = edge.events.filter(is_old), edge.events.filter(~is_old)
-            done = self.ordering.slice(old, None, self.base, Span(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX))
+            done = self.ordering.slice(old, None, self.base, WatermarkStep(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX))
             self.absorb(done.table)
             self.base.set(done.keys, done.now)
-            held = self.ordering.slice(new, None, self.base, Span(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MIN))
+            held = self.ordering.slice(new, None, self.base, WatermarkStep(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MIN))
             self._parts[0] = _Part.of(new, self.ordering.time, held)
         elif not released:
             return
@@ -207,15 +207,15 @@ class OrderedState(GroupState):
         if not self._parts:
             self.now.table = self.base.table
 
-    def step(self, span: Span, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
+    def step(self, step: WatermarkStep, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
         before, was_held = self.now.copy(), self.held is not None or bool(self._parts)
-        sliced = self._slice(span)
+        sliced = self._slice(step)
         if sliced is not None:
             self._may_close(sliced.table)
-        if change is not None or super().may_be_due(span) or self.sequences.ends(span):
-            yield from self._all_keys(sliced, before, span, change, partial)
-            self._settle(sliced, span.frozen)
-            self.prune(span.frozen)
+        if change is not None or super().may_be_due(step) or self.sequences.ends(step):
+            yield from self._all_keys(sliced, before, step, change, partial)
+            self._finish(sliced, step.final_before)
+            self.prune(step.final_before)
             return
         if sliced is not None:
             known = before.at(sliced.keys) if was_held else sliced.known
@@ -223,33 +223,33 @@ class OrderedState(GroupState):
             if self.sequences.any_complete(progress):
                 rows = self._rows_of(sliced)
                 progress = progress.take(np.argsort(codes(sliced.keys, rows)))
-                yield from self._in_sequence(rows, progress, span, partial)
+                yield from self._in_sequence(rows, progress, step, partial)
         if sliced is not None or self._parts:
-            self._settle(sliced, span.frozen)
+            self._finish(sliced, step.final_before)
             if self._table.height + self._waiting > 2 * self._pruned + PRUNE_FROM:
-                self.prune(span.frozen)
+                self.prune(step.final_before)
 
     def _all_keys(
-        self, sliced: Sliced | None, before: Ledger, span: Span, change: Change | None, partial: bool
+        self, sliced: Sliced | None, before: Carry, step: WatermarkStep, change: Change | None, partial: bool
     ) -> Iterator[Emitted]:
         """A step in which a time may have come, or late events: windows of any key may have something to say."""
         self._next_close = INT64_MAX
         rows = self.rows
         in_order = rows_in_order(rows)
         for ordered in self._rounds:
-            yield from self._measured(in_order if ordered else rows, span, self._seen(change, ordered), ordered)
+            yield from self._measured(in_order if ordered else rows, step, self._seen(change, ordered), ordered)
         if self.sequences and len(in_order):
             changed = np.full(in_order.key_count, INT64_MAX)
             if change is not None and sliced is not None:
                 changed[codes(sliced.keys, in_order)] = sliced.changed
             progress = Progress(before.at(in_order.keys), self._known(in_order.keys), changed)
-            yield from self._in_sequence(in_order, progress, span, partial)
+            yield from self._in_sequence(in_order, progress, step, partial)
 
     def _seen(self, change: Change | None, ordered: bool | None) -> Change | None:
         """What late events have brought to aggregates that need the order: not those that came too late for it."""
         if change is None or not ordered:
             return change
-        return replace(change, table=change.table.filter(pl.col("barred") == 0))
+        return replace(change, table=change.table.filter(pl.col("excluded") == 0))
 
     def _rows_of(self, sliced: Sliced) -> OrderedRows:
         """The slices in the order of the keys that a step has touched; it costs a look at the others, not a sort."""
@@ -262,10 +262,10 @@ class OrderedState(GroupState):
         recent = join_keys(self._recent, sliced.keys, keys, "semi")
         return OrderedRows(pl.concat([older, recent], rechunk=True).sort(self.schema.order), self.schema)
 
-    def _settle(self, sliced: Sliced | None, frozen: int) -> None:
+    def _finish(self, sliced: Sliced | None, final_before: int) -> None:
         """Let slices whose events are done with join the others."""
         if self._parts:
-            self._release(frozen)
+            self._release(final_before)
             return
         if sliced is None:
             return
@@ -276,16 +276,20 @@ class OrderedState(GroupState):
             self._parts = [_Part.of(self.held, self.ordering.time, replace(sliced, table=held))]
             self.held = None
 
-    def _in_sequence(self, rows: OrderedRows, progress: Progress, span: Span, partial: bool) -> Iterator[Emitted]:
+    def _in_sequence(
+        self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool
+    ) -> Iterator[Emitted]:
         """The windows that lie in the order, complete for the first time or changed."""
-        found = list(self.sequences.found(rows, progress, span, partial))
+        found = list(self.sequences.found(rows, progress, step, partial))
         if not self.schema.digests:
             windows = Windows.join(one.windows for one in found if not one.is_open)
             revision = np.zeros(len(windows.lo), np.int64)
             for answers in self.assembler.answers(rows, windows, {None: np.ones(len(windows.lo), np.bool_)}):
                 yield Emitted(rows, windows, answers, revision)
             return
-        self.retelling.forget_boundaries([timeline.line for timeline, _ in self.sequences.latest], span.was_frozen)
+        self.retelling.forget_boundaries(
+            [timeline.line for timeline, _ in self.sequences.latest], step.was_final_before
+        )
         windows, timelines = Windows.join(one.windows for one in found), self.assembler.timelines
         gone, fresh, revisions = self.retelling.tell(rows, found, timelines, progress.changed)
         for place, timeline in enumerate(timelines):
@@ -306,11 +310,11 @@ class OrderedState(GroupState):
 
     # --- forgetting -----------------------------------------------------------------------------------------------
 
-    def prune(self, frozen: int) -> None:
+    def prune(self, final_before: int) -> None:
         rows = self.rows  # those of events that are held are judged too: they may be the end of what others begin
         if self._table.height:
-            needed = rows.start >= self.assembler.horizon(rows, frozen)
-            loose = self._in_sessions(rows, frozen)
+            needed = rows.start >= self.assembler.horizon(rows, final_before)
+            loose = self._in_sessions(rows, final_before)
             position = rows.table["position"].to_numpy()
             inside = position >= 0
             if self.sequences and not needed.all() and inside.any():
@@ -321,9 +325,9 @@ class OrderedState(GroupState):
             self._keep(rows, needed, needed | loose, position < self.base.at(rows.keys)["count"][rows.key])
         self._pruned = self._table.height
         self._forget_keys()
-        self._forget(frozen)
+        self._forget(final_before)
         if self.retelling.table is not None:
-            self.retelling.forget(self._known(self.retelling.table[list(self.schema.keys)])["frozen"], frozen)
+            self.retelling.forget(self._known(self.retelling.table[list(self.schema.keys)])["frozen"], final_before)
 
     def _known(self, keys: pl.DataFrame) -> dict[str, Array]:
         """The ledger after all events; `frozen` are those that no late one comes before."""
@@ -356,20 +360,20 @@ class OrderedState(GroupState):
             return
         parts = [part for part in (self._table, self._all_held(), self.retelling.table) if part is not None]
         keys = pl.concat([part.select(*self.schema.keys) for part in parts]).unique()
-        for ledger in (self.base, self.now):
-            carries = ledger.table.filter(~self.ordering.at_rest)
-            rest = join_keys(ledger.table.filter(self.ordering.at_rest), keys, list(self.schema.keys), "semi")
-            ledger.table = pl.concat([carries, rest])
+        for carry in (self.base, self.now):
+            carries = carry.table.filter(~self.ordering.at_rest)
+            rest = join_keys(carry.table.filter(self.ordering.at_rest), keys, list(self.schema.keys), "semi")
+            carry.table = pl.concat([carries, rest])
 
-    def is_over(self, place: int, frozen: int) -> bool:
+    def is_over(self, place: int, final_before: int) -> bool:
         timeline = self.assembler.timelines[place]
         if not isinstance(timeline.window, OrderedWindow):
-            return super().is_over(place, frozen)
-        if frozen < timeline.until:
+            return super().is_over(place, final_before)
+        if final_before < timeline.until:
             return False
         rows = rows_in_order(self.rows)
         known = self._known(rows.keys)
-        return not len(rows) or not self.sequences.is_open(rows, known, timeline, place, frozen)
+        return not len(rows) or not self.sequences.is_open(rows, known, timeline, place, final_before)
 
 
 def rows_in_order(rows: Rows) -> OrderedRows:

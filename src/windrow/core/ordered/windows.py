@@ -18,7 +18,7 @@ from windrow.core.arrays.range_queries import CHUNK, Ints, covered, differences,
 from windrow.core.assemble.due import Lattices, Rows, Windows, due
 from windrow.core.ordered.slicing import origin_column
 from windrow.core.plan.groups import ROWS, Group, Held, Timeline
-from windrow.core.plan.watermark import Span
+from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Array, Counting, DataDrivenWindow, Latest
 
@@ -119,9 +119,9 @@ class Sequences:
     def __bool__(self) -> bool:
         return bool(self.lines or self.by_since or self.latest)
 
-    def ends(self, span: Span) -> bool:
+    def ends(self, step: WatermarkStep) -> bool:
         """Whether a step passes a boundary in time, or the end of the stream."""
-        return span.now == INT64_MAX or (bool(self.latest) and self.cells.any_end(span.before, span.now))
+        return step.now == INT64_MAX or (bool(self.latest) and self.cells.any_end(step.before, step.now))
 
     def any_complete(self, progress: Progress) -> bool:
         """Whether some key has completed a window; cheap, before slices are merged."""
@@ -135,14 +135,14 @@ class Sequences:
                     return True
         return False
 
-    def found(self, rows: OrderedRows, progress: Progress, span: Span, partial: bool) -> Iterator[Found]:
+    def found(self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool) -> Iterator[Found]:
         """The windows that a step completes, or that a late event may have changed; and those that are open."""
         for since, several in self.by_since.items():
-            yield from self._counting(rows, progress, since, several, partial and span.now == INT64_MAX)
+            yield from self._counting(rows, progress, since, several, partial and step.now == INT64_MAX)
         for one, place in self.lines:
-            yield from self._driven(rows, progress, one, place, span, partial)
+            yield from self._driven(rows, progress, one, place, step, partial)
         if self.latest:
-            yield self._latest(rows, progress, span)
+            yield self._latest(rows, progress, step)
 
     def _counting(
         self, rows: OrderedRows, progress: Progress, since: int, several: Ints, partial: bool
@@ -162,7 +162,7 @@ class Sequences:
             yield found.take(start < part[2][line])
 
     def _driven(
-        self, rows: OrderedRows, progress: Progress, timeline: Timeline, place: int, span: Span, partial: bool
+        self, rows: OrderedRows, progress: Progress, timeline: Timeline, place: int, step: WatermarkStep, partial: bool
     ) -> Iterator[Found]:
         assert isinstance(timeline.window, DataDrivenWindow)
         found = self.runs(rows, timeline, place)
@@ -172,7 +172,7 @@ class Sequences:
         wanted = np.where(changed < INT64_MAX, found.stop >= changed, number >= told)
         wanted &= found.windows.start < timeline.until
         is_open = number >= complete
-        if span.now == INT64_MAX and (partial or timeline.window.closes_at_end):
+        if step.now == INT64_MAX and (partial or timeline.window.closes_at_end):
             is_open[:] = False
         yield found.take(wanted & ~is_open)
         if bool((wanted & is_open).any()):
@@ -210,18 +210,18 @@ class Sequences:
                 windows = Windows(at, key, rows.first[lo], known["last"][key], lo, hi, hi, number * step)
                 yield Found(windows, np.zeros_like(lo), number * step, known["count"][key], number, is_open=True)
 
-    def complete(self, ledger: Mapping[str, Array]) -> Iterator[tuple[Timeline, Ints]]:
+    def complete(self, carry: Mapping[str, Array]) -> Iterator[tuple[Timeline, Ints]]:
         """For each kind of window how many each key has that are complete."""
         for one, _ in self.lines:
-            yield one, _complete(one, ledger)
+            yield one, _complete(one, carry)
         for one in self.counting:
             assert isinstance(one.window, Counting)
-            count = ledger["count"] - _origin(ledger, one.since)
+            count = carry["count"] - _origin(carry, one.since)
             yield one, np.maximum((count - one.window.n) // one.window.step + 1, 0)
 
-    def _latest(self, rows: OrderedRows, progress: Progress, span: Span) -> Found:
+    def _latest(self, rows: OrderedRows, progress: Progress, step: WatermarkStep) -> Found:
         late = bool((progress.changed < INT64_MAX).any())
-        cells = due(rows, self.cells, span.was_frozen if late else span.before, span.now)
+        cells = due(rows, self.cells, step.was_final_before if late else step.before, step.now)
         n = np.array([one.window.n for one, _ in self.latest if isinstance(one.window, Latest)])
         place = np.array([place for _, place in self.latest])
         since, until = (np.array([getattr(one, name) for one, _ in self.latest]) for name in ("since", "until"))
@@ -232,7 +232,7 @@ class Sequences:
         start = rows.first[np.minimum(lo, len(rows) - 1)]
         wanted = (rows.last[cells.hi - 1] >= since[cells.timeline]) & (start < until[cells.timeline])
         changed = progress.changed[cells.key]
-        wanted &= np.where(changed < INT64_MAX, stop >= changed, cells.end > span.before)
+        wanted &= np.where(changed < INT64_MAX, stop >= changed, cells.end > step.before)
         windows = Windows(place[cells.timeline], cells.key, start, cells.end, lo, cells.hi, cells.hi)
         nothing = np.zeros(len(lo), np.int64)
         return Found(windows, cells.end, nothing, stop, nothing).take(wanted)
@@ -240,7 +240,7 @@ class Sequences:
     def counted(self, rows: OrderedRows, known: Mapping[str, Array], keep_told: bool) -> Array:
         """Which rows a counting window may still need; `known` is the ledger for all keys of the rows."""
         keep = np.zeros(len(rows), np.bool_)
-        frozen = known["frozen"] - (1 if keep_told else 0)  # what ends right there may still be told again
+        final_before = known["frozen"] - (1 if keep_told else 0)  # what ends right there may still be told again
         for since, several in self.by_since.items():
             origin = _origin(known, since)
             n, step, _, _ = several
@@ -248,7 +248,7 @@ class Sequences:
             size = max(1, CHUNK // max(1, len(origin)))
             for begin in range(0, len(n), size):
                 length, every = n[begin : begin + size, None], step[begin : begin + size, None]
-                first = np.maximum((frozen - origin - length) // every + 1, 0) * every
+                first = np.maximum((final_before - origin - length) // every + 1, 0) * every
                 least = np.minimum(least, first.min(axis=0))
             keep |= rows.position >= (least + origin)[rows.key]
         return keep
@@ -256,11 +256,11 @@ class Sequences:
     def driven(self, rows: OrderedRows, known: Mapping[str, Array], keep_told: bool) -> Array:
         """Which rows a data-driven window may still need."""
         keep = np.zeros(len(rows), np.bool_)
-        frozen = known["frozen"] - (1 if keep_told else 0)
+        final_before = known["frozen"] - (1 if keep_told else 0)
         for one, place in self.lines:
             found = self.runs(rows, one, place)
             of = found.windows.key
-            live = (found.number >= _complete(one, known)[of]) | (keep_told & (found.stop > frozen[of]))
+            live = (found.number >= _complete(one, known)[of]) | (keep_told & (found.stop > final_before[of]))
             oldest = np.full(rows.key_count, INT64_MAX)
             np.minimum.at(oldest, of[live], found.windows.start[live])
             keep |= covered(found.windows.lo[live], found.windows.hi[live], len(rows))
@@ -269,7 +269,7 @@ class Sequences:
         return keep
 
     def is_open(
-        self, rows: OrderedRows, known: Mapping[str, Array], timeline: Timeline, place: int, frozen: int
+        self, rows: OrderedRows, known: Mapping[str, Array], timeline: Timeline, place: int, final_before: int
     ) -> bool:
         """Whether a timeline that is being removed has a window that may still be told."""
         window = timeline.window
@@ -284,7 +284,7 @@ class Sequences:
         else:
             assert isinstance(window, Latest)
             origin = _origin(known, timeline.since)
-            comes = (known["last"] // window.every + 1) * window.every > frozen  # a boundary after the last event
+            comes = (known["last"] // window.every + 1) * window.every > final_before  # a boundary after the last event
             position = np.maximum(known["count"] - origin - window.n + np.where(comes, 0, 1), 0)
         key = np.flatnonzero(position + origin < known["count"])
         at = rows.first_position(key, (position + origin + 1)[key]) - 1  # the slice that holds it

@@ -40,9 +40,9 @@ class Entry(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Which events a group sees, on which measure."""
+    """Which events a group sees, on which time column."""
 
-    measure: str
+    time: str
     distinct_on: tuple[str, ...] = ()
     where: Expression | None = None
     since: int = INT64_MIN  # with distinct_on: an event that the query does not see makes no other one a repeat
@@ -110,7 +110,7 @@ class Held(NamedTuple):
 class Rates(NamedTuple):
     """What is known of a stream, by which the plan decides whether sharing pays.
 
-    events:  how many per unit of the measure: per microsecond for timestamps, per unit for an integer
+    events:  how many per unit of the time column: per microsecond for timestamps, per unit for an integer
     keys:    how many different values each key column has; 1 where it is not named
     """
 
@@ -170,7 +170,7 @@ class Group:
 
     @property
     def shared_name(self) -> str:
-        shown = f"by ({', '.join(self.keys)}) on {self.source.measure}"
+        shown = f"by ({', '.join(self.keys)}) on {self.source.time}"
         if self.source.where:
             shown += f" where {self.source.where.text}"
         if self.source.distinct_on:

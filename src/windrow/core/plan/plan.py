@@ -38,22 +38,22 @@ SHARING_LIMIT = 0.1  # slices per event beyond which sharing no longer pays
 
 @dataclass
 class Plan:
-    """What a set of queries has become: groups that share slices, on the measures that they ask for. Made by `plan`.
+    """What a set of queries has become: groups that share slices, on their time columns. Made by `plan`.
 
     entries:   the queries, each with the event times between which it is there
     groups:    what is sliced together, finer keys first
-    measures:  the columns that windows are measured on
+    time_columns:  the columns that windows are measured on
     """
 
     entries: Sequence[Entry]
     groups: list[Group]
-    measures: list[str]
+    time_columns: list[str]
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain data."""
         return {
             "queries": len(self.entries),
-            "measures": self.measures,
+            "measures": self.time_columns,
             "groups": [_group_to_dict(group) for group in self.groups],
         }
 
@@ -87,15 +87,15 @@ class Plan:
 
     @cached_property
     def furthest(self) -> dict[str, Query]:
-        """For each measure, the query whose windows reach furthest from an event."""
+        """For each time column, the query whose windows reach furthest from an event."""
         found: dict[str, tuple[int, Query]] = {}
         for group in self.groups:
             timelines = list(group.timelines)
             for (place, _), numbers in group.members.items():
                 reach = timelines[place].window.reach
-                if reach > found.get(group.source.measure, (-1, None))[0]:
-                    found[group.source.measure] = reach, self.entries[numbers[0]].query
-        return {measure: query for measure, (_, query) in found.items()}
+                if reach > found.get(group.source.time, (-1, None))[0]:
+                    found[group.source.time] = reach, self.entries[numbers[0]].query
+        return {time_column: query for time_column, (_, query) in found.items()}
 
     @property
     def fingerprint(self) -> str:
@@ -159,8 +159,8 @@ def plan(
         _part_sessions(groups, entries, rates, apart)
     several = sorted(groups.values(), key=lambda group: (-len(group.keys), group.name))
     _roll_up(several, rates, kinds_apart)
-    measures = list(dict.fromkeys([time, *(group.source.measure for group in several)]))
-    return Plan(entries, several, measures)
+    time_columns = list(dict.fromkeys([time, *(group.source.time for group in several)]))
+    return Plan(entries, several, time_columns)
 
 
 def _part_sessions(

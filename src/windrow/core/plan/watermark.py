@@ -1,7 +1,7 @@
-"""Measures: what windows are measured on, each with its own watermark.
+"""Time columns: what windows are measured on, each with its own watermark.
 
-A measure is the engine's time column or one that a query names (`Query(time="odometer")`). Its watermark follows the
-greatest value seen by the lateness; `updates` keeps what was emitted changeable for that much longer.
+There is the engine's own time column, and each that a query names (`Query(time="odometer")`). Its watermark follows
+the greatest value seen by the lateness; `updates` keeps what was emitted changeable for that much longer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Lengths = Duration | Mapping[str, Duration | None] | None
 
 
 @dataclass
-class Measure:
+class TimeColumn:
     lateness: int | None  # None: only `advance` moves the watermark
     updates: int
     temporal: bool | None  # what its lengths were written as; None where they say nothing
@@ -35,16 +35,16 @@ class Measure:
         return max(self.watermark, newest - self.lateness)
 
     @property
-    def frozen(self) -> int:
+    def final_before(self) -> int:
         """Windows that end at or before this are final and forgotten."""
-        return self.frozen_at(self.watermark)
+        return self.final_at(self.watermark)
 
-    def frozen_at(self, watermark: int) -> int:
+    def final_at(self, watermark: int) -> int:
         return watermark if watermark == INT64_MIN or watermark > FURTHEST else watermark - self.updates
 
-    def span(self, now: int) -> Span:
+    def step_to(self, now: int) -> WatermarkStep:
         """The step to a watermark."""
-        return Span(self.watermark, now, self.frozen, self.frozen_at(now), self.still)
+        return WatermarkStep(self.watermark, now, self.final_before, self.final_at(now), self.still)
 
     def check(self, name: str, dtype: pl.DataType) -> None:
         if self.temporal is not None and self.temporal == dtype.is_integer():
@@ -55,18 +55,18 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Span:
+class WatermarkStep:
     """A step: from one watermark to the next, and before which time events were and are done with."""
 
     before: int
     now: int
-    was_frozen: int
-    frozen: int
+    was_final_before: int
+    final_before: int
     whole: bool = False  # of a whole table that comes in parts: more may come from anywhere
 
 
-def measures_of(names: Sequence[str], default: str, lateness: Lengths, updates: Lengths) -> dict[str, Measure]:
-    """The measures of a plan, with the lengths that were given for all, or for each by name."""
+def time_columns_of(names: Sequence[str], default: str, lateness: Lengths, updates: Lengths) -> dict[str, TimeColumn]:
+    """The time columns of a plan, with the lengths that were given for all, or for each by name."""
     found = {}
     for name in names:
         late = _length("lateness", lateness, name, default)
@@ -74,7 +74,7 @@ def measures_of(names: Sequence[str], default: str, lateness: Lengths, updates: 
         kinds = {length.temporal for length in (late, keep) if length is not None and length.units}
         if len(kinds) > 1:
             raise ValueError("lateness and updates must both be durations or both be plain numbers")
-        found[name] = Measure(late.units if late else None, keep.units, kinds.pop() if kinds else None)
+        found[name] = TimeColumn(late.units if late else None, keep.units, kinds.pop() if kinds else None)
     return found
 
 

@@ -31,7 +31,7 @@ class Query:
     aggregates:  one or several of `wr.mean("speed")`, or SQL text such as "mean(speed)", or {"v": "mean(speed)"}
     by:          key columns; () for the whole stream, the default; a window with scope="node" adds `node`
     where:       a predicate in SQL; a window without an event that satisfies it is not emitted
-    time:        the measure of its window, where it is not the engine's own; "arrival" for processing time
+    time:        the time column of its window, where it is not the engine's own; "arrival" for processing time
     distinct_on: drop events that repeat these columns, no further apart than the lateness
     having:      a predicate over aggregates, such as "count() > 10"; windows that do not satisfy it are not emitted
     """

@@ -1,8 +1,8 @@
 """Binding: a plan meets the columns of real events.
 
 Everything that can be wrong between queries and events is found here, before any state is touched: a column that is
-not there, a type that an aggregate cannot take, a window in seconds over a measure of kilometres. A binding then
-prepares batches: the time of each measure in whole units, keys, inputs and filters, each computed once for all
+not there, a type that an aggregate cannot take, a window in seconds over a time column of kilometres. A binding then
+prepares batches: the time of each time column in whole units, keys, inputs and filters, each computed once for all
 groups.
 """
 
@@ -18,12 +18,12 @@ from windrow.core.expressions.parse import Expression, parse
 from windrow.core.plan.groups import Group, Timeline
 from windrow.core.plan.plan import Plan
 from windrow.core.query.query import Query, QueryError
-from windrow.core.slices.kernel import filter_column, input_column, key_column, time_column
+from windrow.core.slices.kernel import filter_name, input_name, key_name, time_name
 from windrow.core.slices.table import SliceSchema
 from windrow.core.windows.fixed import FURTHEST, Window
 from windrow.core.windows.ordered import NODE, DataDrivenWindow, Frames, Punctuated, scope_of
 
-ARRIVAL = "arrival"  # the measure that stands for processing time
+ARRIVAL = "arrival"  # the time column that stands for processing time
 
 
 class InputError(ValueError):
@@ -37,7 +37,7 @@ class Binding:
         self._columns, self._order_by = dict(columns), order_by
         self.inputs: dict[str, pl.DataType] = {}
         self.keys: dict[str, pl.DataType] = {}
-        self.measures: dict[str, pl.DataType] = {}
+        self.time_columns: dict[str, pl.DataType] = {}
         self.needed: dict[str, pl.DataType] = {}
         self._prepared: dict[str, pl.Expr] = {}
         self.sql: dict[str, str] = {}  # the prepared columns again, in Spark's SQL
@@ -48,7 +48,7 @@ class Binding:
         for group in plan.groups:
             self._bind(group, plan)
         if not plan.groups:  # the stream goes on: a query that is added later begins after what was seen
-            self.measures = {name: self._measure(name, "time") for name in plan.measures}
+            self.time_columns = {name: self._time_column(name, "time") for name in plan.time_columns}
         self.place: dict[str, pl.DataType] = {"at": pl.Int64()}
         self.place |= {f"{number}": columns[column] for number, column in enumerate(order_by)}
         self.place["nth"] = pl.Int64()
@@ -61,10 +61,10 @@ class Binding:
 
     def _bind(self, group: Group, plan: Plan) -> None:
         query = _some_query(group, plan)
-        measure = group.source.measure
-        if measure not in self.measures:
-            self.measures[measure] = self._measure(measure, f"query {query.name!r}: time")
-        temporal = not self.measures[measure].is_integer()
+        time_column = group.source.time
+        if time_column not in self.time_columns:
+            self.time_columns[time_column] = self._time_column(time_column, f"query {query.name!r}: time")
+        temporal = not self.time_columns[time_column].is_integer()
         for numbers in group.members.values():
             whose = plan.entries[numbers[0]].query
             window = whose.window
@@ -74,14 +74,14 @@ class Binding:
                     if temporal
                     else "a number: write plain numbers"
                 )
-                raise QueryError(f"query {whose.name!r}: {window} does not fit {measure!r}, which is {kind}")
+                raise QueryError(f"query {whose.name!r}: {window} does not fit {time_column!r}, which is {kind}")
         for key in group.keys:
             scoped = key == NODE and scope_of(query.window) != "global"
             dtype = self._column(key, f"query {query.name!r}: {query.window if scoped else 'by'}")
             if dtype.is_nested():
                 raise QueryError(f"query {query.name!r}: by: column {key!r} is {dtype}, which cannot be a key")
             self.keys[key] = dtype
-            self._prepared[key_column(key)], self.sql[key_column(key)] = pl.col(key), quoted(key)
+            self._prepared[key_name(key)], self.sql[key_name(key)] = pl.col(key), quoted(key)
         for timeline in group.lines.values():
             self._line(timeline.window, plan.entries[_asking(group, timeline)].query)
         for column in group.source.distinct_on:
@@ -99,7 +99,7 @@ class Binding:
                 types = [self._input(expression, named, text) for expression in one.operator.inputs]
                 if reason := one.operator.refusal(types):
                     raise QueryError(f"query {named.name!r}: {text}: {reason}")
-                if one.where and filter_column(one.where.text) not in self._prepared:
+                if one.where and filter_name(one.where.text) not in self._prepared:
                     self._filter(one.where, named, text)
             for asked in signature.asked:
                 self._needs(asked, named)
@@ -136,15 +136,15 @@ class Binding:
         self.needed[name] = self._columns[name]
         return self._columns[name]
 
-    def _measure(self, name: str, whose: str) -> pl.DataType:
+    def _time_column(self, name: str, whose: str) -> pl.DataType:
         if name == ARRIVAL:
-            self.sql[time_column(name)] = "UNIX_MICROS(CURRENT_TIMESTAMP())"
+            self.sql[time_name(name)] = "UNIX_MICROS(CURRENT_TIMESTAMP())"
             return pl.Datetime("us", "UTC")
         dtype = self._column(name, whose)
         column = pl.col(name)
-        self.sql[time_column(name)] = _units(name, dtype)
+        self.sql[time_name(name)] = _units(name, dtype)
         if isinstance(dtype, pl.Datetime) and dtype.time_unit == "ns":
-            self._prepared[time_column(name)] = column.to_physical() // 1000
+            self._prepared[time_name(name)] = column.to_physical() // 1000
             return pl.Datetime("us", dtype.time_zone)
         if isinstance(dtype, pl.Datetime | pl.Date):
             unit = dtype.time_unit if isinstance(dtype, pl.Datetime) else "day"
@@ -152,10 +152,10 @@ class Binding:
             units = column.to_physical().cast(pl.Int64)
             if scale > 1:
                 self._scales[name], units = scale, units * scale
-            self._prepared[time_column(name)] = units
+            self._prepared[time_name(name)] = units
             return pl.Datetime("us", dtype.time_zone if isinstance(dtype, pl.Datetime) else None)
         if dtype.is_integer():
-            self._prepared[time_column(name)] = column.cast(pl.Int64)
+            self._prepared[time_name(name)] = column.cast(pl.Int64)
             return pl.Int64()
         raise QueryError(f"{whose}: column {name!r} is {dtype}; a time must be a timestamp, a date or an integer")
 
@@ -174,8 +174,8 @@ class Binding:
                 )
             if isinstance(dtype, pl.Categorical | pl.Enum):  # text has one order everywhere, categories have several
                 dtype, value = pl.String(), value.cast(pl.String)
-            self.inputs[expression.text], self._prepared[input_column(expression.text)] = dtype, value
-            self.sql[input_column(expression.text)] = expression.spark(self._columns)
+            self.inputs[expression.text], self._prepared[input_name(expression.text)] = dtype, value
+            self.sql[input_name(expression.text)] = expression.spark(self._columns)
         return self.inputs[expression.text]
 
     def _filter(self, where: Expression, query: Query, what: str = "where") -> None:
@@ -188,8 +188,8 @@ class Binding:
             raise QueryError(f"query {query.name!r}: {what}: {error}") from error
         if dtype not in (pl.Boolean(), pl.Null()):
             raise QueryError(f"query {query.name!r}: {what}: {where.text!r} is {dtype}, not true or false")
-        self._prepared[filter_column(where.text)] = kept.cast(pl.Boolean)
-        self.sql[filter_column(where.text)] = f"COALESCE({where.spark(self._columns)}, FALSE)"
+        self._prepared[filter_name(where.text)] = kept.cast(pl.Boolean)
+        self.sql[filter_name(where.text)] = f"COALESCE({where.spark(self._columns)}, FALSE)"
 
     def schema(self, group: Group, shared: bool, updates: bool = False) -> SliceSchema:
         """What a group keeps, or what it makes of events, `shared` with the groups that are rolled up from it.
@@ -197,7 +197,7 @@ class Binding:
         With `updates`, ordered slices say which events they hold.
         """
         _, held, gap = group.needs(shared)
-        keys = {key_column(key): self.keys[key] for key in group.keys}
+        keys = {key_name(key): self.keys[key] for key in group.keys}
         lines = tuple(group.lines) if group.ordered else None
         return SliceSchema(keys, held, self.inputs, self.place, gap, lines, updates and group.ordered, group.refined)
 
@@ -225,13 +225,13 @@ class Binding:
     def prepare(self, frame: pl.DataFrame, arrived: int, clock: Callable[[], int]) -> pl.DataFrame:
         """The columns that the kernels read, for a checked batch whose times are there."""
         extra = []
-        if ARRIVAL in self.measures:
-            extra.append(pl.lit(clock(), pl.Int64).alias(time_column(ARRIVAL)))
+        if ARRIVAL in self.time_columns:
+            extra.append(pl.lit(clock(), pl.Int64).alias(time_name(ARRIVAL)))
         if self._ordered:
             extra.append(pl.int_range(arrived, arrived + pl.len(), dtype=pl.Int64).alias("nth"))
         prepared = [expression.alias(name) for name, expression in self._prepared.items()]
         try:
-            if any(measure != ARRIVAL for measure in self.measures):
+            if any(time_column != ARRIVAL for time_column in self.time_columns):
                 return frame.select(*prepared, *extra)
             return frame.with_columns(*prepared, *extra).select(
                 *self._prepared, *(one.meta.output_name() for one in extra)
@@ -239,24 +239,28 @@ class Binding:
         except pl.exceptions.PolarsError as error:
             raise InputError(f"this batch cannot be read: {str(error).splitlines()[0]}") from error
 
-    def times(self, frame: pl.DataFrame, measure: str) -> pl.Series:
-        """The times of a measure in whole units."""
+    def times(self, frame: pl.DataFrame, time_column: str) -> pl.Series:
+        """The times of a time column in whole units."""
         try:
-            return frame.select(self._prepared[time_column(measure)]).to_series()
+            return frame.select(self._prepared[time_name(time_column)]).to_series()
         except pl.exceptions.PolarsError as error:
-            raise InputError(f"{measure!r} cannot be read: {str(error).splitlines()[0]}") from error
+            raise InputError(f"{time_column!r} cannot be read: {str(error).splitlines()[0]}") from error
 
     def without_time(self, frame: pl.DataFrame) -> pl.Series | None:
-        """Which events have no time on some measure; None when all have."""
-        columns = [measure for measure in self.measures if measure != ARRIVAL and frame[measure].null_count()]
+        """Which events have no time on some time column; None when all have."""
+        columns = [
+            time_column
+            for time_column in self.time_columns
+            if time_column != ARRIVAL and frame[time_column].null_count()
+        ]
         if not columns:
             return None
         return frame.select(pl.any_horizontal(pl.col(column).is_null() for column in columns)).to_series()
 
 
-def no_time(missing: int, of: int, *measures: str) -> InputError:
-    """What is said of events that have no time on some measure."""
-    named = " or ".join(map(repr, measures))
+def no_time(missing: int, of: int, *time_columns: str) -> InputError:
+    """What is said of events that have no time on some time column."""
+    named = " or ".join(map(repr, time_columns))
     return InputError(f"{missing} of {of} events have no time in {named}; bad_events='drop' leaves them out")
 
 

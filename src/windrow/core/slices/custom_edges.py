@@ -92,29 +92,29 @@ class Irregular:
             return bool(self._asked)
         return any(own.any_edge(max(after + 1, self._since[window]), upto) for window, own in self._own.items())
 
-    def horizon(self, starts: Ints, frozen: int) -> int:
+    def horizon(self, starts: Ints, final_before: int) -> int:
         """The start of the earliest window that is not frozen and has a row; no row before it is needed."""
         least = INT64_MAX
-        before = starts[(starts <= frozen) & (starts > INT64_MIN)]
+        before = starts[(starts <= final_before) & (starts > INT64_MIN)]
         for window, lines in self._asked.items():
             start, end = NO_EDGES, NO_EDGES
             if len(before):  # the last row that is behind is in all of them that reach back
                 last = int(before.max())
                 start, end = self._own[window].windows(last, last + 1)
             for _, since, until in lines:
-                is_open = start[(end > frozen) & (start >= since) & (start < until)]
-                after = max(frozen + 1, since) if frozen < INT64_MAX else INT64_MAX
+                is_open = start[(end > final_before) & (start >= since) & (start < until)]
+                after = max(final_before + 1, since) if final_before < INT64_MAX else INT64_MAX
                 least = min(least, int(is_open.min(initial=after if after < until else INT64_MAX)))
         return least
 
-    def touches(self, starts: Ints, frozen: int) -> tuple[Mask, Mask]:
+    def touches(self, starts: Ints, final_before: int) -> tuple[Mask, Mask]:
         """For each slice, by its start: does a frozen window hold it, does one that is not?"""
         out, in_ = np.zeros(len(starts), np.bool_), np.zeros(len(starts), np.bool_)
         for window, start, end in self._listed(starts[starts > INT64_MIN]):
             asked = np.zeros(len(start), np.bool_)
             for _, since, until in self._asked[window]:
                 asked |= (start >= since) & (start < until)
-            for held, chosen in ((out, asked & (end <= frozen)), (in_, asked & (end > frozen))):
+            for held, chosen in ((out, asked & (end <= final_before)), (in_, asked & (end > final_before))):
                 begun = np.searchsorted(np.sort(start[chosen]), starts, "right")
                 held |= begun > np.searchsorted(np.sort(end[chosen]), starts, "right")
         return out, in_

@@ -27,7 +27,7 @@ from windrow.core.operators.base import Fields, Inputs
 from windrow.core.operators.choose import Choices, Selection
 from windrow.core.plan.groups import Held, Timeline
 from windrow.core.slices.custom_edges import NO_EDGES, Irregular
-from windrow.core.slices.table import BAGS, SliceSchema, merge, settle
+from windrow.core.slices.table import BAGS, SliceSchema, finish, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, FixedWindow
 from windrow.core.windows.ordered import DataDrivenWindow, Frames, Latest, Punctuated
 
@@ -149,19 +149,19 @@ class Edges:
         return numbers.astype(np.uint32), starts
 
 
-def slice(batch: pl.DataFrame, measure: str, edges: Edges, schema: SliceSchema) -> pl.DataFrame:
+def slice(batch: pl.DataFrame, time_column: str, edges: Edges, schema: SliceSchema) -> pl.DataFrame:
     """The slices of a prepared batch (see `prepare`), a row for each (keys, stretch between two cuts)."""
     if not batch.height:
         return schema.empty()
-    time, order = time_column(measure), [name for name in batch.columns if name.startswith("order:")]
+    time, order = time_name(time_column), [name for name in batch.columns if name.startswith("order:")]
     in_order = batch[time].is_sorted()
     if any(one.operator.ordered for one in schema.held) and not (in_order and not order):
         batch, in_order = batch.sort([time, *order], maintain_order=True), True
     if not in_order and batch.height > OUT_OF_ORDER:
         parts = [batch[at : at + OUT_OF_ORDER] for at in range(0, batch.height, OUT_OF_ORDER)]
-        return merge([slice(part, measure, edges, schema) for part in parts], schema)
+        return merge([slice(part, time_column, edges, schema) for part in parts], schema)
     numbers, before = edges.index(batch[time].to_numpy(), in_order, schema.gap)
-    barred = ["barred"] if "barred" in batch.columns else []
+    barred = ["excluded"] if "excluded" in batch.columns else []
     lifted = list(lifts(batch, time, schema))
     if schema.has_runs:
         lifted += [pl.col(time).min().alias("first"), pl.col(time).max().alias("last")]
@@ -176,14 +176,14 @@ def slice(batch: pl.DataFrame, measure: str, edges: Edges, schema: SliceSchema) 
     known = {} if coded is None else {coded.name: pl.Series(found.astype(np.int64) // len(before) + coded.least)}
     known["slice_start"] = pl.Series(before[found % len(before)])
     if schema.has_runs and not barred:
-        known["barred"] = pl.zeros(table.height, pl.Int32, eager=True)
+        known["excluded"] = pl.zeros(table.height, pl.Int32, eager=True)
     known |= {
         name: pl.Series([value], dtype=schema.columns[name]).new_from_index(0, table.height)
         for name, value in schema.unordered.items()
     }
     if schema.refined:
         known[BAGS] = pl.Series([None], dtype=schema.columns[BAGS]).new_from_index(0, table.height)
-    table = settle(table, schema, choices, known, lifted=True)
+    table = finish(table, schema, choices, known, lifted=True)
     return merge([table], schema) if schema.has_runs else table
 
 
@@ -213,36 +213,36 @@ def _with_key(batch: pl.DataFrame, schema: SliceSchema, numbers: npt.NDArray[np.
     return _Coded(name, least, codes)
 
 
-def key_column(name: str) -> str:
+def key_name(name: str) -> str:
     return f"key:{name}"
 
 
-def time_column(name: str) -> str:
+def time_name(name: str) -> str:
     return f"time:{name}"
 
 
-def input_column(text: str) -> str:
+def input_name(text: str) -> str:
     return f"input:{text}"
 
 
-def filter_column(text: str) -> str:
+def filter_name(text: str) -> str:
     return f"filter:{text}"
 
 
 def window_columns(window: DataDrivenWindow) -> dict[str, str]:
     """The prepared columns that a data-driven window reads, by its expressions."""
-    name = filter_column if isinstance(window, Punctuated | Frames) else input_column
+    name = filter_name if isinstance(window, Punctuated | Frames) else input_name
     return {text: name(text) for text in window.inputs}
 
 
 def places(batch: pl.DataFrame, one: Held, time: str, schema: SliceSchema) -> Fields:
     """The events as states of a selection: value, what it is chosen by, and the place; no place where filtered out."""
-    inputs = [batch[input_column(expression.text)] for expression in one.operator.inputs]
+    inputs = [batch[input_name(expression.text)] for expression in one.operator.inputs]
     place = {"at": batch[time]}
     place |= {name: batch[f"order:{name}"] for name in schema.place if name not in ("at", "nth")}
     nth = batch["nth"]
     if one.where:
-        nth = nth.set(~batch[filter_column(one.where.text)], None)
+        nth = nth.set(~batch[filter_name(one.where.text)], None)
     return Fields({**dict(zip(("value", "by"), inputs, strict=False)), **place, "nth": nth})
 
 
@@ -253,8 +253,8 @@ def lifts(batch: pl.DataFrame, time: str, schema: SliceSchema) -> Iterable[pl.Ex
     for one in schema.held:
         if isinstance(one.operator, Selection):
             continue
-        columns = [input_column(expression.text) for expression in one.operator.inputs]
-        keep = pl.col(filter_column(one.where.text)) if one.where else None
+        columns = [input_name(expression.text) for expression in one.operator.inputs]
+        keep = pl.col(filter_name(one.where.text)) if one.where else None
         chosen = [pl.col(column) for column in columns] or ([keep] if keep is not None else [])
         of = Inputs(
             columns=[column if keep is None else column.filter(keep) for column in chosen],

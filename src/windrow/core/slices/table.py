@@ -70,7 +70,7 @@ class SliceSchema:
 
     @cached_property
     def identity(self) -> list[str]:
-        return [*self.keys, "slice_start", *(["barred"] if self.has_runs else [])]
+        return [*self.keys, "slice_start", *(["excluded"] if self.has_runs else [])]
 
     @property
     def has_runs(self) -> bool:
@@ -95,7 +95,7 @@ class SliceSchema:
     def columns(self) -> dict[str, pl.DataType]:
         runs: dict[str, pl.DataType] = {}
         if self.has_runs:
-            runs = {"barred": pl.Int32(), "first": pl.Int64(), "last": pl.Int64()}
+            runs = {"excluded": pl.Int32(), "first": pl.Int64(), "last": pl.Int64()}
         runs |= {name: pl.Boolean() if name == "fresh" else pl.Int64() for name in self.unordered}
         runs |= {BAGS: pl.List(KEPT_BAG)} if self.refined else {}
         states = {self.names[one][name]: dtype for one in self.held for name, dtype in self.state_types(one).items()}
@@ -109,7 +109,7 @@ class SliceSchema:
         if table.columns == list(self.columns):
             return table
         there = set(table.columns)
-        known = {"barred": pl.lit(0), "first": pl.col("slice_start"), "last": pl.col("slice_start")}
+        known = {"excluded": pl.lit(0), "first": pl.col("slice_start"), "last": pl.col("slice_start")}
         known |= {name: pl.lit(True if name == "fresh" else value) for name, value in self.unordered.items()}
         missing = [
             known.get(name, pl.lit(None)).cast(dtype).alias(name)
@@ -161,14 +161,14 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
     numbered = several.with_columns(pl.Series("_run", run[shared]).set_sorted(), *choices.columns)
     first = [pl.col(column).first() for column in schema.identity]
     grouped = numbered.group_by("_run", maintain_order=True).agg(*first, *runs, *states, *choices.lifts())
-    merged_rows = settle(grouped, schema, choices)
+    merged_rows = finish(grouped, schema, choices)
     if shared.all():
         return merged_rows
     places = np.argsort(np.concatenate((run[~shared], grouped["_run"].to_numpy())), kind="stable")
     return pl.concat([table.filter(pl.Series(~shared)), merged_rows])[places]
 
 
-def settle(
+def finish(
     table: pl.DataFrame,
     schema: SliceSchema,
     choices: Choices,
@@ -183,7 +183,7 @@ def settle(
         names = schema.names[one]
         state = Fields({name: table[column] for name, column in names.items() if column in made})
         state.types = schema.input_types(one)
-        done = one.operator.settle(state) if lifted else one.operator.settle_merged(state)
+        done = one.operator.finish(state) if lifted else one.operator.finish_merged(state)
         settled |= {names[name]: column for name, column in chosen.get(one.text, done).items()}
     columns = [settled[name] if name in settled else table[name] for name in schema.columns]
     return pl.DataFrame(

@@ -76,9 +76,13 @@ def _chained(table: pl.DataFrame, names: list[str], within: int) -> pl.DataFrame
     return table.filter(pl.Series(keep[:-1]))
 
 
-def forget(kept: pl.DataFrame, lateness: int | None, frozen: int) -> pl.DataFrame:
+def forget(kept: pl.DataFrame, lateness: int | None, final_before: int) -> pl.DataFrame:
     """What can still have repeats among the events that any window takes."""
-    return kept if lateness is None or frozen == INT64_MIN else kept.filter(pl.col("time") >= frozen - lateness)
+    return (
+        kept
+        if lateness is None or final_before == INT64_MIN
+        else kept.filter(pl.col("time") >= final_before - lateness)
+    )
 
 
 def _apart(events: pl.DataFrame, known: pl.DataFrame, names: list[str], within: int) -> pl.DataFrame:

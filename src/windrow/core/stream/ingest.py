@@ -16,10 +16,10 @@ import polars as pl
 from windrow.core.assemble.group_state import Change, GroupState
 from windrow.core.ordered.state import OrderedState
 from windrow.core.plan.groups import Rates, Source
-from windrow.core.plan.watermark import Measure
+from windrow.core.plan.watermark import TimeColumn
 from windrow.core.query.query import Query
 from windrow.core.slices.binding import ARRIVAL, Binding, InputError
-from windrow.core.slices.kernel import filter_column, roll_up, slice, time_column
+from windrow.core.slices.kernel import filter_name, roll_up, slice, time_name
 from windrow.core.slices.table import merge
 from windrow.core.stream import deduplicate
 from windrow.core.stream.late import slice_behind
@@ -27,7 +27,7 @@ from windrow.core.windows.fixed import FURTHEST
 from windrow.core.windows.ordered import Mask
 
 ENOUGH = 1000  # events in a first batch from which rates can be told
-Repeats = tuple[str, tuple[str, ...], int]  # of a measure, on columns, since a time
+Repeats = tuple[str, tuple[str, ...], int]  # of a time column, on columns, since a time
 Kept = dict[Repeats, pl.DataFrame]  # what was kept
 
 
@@ -49,7 +49,7 @@ class Taken:
         assert self.dropped is not None
         self.dropped[events if place is None else place[events]] = True
 
-    def settle(self) -> int:
+    def finish(self) -> int:
         """Let the states have what is theirs; returns how many events some window leaves out."""
         for state, table in self.slices:
             state.absorb(table)
@@ -61,7 +61,7 @@ class Taken:
 def take(
     events: pl.DataFrame,
     states: Iterable[GroupState],
-    measures: Mapping[str, Measure],
+    time_columns: Mapping[str, TimeColumn],
     kept: Kept,
     spans: Mapping[str, tuple[int, int]],
 ) -> Taken:
@@ -69,9 +69,9 @@ def take(
     taken = Taken()
     behind: dict[str, Mask] = {}
     for name, (oldest, _) in spans.items():
-        mark = measures[name].watermark
+        mark = time_columns[name].watermark
         if oldest < mark:
-            behind[name] = events[time_column(name)].to_numpy() < mark
+            behind[name] = events[time_name(name)].to_numpy() < mark
     if behind:
         taken.dropped = np.zeros(events.height, np.bool_)
         taken.late = int(np.logical_or.reduce(list(behind.values())).sum())
@@ -79,19 +79,21 @@ def take(
     for state in states:
         sources.setdefault(state.group.source, []).append(state)
     for source, several in sources.items():
-        chosen, place = _seen(events, source, measures[source.measure], kept, taken)
-        mask = behind.get(source.measure)
+        chosen, place = _seen(events, source, time_columns[source.time], kept, taken)
+        mask = behind.get(source.time)
         if mask is not None and place is not None:
             mask = mask[place]
-        _slice(several, chosen, measures[source.measure], mask, place, taken)
+        _slice(several, chosen, time_columns[source.time], mask, place, taken)
     return taken
 
 
 def repeats_of(source: Source) -> Repeats:
-    return source.measure, source.distinct_on, source.since
+    return source.time, source.distinct_on, source.since
 
 
-def _seen(events: pl.DataFrame, source: Source, measure: Measure, kept: Kept, taken: Taken) -> tuple[pl.DataFrame, Any]:
+def _seen(
+    events: pl.DataFrame, source: Source, time_column: TimeColumn, kept: Kept, taken: Taken
+) -> tuple[pl.DataFrame, Any]:
     """The events that a source sees, and their places in the batch (None for all)."""
     keep: pl.Series | None = None
     if source.distinct_on:
@@ -99,14 +101,14 @@ def _seen(events: pl.DataFrame, source: Source, measure: Measure, kept: Kept, ta
         if known not in taken.fresh:
             before = kept.get(known)
             if before is not None:
-                before = deduplicate.forget(before, measure.lateness, measure.frozen)
+                before = deduplicate.forget(before, time_column.lateness, time_column.final_before)
             taken.fresh[known], taken.kept[known] = deduplicate.fresh(
-                events, source.distinct_on, time_column(source.measure), source.since, measure.lateness, before
+                events, source.distinct_on, time_name(source.time), source.since, time_column.lateness, before
             )
             taken.repeats += int((~taken.fresh[known]).sum())
         keep = taken.fresh[known]
     if source.where:
-        satisfied = events[filter_column(source.where.text)]
+        satisfied = events[filter_name(source.where.text)]
         keep = satisfied if keep is None else keep & satisfied
     if keep is None or keep.all():
         return events, None
@@ -114,15 +116,20 @@ def _seen(events: pl.DataFrame, source: Source, measure: Measure, kept: Kept, ta
 
 
 def _slice(
-    states: list[GroupState], events: pl.DataFrame, measure: Measure, behind: Mask | None, place: Any, taken: Taken
+    states: list[GroupState],
+    events: pl.DataFrame,
+    time_column: TimeColumn,
+    behind: Mask | None,
+    place: Any,
+    taken: Taken,
 ) -> None:
     """Slices for the groups of one source: from the events, or rolled up from those of a finer group."""
     ahead = events if behind is None else events.filter(pl.Series(~behind))
     made: dict[Any, pl.DataFrame] = {}
     for state in states:
-        name, parent = state.group.source.measure, state.group.parent
+        name, parent = state.group.source.time, state.group.parent
         if isinstance(state, OrderedState):
-            _hold(state, events, measure, behind, place, taken)
+            _hold(state, events, time_column, behind, place, taken)
             continue
         if parent is not None and parent.identity in made:
             table = roll_up(made[parent.identity], state.edges, state.schema)
@@ -134,55 +141,55 @@ def _slice(
         taken.slices.append((state, table))
         if behind is None:
             continue
-        table, dropped = slice_behind(state, events, behind, measure.frozen)
+        table, dropped = slice_behind(state, events, behind, time_column.final_before)
         taken.slices.append((state, table))
         taken.drop(dropped, place)
-        if measure.updates and table.height:
-            taken.changes[state.group.identity] = _change(state, table, measure)
+        if time_column.updates and table.height:
+            taken.changes[state.group.identity] = _change(state, table, time_column)
 
 
-def hold(state: OrderedState, events: pl.DataFrame, measure: Measure) -> Taken:
+def hold(state: OrderedState, events: pl.DataFrame, time_column: TimeColumn) -> Taken:
     """Events of one ordered group's source, for that group alone."""
     taken = Taken()
-    behind = events[time_column(state.group.source.measure)].to_numpy() < measure.watermark
+    behind = events[time_name(state.group.source.time)].to_numpy() < time_column.watermark
     if behind.any():
         taken.dropped, taken.late = np.zeros(events.height, np.bool_), int(behind.sum())
-    _hold(state, events, measure, behind if behind.any() else None, None, taken)
+    _hold(state, events, time_column, behind if behind.any() else None, None, taken)
     return taken
 
 
 def _hold(
-    state: OrderedState, events: pl.DataFrame, measure: Measure, behind: Mask | None, place: Any, taken: Taken
+    state: OrderedState, events: pl.DataFrame, time_column: TimeColumn, behind: Mask | None, place: Any, taken: Taken
 ) -> None:
     """Events wait for their order to be final; those that come too late for that go into slices outside of it."""
     if behind is None:
         taken.held.append((state, events))
         return
-    too_late = events[time_column(state.group.source.measure)].to_numpy() < measure.frozen
+    too_late = events[time_name(state.group.source.time)].to_numpy() < time_column.final_before
     taken.held.append((state, events.filter(pl.Series(~too_late))))
     if too_late.any():
-        table, dropped = slice_behind(state, events, too_late, measure.frozen)
+        table, dropped = slice_behind(state, events, too_late, time_column.final_before)
         taken.slices.append((state, table))
         taken.drop(dropped, place)
-    if measure.updates:
-        table, _ = slice_behind(state, events, behind, measure.frozen)
+    if time_column.updates:
+        table, _ = slice_behind(state, events, behind, time_column.final_before)
         if table.height:
-            taken.changes[state.group.identity] = _change(state, table, measure)
+            taken.changes[state.group.identity] = _change(state, table, time_column)
 
 
-def _change(state: GroupState, table: pl.DataFrame, measure: Measure) -> Change:
-    return Change(merge([table], state.schema), measure.frozen, state.told(measure.watermark))
+def _change(state: GroupState, table: pl.DataFrame, time_column: TimeColumn) -> Change:
+    return Change(merge([table], state.schema), time_column.final_before, state.told(time_column.watermark))
 
 
-def span(events: pl.DataFrame, name: str, furthest: Query | None, measure: Measure) -> tuple[int, int]:
+def time_range(events: pl.DataFrame, name: str, furthest: Query | None, time_column: TimeColumn) -> tuple[int, int]:
     """The least and the greatest time of a batch, if every window around them can be written."""
-    column = events[time_column(name)]
+    column = events[time_name(name)]
     if not len(column):
         return 0, 0
     low, high = int(column.min()), int(column.max())  # type: ignore[arg-type]
     if furthest is None:
         return low, high
-    room = FURTHEST - furthest.window.reach - (measure.lateness or 0) - measure.updates
+    room = FURTHEST - furthest.window.reach - (time_column.lateness or 0) - time_column.updates
     if low < -room or high > room:
         raise InputError(
             f"query {furthest.name!r}: {name!r} is {low if low < -room else high} in this batch, "
@@ -192,21 +199,21 @@ def span(events: pl.DataFrame, name: str, furthest: Query | None, measure: Measu
 
 
 def measured(frame: pl.DataFrame, binding: Binding, time: str) -> Rates | None:
-    """Events per unit of the measure, and distinct values per key, as seen in a first batch."""
+    """Events per unit of the time column, and distinct values per key, as seen in a first batch."""
     if (
         frame.height < ENOUGH
         or time == ARRIVAL
-        or time not in binding.measures
+        or time not in binding.time_columns
         or frame[time].null_count() == frame.height
     ):
         return None
     ends = pl.DataFrame({time: pl.Series([frame[time].min(), frame[time].max()], dtype=frame.schema[time])})
     low, high = binding.times(ends, time).to_list()
-    span = high - low
+    step = high - low
     sample = frame.select(*binding.keys).gather_every(max(1, frame.height // 50_000)) if binding.keys else frame.clear()
     keys = {}
     for key in binding.keys:
         found = sample[key].n_unique()
         # a sample that hardly repeats itself says that there are more where it came from
         keys[key] = found * (frame.height / sample.height if found > sample.height / 2 else 1.0)
-    return Rates(frame.height / span, keys) if span > 0 else None
+    return Rates(frame.height / step, keys) if step > 0 else None

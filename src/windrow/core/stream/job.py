@@ -12,9 +12,9 @@ import polars as pl
 from windrow.core.aggregates.functions import FUNCTIONS, Aggregate
 from windrow.core.plan.groups import Entry, Rates
 from windrow.core.plan.plan import plan
-from windrow.core.plan.watermark import Lengths, Measure, measures_of
+from windrow.core.plan.watermark import Lengths, TimeColumn, time_columns_of
 from windrow.core.query.query import Query, QueryError
-from windrow.core.slices.kernel import time_column
+from windrow.core.slices.kernel import time_name
 from windrow.core.stream.compiled import Bound, bind
 from windrow.core.windows.ordered import JOINED, scope_of
 
@@ -27,7 +27,7 @@ class Job:
     time: str
     columns: tuple[tuple[str, pl.DataType], ...]
     order_by: tuple[str, ...] = ()
-    lengths: tuple[tuple[str, int | None, int, bool | None], ...] = ()  # measure, lateness, updates, are they times
+    lengths: tuple[tuple[str, int | None, int, bool | None], ...] = ()  # time column, lateness, updates, are they times
     bad_events: str = "raise"
     rates: tuple[float, tuple[tuple[str, float], ...]] | None = None
     pushed: tuple[str, ...] = ()  # queries whose windows are found at the nodes
@@ -36,9 +36,9 @@ class Job:
     own: tuple[type, ...] = ()  # windows and monoids of the user's own: known to a worker once they are unpickled
 
     @property
-    def measures(self) -> dict[str, Measure]:
-        """Fresh measures, at the beginning."""
-        return {name: Measure(late, updates, temporal) for name, late, updates, temporal in self.lengths}
+    def time_columns(self) -> dict[str, TimeColumn]:
+        """Fresh time columns, at the beginning."""
+        return {name: TimeColumn(late, updates, temporal) for name, late, updates, temporal in self.lengths}
 
     @cached_property
     def bound(self) -> Bound:
@@ -52,7 +52,7 @@ class Job:
     @property
     def is_integer(self) -> bool:
         """Whether its time is a number, and not a timestamp."""
-        return self.bound.binding.measures[self.time].is_integer()
+        return self.bound.binding.time_columns[self.time].is_integer()
 
     @property
     def prepared(self) -> dict[str, pl.DataType]:
@@ -81,7 +81,7 @@ def _bound(job: Job) -> Bound:
     rates = Rates(job.rates[0], dict(job.rates[1])) if job.rates else None
     apart: dict[str, Any] = {"pushed": job.pushed, "counted": dict(job.counted), "refined": job.refined}
     planned = plan(job.entries, job.time, rates, kinds_apart=True, **apart)
-    return bind(planned, dict(job.columns), job.order_by, job.measures)
+    return bind(planned, dict(job.columns), job.order_by, job.time_columns)
 
 
 def job_of(
@@ -113,13 +113,13 @@ def job_of(
                 "all nodes; ask with scope='node' and put its rows together, or use an engine or a tree of nodes"
             )
     planned = plan(entries, time, rates, kinds_apart=True)
-    measures = measures_of(planned.measures, time, lateness, updates)
+    time_columns = time_columns_of(planned.time_columns, time, lateness, updates)
     job = Job(
         entries,
         time,
         tuple(columns.items()),
         tuple(order_by),
-        tuple((name, one.lateness, one.updates, one.temporal) for name, one in measures.items()),
+        tuple((name, one.lateness, one.updates, one.temporal) for name, one in time_columns.items()),
         bad_events,
         (rates.events, tuple(rates.keys.items())) if rates else None,
         tuple(pushed),
@@ -130,7 +130,7 @@ def job_of(
     if not ties:
         return job
     needed = job.bound.binding.needed
-    known = {*order_by, *([time] if planned.measures == [time] else [])}
+    known = {*order_by, *([time] if planned.time_columns == [time] else [])}
     others = sorted(name for name, dtype in needed.items() if not dtype.is_nested() and name not in known)
     return replace(job, order_by=(*order_by, *others))
 
@@ -156,5 +156,5 @@ def _parts(asked: Aggregate) -> Iterable[Aggregate]:
         yield from _parts(part)
 
 
-def time_columns(job: Job) -> list[str]:
-    return [time_column(name) for name in job.bound.binding.measures]
+def time_names(job: Job) -> list[str]:
+    return [time_name(name) for name in job.bound.binding.time_columns]

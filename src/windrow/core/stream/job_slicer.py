@@ -14,7 +14,7 @@ import polars as pl
 
 from windrow.core.ordered.state import OrderedState
 from windrow.core.plan.groups import Group, Source, Timeline
-from windrow.core.slices.kernel import Edges, filter_column, roll_up, slice
+from windrow.core.slices.kernel import Edges, filter_name, roll_up, slice
 from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.stream.job import Job
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session, Tumbling
@@ -44,12 +44,12 @@ class Slicer:
         for group in self._groups:
             if group.source not in seen:
                 where = group.source.where
-                seen[group.source] = events.filter(pl.col(filter_column(where.text))) if where else events
+                seen[group.source] = events.filter(pl.col(filter_name(where.text))) if where else events
             if group.parent is not None and group.parent.name in made:
                 found[group.name] = self.rolled_up(group, made[group.parent.name])
                 continue
             edges, schema = self._edges[group.name][1], self._schemas[group.name][1]
-            table = slice(seen[group.source], group.source.measure, edges, schema)
+            table = slice(seen[group.source], group.source.time, edges, schema)
             if group.children:
                 made[group.name] = table
                 table = self.rolled_up(group, table)
@@ -117,7 +117,7 @@ class Unordered:
     def add(self, events: pl.DataFrame) -> int:
         size = 0
         for where, needed, several in self._kept.values():
-            chosen = events if where is None else events.filter(pl.col(filter_column(where.text)))
+            chosen = events if where is None else events.filter(pl.col(filter_name(where.text)))
             several.append(chosen[needed])
             size += int(several[-1].estimated_size())
         return size

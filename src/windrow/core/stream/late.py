@@ -21,45 +21,45 @@ from windrow.core.assemble.sessions import left_out
 from windrow.core.expressions.parse import Expression
 from windrow.core.plan.groups import ROWS, Held
 from windrow.core.slices.custom_edges import Irregular
-from windrow.core.slices.kernel import filter_column, slice, time_column
+from windrow.core.slices.kernel import filter_name, slice, time_name
 from windrow.core.windows.fixed import INT64_MIN, Session
 from windrow.core.windows.ordered import Mask, OrderedWindow
 
 OUT_OF_ORDER = (-1, 0)  # bars events from everything that needs the order
 
 
-def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, frozen: int) -> tuple[pl.DataFrame, Mask]:
+def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, final_before: int) -> tuple[pl.DataFrame, Mask]:
     """The slices of the events behind the watermark, and which events some window has left out."""
     group = state.group
-    time = events[time_column(group.source.measure)].to_numpy()
-    late = behind & (time < frozen)
+    time = events[time_name(group.source.time)].to_numpy()
+    late = behind & (time < final_before)
     dropped = np.zeros(len(time), np.bool_)
     wanted = behind & ~late
     at = np.flatnonzero(late)
-    bar = np.zeros(len(time), np.int32)
+    exclusion = np.zeros(len(time), np.int32)
     if len(at):
         starts, place = np.unique(state.edges.floor(time[at]), return_inverse=True)
         for where, (lattices, irregular) in _asked(state).items():
-            kept = np.ones(len(at), np.bool_) if where is None else events[filter_column(where.text)].to_numpy()[at]
-            out, in_ = _fixed(starts, lattices, frozen)
+            kept = np.ones(len(at), np.bool_) if where is None else events[filter_name(where.text)].to_numpy()[at]
+            out, in_ = _fixed(starts, lattices, final_before)
             if irregular:
-                outside, inside = irregular.touches(starts, frozen)
+                outside, inside = irregular.touches(starts, final_before)
                 out, in_ = out | outside, in_ | inside
             dropped[at] |= kept & out[place]
             wanted[at] |= in_[place]
         dropped[at] |= _out_of_order(state, events, time)[at]
-        masks, _ = _sessions(state, events, time, time, frozen)
+        masks, _ = _sessions(state, events, time, time, final_before)
         for timeline, out_of in masks.items():
             dropped[at] |= out_of[at]
             wanted[at] |= ~out_of[at] & (time[at] >= timeline[1])
-        bar = _bars(state, masks, at, len(time))
+        exclusion = _exclusions(state, masks, at, len(time))
     chosen = events.filter(pl.Series(wanted))
     if state.schema.has_runs:
-        chosen = chosen.with_columns(pl.Series("barred", bar[wanted], dtype=pl.Int32))
-    return slice(chosen, group.source.measure, state.edges, state.schema), dropped
+        chosen = chosen.with_columns(pl.Series("excluded", exclusion[wanted], dtype=pl.Int32))
+    return slice(chosen, group.source.time, state.edges, state.schema), dropped
 
 
-def slices_behind(state: GroupState, table: pl.DataFrame, frozen: int) -> tuple[pl.DataFrame, int]:
+def slices_behind(state: GroupState, table: pl.DataFrame, final_before: int) -> tuple[pl.DataFrame, int]:
     """The same for slices that were made without knowing the watermark: those that some window still takes, and of
     how many events some window has left out.
 
@@ -68,7 +68,7 @@ def slices_behind(state: GroupState, table: pl.DataFrame, frozen: int) -> tuple[
     start = table["slice_start"].to_numpy()
     runs = state.schema.has_runs
     first = table["first"].to_numpy() if runs else start
-    behind = first < frozen
+    behind = first < final_before
     if not behind.any():
         return table, 0
     last = table["last"].to_numpy() if runs else start
@@ -76,22 +76,22 @@ def slices_behind(state: GroupState, table: pl.DataFrame, frozen: int) -> tuple[
     wanted, left = ~behind, np.zeros(table.height, np.int64)
     starts, place = np.unique(start[at], return_inverse=True)
     for where, (lattices, irregular) in _asked(state).items():
-        out, in_ = _fixed(starts, lattices, frozen)
+        out, in_ = _fixed(starts, lattices, final_before)
         if irregular:
-            outside, inside = irregular.touches(starts, frozen)
+            outside, inside = irregular.touches(starts, final_before)
             out, in_ = out | outside, in_ | inside
         count = table[state.schema.names[Held(ROWS, where)]["count"]].fill_null(0).to_numpy()[at]
         left[at] = np.maximum(left[at], np.where(out[place], count, 0))
         wanted[at] |= in_[place]
-    masks, reach = _sessions(state, table, first, last, frozen)
+    masks, reach = _sessions(state, table, first, last, final_before)
     if masks:
         count = table[state.schema.names[Held(ROWS, None)]["count"]].to_numpy()
         for timeline, out in masks.items():
             left = np.where(out, np.maximum(left, count), left)
             wanted |= ~out & (first >= timeline[1])
-        bar = _bars(state, masks, at, table.height)
-        begin = np.where(behind & (last >= frozen), np.maximum(first, reach + 1), first)
-        table = table.with_columns(pl.Series("barred", bar, dtype=pl.Int32), pl.Series("first", begin))
+        exclusion = _exclusions(state, masks, at, table.height)
+        begin = np.where(behind & (last >= final_before), np.maximum(first, reach + 1), first)
+        table = table.with_columns(pl.Series("excluded", exclusion, dtype=pl.Int32), pl.Series("first", begin))
     return (table if wanted.all() else table.filter(pl.Series(wanted))), int(left.sum())
 
 
@@ -120,12 +120,12 @@ def _out_of_order(state: GroupState, events: pl.DataFrame, time: Ints) -> Mask:
     for place, number in state.group.members:
         timeline, signature = timelines[place], signatures[number]
         if isinstance(timeline.window, OrderedWindow) or signature.needs_order:
-            kept = True if signature.where is None else events[filter_column(signature.where.text)].to_numpy()
+            kept = True if signature.where is None else events[filter_name(signature.where.text)].to_numpy()
             out |= (time >= timeline.since) & kept
     return out
 
 
-def _fixed(starts: Ints, lattices: Lattices, frozen: int) -> tuple[Mask, Mask]:
+def _fixed(starts: Ints, lattices: Lattices, final_before: int) -> tuple[Mask, Mask]:
     """For each slice: does a frozen window hold it, does one that is not?"""
     out, in_ = np.zeros(len(starts), np.bool_), np.zeros(len(starts), np.bool_)
     known = np.flatnonzero(starts > INT64_MIN)
@@ -141,13 +141,13 @@ def _fixed(starts: Ints, lattices: Lattices, frozen: int) -> tuple[Mask, Mask]:
         ends = np.minimum(
             latest, part.phase + (np.minimum(part.until, x + 1) - 1 - part.phase) // part.period * part.period
         )
-        out[known] |= (asked & (earliest + part.length <= frozen)).any(axis=1)
-        in_[known] |= (asked & (ends + part.length > frozen)).any(axis=1)
+        out[known] |= (asked & (earliest + part.length <= final_before)).any(axis=1)
+        in_[known] |= (asked & (ends + part.length > final_before)).any(axis=1)
     return out, in_
 
 
 def _sessions(
-    state: GroupState, events: pl.DataFrame, first: Ints, last: Ints, frozen: int
+    state: GroupState, events: pl.DataFrame, first: Ints, last: Ints, final_before: int
 ) -> tuple[dict[tuple[int, int], Mask], Ints]:
     """For each session timeline, as (gap, since), which events of the batch it leaves out; events may be runs.
 
@@ -162,7 +162,7 @@ def _sessions(
     rows = state.rows
     if keys:
         named = events.select(keys)
-        late = named.filter(pl.Series(first < frozen)).unique().with_row_index("_number")
+        late = named.filter(pl.Series(first < final_before)).unique().with_row_index("_number")
         numbered = join_keys(named.with_row_index("_event"), late, keys, "inner")
         at, key = numbered["_event"].to_numpy(), numbered["_number"].cast(pl.Int64).to_numpy()
     else:
@@ -181,22 +181,22 @@ def _sessions(
         order = chosen[np.lexsort((runs.last[chosen], runs.first[chosen], code[chosen]))]
         near = type(runs)(code[order], runs.slice_start[order], runs.first[order], runs.last[order])
         mask = np.zeros(len(first), np.bool_)
-        mask[at], reach = left_out(near, timeline, frozen, key, first[at], last[at])
+        mask[at], reach = left_out(near, timeline, final_before, key, first[at], last[at])
         masks[timeline.window.gap, timeline.since] = mask
         furthest[at] = np.maximum(furthest[at], reach)
     return masks, furthest
 
 
-def _bars(state: GroupState, masks: dict[tuple[int, int], Mask], at: Ints, size: int) -> npt.NDArray[np.int32]:
+def _exclusions(state: GroupState, masks: dict[tuple[int, int], Mask], at: Ints, size: int) -> npt.NDArray[np.int32]:
     """A number for each event's set of sessions that leave it out, known to the state."""
-    bar = np.zeros(size, np.int32)
+    exclusion = np.zeros(size, np.int32)
     if not masks and not state.group.ordered:
-        return bar
+        return exclusion
     matrix = np.stack([np.ones(len(at), np.bool_), *(mask[at] for mask in masks.values())], axis=1)
     for row in np.unique(matrix, axis=0):
         members = frozenset(name for name, out in zip(masks, row[1:], strict=True) if out)
         members |= {OUT_OF_ORDER} if state.group.ordered else frozenset()
-        if members not in state.bars:
-            state.bars.append(members)
-        bar[at[(matrix == row).all(axis=1)]] = state.bars.index(members)
-    return bar
+        if members not in state.exclusions:
+            state.exclusions.append(members)
+        exclusion[at[(matrix == row).all(axis=1)]] = state.exclusions.index(members)
+    return exclusion

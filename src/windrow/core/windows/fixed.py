@@ -16,7 +16,7 @@ of events stand in `ordered`.
 A window of your own with fixed bounds is a subclass of `ContextFreeWindow`.
 
 Lengths are whole microseconds when they were written as a duration ("10 minutes", a timedelta), and plain units of the
-measure when they were written as an integer (`time="odometer"`); one window does not mix the two.
+time column when they were written as an integer (`time="odometer"`); one window does not mix the two.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _PART = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([a-zµ]+)\s*,?\s*", re.IGNORECASE)
 
 
 class Length(NamedTuple):
-    """A length on a measure: `units` of it, or microseconds when `temporal`."""
+    """A length on a time column: `units` of it, or microseconds when `temporal`."""
 
     units: int
     temporal: bool
@@ -101,7 +101,7 @@ def since_1970(moment: datetime) -> int:
 
 def _checked(length: Length, value: Duration, what: str) -> Length:
     if abs(length.units) > FURTHEST:
-        raise ValueError(f"{what} {value!r} is longer than any measure: at most {FURTHEST} units")
+        raise ValueError(f"{what} {value!r} is longer than any time column: at most {FURTHEST} units")
     return length
 
 
@@ -161,7 +161,7 @@ class Window:
 
     @property
     def is_temporal(self) -> bool | None:
-        """Whether its lengths are durations; None where no length says which kind of measure it needs."""
+        """Whether its lengths are durations; None where no length says which kind of time column it needs."""
         return getattr(self, "temporal", None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class ContextFreeWindow(Window):
     """A window whose bounds are known before any event is seen: the base class of your own.
 
     Give `windows`, and `edges` where they can be found faster than from all windows. Both take and return times as
-    int64, microseconds since 1970 UTC or plain units of the measure. The same question must always have the same
+    int64, microseconds since 1970 UTC or plain units of the time column. The same question must always have the same
     answer. Windows may overlap, leave gaps, and be of any lengths; bounds lie within ±2^62. Questions are asked about
     times around the events: however few events, answer for all windows there at once, with arrays.
 
@@ -338,7 +338,7 @@ def lengths_of(kind: str, offset: Duration | None, **lengths: Duration) -> tuple
 def tumbling(length: Duration, offset: Duration | None = None) -> Tumbling:
     """Windows [o + kL, o + (k+1)L): one after the other, without gaps.
 
-    length:  a duration for timestamps ("10 minutes", a timedelta), a plain integer for any other measure
+    length:  a duration for timestamps ("10 minutes", a timedelta), a plain integer for an integer column
     offset:  where windows begin, counted from 1970-01-01 UTC or from 0; by default there
     """
     units, temporal = lengths_of("tumbling", offset, length=length)
@@ -348,7 +348,7 @@ def tumbling(length: Duration, offset: Duration | None = None) -> Tumbling:
 def sliding(length: Duration, slide: Duration, offset: Duration | None = None) -> Sliding:
     """Windows [o + ks, o + ks + L): one every `slide`, so that they overlap.
 
-    length:  a duration for timestamps ("1 hour", a timedelta), a plain integer for any other measure
+    length:  a duration for timestamps ("1 hour", a timedelta), a plain integer for an integer column
     slide:   of the same kind; longer than the length it leaves gaps, which samples the stream
     offset:  where windows begin, counted from 1970-01-01 UTC or from 0; by default there
     """
@@ -359,7 +359,7 @@ def sliding(length: Duration, slide: Duration, offset: Duration | None = None) -
 def cumulating(length: Duration, step: Duration, offset: Duration | None = None) -> Cumulating:
     """Windows [o + kL, o + kL + j·step), j = 1 … L/step: what there was so far, told every step, anew every length.
 
-    length:  a duration for timestamps ("1 day", a timedelta), a plain integer for any other measure
+    length:  a duration for timestamps ("1 day", a timedelta), a plain integer for an integer column
     step:    of the same kind; it must divide the length
     offset:  where windows begin, counted from 1970-01-01 UTC or from 0; by default there
     """
@@ -372,7 +372,7 @@ def cumulating(length: Duration, step: Duration, offset: Duration | None = None)
 def session(gap: Duration) -> Session:
     """Runs of a key's events whose consecutive times differ by at most `gap`, with the bounds [first, last + gap).
 
-    gap:  a duration for timestamps ("10 minutes", a timedelta), a plain integer for any other measure
+    gap:  a duration for timestamps ("10 minutes", a timedelta), a plain integer for an integer column
 
     A session is closed once the watermark is greater than last + gap, as Spark's `session_window`.
     """

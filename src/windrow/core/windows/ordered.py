@@ -330,7 +330,7 @@ def latest(n: int, every: Duration) -> Latest:
     """The last n events of a key before each multiple of `every`, where it had an event since the multiple before.
 
     n:      at most how many events a window has, however old they are
-    every:  a duration for timestamps ("1 hour", a timedelta), a plain integer for any other measure
+    every:  a duration for timestamps ("1 hour", a timedelta), a plain integer for an integer column
     """
     count = _whole("latest", "n", n)
     units, temporal = lengths_of("latest", None, every=every)

@@ -133,7 +133,7 @@ class Tally:
 
     # --- boundaries -----------------------------------------------------------------------------------------------
 
-    def settle(self, known: Reached) -> list[Stretch]:
+    def finish(self, known: Reached) -> list[Stretch]:
         """Find the boundaries that can be found: what lies between them."""
         found: list[Stretch] = []
         self.asks = {}

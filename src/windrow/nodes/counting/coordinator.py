@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from windrow.core.assemble.emitted import Emitted
-from windrow.core.plan.watermark import Span
+from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
@@ -183,7 +183,7 @@ class Agreement:
 
     # --- what is found --------------------------------------------------------------------------------------------
 
-    def advance(self, watermark: int, span: Span) -> Iterator[Emitted]:
+    def advance(self, watermark: int, step: WatermarkStep) -> Iterator[Emitted]:
         """Settle what can be, and say the windows that are complete by that."""
         lost = {name for name, one in self._nodes.items() if one.gone or one.over}
         waited = {name: one for name, one in self._nodes.items() if name not in lost}
@@ -193,14 +193,14 @@ class Agreement:
             state, scheme = self._states[name], form.group.counted
             fresh: list[Stretch] = []
             for key, tally in self._tallies[name].items():
-                found = tally.settle(known)
+                found = tally.finish(known)
                 if found:
                     tally.plan(scheme, self._trip, not self.job.is_integer, self._rewinds)
                     self._note(name, key, tally)
                     fresh += found
-            state.settle(fresh, lost, span)
-            if state.may_be_due(span):
-                yield from state.step(span)
+            state.finish(fresh, lost, step)
+            if state.may_be_due(step):
+                yield from state.step(step)
                 self._let_go(name)
         self._is_over = watermark == INT64_MAX and not any(self._asks()) and not self._holds_back(known)
 

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from windrow.core.arrays.range_queries import Ints
-from windrow.core.slices.kernel import filter_column, time_column
+from windrow.core.slices.kernel import filter_name, time_name
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
@@ -58,7 +58,7 @@ class Strands:
     def take(self, events: pl.DataFrame) -> pl.DataFrame:
         """Events that are not too late; returns how many of each key."""
         where = self.form.group.source.where
-        seen = events if where is None else events.filter(pl.col(filter_column(where.text)))
+        seen = events if where is None else events.filter(pl.col(filter_name(where.text)))
         seen = self.form.with_plain_keys(seen.select(*self.columns))
         if seen.height:
             self.waiting.append(seen)
@@ -303,7 +303,7 @@ class Counted:
     def __init__(self, job: Job, node: str, lateness: int, eager: bool, unit: int | None = None) -> None:
         self._node, self._lateness, self._eager, self._unit = node, lateness, eager, unit
         self._groups = self._strands(job)
-        self._time = time_column(job.time)
+        self._time = time_name(job.time)
         self._newest = INT64_MIN  # of what was taken
         self._floors: list[tuple[int, int]] = []  # from the n-th event on, none older than a time is taken
         self._late, self._idle = 0, 0

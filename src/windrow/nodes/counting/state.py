@@ -21,7 +21,7 @@ from windrow.core.ordered.slicing import Sliced
 from windrow.core.ordered.state import OrderedState, rows_in_order
 from windrow.core.ordered.windows import OrderedRows, Progress
 from windrow.core.plan.groups import ROWS, Held
-from windrow.core.plan.watermark import Span
+from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.table import BAGS, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Mask
@@ -67,7 +67,7 @@ def slices_of(form: Form, several: Sequence[Stretch]) -> pl.DataFrame:
     columns += [column.gather(number) for column in form.typed_keys([one.key for one in several]).get_columns()]
     if form.bags:
         columns.append(_at_nodes(form, several, number))
-    rest = {**form.schema.unordered, "barred": 0, "fresh": False}
+    rest = {**form.schema.unordered, "excluded": 0, "fresh": False}
     rest = {name: value for name, value in rest.items() if name not in known}
     table = states.drop(_STRETCH).with_columns(
         *columns, *(pl.lit(value, form.schema.columns[name]).alias(name) for name, value in rest.items())
@@ -143,7 +143,7 @@ class CountedState(OrderedState):
 
     # --- windows --------------------------------------------------------------------------------------------------
 
-    def settle(self, several: Sequence[Stretch], gone: set[str], span: Span) -> None:
+    def finish(self, several: Sequence[Stretch], gone: set[str], step: WatermarkStep) -> None:
         """Stretches that follow on what is here; those go on into windows of which all ranks are known."""
         fresh = [slices_of(self.form, several)] if several else []
         if self.ranks is None:
@@ -156,7 +156,7 @@ class CountedState(OrderedState):
         rows = self._with_places(self._live().sort(self.schema.order))
         before = self.base.at(rows.keys)
         now = {**before, "count": np.maximum.reduceat(rows.stop, np.flatnonzero(_begins(rows.key)))}
-        windows = self._complete(rows, Progress(before, now, np.full(rows.key_count, INT64_MAX)), span)
+        windows = self._complete(rows, Progress(before, now, np.full(rows.key_count, INT64_MAX)), step)
         (waits,), _ = self.ranks.find([Due(rows, windows)], gone)
         first = np.full(rows.key_count, INT64_MAX)  # where the first window ends that waits
         np.minimum.at(first, windows.key[waits], rows.stop[windows.hi[waits] - 1])
@@ -175,15 +175,15 @@ class CountedState(OrderedState):
     def _with_places(self, table: pl.DataFrame) -> OrderedRows:
         return OrderedRows(placed(table), self.schema)
 
-    def _complete(self, rows: OrderedRows, progress: Progress, span: Span) -> Windows:
+    def _complete(self, rows: OrderedRows, progress: Progress, step: WatermarkStep) -> Windows:
         """The windows that a step completes."""
-        return Windows.join(one.windows for one in self.sequences.found(rows, progress, span, partial=False))
+        return Windows.join(one.windows for one in self.sequences.found(rows, progress, step, partial=False))
 
-    def may_be_due(self, span: Span) -> bool:
+    def may_be_due(self, step: WatermarkStep) -> bool:
         return any(table.height for table in self.found)
 
-    def _slice(self, span: Span) -> Sliced | None:
-        if not self.may_be_due(span):
+    def _slice(self, step: WatermarkStep) -> Sliced | None:
+        if not self.may_be_due(step):
             return None
         table = pl.concat(self.found).sort(self.schema.order)
         self.found = []
@@ -200,11 +200,13 @@ class CountedState(OrderedState):
         changed = np.full(max(1, keys.height), INT64_MAX)
         return Sliced(table, every, None, keys, known, now, now, changed)
 
-    def _in_sequence(self, rows: OrderedRows, progress: Progress, span: Span, partial: bool) -> Iterator[Emitted]:
+    def _in_sequence(
+        self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool
+    ) -> Iterator[Emitted]:
         if self.ranks:
-            due = Due(self._with_places(rows.table), self._complete(rows, progress, span))
+            due = Due(self._with_places(rows.table), self._complete(rows, progress, step))
             rows = OrderedRows(self.ranks.filled(rows.table, [due]), self.schema)
-        yield from super()._in_sequence(rows, progress, span, partial)
+        yield from super()._in_sequence(rows, progress, step, partial)
 
     def needed(self) -> dict[Key, dict[str, int]] | None:
         """Of each key and node the first rank of which values may be asked; None if no bags are at nodes."""

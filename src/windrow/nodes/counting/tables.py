@@ -55,7 +55,7 @@ class Form:
     """What the tables of a counted group look like; prepared once per plan."""
 
     def __init__(self, group: Group, job: Job) -> None:
-        state = state_of(group, job.bound.binding, job.measures)
+        state = state_of(group, job.bound.binding, job.time_columns)
         assert isinstance(state, OrderedState)
         self.group, self.state, self.schema = group, state, state.schema
         self.ordering: Ordering = state.ordering
@@ -218,7 +218,7 @@ class Form:
     def _lifted(self, ordering: Ordering, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
         size = len(at)
         columns = {name: pl.Series([None] * size, dtype=dtype) for name, dtype in self.schema.keys.items()}
-        known: dict[str, Any] = {"slice_start": INT64_MIN, "barred": 0, "first": 0, "last": 0}
+        known: dict[str, Any] = {"slice_start": INT64_MIN, "excluded": 0, "first": 0, "last": 0}
         known |= self.schema.unordered
         columns |= {name: pl.Series([value] * size) for name, value in known.items()}
         if self.schema.refined:

@@ -28,8 +28,8 @@ import polars as pl
 
 from windrow.core.plan.groups import Group
 from windrow.core.slices.binding import InputError, no_time
-from windrow.core.slices.kernel import time_column
-from windrow.core.stream.ingest import span
+from windrow.core.slices.kernel import time_name
+from windrow.core.stream.ingest import time_range
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered, edges_of
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session
@@ -96,7 +96,7 @@ class Reader:
         self._recut = False  # what it has is cut by several plans, and has to be sent as it is
         self._whole = 0  # events before this position were sent in slices, however open these were
         self.pushed = Pushed(asked.job, node)
-        late = asked.job.measures[asked.job.time].lateness if lateness is None else lateness
+        late = asked.job.time_columns[asked.job.time].lateness if lateness is None else lateness
         self.counted = Counted(asked.job, node, late or 0, eager, unit)
         self.kept = Keeping(asked.job, node, eager, unit)
         self._use(asked)
@@ -167,7 +167,7 @@ class Reader:
                 self._unordered.add(new)
                 self._has_events = True
             if prepared.height:
-                newest = int(prepared[time_column(self.job.time)].max())  # type: ignore[arg-type]
+                newest = int(prepared[time_name(self.job.time)].max())  # type: ignore[arg-type]
                 was, counts = self.counted.newest, self.counted.take(prepared, self._again) if self.counted else {}
                 self._note_chunk(Chunk(begin, before, newest, self._closing.bounds(newest), was, counts))
                 self._see(newest)
@@ -187,13 +187,13 @@ class Reader:
             self._chunks.append(chunk)
 
     def _see(self, newest: int) -> None:
-        lateness = self.job.measures[self.job.time].lateness if self._lateness is None else self._lateness
+        lateness = self.job.time_columns[self.job.time].lateness if self._lateness is None else self._lateness
         self.newest = max(self.newest, newest)
         self.watermark = max(self.watermark, self.newest - (lateness or 0))
 
     def _prepared(self, events: pl.DataFrame, begin: int, furthest: int) -> pl.DataFrame:
         job = self.job
-        binding, measure = job.bound.binding, job.measures[job.time]
+        binding, time_column = job.bound.binding, job.time_columns[job.time]
         checked = binding.checked(events.with_columns(pl.lit(self._node).alias(NODE)))
         missing = binding.without_time(checked)
         if missing is not None and job.bad_events != "drop":
@@ -205,7 +205,7 @@ class Reader:
             prepared = prepared.filter(~missing)
             self.left_out += int(missing[max(0, self._again - begin) :].sum())  # the others were before
         if prepared.height:
-            _, high = span(prepared, job.time, job.bound.plan.furthest.get(job.time), measure)
+            _, high = time_range(prepared, job.time, job.bound.plan.furthest.get(job.time), time_column)
             if high > furthest:
                 raise InputError(
                     f"an event of node {self._node!r} has the {job.time} {_shown(high)}, further ahead of the clock "
@@ -215,7 +215,7 @@ class Reader:
 
     def _slice_again(self, events: pl.DataFrame) -> None:
         """Events that an earlier life had read: only what it had in open slices is new to the parent."""
-        time, slicer = pl.col(time_column(self.job.time)), self._slicer
+        time, slicer = pl.col(time_name(self.job.time)), self._slicer
         events = events.filter(pl.col("nth") >= self._whole)
         since = {name: self._again_from.get(name, INT64_MIN) for name in self._closing.bounds(INT64_MIN)}
         for bound in set(since.values()):

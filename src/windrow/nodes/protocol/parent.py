@@ -212,7 +212,7 @@ class Parent:
             self._merger.absorb(batch.tables, batch.events)
         return self._advance(now, is_late)
 
-    def _settle(self) -> None:
+    def _finish(self) -> None:
         """Queries that all nodes know by now begin after everything that was cut without them."""
         assert self.asked is not None
         plan = self._known.plan(self.asked.version)
@@ -236,7 +236,7 @@ class Parent:
         """Move the watermark to the least of the children's, and say what is due."""
         if self.asked is None:
             return []
-        self._settle()
+        self._finish()
         least = max(self._watermark, min(self._known.busy, default=self._watermark))
         moved, self._watermark = least > self._watermark, least
         if self._assembly is not None:

@@ -16,7 +16,7 @@ import polars as pl
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import GroupState
 from windrow.core.ordered.state import OrderedState
-from windrow.core.plan.watermark import Measure
+from windrow.core.plan.watermark import TimeColumn
 from windrow.core.slices.table import merge
 from windrow.core.stream.compiled import state_of
 from windrow.core.stream.ingest import hold
@@ -35,13 +35,13 @@ class Assembly:
     def __init__(self, job: Job, epoch: int = 0) -> None:
         self.job, self._epoch = job, epoch
         self.overflows = 0  # results that did not fit into 64 bits, and are null
-        self._measure: Measure = job.measures[job.time]
+        self._time_column: TimeColumn = job.time_columns[job.time]
         bound = job.bound
         groups = [group for group in bound.plan.groups if not group.is_apart]
         forms = forms_of(job)
-        refined = {name: RefinedState(form.group, form, job.measures[job.time]) for name, form in forms.items()}
+        refined = {name: RefinedState(form.group, form, job.time_columns[job.time]) for name, form in forms.items()}
         self._states: dict[str, GroupState] = {
-            group.name: refined.get(group.name) or state_of(group, bound.binding, job.measures) for group in groups
+            group.name: refined.get(group.name) or state_of(group, bound.binding, job.time_columns) for group in groups
         }
         self.refining = Refining(refined)
         self._reported = Reported(job)
@@ -49,7 +49,7 @@ class Assembly:
 
     @property
     def watermark(self) -> int:
-        return self._measure.watermark
+        return self._time_column.watermark
 
     @property
     def slices(self) -> int:
@@ -65,34 +65,34 @@ class Assembly:
         for name, table in tables.items():
             state = self._states.get(name)
             if isinstance(state, OrderedState):
-                late += hold(state, state.ordering.conform(table), self._measure).settle()
+                late += hold(state, state.ordering.conform(table), self._time_column).finish()
             elif state is not None:  # else no query asks for it any more
                 made = merge([state.schema.conform(table)], state.schema)
-                measure = self._measure
+                time_column = self._time_column
                 if isinstance(state, RefinedState):
                     state.see(made)
-                    measure = state.measure
-                made, dropped = slices_behind(state, made, measure.frozen)
+                    time_column = state.time_column
+                made, dropped = slices_behind(state, made, time_column.final_before)
                 late += dropped
                 state.absorb(made)
         return late
 
     def advance(self, watermark: int) -> pl.DataFrame:
         """Move the watermark, and say what is due: windows that it passes, and those that nodes have found."""
-        span, moved = self._measure.span(watermark), watermark > self._measure.watermark
+        step, moved = self._time_column.step_to(watermark), watermark > self._time_column.watermark
         emitted: list[Emitted] = []
         if moved:
-            self._measure.watermark = watermark
+            self._time_column.watermark = watermark
             for state in self._states.values():
                 if isinstance(state, RefinedState):
                     continue
-                if state.may_be_due(span) or watermark == INT64_MAX:
-                    emitted += state.step(span)
+                if state.may_be_due(step) or watermark == INT64_MAX:
+                    emitted += state.step(step)
         if moved or watermark == INT64_MAX:
-            emitted += self._reported.step(span)
+            emitted += self._reported.step(step)
         emitted += self.refining.advance(watermark)
         if self.agreement:
-            emitted += self.agreement.advance(watermark, span)
+            emitted += self.agreement.advance(watermark, step)
         found, overflows = self.job.bound.results.build(emitted)
         self.overflows += overflows.total()
         return self._reported.told(found)
@@ -100,7 +100,7 @@ class Assembly:
     def switched(self, job: Job) -> Assembly:
         """The same with another plan: what that does not know is dropped."""
         other = Assembly(job, self._epoch)
-        other._measure.watermark, other.overflows = self.watermark, self.overflows
+        other._time_column.watermark, other.overflows = self.watermark, self.overflows
         for name, state in other._states.items():
             if name in self._states:
                 state.take_over(self._states[name])
@@ -112,16 +112,18 @@ class Assembly:
     def saved(self) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
         """Everything that it knows, as plain data and tables; `restore` goes on with them."""
         tables = joined({name: state.tables() for name, state in self._states.items()})
-        bars = {name: [sorted(bar) for bar in state.bars] for name, state in self._states.items()}
+        exclusions = {
+            name: [sorted(exclusion) for exclusion in state.exclusions] for name, state in self._states.items()
+        }
         agreed, more = self.agreement.saved()
-        header = {"watermark": self.watermark, "overflows": self.overflows, "bars": bars, "agreement": agreed}
+        header = {"watermark": self.watermark, "overflows": self.overflows, "bars": exclusions, "agreement": agreed}
         header["refining"] = self.refining.saved()
         return header, tables | self._reported.saved() | more
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
-        self._measure.watermark, self.overflows = header["watermark"], header["overflows"]
+        self._time_column.watermark, self.overflows = header["watermark"], header["overflows"]
         for name, state in self._states.items():
-            state.bars = [frozenset((a, b) for a, b in bar) for bar in header["bars"][name]]
+            state.exclusions = [frozenset((a, b) for a, b in exclusion) for exclusion in header["bars"][name]]
             if mine := parts_of(name, tables):
                 state.load(mine)
         self._reported.restore(tables)

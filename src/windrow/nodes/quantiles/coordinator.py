@@ -71,7 +71,7 @@ class Refining:
         """The windows whose ranks are known; a node that has gone cannot tell more, whether it said so or not."""
         gone = self._gone | {node for node, over in self._over.items() if over}
         for state in self._states.values():
-            yield from state.settle(watermark, gone)
+            yield from state.finish(watermark, gone)
         self._is_over = watermark == INT64_MAX and not any(state.ranks.asks for state in self._states.values())
 
     def late(self) -> Counter[str]:

@@ -25,7 +25,7 @@ import polars as pl
 
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.operators.multiset import flat, lists
-from windrow.core.slices.kernel import filter_column, time_column
+from windrow.core.slices.kernel import filter_name, time_name
 from windrow.core.slices.table import BAGS
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables
@@ -156,14 +156,14 @@ class Synopses:
 
     def _remade(self, bag: str, send: int, key: tuple[Any, ...], start: int, end: int, step: int) -> Kept:
         """A bag of an earlier life, from its events."""
-        held, time = self.form.bags[bag], pl.col(time_column(self.form.group.source.measure))
+        held, time = self.form.bags[bag], pl.col(time_name(self.form.group.source.time))
         chosen = [(time >= start) & (time < end)]
         chosen += [
             pl.col(name).eq_missing(pl.lit(value, dtype))
             for (name, dtype), value in zip(self.form.keys.items(), key, strict=True)
         ]
         where = self.form.group.source.where
-        chosen += [pl.col(filter_column(where.text))] if where else []
+        chosen += [pl.col(filter_name(where.text))] if where else []
         return Kept(start, *bag_of(pl.concat(self.again[send]).filter(*chosen), held), step)
 
     def forget(self, send: int, start: int) -> None:
@@ -172,7 +172,7 @@ class Synopses:
             del self.kept[name]
         if gone:
             self.answered = {one for one in self.answered if one[:3] in self.kept}
-        time = time_column(self.form.group.source.measure)
+        time = time_name(self.form.group.source.time)
         for number in [number for number in self.again if number <= send]:
             frames = [frame.filter(pl.col(time) >= start) for frame in self.again.pop(number)]
             if any(frame.height for frame in frames):
@@ -210,14 +210,14 @@ class Synopses:
     @property
     def oldest(self) -> int:
         """No event that is kept is older."""
-        time = time_column(self.form.group.source.measure)
+        time = time_name(self.form.group.source.time)
         times = [one.start for one in self.kept.values()]
         times += [int(frame[time].min()) for frames in self.again.values() for frame in frames]  # type: ignore[arg-type]
         return min(times, default=INT64_MAX)
 
     def take_again(self, events: pl.DataFrame) -> None:
         """Events that an earlier life had read, and may have sent."""
-        time, nth = events[time_column(self.form.group.source.measure)].to_numpy(), events["nth"].to_numpy()
+        time, nth = events[time_name(self.form.group.source.time)].to_numpy(), events["nth"].to_numpy()
         left = np.ones(len(time), np.bool_)
         for number, read, bound, keeps in self.sends:
             mine = left & (nth < read) & (time < bound)

@@ -27,11 +27,11 @@ import polars as pl
 
 from windrow.core.aggregates.functions import Aggregate
 from windrow.core.arrays.range_queries import Ints, ramp
-from windrow.core.operators.base import Bag
+from windrow.core.operators.base import Multiset
 from windrow.core.operators.multiset import counted, lists
 from windrow.core.plan.groups import Group, Held, Signature, held_by
 from windrow.core.query.query import Query
-from windrow.core.slices.kernel import filter_column, input_column
+from windrow.core.slices.kernel import filter_name, input_name
 from windrow.core.slices.table import SliceSchema
 from windrow.core.windows.fixed import FixedWindow, Session
 from windrow.core.windows.ordered import Counting, Mask
@@ -70,7 +70,7 @@ def can_be_refined(query: Query) -> bool:
         quantile_of(leaf)
         for asked in query.asked
         for leaf in leaves(asked)
-        if any(isinstance(operator, Bag) for operator in leaf.operators)
+        if any(isinstance(operator, Multiset) for operator in leaf.operators)
     ]
     if isinstance(query.window, Counting):
         return any(q is not None for q in of_bags)
@@ -82,7 +82,7 @@ def _reads(signature: Signature) -> Iterator[tuple[Held, float | None]]:
     for asked in signature.asked:
         for leaf in leaves(asked):
             for held in held_by(leaf, signature.where):
-                if isinstance(held.operator, Bag):
+                if isinstance(held.operator, Multiset):
                     yield held, quantile_of(leaf)
 
 
@@ -208,8 +208,8 @@ class RankForm(BagForm):
 
 def bag_of(events: pl.DataFrame, held: Held) -> tuple[pl.Series, pl.Series]:
     """The values that prepared events have in a bag, and how often."""
-    chosen = events.filter(pl.col(filter_column(held.where.text))) if held.where else events
-    values = chosen[input_column(held.operator.inputs[0].text)].drop_nulls().sort()
+    chosen = events.filter(pl.col(filter_name(held.where.text))) if held.where else events
+    values = chosen[input_name(held.operator.inputs[0].text)].drop_nulls().sort()
     made, counts = counted(lists(values, np.array([len(values)])))
     return made[0], counts[0]
 

@@ -17,7 +17,7 @@ from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import Change, GroupState
 from windrow.core.assemble.sessions import sessions
 from windrow.core.plan.groups import Group
-from windrow.core.plan.watermark import Measure, Span
+from windrow.core.plan.watermark import TimeColumn, WatermarkStep
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.nodes.quantiles.root import Due, Ranks, placed
 from windrow.nodes.quantiles.tables import TimeForm
@@ -26,8 +26,8 @@ from windrow.nodes.quantiles.tables import TimeForm
 class RefinedState(GroupState):
     """The state of a refined group."""
 
-    def __init__(self, group: Group, form: TimeForm, measure: Measure) -> None:
-        self.form, self.measure = form, measure
+    def __init__(self, group: Group, form: TimeForm, time_column: TimeColumn) -> None:
+        self.form, self.time_column = form, time_column
         self.ranks = Ranks(form)
         self.sends: dict[str, int] = {}  # of each node, the last of which units have come
         self.settled: dict[str, tuple[int, int]] = {}  # what nodes need not keep
@@ -66,53 +66,53 @@ class RefinedState(GroupState):
 
     # --- windows --------------------------------------------------------------------------------------------------
 
-    def settle(self, watermark: int, gone: set[str]) -> Iterator[Emitted]:
+    def finish(self, watermark: int, gone: set[str]) -> Iterator[Emitted]:
         """The windows before a watermark whose ranks are known; `asks` is what is missing of the others."""
-        before, ranks = self.measure.watermark, self.ranks
+        before, ranks = self.time_column.watermark, self.ranks
         if watermark <= before:
             return
         since = max(self._checked, before)
-        is_due = self.may_be_due(Span(since, watermark, since, watermark)) or watermark == INT64_MAX > since
+        is_due = self.may_be_due(WatermarkStep(since, watermark, since, watermark)) or watermark == INT64_MAX > since
         if not (is_due or ranks.is_news):
             if not ranks.asks:
-                self.measure.watermark = watermark
+                self.time_column.watermark = watermark
             return
         self._checked = watermark
-        due = self._due(self.rows, self.measure.span(watermark))
+        due = self._due(self.rows, self.time_column.step_to(watermark))
         waits, lost = ranks.find(due, gone)
         self._leave_out(lost)
         ends = [int(one.windows.end[mine].min()) for one, mine in zip(due, waits, strict=True) if mine.any()]
         next_close = self._next_found
         upto = min(ends, default=watermark + 1) - 1
         if upto > before:
-            span = self.measure.span(upto)
-            self.measure.watermark = upto
-            yield from list(self.step(span))
+            step = self.time_column.step_to(upto)
+            self.time_column.watermark = upto
+            yield from list(self.step(step))
         if ranks.asks:
             self._next_close = next_close  # of sessions that are not waiting
 
-    def _due(self, rows: Rows, span: Span) -> list[Due]:
+    def _due(self, rows: Rows, step: WatermarkStep) -> list[Due]:
         """What a step would tell."""
         self._next_found = INT64_MAX
         rows = Rows(placed(rows.table), self.schema)
-        found = [Due(rows, self.assembler.due(rows, span.before, span.now))]
+        found = [Due(rows, self.assembler.due(rows, step.before, step.now))]
         for view, timelines in self.session_views(rows):
             for one in sessions(view.runs, timelines):
                 ends = one.last + one.gap
-                self._next_found = min(self._next_found, int(ends[ends >= span.now].min(initial=INT64_MAX)))
-                closes = one.take((ends >= span.before) & (ends < span.now))
+                self._next_found = min(self._next_found, int(ends[ends >= step.now].min(initial=INT64_MAX)))
+                closes = one.take((ends >= step.before) & (ends < step.now))
                 found.append(Due(view, session_windows(self.group.timelines[one.timeline], closes)))
         return [one for one in found if len(one.windows.lo)]
 
     def _measured(
-        self, rows: Rows, span: Span, change: Change | None, ordered: bool | None = None
+        self, rows: Rows, step: WatermarkStep, change: Change | None, ordered: bool | None = None
     ) -> Iterator[Emitted]:
-        due = self._due(rows, span)
+        due = self._due(rows, step)
         filled = Rows(self.ranks.filled(rows.table, due), self.schema) if due else rows
-        yield from super()._measured(filled, span, change, ordered)
+        yield from super()._measured(filled, step, change, ordered)
 
-    def prune(self, frozen: int) -> None:
-        super().prune(frozen)
+    def prune(self, final_before: int) -> None:
+        super().prune(final_before)
         self.ranks.forget(self.rows.table)
         stores = self.ranks.stores.values()
         held = pl.concat([store.units.select("node", "start") for store in stores])
@@ -124,7 +124,7 @@ class RefinedState(GroupState):
     def take_over(self, other: GroupState) -> None:
         super().take_over(other)
         assert isinstance(other, RefinedState)
-        self.measure.watermark = other.measure.watermark
+        self.time_column.watermark = other.time_column.watermark
         self.sends, self.settled, self.late = other.sends, other.settled, other.late
         self.ranks.take_over(other.ranks)
 
@@ -137,11 +137,11 @@ class RefinedState(GroupState):
 
     def header(self) -> dict[str, Any]:
         """What it knows beside its tables."""
-        known = {"watermark": self.measure.watermark, "sends": self.sends, "settled": self.settled}
+        known = {"watermark": self.time_column.watermark, "sends": self.sends, "settled": self.settled}
         return {**known, "checked": self._checked, "ranks": self.ranks.header()}
 
     def restore(self, header: Mapping[str, Any]) -> None:
-        self.measure.watermark = header["watermark"]
+        self.time_column.watermark = header["watermark"]
         self.sends, self._checked = dict(header["sends"]), header["checked"]
         self.ranks.restore(header["ranks"])
         self.settled = {node: (send, start) for node, (send, start) in header["settled"].items()}

@@ -38,7 +38,7 @@ class TimeForm(BagForm):
     place: Mapping[str, pl.DataType] = {"start": pl.Int64(), "end": pl.Int64()}
 
     def __init__(self, group: Group, job: Job) -> None:
-        super().__init__(group, state_of(group, job.bound.binding, job.measures).schema)
+        super().__init__(group, state_of(group, job.bound.binding, job.time_columns).schema)
         self._edges = edges_of(group, False, False)
 
     def times(self, table: pl.DataFrame) -> tuple[Ints, Ints]:

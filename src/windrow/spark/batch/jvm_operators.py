@@ -27,7 +27,7 @@ from windrow.core.operators.collect import Collect
 from windrow.core.operators.sketches import Hll, Kll
 from windrow.core.plan.groups import Held
 from windrow.core.slices.binding import quoted
-from windrow.core.slices.kernel import filter_column, input_column
+from windrow.core.slices.kernel import filter_name, input_name
 from windrow.core.slices.table import SliceSchema
 
 
@@ -101,9 +101,9 @@ def lift(one: Held, schema: SliceSchema, time: str) -> Lifted | str:
         Inputs(
             one,
             one.text,
-            [quoted(input_column(expression.text)) for expression in one.operator.inputs],
+            [quoted(input_name(expression.text)) for expression in one.operator.inputs],
             types,
-            quoted(filter_column(one.where.text)) if one.where else None,
+            quoted(filter_name(one.where.text)) if one.where else None,
             {"at": quoted(time), **place},
         )
     )

@@ -23,9 +23,9 @@ from pyspark.sql import functions as F
 from windrow.core.arrays.dataframes import in_parts
 from windrow.core.plan.groups import Group, Held, Timeline
 from windrow.core.slices.binding import InputError, no_time, quoted
-from windrow.core.slices.kernel import filter_column, time_column
+from windrow.core.slices.kernel import filter_name, time_name
 from windrow.core.slices.table import SliceSchema, merge
-from windrow.core.stream.job import Job, time_columns
+from windrow.core.stream.job import Job, time_names
 from windrow.core.stream.job_slicer import Gathered, Slicer
 from windrow.core.windows.fixed import FURTHEST, INT64_MAX, INT64_MIN, FixedWindow, Grid, Session
 from windrow.spark import payloads
@@ -36,7 +36,7 @@ from windrow.spark.types import from_arrow
 MOST_GRIDS = 32  # whose last edges are computed for every event
 FINER = 8  # so many times the edges that are needed are no trouble
 SLICES = 500_000  # that are packed at a time
-POSITION = "windrow position"  # the measure of counting windows, once events are numbered
+POSITION = "windrow position"  # the time column of counting windows, once events are numbered
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -93,26 +93,26 @@ def lifted(held: Iterable[Held], schema: SliceSchema, time: str) -> dict[Held, L
     return {one: made for one, made in found.items() if isinstance(made, Lifted)}
 
 
-def reach_of(job: Job, measure: str) -> int | None:
+def reach_of(job: Job, time_column: str) -> int | None:
     """How far out a time may be so that every window around it can be written.
 
     None for timestamps and positions, which are never so far out.
     """
-    furthest = job.bound.plan.furthest.get(measure)
-    if furthest is None or measure == POSITION or not job.bound.binding.measures[measure].is_integer():
+    furthest = job.bound.plan.furthest.get(time_column)
+    if furthest is None or time_column == POSITION or not job.bound.binding.time_columns[time_column].is_integer():
         return None
-    known = job.measures[measure]
+    known = job.time_columns[time_column]
     return max(0, FURTHEST - furthest.window.reach - (known.lateness or 0) - known.updates)
 
 
 def placed(events: DataFrame, job: Job, group: Group, cut: Cut) -> DataFrame:
     """The events that a group sees with their slice start and cell; those without a place have no slice start."""
-    time = time_column(group.source.measure)
+    time = time_name(group.source.time)
     start = cut.start
-    if (reach := reach_of(job, group.source.measure)) is not None:
+    if (reach := reach_of(job, group.source.time)) is not None:
         start = f"CASE WHEN {quoted(time)} BETWEEN -{reach}L AND {reach}L THEN {start} END"
-    bad = " OR ".join(f"{quoted(name)} IS NULL" for name in time_columns(job))
-    if len(time_columns(job)) > 1:
+    bad = " OR ".join(f"{quoted(name)} IS NULL" for name in time_names(job))
+    if len(time_names(job)) > 1:
         start = f"CASE WHEN NOT ({bad}) THEN {start} END"
     columns = [F.expr(start).alias("slice_start")]
     if cut.cell is not None:
@@ -121,7 +121,7 @@ def placed(events: DataFrame, job: Job, group: Group, cut: Cut) -> DataFrame:
     found = events.select("*", *columns)
     if group.source.where is None:
         return found
-    return found.where(f"{quoted(filter_column(group.source.where.text))} OR slice_start IS NULL")
+    return found.where(f"{quoted(filter_name(group.source.where.text))} OR slice_start IS NULL")
 
 
 def slices(events: DataFrame, job: Job, group: Group, cut: Cut, held: Sequence[Held], buckets: int) -> DataFrame:
@@ -142,7 +142,7 @@ def slices(events: DataFrame, job: Job, group: Group, cut: Cut, held: Sequence[H
 def aggregates(job: Job, group: Group, held: Sequence[Held]) -> list[Column]:
     """What the JVM computes of a slice: states, the times that sessions need, and what `refuse_misplaced` looks at."""
     schema = job.bound.binding.schema(group, shared=True)
-    time = time_column(group.source.measure)
+    time = time_name(group.source.time)
     states = [make().alias(name) for one in lifted(held, schema, time).values() for name, make in one.columns.items()]
     return [*states, *_checks(job, group), *_times(schema, time)]
 
@@ -162,20 +162,20 @@ def _times(schema: SliceSchema, time: str) -> list[Column]:
 def _checks(job: Job, group: Group) -> list[Column]:
     """What is said of events without a place: how many, without which time, how far out."""
     found = [F.expr("COUNT(1)").alias("events")]
-    if len(time_columns(job)) > 1:
-        found += [F.expr(f"COUNT({quoted(name)})").alias(f"has {name}") for name in time_columns(job)]
-    if reach_of(job, group.source.measure) is not None:
-        time = quoted(time_column(group.source.measure))
+    if len(time_names(job)) > 1:
+        found += [F.expr(f"COUNT({quoted(name)})").alias(f"has {name}") for name in time_names(job)]
+    if reach_of(job, group.source.time) is not None:
+        time = quoted(time_name(group.source.time))
         found += [F.expr(f"MIN({time})").alias("low"), F.expr(f"MAX({time})").alias("high")]
     return found
 
 
-def refuse_misplaced(frame: pl.DataFrame, job: Job, measure: str) -> None:
+def refuse_misplaced(frame: pl.DataFrame, job: Job, time_column: str) -> None:
     """Refuse events that have no time, or one so far out that windows around it cannot be written."""
     misplaced = frame.filter(pl.col("slice_start").is_null())
     if not misplaced.height:
         return
-    for name in time_columns(job):
+    for name in time_names(job):
         lost = pl.col("events")
         if f"has {name}" in frame.columns:
             lost = lost - pl.col(f"has {name}")
@@ -183,11 +183,11 @@ def refuse_misplaced(frame: pl.DataFrame, job: Job, measure: str) -> None:
             lost = lost.filter(pl.col("low").is_null())
         if missing := misplaced.select(lost.sum()).item():
             raise no_time(missing, int(frame["events"].sum()), name.removeprefix("time:"))
-    furthest, reach = job.bound.plan.furthest[measure], reach_of(job, measure)
+    furthest, reach = job.bound.plan.furthest[time_column], reach_of(job, time_column)
     low, high = int(misplaced["low"].min()), int(misplaced["high"].max())  # type: ignore[arg-type]
     assert reach is not None
     raise InputError(
-        f"query {furthest.name!r}: {measure!r} is {low if low < -reach else high} in this batch, "
+        f"query {furthest.name!r}: {time_column!r} is {low if low < -reach else high} in this batch, "
         f"so far out that {furthest.window} around it cannot be written in 64 bits"
     )
 
@@ -199,7 +199,7 @@ class Packing:
         self._job, self._slicer = job, Slicer(job)
         self._group = group_of(job, name)
         self._schema = self._slicer.shared_schema(self._group)
-        self._lifts = lifted(held, self._schema, time_column(self._group.source.measure))
+        self._lifts = lifted(held, self._schema, time_name(self._group.source.time))
         self._types = jvm_types(self._schema, self._lifts)
         self._alone = exact and not self._group.children
         self._gathered = Gathered(self._slicer)
@@ -207,7 +207,7 @@ class Packing:
     def add(self, batches: Iterable[pa.RecordBatch], parts: bool = False) -> None:
         """Take rows in, of which with `parts` several may be of one slice."""
         frame = from_arrow(batches, self._types)
-        refuse_misplaced(frame, self._job, self._group.source.measure)
+        refuse_misplaced(frame, self._job, self._group.source.time)
         table = settled(frame, self._schema, self._lifts)
         table = merge([table], self._schema) if parts else table
         self._gathered.add({self._group.name: table} if self._alone else self._slicer.spread(self._group, table))

@@ -5,7 +5,7 @@ Where an event stands among all is only asked where it matters: in the few cells
     events ── aggregate by cell of time ──▶ running totals ──▶ cells without a cut: each lies in one slice ──┐
     events in the cells that a window's edge cuts ── numbered within the cell, in order ────────────────────┴──▶ slices
 
-Then positions are a measure like any other: counting(n, step) is sliding(n, step) over it, sliced and assembled as
+Then positions are a time column like any other: counting(n, step) is sliding(n, step) over it, sliced and assembled as
 that, and the first and the last time of a window's events are two more aggregates. What the JVM cannot aggregate by
 cell, such as quantiles, is answered from the events: those of a cell without a cut all get the position of its first,
 which lies in the same slice as theirs.
@@ -33,7 +33,7 @@ from windrow.core.arrays.range_queries import Ints
 from windrow.core.plan.groups import ROWS, Entry
 from windrow.core.query.query import Query
 from windrow.core.slices.binding import InputError, no_time, quoted
-from windrow.core.slices.kernel import filter_column, time_column
+from windrow.core.slices.kernel import filter_name, time_name
 from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.stream.job import Job
 from windrow.core.windows.fixed import FURTHEST, INT64_MIN, Grid, Sliding
@@ -75,7 +75,7 @@ def in_positions(job: Job, bare: bool = False) -> Job:
 def cut_in_positions(job: Job) -> Cut | str:
     """How positions are cut, for a job in positions."""
     (group,) = job.bound.plan.groups
-    return cut_of(group.timelines, None, time_column(POSITION))
+    return cut_of(group.timelines, None, time_name(POSITION))
 
 
 def counted(df: DataFrame, job: Job, buckets: int, prepare: Prepare) -> tuple[DataFrame, Job]:
@@ -120,7 +120,7 @@ def _found(events: DataFrame, job: Job, inner: Job, prepare: Prepare) -> Found |
     origin = _origin(events, job)
     if origin is None:
         return None
-    dtype = dict(job.columns)[job.bound.plan.groups[0].source.measure]
+    dtype = dict(job.columns)[job.bound.plan.groups[0].source.time]
     schema = inner.bound.binding.schema(group, shared=True)
     grids = without_contained(
         grid for window, *_ in group.timelines if isinstance(window, Sliding) for grid in window.grids()
@@ -183,7 +183,7 @@ def _sizes_and_times(schema: SliceSchema) -> list[str]:
 
 def _in_cells(placed: DataFrame, job: Job, schema: SliceSchema) -> pl.DataFrame:
     """The states of cells, whose number is the position of their events, as a slice table."""
-    position = time_column(POSITION)
+    position = time_name(POSITION)
     lifts = lifted(schema.held, schema, position)
     columns = [make().alias(name) for one in lifts.values() for name, make in one.columns.items()]
     made = placed.groupBy(F.col(quoted(position)).alias("slice_start")).agg(*columns).toArrow()
@@ -191,12 +191,12 @@ def _in_cells(placed: DataFrame, job: Job, schema: SliceSchema) -> pl.DataFrame:
     has_time = frame["slice_start"] != NOWHERE
     table = settled(frame.filter(has_time), schema, lifts).sort("slice_start")
     rows, first, last = _sizes_and_times(schema)
-    measure = job.bound.plan.groups[0].source.measure
+    time_column = job.bound.plan.groups[0].source.time
     if not has_time.all():
         total = int(frame[rows].sum())
-        raise no_time(total - int(table[rows].sum()), total, measure)
+        raise no_time(total - int(table[rows].sum()), total, time_column)
     for time in (*table[first].bottom_k(1), *table[last].top_k(1)):
-        _refuse_far(time, measure)
+        _refuse_far(time, time_column)
     return table
 
 
@@ -212,29 +212,29 @@ def _seen(df: DataFrame, job: Job) -> DataFrame:
     """The events that the windows see, with their time in whole units; those without one too, unless dropped."""
     (group,) = job.bound.plan.groups
     sql = job.bound.binding.sql
-    events = df.withColumn(TIME, F.expr(sql[time_column(group.source.measure)]))
+    events = df.withColumn(TIME, F.expr(sql[time_name(group.source.time)]))
     if job.bad_events == "drop":
         events = events.where(f"{quoted(TIME)} IS NOT NULL")
     if group.source.where is None:
         return events
-    return events.where(f"({sql[filter_column(group.source.where.text)]}) OR {quoted(TIME)} IS NULL")
+    return events.where(f"({sql[filter_name(group.source.where.text)]}) OR {quoted(TIME)} IS NULL")
 
 
 def _origin(events: DataFrame, job: Job) -> int | None:
     """The time of any event; None if there are no events."""
-    measure = job.bound.plan.groups[0].source.measure
+    time_column = job.bound.plan.groups[0].source.time
     seen = events.select(quoted(TIME)).where(f"{quoted(TIME)} IS NOT NULL").head()
     if seen is None:
         if job.bad_events == "raise" and (total := events.count()):
-            raise no_time(total, total, measure)
+            raise no_time(total, total, time_column)
         return None
-    _refuse_far(seen[0], measure)
+    _refuse_far(seen[0], time_column)
     return int(seen[0])
 
 
-def _refuse_far(time: int, measure: str) -> None:
+def _refuse_far(time: int, time_column: str) -> None:
     if not -FURTHEST < time < FURTHEST:
-        raise InputError(f"{measure!r} is {time} in an event, too far out for any window")
+        raise InputError(f"{time_column!r} is {time} in an event, too far out for any window")
 
 
 def _within(events: DataFrame, job: Job, cells: Cells, cut: Ints, before: Ints) -> DataFrame:
@@ -245,10 +245,10 @@ def _within(events: DataFrame, job: Job, cells: Cells, cut: Ints, before: Ints) 
     if len(cut) > FEW:
         known = events.sparkSession.createDataFrame(pa.table({_CELL: cut, _BEFORE: before}))
         return cells.placed(events, TIME, _CELL).join(F.broadcast(known), _CELL)
-    measure = job.bound.plan.groups[0].source.measure
-    dtype = dict(job.columns)[measure]
+    time_column = job.bound.plan.groups[0].source.time
+    dtype = dict(job.columns)[time_column]
     zoned = isinstance(dtype, pl.Datetime) and dtype.time_zone is not None
-    column, moment = (quoted(measure), "TIMESTAMP_MICROS({}L)") if zoned else (quoted(TIME), "{}L")
+    column, moment = (quoted(time_column), "TIMESTAMP_MICROS({}L)") if zoned else (quoted(TIME), "{}L")
     ranges, numbers = [], []
     for cell, position in zip(cut.tolist(), before.tolist(), strict=True):
         begin, end = cells.span(cell)

@@ -30,11 +30,11 @@ from windrow.core.arrays.dataframes import in_parts
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.assemble.due import Rows
 from windrow.core.assemble.group_state import GroupState
-from windrow.core.operators.base import Bag
-from windrow.core.operators.multiset import BagRanges, Doubles
+from windrow.core.operators.base import Multiset
+from windrow.core.operators.multiset import Doubles, MultisetRanges
 from windrow.core.plan.groups import Group, Held
 from windrow.core.slices.binding import quoted
-from windrow.core.slices.kernel import filter_column, input_column, time_column
+from windrow.core.slices.kernel import filter_name, input_name, time_name
 from windrow.core.slices.table import SliceSchema, merge, unpack
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Slicer
@@ -98,10 +98,10 @@ def sliced(events: DataFrame, job: Job, group: Group, cut: Cut, buckets: int) ->
     """Payloads of a group's slices and of those that are rolled up from it, with bags where they are asked for."""
     held = group.needs(shared=True)[1]
     schema = job.bound.binding.schema(group, shared=True)
-    plain: list[Held] | None = [one for one in held if not isinstance(one.operator, Bag)]
+    plain: list[Held] | None = [one for one in held if not isinstance(one.operator, Multiset)]
     rows: list[DataFrame] = []
     for one in held:
-        if isinstance(one.operator, Bag):
+        if isinstance(one.operator, Multiset):
             ranks = ranks_of(group, schema, one)
             numeric = schema.input_types(one)[0].is_numeric()
             if ranks is None or group.children or schema.has_runs or not numeric:
@@ -118,18 +118,16 @@ def _count() -> Column:
 
 def _values(events: DataFrame, job: Job, group: Group, cut: Cut, one: Held) -> tuple[DataFrame, str]:
     """Events in their slices with the `value` that a bag takes of each, and a condition: whether it takes it."""
-    frame = placed(events, job, group, cut).withColumn(
-        "value", F.expr(quoted(input_column(one.operator.inputs[0].text)))
-    )
-    taken = f"{quoted(time_column(group.source.measure))} IS NOT NULL AND value IS NOT NULL"
-    return frame, taken if one.where is None else f"{taken} AND {quoted(filter_column(one.where.text))}"
+    frame = placed(events, job, group, cut).withColumn("value", F.expr(quoted(input_name(one.operator.inputs[0].text))))
+    taken = f"{quoted(time_name(group.source.time))} IS NOT NULL AND value IS NOT NULL"
+    return frame, taken if one.where is None else f"{taken} AND {quoted(filter_name(one.where.text))}"
 
 
 def _counted(events: DataFrame, job: Job, group: Group, cut: Cut, one: Held, buckets: int) -> DataFrame:
     """Payloads with bags of all values."""
     schema = job.bound.binding.schema(group, shared=True)
     frame, taken = _values(events, job, group, cut, one)
-    time = quoted(time_column(group.source.measure))
+    time = quoted(time_name(group.source.time))
     ends = [F.expr(f"MIN({time})").alias("first"), F.expr(f"MAX({time})").alias("last")] if schema.has_runs else []
     by = [*by_slice(schema, cut), F.col("value")]
     counted = frame.where(f"slice_start IS NOT NULL AND {taken}").groupBy(*by).agg(_count(), *ends)
@@ -289,7 +287,7 @@ def _searched(
     rows = Rows(bagged(ranges.with_columns(value="range"), schema, one), schema)
     windows = GroupState(group, schema, schema).assembler.due(rows, INT64_MIN, INT64_MAX)
     bag = schema.state(rows.table, one)
-    around = BagRanges(bag["values"], bag["counts"], windows.lo, windows.hi).around(qs)
+    around = MultisetRanges(bag["values"], bag["counts"], windows.lo, windows.hi).around(qs)
     return ranges.with_columns(wanted=pl.Series(around) & ranges["several"])
 
 

@@ -21,17 +21,17 @@ from pyspark.sql import functions as F
 from windrow.core.arrays.dataframes import in_parts
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.results import too_large
-from windrow.core.operators.base import Bag
+from windrow.core.operators.base import Multiset
 from windrow.core.operators.collect import Collect
 from windrow.core.ordered.state import OrderedState
 from windrow.core.plan.groups import Entry, Group, held_by
-from windrow.core.plan.watermark import Span
+from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.binding import no_time, quoted
-from windrow.core.slices.kernel import filter_column, key_column, time_column
+from windrow.core.slices.kernel import filter_name, key_name, time_name
 from windrow.core.slices.table import unpack
 from windrow.core.stream import deduplicate
 from windrow.core.stream.compiled import state_of
-from windrow.core.stream.job import Job, time_columns
+from windrow.core.stream.job import Job, time_names
 from windrow.core.stream.job_slicer import Gathered, Slicer
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Counting
@@ -110,12 +110,12 @@ def _way(entry: Entry, job: Job, group: Group) -> Way:
     schema = job.bound.states[group.identity].schema
     held = dict.fromkeys(one for asked in query.asked for one in held_by(asked, query.filter_inside))
     for one in held:
-        if isinstance(one.operator, Bag):
+        if isinstance(one.operator, Multiset):
             continue
-        made = lift(one, schema, time_column(query.time or job.time))
+        made = lift(one, schema, time_name(query.time or job.time))
         if isinstance(made, str):
             return Way(by_kernel, f"sliced by the Polars kernel: {made}")
-    if any(isinstance(one.operator, Bag) for one in held):
+    if any(isinstance(one.operator, Multiset) for one in held):
         why = "sliced by Spark's own aggregates, values counted by (key, slice, value)"
         return Way(by_catalyst, why, (query.by, query.time, query.filter_first))
     return Way(by_catalyst, "sliced by Spark's own aggregates")
@@ -134,7 +134,7 @@ def _by_position(entry: Entry, job: Job) -> Way | None:
     (group,) = alone.bound.plan.groups
     schema = alone.bound.binding.schema(group, shared=True)
     why = "counted by cells of time; events are put in order only in the cells that hold a cut"
-    if any(isinstance(lift(one, schema, time_column(POSITION)), str) for one in group.held):
+    if any(isinstance(lift(one, schema, time_name(POSITION)), str) for one in group.held):
         return Way(by_number, f"{why}; then answered by position", (query.time, query.filter_first))
     return Way(by_position, why, (query.time, query.filter_first))
 
@@ -162,7 +162,7 @@ def _too_fine(job: Job) -> dict[str, str]:
 
 def _cut_of(group: Group) -> Cut | str:
     timelines, _, gap = group.needs(shared=True)
-    return cut_of(timelines, gap, time_column(group.source.measure))
+    return cut_of(timelines, gap, time_name(group.source.time))
 
 
 def windows(df: DataFrame, job: Job, partial: bool) -> DataFrame:
@@ -208,7 +208,7 @@ def prepared(df: DataFrame, job: Job) -> DataFrame:
     binding = job.bound.binding
     chosen = df.selectExpr(*(f"{text} AS {quoted(name)}" for name, text in binding.sql.items()))
     if job.bad_events == "drop":
-        for name in time_columns(job):
+        for name in time_names(job):
             chosen = chosen.where(F.col(quoted(name)).isNotNull())
     return chosen
 
@@ -223,7 +223,7 @@ def events_of(batches: Iterable[pa.RecordBatch], job: Job, most: int = EVENTS) -
 
 
 def _numbered(events: pl.DataFrame, job: Job, arrived: int) -> pl.DataFrame:
-    for name in time_columns(job):
+    for name in time_names(job):
         if missing := events[name].null_count():
             raise no_time(missing, events.height, name.removeprefix("time:"))
     return events.with_columns(nth=pl.int_range(arrived, arrived + pl.len(), dtype=pl.Int64))
@@ -237,16 +237,16 @@ def _sorted_by(df: DataFrame, job: Job, by: Sequence[str], time: str) -> DataFra
 
 
 def without_repeats(events: DataFrame, job: Job) -> DataFrame:
-    """Events without repeats, for a job whose queries all have the same `distinct_on` and measure."""
+    """Events without repeats, for a job whose queries all have the same `distinct_on` and time column."""
     source = job.bound.plan.groups[0].source
     if not source.distinct_on:
         return events
-    lateness = job.measures[source.measure].lateness
+    lateness = job.time_columns[source.time].lateness
 
     def drop(batches: Batches) -> Batches:
         kept: pl.DataFrame | None = None
         for frame in events_of(batches, job):
-            time = time_column(source.measure)
+            time = time_name(source.time)
             fresh, kept = deduplicate.fresh(frame, source.distinct_on, time, INT64_MIN, lateness, kept)
             kept = deduplicate.forget(kept, lateness, int(frame[time].max()))  # type: ignore[arg-type]
             yield from to_arrow(frame.filter(fresh), schema)
@@ -254,7 +254,7 @@ def without_repeats(events: DataFrame, job: Job) -> DataFrame:
     spark_schema = struct(job.prepared)
     schema = arrow_schema(spark_schema)
     by = [f"distinct:{name}" for name in source.distinct_on]
-    return mapped(_sorted_by(events, job, by, time_column(source.measure)), drop, spark_schema)
+    return mapped(_sorted_by(events, job, by, time_name(source.time)), drop, spark_schema)
 
 
 # --- slices ---------------------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def by_kernel(df: DataFrame, job: Job, partial: bool) -> DataFrame:
     """Slices by the Polars kernel, in `mapInArrow`; no row holds all values of a large window."""
     buckets = buckets_of(df)
     held = [one.operator for group in job.bound.plan.groups for one in group.held]
-    keeps_values = any(isinstance(operator, Bag | Collect) for operator in held)
+    keeps_values = any(isinstance(operator, Multiset | Collect) for operator in held)
 
     def pack(batches: Batches) -> Batches:
         slicer = Slicer(job)
@@ -322,7 +322,7 @@ def assembled(rows: DataFrame, job: Job, partial: bool = False, plan: str | None
     return mapped(shuffled, assemble, struct(job.bound.results.empty.schema))
 
 
-ALL = Span(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX)
+ALL = WatermarkStep(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX)
 
 
 def results_of(tables: dict[str, list[pl.DataFrame]], job: Job, partial: bool = False) -> pl.DataFrame:
@@ -330,7 +330,7 @@ def results_of(tables: dict[str, list[pl.DataFrame]], job: Job, partial: bool = 
     emitted: list[Emitted] = []
     for group in job.bound.plan.groups:
         if group.name in tables:
-            state = state_of(group, job.bound.binding, job.measures)
+            state = state_of(group, job.bound.binding, job.time_columns)
             if isinstance(state, OrderedState):
                 state.hold(pl.concat(tables[group.name]).sort("nth"))  # each node's events as it had them
             else:
@@ -375,23 +375,25 @@ def in_order(df: DataFrame, job: Job, partial: bool) -> DataFrame:
 
 
 def _through_state(events: DataFrame, job: Job, group: Group, partial: bool) -> DataFrame:
-    time, where, name = time_column(group.source.measure), group.source.where, group.name
+    time, where, name = time_name(group.source.time), group.source.where, group.name
 
     def answer(batches: Batches) -> Batches:
-        state = state_of(group_of(job, name), job.bound.binding, job.measures)
+        state = state_of(group_of(job, name), job.bound.binding, job.time_columns)
         assert isinstance(state, OrderedState)
         schema, mark = result_schema(job), INT64_MIN
         for frame in events_of(batches, job):
             state.hold(frame)
             now = int(frame[time].max())  # type: ignore[arg-type]
             if now > mark:
-                yield from to_arrow(built(state.step(Span(mark, now, mark, now)), job), schema)
+                yield from to_arrow(built(state.step(WatermarkStep(mark, now, mark, now)), job), schema)
                 mark = now
-        yield from to_arrow(built(state.step(Span(mark, INT64_MAX, mark, INT64_MAX), partial=partial), job), schema)
+        yield from to_arrow(
+            built(state.step(WatermarkStep(mark, INT64_MAX, mark, INT64_MAX), partial=partial), job), schema
+        )
 
     if where is not None:
-        events = events.where(F.col(quoted(filter_column(where.text))))
-    ordered = _sorted_by(events, job, [key_column(key) for key in group.keys], time)
+        events = events.where(F.col(quoted(filter_name(where.text))))
+    ordered = _sorted_by(events, job, [key_name(key) for key in group.keys], time)
     return mapped(ordered, answer, struct(job.bound.results.empty.schema))
 
 

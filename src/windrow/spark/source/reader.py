@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from windrow.core.plan.watermark import Lengths, plain
 from windrow.core.query.query import Query, QueryError, time_of
 from windrow.core.slices.binding import InputError
-from windrow.core.stream.ingest import span
+from windrow.core.stream.ingest import time_range
 from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
 from windrow.core.windows.fixed import Duration, duration
 from windrow.core.windows.ordered import NODE
@@ -55,7 +55,7 @@ class Part(InputPartition):
     new: Any
     first: int = 0  # the position of its first event
     streams: bool = False
-    watermark: int | None = None  # on the measure
+    watermark: int | None = None  # on the time column
     to_all: bool = False  # it sends a row to every bucket, also where it has nothing for it
     newest: int | None = None  # the greatest time that any node had before
 
@@ -89,7 +89,7 @@ class Slices:
             return
         job, position = self.job, part.first
         binding, node = job.bound.binding, pl.lit(part.node).alias(self._node)
-        measures, furthest = job.measures, job.bound.plan.furthest
+        time_columns, furthest = job.time_columns, job.bound.plan.furthest
         for frame, whose in self.feed.frames(part.node, part.new, part.first, binding.needed):
             try:
                 events = binding.checked(frame.with_columns(node))
@@ -100,8 +100,8 @@ class Slices:
                     )
                 events = binding.prepare(events, position, _no_clock)
                 events = events if missing is None else events.filter(~missing)
-                for name in binding.measures:
-                    least, _ = span(events, name, furthest.get(name), measures[name])
+                for name in binding.time_columns:
+                    least, _ = time_range(events, name, furthest.get(name), time_columns[name])
                     if part.streams and least < 0 and not job.is_integer:
                         raise InputError(f"{name!r} lies before 1970, where Spark's watermark begins; use a number")
             except InputError as error:

@@ -22,7 +22,7 @@ from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import Change, GroupState
 from windrow.core.ordered.state import OrderedState
 from windrow.core.plan.groups import Entry, Group, Timeline
-from windrow.core.plan.watermark import Span
+from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.query.query import Query
 from windrow.core.slices.custom_edges import last_end
 from windrow.core.slices.table import merge
@@ -77,16 +77,18 @@ class Bucket:
     def __init__(self, store: Store, job: Job, buckets: int) -> None:
         self._store, self._job, self._buckets = store, job, buckets
         self._job_now = job  # with the queries that are there now
-        self._measure = replace(job.measures[job.time])
+        self._time_column = replace(job.time_columns[job.time])
         saved = store.get(INDEX)
         self.is_new = saved is None
         index = json.loads(saved) if saved else {}
-        self._identity = {"buckets": buckets, "time": job.time, "updates": self._measure.updates > 0}
+        self._identity = {"buckets": buckets, "time": job.time, "updates": self._time_column.updates > 0}
         if saved:
             self._check(index)
         self._watermark: int = index.get("watermark", INT64_MIN)
         self._arrived: int = index.get("arrived", 0)
-        self._lateness: int = max(index.get("lateness", 0), self._measure.lateness or 0)  # the largest there ever was
+        self._lateness: int = max(
+            index.get("lateness", 0), self._time_column.lateness or 0
+        )  # the largest there ever was
         self._entries = [Entry(Query.from_dict(query), *rest) for query, *rest in index.get("entries", [])]
         self._groups: dict[str, Any] = index.get("groups", {})
         self.timer: int | None = index.get("timer")
@@ -125,9 +127,9 @@ class Bucket:
             gone = self._change(asked, self._first_unseen(now, newest))
         self._job_now = job = replace(self._job, entries=tuple(self._entries))
         bound = job.bound
-        self._measure.watermark = self._watermark
-        span = self._measure.span(now)
-        self._measure.watermark = now
+        self._time_column.watermark = self._watermark
+        step = self._time_column.step_to(now)
+        self._time_column.watermark = now
         later = {one.query.name: one.since for one in self._entries if one.since > INT64_MIN}
         told = Told(bound.results.empty, since=later)
         emitted: list[Emitted] = []
@@ -138,13 +140,15 @@ class Bucket:
             new = [part[group.name] for part in tables if group.name in part]
             if not new and group.name not in self._groups:
                 continue
-            state = state_of(group, bound.binding, job.measures)
+            state = state_of(group, bound.binding, job.time_columns)
             self._check_types(state)
-            state.bars = [frozenset((a, b) for a, b in bar) for bar in self._saved(group).get("bars", [[]])]
+            state.exclusions = [
+                frozenset((a, b) for a, b in exclusion) for exclusion in self._saved(group).get("bars", [[]])
+            ]
             if isinstance(state, OrderedState):
-                emitted += self._in_order(state, new, span, told)
+                emitted += self._in_order(state, new, step, told)
             else:
-                emitted += self._sliced(state, new, span, told)
+                emitted += self._sliced(state, new, step, told)
             # windows of several kinds leave out the same events, by and large
             dropped[group.keys] = max(told.dropped, dropped.get(group.keys, 0))
         told.dropped = sum(dropped.values())
@@ -194,83 +198,83 @@ class Bucket:
 
     # --- slices -------------------------------------------------------------------------------------------------
 
-    def _sliced(self, state: GroupState, new: list[pl.DataFrame], span: Span, told: Told) -> list[Emitted]:
+    def _sliced(self, state: GroupState, new: list[pl.DataFrame], step: WatermarkStep, told: Told) -> list[Emitted]:
         """A group whose slices merge in any order: sessions, or windows whose bounds are known without the events."""
         saved = self._saved(state.group)
         chunks = Chunks.read(state.group.name, self._store, saved.get("chunks"))
         state.revisions.table = revisions = self._table(state.group, "revisions")
         table = merge([state.schema.conform(part) for part in new], state.schema) if new else None
         if state.session_timelines:
-            emitted = self._sessions(state, chunks, table, span, told)
+            emitted = self._sessions(state, chunks, table, step, told)
         else:
-            emitted = self._fixed(state, chunks, table, span, told)
+            emitted = self._fixed(state, chunks, table, step, told)
         saved["chunks"] = chunks.saved()
-        saved["bars"] = [sorted(bar) for bar in state.bars]
+        saved["bars"] = [sorted(exclusion) for exclusion in state.exclusions]
         self._put(state.group, "revisions", state.revisions.table, revisions)
         told.slices += chunks.rows
-        self._note_over(state, chunks.oldest, span.frozen)
+        self._note_over(state, chunks.oldest, step.final_before)
         if chunks.runs:
-            ends = next_end(state, max(span.now, chunks.oldest)) if span.now > INT64_MIN else INT64_MIN
+            ends = next_end(state, max(step.now, chunks.oldest)) if step.now > INT64_MIN else INT64_MIN
             self.next_due = min(self.next_due, ends, chunks.closes + 1 if chunks.closes < INT64_MAX else INT64_MAX)
         return emitted
 
     def _fixed(
-        self, state: GroupState, chunks: Chunks, table: pl.DataFrame | None, span: Span, told: Told
+        self, state: GroupState, chunks: Chunks, table: pl.DataFrame | None, step: WatermarkStep, told: Told
     ) -> list[Emitted]:
         """Windows that end read the chunks that they span; late slices within `updates` everything."""
         emitted: list[Emitted] = []
         whole = False  # whether everything is read
-        if span.now > span.before:
-            since = needed_from(state, span.before, span.now)
+        if step.now > step.before:
+            since = needed_from(state, step.before, step.now)
             whole = since < INT64_MAX and bool(state.assembler.irregular)
             if since < INT64_MAX:
                 self._load(state, chunks.load(INT64_MIN if whole else since))
-                emitted += state.step(span)
+                emitted += state.step(step)
             if not whole:
-                chunks.forget(state.assembler.lattices.horizon(span.frozen))
+                chunks.forget(state.assembler.lattices.horizon(step.final_before))
         if table is not None:
             change = None
-            if (table["slice_start"] < span.now).any():
-                if not whole and self._measure.updates > 0:
+            if (table["slice_start"] < step.now).any():
+                if not whole and self._time_column.updates > 0:
                     self._load(state, chunks.load())
                     whole = True
-                table, change = self._behind(state, table, span, told)
+                table, change = self._behind(state, table, step, told)
             if whole:
                 state.absorb(table)
             else:
                 chunks.add(table, state.schema, *chunks_of(state, table))
             if change is not None:
-                emitted += state.step(Span(span.now, span.now, span.frozen, span.frozen), change)
+                emitted += state.step(WatermarkStep(step.now, step.now, step.final_before, step.final_before), change)
         if whole:
             chunks.forget(INT64_MAX)
             chunks.add(state.rows.table, state.schema, *chunks_of(state, state.rows.table))
         return emitted
 
     def _sessions(
-        self, state: GroupState, chunks: Chunks, table: pl.DataFrame | None, span: Span, told: Told
+        self, state: GroupState, chunks: Chunks, table: pl.DataFrame | None, step: WatermarkStep, told: Told
     ) -> list[Emitted]:
         """Sessions that may end, and those of keys with late slices, are read with the others of their drawers."""
         saved, schema = self._saved(state.group), state.schema
         drawers = Drawers(self._buckets, saved.get("drawers", 1))
         emitted: list[Emitted] = []
-        opened = chunks.closing(span.now) if span.now > span.before else set()
+        opened = chunks.closing(step.now) if step.now > step.before else set()
         late = False
         if table is not None:
-            behind = table["first"] < span.now
+            behind = table["first"] < step.now
             late = bool(behind.any())
             opened |= set(drawers.of(table.filter(behind)).tolist())
         if opened:
             self._load(state, chunks.load_only(opened))
-            if span.now > span.before:
-                emitted += state.step(span)
+            if step.now > step.before:
+                emitted += state.step(step)
         if table is not None:
-            table, change = self._behind(state, table, span, told) if late else (table, None)
+            table, change = self._behind(state, table, step, told) if late else (table, None)
             at = drawers.of(table)
             inside = np.isin(at, list(opened))
             state.absorb(table.filter(pl.Series(inside)))
             chunks.add(table.filter(pl.Series(~inside)), schema, at[~inside])
             if change is not None:
-                emitted += state.step(Span(span.now, span.now, span.frozen, span.frozen), change)
+                emitted += state.step(WatermarkStep(step.now, step.now, step.final_before, step.final_before), change)
         fitting = drawers.fitting(chunks.rows)
         if fitting is not drawers:
             others = {run.chunk for run in chunks.runs} - opened
@@ -278,31 +282,31 @@ class Bucket:
                 state.absorb(state.schema.conform(run))
             opened |= others
         if opened:
-            closes = closings(state, fitting, span.now, self._measure.updates)
+            closes = closings(state, fitting, step.now, self._time_column.updates)
             chunks.replace(opened, state.rows.table, fitting.of(state.rows.table), closes)
         saved["drawers"] = fitting.count
         return emitted
 
     def _behind(
-        self, state: GroupState, table: pl.DataFrame, span: Span, told: Told
+        self, state: GroupState, table: pl.DataFrame, step: WatermarkStep, told: Told
     ) -> tuple[pl.DataFrame, Change | None]:
         """Slices without those that come too late; and what the late ones change, with `updates`."""
-        table, dropped = slices_behind(state, table, span.frozen)
+        table, dropped = slices_behind(state, table, step.final_before)
         told.dropped += dropped
-        if not self._measure.updates:
+        if not self._time_column.updates:
             return table, None
-        late = table.filter(table["first" if state.schema.has_runs else "slice_start"] < span.now)
-        change = Change(merge([late], state.schema), span.frozen, state.told(span.now)) if late.height else None
+        late = table.filter(table["first" if state.schema.has_runs else "slice_start"] < step.now)
+        change = Change(merge([late], state.schema), step.final_before, state.told(step.now)) if late.height else None
         return table, change
 
-    def _note_over(self, state: GroupState, oldest: int, frozen: int) -> None:
+    def _note_over(self, state: GroupState, oldest: int, final_before: int) -> None:
         """Note the queries that were being removed and have emitted their last window."""
         for timeline in state.group.timelines:
-            if not timeline.closing or frozen <= timeline.until:
+            if not timeline.closing or final_before <= timeline.until:
                 continue
             window = timeline.window
             if isinstance(window, ContextFreeWindow):
-                is_over = frozen > last_end(window, timeline.until)
+                is_over = final_before > last_end(window, timeline.until)
             else:
                 is_over = oldest >= timeline.until
             if is_over:
@@ -316,20 +320,20 @@ class Bucket:
 
     # --- order --------------------------------------------------------------------------------------------------
 
-    def _in_order(self, state: OrderedState, new: list[pl.DataFrame], span: Span, told: Told) -> list[Emitted]:
+    def _in_order(self, state: OrderedState, new: list[pl.DataFrame], step: WatermarkStep, told: Told) -> list[Emitted]:
         """A group that holds events until their order is final: drawers are opened in which one is, or is late."""
         saved, group, time = self._saved(state.group), state.group, state.ordering.time
         held = Ordered(group.name, self._store, self._buckets, saved.get("held"))
         opened: set[int] = set()
-        moves = span.now > span.before
+        moves = step.now > step.before
         if moves:
-            opened = held.numbers if self._concerns_all(state, span, saved) else held.due(span.now)
+            opened = held.numbers if self._concerns_all(state, step, saved) else held.due(step.now)
         late = None
         if new:
             nth = pl.int_range(self._arrived, self._arrived + pl.len(), dtype=pl.Int64)
             events = pl.concat([state.ordering.conform(part) for part in new]).with_columns(nth=nth)
             self._arrived += events.height
-            is_late = events[time] < span.now
+            is_late = events[time] < step.now
             late = events.filter(is_late) if is_late.any() else None
             if late is not None:
                 opened |= set(held.drawers.of(late).tolist())
@@ -338,35 +342,37 @@ class Bucket:
             held.wait(events.filter(~is_late), time)
         emitted: list[Emitted] = []
         if opened:
-            held.load(state, opened, span.now)
-            if moves and state.may_be_due(span):
-                emitted += state.step(span)
+            held.load(state, opened, step.now)
+            if moves and state.may_be_due(step):
+                emitted += state.step(step)
             if late is not None:
-                emitted += self._late_in_order(state, late, span, told)
+                emitted += self._late_in_order(state, late, step, told)
             held.replace(state, opened)
             saved["form"] = _form(group)
         for timeline, place in group.timelines.items():
-            if moves and timeline.closing and state.is_over(place, span.frozen):
+            if moves and timeline.closing and state.is_over(place, step.final_before):
                 self._over |= _queries(state, timeline)
         fitting = held.drawers.fitting(held.slices + held.events)
         if fitting != held.drawers:
-            whole = state_of(group, self._job_now.bound.binding, self._job_now.measures)
+            whole = state_of(group, self._job_now.bound.binding, self._job_now.time_columns)
             assert isinstance(whole, OrderedState)
             held.fit(whole, fitting)
-        saved["held"], saved["bars"] = held.saved(), [sorted(bar) for bar in state.bars]
+        saved["held"], saved["bars"] = held.saved(), [sorted(exclusion) for exclusion in state.exclusions]
         told.slices += held.slices
         told.held_events += held.events
         if self._has_times(state) and held.has_tables:
-            self.next_due = min(self.next_due, span.now + 1 if span.now > INT64_MIN else INT64_MIN)
+            self.next_due = min(self.next_due, step.now + 1 if step.now > INT64_MIN else INT64_MIN)
         elif held.first < INT64_MAX:
             self.next_due = min(self.next_due, held.first + 1)
         return emitted
 
-    def _concerns_all(self, state: OrderedState, span: Span, saved: Mapping[str, Any]) -> bool:
+    def _concerns_all(self, state: OrderedState, step: WatermarkStep, saved: Mapping[str, Any]) -> bool:
         """Whether a step may have something to say of any key: times have come, or queries have come or go."""
-        ends = state.sequences.ends(span) or state.assembler.any_end(span.before, span.now)
+        ends = state.sequences.ends(step) or state.assembler.any_end(step.before, step.now)
         goes = any(timeline.closing for timeline in state.group.timelines)
-        kept = bool(state.session_timelines) or self._measure.updates > 0  # what ends, or is let go, without an event
+        kept = (
+            bool(state.session_timelines) or self._time_column.updates > 0
+        )  # what ends, or is let go, without an event
         return ends or goes or kept or saved.get("form", "") != _form(state.group)
 
     @staticmethod
@@ -374,13 +380,13 @@ class Bucket:
         """Whether some of its windows end at a time, and not at an event."""
         return any(not isinstance(line.window, Counting | DataDrivenWindow) for line in state.group.timelines)
 
-    def _late_in_order(self, state: OrderedState, late: pl.DataFrame, span: Span, told: Told) -> list[Emitted]:
-        taken = hold(state, late, self._measure)
-        told.dropped += taken.settle()
+    def _late_in_order(self, state: OrderedState, late: pl.DataFrame, step: WatermarkStep, told: Told) -> list[Emitted]:
+        taken = hold(state, late, self._time_column)
+        told.dropped += taken.finish()
         change = taken.changes.get(state.group.identity)
         if change is None:
             return []
-        return list(state.step(Span(span.now, span.now, span.frozen, span.frozen), change))
+        return list(state.step(WatermarkStep(step.now, step.now, step.final_before, step.final_before), change))
 
     # --- queries that come and go -------------------------------------------------------------------------------
 

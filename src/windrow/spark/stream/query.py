@@ -27,7 +27,7 @@ from windrow.core.arrays.dataframes import in_parts
 from windrow.core.plan.groups import Entry
 from windrow.core.query.query import QueryError
 from windrow.core.slices.binding import ARRIVAL, InputError, no_time, quoted
-from windrow.core.slices.kernel import time_column
+from windrow.core.slices.kernel import time_name
 from windrow.core.slices.table import unpack
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
@@ -71,7 +71,7 @@ def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name
     marked, job = with_watermark(df, job)
     path, types = book.path, dict(job.columns)
     newest = df.sparkSession.read.text(f"{query_book_files.for_spark(path)}/HEAD").select(F.first("value")).scalar()
-    clock = F.expr(job.bound.binding.sql[time_column(job.time)]) if job.time == ARRIVAL else F.lit(0)
+    clock = F.expr(job.bound.binding.sql[time_name(job.time)]) if job.time == ARRIVAL else F.lit(0)
     events = marked.select(*(F.col(quoted(column)) for column in types), newest.alias(BOOK), clock.alias(CLOCK))
 
     def slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -86,8 +86,8 @@ def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name
         yield from payloads.rows(sliced(frames, asking, buckets), header)
 
     keys = {key: types[key] for key in book.read().keys}
-    retractions = job.measures[job.time].updates > 0
-    columns = result_columns(book.read(), keys, job.bound.binding.measures[job.time], retractions)
+    retractions = job.time_columns[job.time].updates > 0
+    columns = result_columns(book.read(), keys, job.bound.binding.time_columns[job.time], retractions)
     return answered(mapped(events, slices, payloads.ROW), job, columns, buckets, name)
 
 
@@ -139,7 +139,7 @@ def with_watermark(df: DataFrame, job: Job) -> tuple[DataFrame, Job]:
     """The events with Spark's watermark on their time: that of the user if there is one, else one of ours."""
     delays = {field.name: field.metadata.get("spark.watermarkDelayMs") for field in df.schema.fields}
     own = {name: delay for name, delay in delays.items() if delay is not None}
-    (measure, late, updates, temporal), *_ = job.lengths
+    (time_column, late, updates, temporal), *_ = job.lengths
     if late is None:
         raise ValueError("a stream on Spark moves its watermark by the events that it sees: say a lateness, not None")
     if own:
@@ -154,8 +154,8 @@ def with_watermark(df: DataFrame, job: Job) -> tuple[DataFrame, Job]:
                 f"the DataFrame already has a watermark of {delay} ms on {name!r}, and lateness is "
                 f"{-(-late // 1000)} ms; say one of them"
             )
-        return df, replace(job, lengths=((measure, delay * 1000, updates, temporal),))
-    units = job.bound.binding.sql[time_column(job.time)]
+        return df, replace(job, lengths=((time_column, delay * 1000, updates, temporal),))
+    units = job.bound.binding.sql[time_name(job.time)]
     if job.is_integer:
         within = f"{units} BETWEEN -{SHIFT_MS}L AND {SHIFT_MS}L"  # what is further out is refused once it is read
         moment, delay = f"TIMESTAMP_MILLIS(CASE WHEN {within} THEN {units} + {SHIFT_MS}L END)", late
@@ -165,7 +165,7 @@ def with_watermark(df: DataFrame, job: Job) -> tuple[DataFrame, Job]:
 
 
 def watermark_of(milliseconds: int, is_integer: bool) -> int:
-    """Spark's watermark in units of the measure; INT64_MIN while there is none, INT64_MAX once all has come."""
+    """Spark's watermark in units of the time column; INT64_MIN while there is none, INT64_MAX once all has come."""
     if milliseconds <= 0:
         return INT64_MIN
     if milliseconds >= END_MS:
@@ -188,7 +188,7 @@ def sliced(frames: Iterable[pl.DataFrame], job: Job, buckets: int) -> dict[int, 
     slicer = Slicer(job, cut=True)
     gathered, unordered = Gathered(slicer), Unordered(job)
     for frame in frames:
-        times = frame[time_column(job.time)]
+        times = frame[time_name(job.time)]
         for time in (int(times.min()), int(times.max())):  # type: ignore[arg-type]
             if time < 0 and not job.is_integer:
                 raise InputError(
@@ -303,7 +303,7 @@ def answered(
 ) -> DataFrame:
     """The results of a stream of payloads, in these columns."""
     check_streaming(rows.sparkSession)
-    mode = "Update" if job.measures[job.time].updates else "Append"
+    mode = "Update" if job.time_columns[job.time].updates else "Append"
     said = rows.groupBy("bucket").transformWithState(
         statefulProcessor=Shipped(Processor(job, buckets, plan)),
         outputStructType=OUTPUT,

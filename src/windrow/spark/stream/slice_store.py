@@ -167,8 +167,8 @@ def chunks_of(state: GroupState, table: pl.DataFrame) -> tuple[Ints, int]:
     width = max(int(length.min()), -(-int(length.max()) // CHUNKS)) if len(length) else INT64_MAX
     start = table["slice_start"].to_numpy()
     known = start[start > INT64_MIN]
-    span = (int(known.max()) - int(known.min())) // width + 1 if len(known) else 1
-    level = max(0, (span * ROWS // max(1, len(known))).bit_length() - 1) if span > 1 else 0
+    step = (int(known.max()) - int(known.min())) // width + 1 if len(known) else 1
+    level = max(0, (step * ROWS // max(1, len(known))).bit_length() - 1) if step > 1 else 0
     wide = min(width << level, INT64_MAX)
     return np.where(start == INT64_MIN, INT64_MIN, start // wide), level
 
