@@ -1,15 +1,16 @@
-"""The shape of the code: what `import windrow` leaves alone, which way imports point, how long a module is.
+"""The shape of the code: what `import windrow` leaves alone, which way imports point, what may be called what.
 
-A module of src/windrow stands in exactly one layer, and imports from its own layer and the layers before it,
-whether at the top, inside a function or for type checking only. Modules of a package (`spark`, `nodes`) count
-as the package.
+Packages stand in ORDER, from the bottom to the top. A module imports from its own package and from those before it,
+whether at the top, inside a function or for type checking only.
 """
 
 import ast
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -17,45 +18,91 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "windrow"
 
-# From the bottom to the top. `__init__` is the public interface: only the applications import it.
-LAYERS = {
-    "arrays": {"ranges", "bags", "frames", "mixing"},
-    "model": {
-        *("windows", "ordered", "sqltypes", "terms", "rules", "expressions", "operators", "selections", "sketches"),
-        *("sketching", "collecting", "aggregates", "formulas", "folding", "monoids", "texts", "query", "tokens"),
-        *("calls", "sql", "groupby", "yamlfile", "queryfile"),
-    },
-    "plan": {"groups", "plan"},
-    "kernels": {
-        *("slices", "slicing", "irregular", "sessions", "lowering", "assembly", "revisions", "state"),
-        *(
-            "late",
-            "repeats",
-            "binding",
-            "bound",
-            "measures",
-            "intake",
-            "results",
-            "driving",
-            "waiting",
-            "retelling",
-            "ordering",
-        ),
-        *("ordered_state", "sequences", "joining"),
-    },
-    "runtimes": {"engine", "snapshots", "tables", "eventfiles", "generator", "jobs", "slicers", "spark", "nodes"},
-    "interface": {"__init__"},
-    "applications": {"cli", "demo", "report", "__main__"},
-    "testing": {"testing"},
-}
+# From the bottom to the top; docs/architecture.md has a sentence for each. A module belongs to the longest name here
+# that its own begins with. `__init__` is the public interface: only the applications import it.
+ORDER = [
+    "core.arrays",
+    "core.expressions",
+    "core.windows",
+    "core.operators",
+    "core.aggregates",
+    "core.query",
+    "core.plan",
+    "core.slices",
+    "core.assemble",
+    "core.ordered",
+    "core.stream",
+    "io",
+    "snapshot",
+    "engine",
+    "nodes.refine",
+    "nodes.quantiles",
+    "nodes.counting",
+    "nodes.pushdown",
+    "nodes.explain",
+    "nodes.queries",
+    "nodes.protocol",
+    "nodes.transport",
+    "nodes.sources",
+    "nodes.process",
+    "nodes",
+    "spark.types",
+    "spark.pickling",
+    "spark.payloads",
+    "spark.slice_rows",
+    "spark.source",
+    "spark.settings",
+    "spark.batch",
+    "spark.stream",
+    "spark.api",
+    "spark",
+    "api",
+    "__init__",
+    "report",
+    "cli",
+    "demo",
+    "__main__",
+]
 # The oracle must not share what it judges, and nothing that ships may lean on it.
-MAY_IMPORT = {
-    layer: {"arrays", "model", "testing"} if layer == "testing" else set(list(LAYERS)[: place + 1])
-    for place, layer in enumerate(LAYERS)
+TESTING = {"core.arrays", "core.expressions", "core.windows", "core.operators", "core.aggregates", "core.query"}
+TESTING_MAY_IMPORT = {
+    "testing": TESTING | {"testing"},
+    "testing.tree_simulation": {*ORDER, "testing"},  # runs real nodes, without sockets and clocks
+}
+
+# Imports that point up all the same, inside a function: a Spark DataFrame is handed on.
+POINTS_UP = {
+    ("core.windows.parse", "core.aggregates.formula"),
+    ("core.operators.custom", "core.aggregates.functions"),
 }
 
 KEPT_OUT = ["pyspark", "pyarrow.flight", "datasketches", "pandas"]
-LONGEST_MODULE = 450
+PUBLIC = ["windrow", "windrow.spark", "windrow.nodes", "windrow.testing"]
+
+MOST_LINES, MOST_LOCALS = 50, 20  # of a function, without its docstring
+LONG_FUNCTIONS = {
+    "cli:run": "one parameter for each option of the command",
+    "core.assemble.results:_values": "",
+    "core.assemble.results:_spread": "",
+    "core.ordered.slicing:slice": "",
+    "core.query.query:__init__": "",
+    "core.slices.binding:_bind": "",
+    "core.stream.late:slice_behind": "",
+    "core.stream.late:slices_behind": "",
+    "core.stream.late:_sessions": "",
+    "demo:main": "",
+    "nodes.counting.boundary_tables:from_tables": "",
+    "nodes.counting.coordinator:absorb": "",
+    "nodes.counting.coordinator:_absorb": "",
+    "nodes.counting.runs:of": "",
+    "nodes.quantiles.root:_of_windows": "",
+    "report.charts:_panel": "",
+    "report.charts:_lanes": "",
+    "report.plans:picture": "",
+    "spark.api:windows": "",
+    "spark.batch.quantiles:_refined": "",
+    "testing.strategies:batches": "",
+}
 
 
 # --- what is imported ---------------------------------------------------------------------------------------
@@ -131,27 +178,33 @@ def imports_of(name: str, modules: dict[str, Path], *, at_import: bool = False) 
     return found
 
 
-def layer_of(name: str) -> str | None:
-    first = name.split(".")[0]
-    return next((layer for layer, members in LAYERS.items() if first in members), None)
+def package_of(name: str) -> str | None:
+    """The longest name of ORDER or TESTING_MAY_IMPORT that a module's name begins with."""
+    fitting = [one for one in (*ORDER, *TESTING_MAY_IMPORT) if name == one or name.startswith(f"{one}.")]
+    return max(fitting, key=len, default=None)
+
+
+def may_import(package: str) -> set[str]:
+    return TESTING_MAY_IMPORT.get(package) or set(ORDER[: ORDER.index(package) + 1])
 
 
 def wrong_imports(package: Path) -> list[str]:
-    """One line for each module without a layer and for each import that points the wrong way."""
+    """One line for each module without a package and for each import that points the wrong way."""
     modules = modules_of(package)
     wrong = []
     for name, path in modules.items():
-        layer = layer_of(name)
-        if layer is None:
-            wrong.append(f"{name}: place it in a layer, in LAYERS of tests/test_layout.py")
+        mine = package_of(name)
+        if mine is None:
+            if path.name != "__init__.py":
+                wrong.append(f"{name}: place it in a package, in ORDER of tests/test_layout.py")
             continue
         for target, line in imports_of(name, modules).items():
-            other = layer_of(target)
+            other = package_of(target)
             if other is None:
-                wrong.append(f"{name}: imports {target}, which has no layer (line {line})")
-            elif other not in MAY_IMPORT[layer]:
+                wrong.append(f"{name}: imports {target}, which has no package (line {line})")
+            elif other not in may_import(mine) and (name, target) not in POINTS_UP:
                 where = path.relative_to(package)
-                wrong.append(f"{where}:{line}: {layer} imports {target} ({other})")
+                wrong.append(f"{where}:{line}: {mine} imports {target} ({other})")
     return wrong
 
 
@@ -185,35 +238,66 @@ def test_imports_have_no_cycle() -> None:
 @pytest.mark.parametrize(
     ("importer", "source", "complaint"),
     [
-        ("windows", "from windrow.core.plan.plan import plan", "windows.py:1: model imports plan (plan)"),
-        ("windows", "import windrow.engine", "windows.py:1: model imports engine (runtimes)"),
-        ("windows", "from windrow import Query", "windows.py:1: model imports __init__ (interface)"),
-        ("windows", "from . import plan", "windows.py:1: model imports plan (plan)"),
-        ("plan", "def f():\n  from .slices import x", "plan.py:2: plan imports slices (kernels)"),
-        ("slices", "from .spark.batch import x", "slices.py:1: kernels imports spark.batch (runtimes)"),
-        ("engine", "from windrow import testing", "engine.py:1: runtimes imports testing (testing)"),
-        ("testing.oracle", "from ..plan import x", "testing/oracle.py:1: testing imports plan (plan)"),
-        ("windows", "from windrow.widgets import x", "windows: imports widgets, which has no layer (line 1)"),
-        ("widgets", "", "widgets: place it in a layer, in LAYERS of tests/test_layout.py"),
+        (
+            "core.windows.fixed",
+            "from windrow.core.plan.plan import plan",
+            "core.windows imports core.plan.plan (core.plan)",
+        ),
+        ("core.windows.fixed", "import windrow.engine", "core.windows imports engine (engine)"),
+        ("core.windows.fixed", "from windrow import Query", "core.windows imports __init__ (__init__)"),
+        (
+            "core.plan.plan",
+            "def f():\n  from ..slices.table import x",
+            "core.plan imports core.slices.table (core.slices)",
+        ),
+        (
+            "core.slices.table",
+            "from windrow.spark.batch import run",
+            "core.slices imports spark.batch.run (spark.batch)",
+        ),
+        (
+            "nodes.counting.tables",
+            "from ..protocol import node",
+            "nodes.counting imports nodes.protocol (nodes.protocol)",
+        ),
+        ("engine", "from windrow import testing", "engine imports testing (testing)"),
+        ("testing.oracle", "from ..core.plan.plan import x", "testing imports core.plan.plan (core.plan)"),
     ],
     ids=lambda text: text.split("\n")[-1].strip() or "nothing",
 )
-def test_the_layer_check_can_fail(tmp_path: Path, importer: str, source: str, complaint: str) -> None:
-    others = {"plan": "", "slices": "", "spark.batch": "", "testing.__init__": ""}
+def test_the_order_check_can_fail(tmp_path: Path, importer: str, source: str, complaint: str) -> None:
+    others = {"core.plan.plan": "", "core.slices.table": "", "spark.batch.run": "", "testing.__init__": ""}
     package = write_package(tmp_path, others | {importer: source})
-    assert wrong_imports(package) == [complaint]
+    path, line = importer.replace(".", "/") + ".py", source.count("\n") + 1
+    assert wrong_imports(package) == [f"{path}:{line}: {complaint}"]
 
 
-def test_the_layer_check_lets_right_imports_pass(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("importer", "source", "complaint"),
+    [
+        ("engine", "from windrow.widgets import x", "engine: imports widgets, which has no package (line 1)"),
+        ("widgets", "", "widgets: place it in a package, in ORDER of tests/test_layout.py"),
+        ("core.widgets.wheel", "", "core.widgets.wheel: place it in a package, in ORDER of tests/test_layout.py"),
+    ],
+)
+def test_a_module_without_a_place_is_found(tmp_path: Path, importer: str, source: str, complaint: str) -> None:
+    assert wrong_imports(write_package(tmp_path, {importer: source})) == [complaint]
+
+
+def test_the_order_check_lets_right_imports_pass(tmp_path: Path) -> None:
     sources = {
-        "windows": "from __future__ import annotations\nimport numpy as np",
-        "query": "from windrow.core.windows.fixed import tumbling\nfrom .windows import sliding",
-        "plan": "from . import query",
-        "spark.__init__": "from .batch import windows",
-        "spark.batch": "from ..plan import plan\nfrom ..engine import Engine\nfrom . import source",
-        "spark.source": "def f():\n    from .batch import windows",
+        "core.__init__": "",
+        "core.windows.fixed": "from __future__ import annotations\nimport numpy as np",
+        "core.query.query": "from windrow.core.windows.fixed import tumbling",
+        "core.plan.plan": "from windrow.core.query import query",
+        "spark.__init__": "from .api import windows",
+        "spark.api": "from ..engine import Engine\nfrom windrow.spark.batch import run",
+        "spark.batch.run": "def f():\n    from windrow.core.plan.plan import plan",
+        "engine": "",
         "cli": "import windrow as wr",
         "testing.oracle": "from windrow.core.query.query import Query",
+        "testing.tree_simulation": "from windrow.nodes.protocol.node import Node",
+        "nodes.protocol.node": "",
     }
     package = write_package(tmp_path, sources)
     assert wrong_imports(package) == []
@@ -221,29 +305,79 @@ def test_the_layer_check_lets_right_imports_pass(tmp_path: Path) -> None:
 
 
 def test_the_cycle_check_can_fail(tmp_path: Path) -> None:
-    sources = {
-        "windows": "from windrow.core.query.query import Query",
-        "query": "from windrow.core.windows.fixed import sliding",
-    }
+    sources = {"windows": "from windrow.query import Query", "query": "from windrow.windows import sliding"}
     package = write_package(tmp_path, sources)
     assert set(cycle(package)) == {"windows", "query"}
 
 
-# --- how long a module is -----------------------------------------------------------------------------------
+# --- what may be called what --------------------------------------------------------------------------------
 
 
-def long_modules(package: Path) -> dict[str, int]:
-    lengths = {
-        str(path.relative_to(package)): len(path.read_text(encoding="utf-8").splitlines())
-        for path in package.rglob("*.py")
-    }
-    return {name: length for name, length in lengths.items() if length > LONGEST_MODULE}
+def shadowed(package: str) -> set[str]:
+    """The public names of a package that one of its modules has too: an import could mean either."""
+    module = import_module(package)
+    modules = {info.name for info in pkgutil.iter_modules(module.__path__)}
+    return modules & set(getattr(module, "__all__", []))
 
 
-def test_modules_stay_short() -> None:
-    assert long_modules(PACKAGE) == {}
+@pytest.mark.parametrize("package", PUBLIC)
+def test_no_public_name_is_also_a_module(package: str) -> None:
+    if package == "windrow.spark":
+        pytest.importorskip("pyspark")
+    assert shadowed(package) == set()
+
+
+def test_the_top_of_the_package_has_what_users_call() -> None:
+    modules = {info.name for info in pkgutil.iter_modules([str(PACKAGE)])}
+    packages = {"core", "io", "spark", "nodes", "cli", "report", "demo", "testing"}
+    assert modules == {"api", "engine", "snapshot", "__main__", *packages}
+
+
+# --- how long a function is ---------------------------------------------------------------------------------
+
+
+def _locals_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """The names that a function binds itself: no arguments, nothing of functions and comprehensions inside it."""
+    inner = ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+    names: set[str] = set()
+    nodes: list[ast.AST] = list(function.body)
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif not isinstance(node, inner):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            nodes.extend(ast.iter_child_nodes(node))
+    return names - {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
+
+
+def long_functions(package: Path) -> dict[str, str]:
+    """The functions over a limit, as `module:function`, with what is too much."""
+    found = {}
+    for name, path in modules_of(package).items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                documented = ast.get_docstring(node, clean=False) or ""
+                lines = (node.end_lineno or 0) - node.lineno + 1 - len(documented.splitlines())
+                bound = len(_locals_of(node))
+                if lines > MOST_LINES or bound > MOST_LOCALS:
+                    found[f"{name}:{node.name}"] = f"{lines} lines, {bound} locals"
+    return found
+
+
+def test_functions_stay_short() -> None:
+    found = long_functions(PACKAGE)
+    assert {name: size for name, size in found.items() if name not in LONG_FUNCTIONS} == {}
+    assert LONG_FUNCTIONS.keys() <= found.keys(), "an exception that is none any more"
 
 
 def test_the_length_check_can_fail(tmp_path: Path) -> None:
-    write_package(tmp_path, {"windows": "x = 1\n" * LONGEST_MODULE, "plan": "x = 1\n" * (LONGEST_MODULE + 1)})
-    assert long_modules(tmp_path) == {"plan.py": LONGEST_MODULE + 1}
+    short = "def short(a):\n" + "    a = 1\n" * (MOST_LINES - 1)
+    many = "def many(a):\n" + "".join(f"    b{number} = a\n" for number in range(MOST_LOCALS + 1))
+    long = 'def long(a):\n    """A line."""\n' + "    a = 1\n" * MOST_LINES
+    write_package(tmp_path, {"windows": short, "core.plan": long + many})
+    assert long_functions(tmp_path) == {
+        "core.plan:long": f"{MOST_LINES + 1} lines, 0 locals",
+        "core.plan:many": f"{MOST_LOCALS + 2} lines, {MOST_LOCALS + 1} locals",
+    }
