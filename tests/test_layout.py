@@ -6,6 +6,7 @@ whether at the top, inside a function or for type checking only.
 
 import ast
 import pkgutil
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -78,6 +79,28 @@ POINTS_UP = {
 
 KEPT_OUT = ["pyspark", "pyarrow.flight", "datasketches", "pandas"]
 PUBLIC = ["windrow", "windrow.spark", "windrow.nodes", "windrow.testing"]
+
+# Words that once named many things; docs/glossary.md has those that took their place.
+OLD_WORDS = {
+    *(
+        "told",
+        "tell",
+        "retelling",
+        "said",
+        "heard",
+        "asked",
+        "asking",
+        "measure",
+        "measures",
+        "frozen",
+        "held",
+        "holding",
+    ),
+    *("bag", "bags", "synopsis", "synopses", "thinned", "lowering", "settle", "settled", "strand", "strands"),
+    *("piece", "pieces", "stretch", "stretches", "tally", "tallies", "drawer", "drawers", "barred", "ledger"),
+    *("driving", "driven", "sequences", "joining", "mixing", "texts", "outlet", "feed", "uplink", "spool"),
+}
+STILL_SAID = {"DataDrivenWindow"}  # public
 
 MOST_LINES, MOST_LOCALS = 50, 20  # of a function, without its docstring
 LONG_FUNCTIONS = {
@@ -331,6 +354,33 @@ def test_the_top_of_the_package_has_what_users_call() -> None:
     modules = {info.name for info in pkgutil.iter_modules([str(PACKAGE)])}
     packages = {"core", "io", "spark", "nodes", "cli", "report", "demo", "testing"}
     assert modules == {"api", "engine", "snapshot", "__main__", *packages}
+
+
+def words_of(name: str) -> set[str]:
+    """The words that a name is made of: `SliceTable`, `slice_table` → slice, table."""
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)}
+
+
+def old_words(package: Path) -> list[str]:
+    """The modules, classes and functions that an old word names."""
+    found = []
+    for name, path in modules_of(package).items():
+        defined = [name.rpartition(".")[2]]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                defined.append(node.name)
+        found += [f"{name}: {one}" for one in defined if one not in STILL_SAID and words_of(one) & OLD_WORDS]
+    return found
+
+
+def test_no_old_word_has_come_back() -> None:
+    assert old_words(PACKAGE) == []
+
+
+def test_the_word_check_can_fail(tmp_path: Path) -> None:
+    source = "class DataDrivenWindow:\n    def _is_told(self): ...\nclass BagRanges: ...\ndef foretold(): ...\n"
+    write_package(tmp_path, {"core.spool": source})
+    assert old_words(tmp_path) == ["core.spool: spool", "core.spool: BagRanges", "core.spool: _is_told"]
 
 
 # --- how long a function is ---------------------------------------------------------------------------------
