@@ -18,6 +18,7 @@ import polars as pl
 
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.plan.watermark import WatermarkStep
+from windrow.core.stream.group_states import named_tables, parts_of
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
@@ -27,7 +28,6 @@ from windrow.nodes.counting.runs import Line, Piece, Stretch
 from windrow.nodes.counting.schemes import NOTHING_KNOWN, SCHEMES, Choice
 from windrow.nodes.counting.state import CountedState
 from windrow.nodes.counting.tables import ANEW, COUNTING, GONE, NODES, Form, Key, groups_of
-from windrow.nodes.protocol.parts import joined, parts_of
 from windrow.nodes.protocol.send_window import AGAIN
 
 LIFE = 20  # bits of the number of a request, before which the epoch stands
@@ -314,7 +314,7 @@ class Agreement:
         header["states"] = {name: state.header() for name, state in self._states.items()}
         states = {name: state.tables() for name, state in self._states.items()}
         tallies = {f"tally {name}": to_tables(form, self._tallies[name]) for name, form in self._forms.items()}
-        return header, joined(states | tallies)
+        return header, named_tables(states | tallies)
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
         self._nodes = {name: Known(**one) for name, one in header["nodes"].items()}
