@@ -30,8 +30,6 @@ from windrow.core.slices.binding import ARRIVAL
 from windrow.core.stream.live import Live, Metrics
 from windrow.core.windows.fixed import INT64_MIN
 
-Clock = Callable[[], int]
-
 
 class Engine:
     """Answers queries over events that come in batches: `push` returns what each batch makes final.
@@ -61,7 +59,7 @@ class Engine:
         bad_events: Literal["raise", "drop"] = "raise",
         rates: Rates | None = None,
         keep_late: int = 100_000,
-        clock: Clock = lambda: clocks.time_ns() // 1000,
+        clock: Callable[[], int] = lambda: clocks.time_ns() // 1000,
     ) -> None:
         asked = [queries] if isinstance(queries, Query) else list(queries)
         options = StreamOptions.of(asked, time, lateness, updates, order_by, bad_events)
@@ -182,7 +180,7 @@ class Engine:
         return snapshot.write(self._live, self._left_out(), self._keep_late)
 
     @staticmethod
-    def restore(data: bytes, clock: Clock | None = None) -> Engine:
+    def restore(data: bytes, clock: Callable[[], int] | None = None) -> Engine:
         """An engine that goes on where `snapshot` was taken."""
         live, late, keep_late = snapshot.read(data)
         engine = Engine([], live.options.time, keep_late=keep_late)
