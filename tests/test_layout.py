@@ -107,7 +107,6 @@ LONG_FUNCTIONS = {
     "cli:run": "one parameter for each option of the command",
     "core.assemble.results:_values": "",
     "core.assemble.results:_spread": "",
-    "core.ordered.slicing:slice": "",
     "core.query.query:__init__": "",
     "core.slices.binding:_bind": "",
     "core.stream.late:slice_behind": "",
