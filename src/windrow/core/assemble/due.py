@@ -148,6 +148,17 @@ class Lattices:
         starts = np.where(self.since > INT64_MIN, np.maximum(starts, first), starts)
         return int(np.where(starts < self.until, starts, INT64_MAX).min())
 
+    def holding(self, times: Ints) -> tuple[Ints, Ints]:
+        """The starts of the earliest and the latest window that holds a time: earliest > latest where none does.
+
+        A window holds it if time - length < start ≤ time. `times` has a row for each time, the answers a column more
+        for each lattice.
+        """
+        earliest = np.maximum(
+            self.starts.after(times - self.length), self.starts.at_or_after(np.maximum(self.since, times - self.length))
+        )
+        return earliest, self.starts.at_or_before(np.minimum(times, self.until - 1))
+
     def numbers(self, low: int, high: int, after: int, upto: int) -> tuple[Ints, Ints]:
         """The first and the last number of the windows that are due and may hold one of the times from low to high.
 

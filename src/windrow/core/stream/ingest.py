@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from windrow.core.assemble.group_state import Change, GroupState
+from windrow.core.assemble.group_state import Change, ExclusionSet, GroupState
 from windrow.core.ordered.state import OrderedState
 from windrow.core.plan.groups import Rates, Source
 from windrow.core.plan.watermark import TimeColumn
@@ -22,7 +22,7 @@ from windrow.core.slices.binding import ARRIVAL, Binding, InputError
 from windrow.core.slices.kernel import filter_name, roll_up, slice, time_name
 from windrow.core.slices.table import merge
 from windrow.core.stream import deduplicate
-from windrow.core.stream.late import slice_behind
+from windrow.core.stream.late import Behind, slice_behind
 from windrow.core.windows.fixed import FURTHEST
 from windrow.core.windows.ordered import Mask
 
@@ -39,6 +39,7 @@ class Taken:
     late: int = 0
     repeats: int = 0
     slices: list[tuple[GroupState, pl.DataFrame]] = field(default_factory=list)
+    exclusions: list[tuple[GroupState, list[ExclusionSet]]] = field(default_factory=list)  # that slices refer to
     held: list[tuple[OrderedState, pl.DataFrame]] = field(default_factory=list)  # until their order is final
     changes: dict[Any, Change] = field(default_factory=dict)
     fresh: dict[Repeats, pl.Series] = field(default_factory=dict)
@@ -49,8 +50,16 @@ class Taken:
         assert self.dropped is not None
         self.dropped[events if place is None else place[events]] = True
 
+    def take_behind(self, state: GroupState, behind: Behind, place: Any) -> None:
+        """Slices of a group's events behind the watermark, which are given by their places as for `drop`."""
+        self.slices.append((state, behind.table))
+        self.exclusions.append((state, behind.exclusions))
+        self.drop(behind.left_out > 0, place)
+
     def finish(self) -> int:
         """Let the states have what is theirs; returns how many events some window leaves out."""
+        for state, exclusions in self.exclusions:
+            state.exclusions = exclusions
         for state, table in self.slices:
             state.absorb(table)
         for waiting, events in self.held:
@@ -141,11 +150,10 @@ def _slice(
         taken.slices.append((state, table))
         if behind is None:
             continue
-        table, dropped = slice_behind(state, events, behind, time_column.final_before)
-        taken.slices.append((state, table))
-        taken.drop(dropped, place)
-        if time_column.updates and table.height:
-            taken.changes[state.group.identity] = _change(state, table, time_column)
+        late = slice_behind(state, events, behind, time_column.final_before)
+        taken.take_behind(state, late, place)
+        if time_column.updates and late.table.height:
+            taken.changes[state.group.identity] = _change(state, late.table, time_column)
 
 
 def hold(state: OrderedState, events: pl.DataFrame, time_column: TimeColumn) -> Taken:
@@ -168,11 +176,10 @@ def _hold(
     too_late = events[time_name(state.group.source.time)].to_numpy() < time_column.final_before
     taken.held.append((state, events.filter(pl.Series(~too_late))))
     if too_late.any():
-        table, dropped = slice_behind(state, events, too_late, time_column.final_before)
-        taken.slices.append((state, table))
-        taken.drop(dropped, place)
+        taken.take_behind(state, slice_behind(state, events, too_late, time_column.final_before), place)
     if time_column.updates:
-        table, _ = slice_behind(state, events, behind, time_column.final_before)
+        # of the same late events as above, so that it has the same exclusion sets
+        table = slice_behind(state, events, behind, time_column.final_before).table
         if table.height:
             taken.changes[state.group.identity] = _change(state, table, time_column)
 

@@ -27,7 +27,6 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from windrow.core.arrays.range_queries import Ints
 from windrow.core.windows.fixed import Grid
 from windrow.nodes.refine import unit_size
 
@@ -45,9 +44,8 @@ STATE = 16.0  # bytes of each column of a slice: an estimate
 class Boundaries:
     """The positions at which some counting window of a group begins or ends."""
 
-    def __init__(self, grids: Ints) -> None:
-        """Grids are periods and phases."""
-        self._grids = Grid(*grids)
+    def __init__(self, grids: Grid) -> None:
+        self._grids = grids
 
     def after(self, position: int) -> int:
         """The next one."""

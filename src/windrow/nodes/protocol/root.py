@@ -72,9 +72,10 @@ class Assembly:
                 if isinstance(state, RefinedState):
                     state.see(made)
                     time_column = state.time_column
-                made, dropped = slices_behind(state, made, time_column.final_before)
-                late += dropped
-                state.absorb(made)
+                behind = slices_behind(state, made, time_column.final_before)
+                late += int(behind.left_out.sum())
+                state.exclusions = behind.exclusions
+                state.absorb(behind.table)
         return late
 
     def advance(self, watermark: int) -> pl.DataFrame:

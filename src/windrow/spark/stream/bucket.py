@@ -291,8 +291,9 @@ class Bucket:
         self, state: GroupState, table: pl.DataFrame, step: WatermarkStep, told: Told
     ) -> tuple[pl.DataFrame, Change | None]:
         """Slices without those that come too late; and what the late ones change, with `updates`."""
-        table, dropped = slices_behind(state, table, step.final_before)
-        told.dropped += dropped
+        behind = slices_behind(state, table, step.final_before)
+        table, state.exclusions = behind.table, behind.exclusions
+        told.dropped += int(behind.left_out.sum())
         if not self._time_column.updates:
             return table, None
         late = table.filter(table["first" if state.schema.has_runs else "slice_start"] < step.now)
