@@ -178,7 +178,7 @@ ANSWER = Strands._answer
 @pytest.mark.parametrize(
     ("place", "name", "planted"),
     [
-        (Tally, "_reaches", always),
+        (Tally, "_is_complete", always),
         (Piece, "after", one_too_few),
         (Strands, "_answer", answered_twice),
         (Strands, "_answer", whole_slices),
