@@ -173,7 +173,7 @@ class Tally:
         return piece.after(since, self.form.time) if piece.lo < since and piece.kind == "events" else piece
 
     def _leave_out_late(self, node: str, line: Line) -> None:
-        """Drop events before the last boundary: they come too late. A slice that has others, too, is left to be opened."""
+        """Drop events before the last boundary: they come too late. A slice with others is left to be opened."""
         assert self.floor is not None
         kept, cut = [], line.cut
         for piece in line.pieces:
