@@ -146,7 +146,7 @@ class NodeProcess:
             config.children,
             time.time_ns() // 1_000_000,
             self._spool,
-            config.asked,
+            config.query_set,
             joins=config.joins,
             lateness=config.lateness,
             eager=self._is_eager,
