@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 
 import polars as pl
 import pyarrow as pa
@@ -51,28 +52,45 @@ def files_of(path: str) -> list[str]:
     if os.path.isfile(path):
         return [path]
     if os.path.isdir(path):
-        found = below(path)
-        if not found:
+        paths = below(path)
+        if not paths:
             raise InputError(f"the directory {path!r} has no files of events")
-        return found
+        return paths
     if glob.escape(path) == path:
         raise InputError(f"there is no file or directory {path!r}")
-    found = []
-    for one in sorted(glob.glob(path, recursive=True)):
-        if not is_hidden(os.path.basename(one.rstrip("/"))):
-            found += below(one) if os.path.isdir(one) else [one]
-    if not found:
+    paths = fitting(path)
+    if not paths:
         raise InputError(f"nothing fits {path!r}")
-    return list(dict.fromkeys(found))
+    return paths
+
+
+def fitting(pattern: str) -> list[str]:
+    """The files that fit a pattern, and those below the directories that do, each once."""
+    paths = [path for path in glob.glob(pattern, recursive=True) if not is_hidden(os.path.basename(path.rstrip("/")))]
+    files = [below(path) if os.path.isdir(path) else [path] for path in sorted(paths)]
+    return list(dict.fromkeys(chain.from_iterable(files)))
 
 
 def below(top: str) -> list[str]:
     """All files below a directory, in the order of their names."""
-    found = []
+    paths = []
     for folder, folders, names in os.walk(top):
         folders[:] = [name for name in folders if not is_hidden(name)]
-        found += [os.path.join(folder, name) for name in names if not is_hidden(name)]
-    return sorted(found)
+        paths += [os.path.join(folder, name) for name in names if not is_hidden(name)]
+    return sorted(paths)
+
+
+def root_of(path: str) -> str:
+    """The directory in which a pattern begins; a path that is none is its own."""
+    while glob.escape(path) != path:
+        path = os.path.dirname(path)
+    return path or "."
+
+
+def name_below(root: str, path: str) -> str:
+    """What a file is called from a directory on."""
+    begin = os.path.join(root, "")
+    return path.removeprefix(begin) if path.startswith(begin) else os.path.relpath(path, root)
 
 
 def is_hidden(name: str) -> bool:

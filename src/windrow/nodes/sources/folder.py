@@ -11,9 +11,11 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from contextlib import suppress
 
+import polars as pl
+
 from windrow.core.slices.binding import InputError
-from windrow.io.event_files import FORMATS, below, form_of, is_hidden
-from windrow.nodes.sources.base import SourceError
+from windrow.io.event_files import FORMATS, below, fitting, form_of, name_below, root_of
+from windrow.nodes.sources.base import Read, SourceError, Types, waited_for
 
 
 class Folder:
@@ -27,13 +29,7 @@ class Folder:
             raise SourceError(f"files: format must be one of {', '.join(formats)}, not {form!r}")
         self._path, self._form, self._formats = path, form, formats
         self._is_pattern = not os.path.exists(path) and glob.escape(path) != path
-        if self._is_pattern:
-            self.root = path
-            while glob.escape(self.root) != self.root:
-                self.root = os.path.dirname(self.root)
-        else:
-            self.root = path if os.path.isdir(path) else os.path.dirname(path)
-        self.root = self.root or "."
+        self.root = root_of(path) if self._is_pattern else path if os.path.isdir(path) else os.path.dirname(path) or "."
         if not os.path.isdir(self.root):
             raise SourceError(f"files: there is no directory {self.root!r}")
         self._known: set[str] = set()  # up to the last one that was opened
@@ -41,18 +37,12 @@ class Folder:
     def names(self) -> list[str]:
         """The files that there are now."""
         if self._is_pattern:
-            found: list[str] = []
-            for one in glob.glob(self._path, recursive=True):
-                if not is_hidden(os.path.basename(one.rstrip("/"))):
-                    found += below(one) if os.path.isdir(one) else [one]
+            paths = fitting(self._path)
         elif os.path.isdir(self._path):
-            found = below(self._path)
+            paths = below(self._path)
         else:
-            found = [self._path] if os.path.isfile(self._path) else []
-        begin = os.path.join(self.root, "")
-        return sorted(
-            {one.removeprefix(begin) if one.startswith(begin) else os.path.relpath(one, begin) for one in found}
-        )
+            paths = [self._path] if os.path.isfile(self._path) else []
+        return sorted({name_below(self.root, path) for path in paths})
 
     def notes(self, until_end: bool) -> list[str]:
         """What is to be said if there are none, which may be a slip; a directory may well be empty at first."""
@@ -116,7 +106,31 @@ class Folder:
         return found
 
 
-def yes_or_no(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise SourceError(f"files: {name} must be true or false, not {value!r}")
-    return value
+class FileSource:
+    """What sources of files have in common: their folder, when they end, and what becomes of files that were read."""
+
+    replayable = True
+
+    def __init__(
+        self, path: str, form: str | None, delete: bool, until_end: bool, formats: Iterable[str] = FORMATS
+    ) -> None:
+        self._folder = Folder(path, form, formats)
+        for name, value in (("delete", delete), ("until_end", until_end)):
+            if not isinstance(value, bool):
+                raise SourceError(f"files: {name} must be true or false, not {value!r}")
+        self._delete, self._until_end = delete, until_end
+        self._end = self._folder.names() if until_end else None
+        self._columns: dict[str, pl.DataType] = {}
+        self._file: str | None = None  # that is read
+        self.notes = self._folder.notes(until_end)
+
+    def read(self, needed: Types, wait: float) -> Read | None:
+        return waited_for(lambda: self._next(needed), wait)
+
+    def _next(self, needed: Types) -> Read | None:
+        """What is new, without waiting for it."""
+        raise NotImplementedError
+
+    def _fresh(self) -> list[str]:
+        """The files that come after the one that is read."""
+        return self._folder.after(self._file, self._end)

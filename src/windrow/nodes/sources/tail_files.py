@@ -15,8 +15,8 @@ import polars as pl
 
 from windrow.core.slices.binding import InputError
 from windrow.io.event_files import columns_in, named
-from windrow.nodes.sources.base import Mark, Read, Types, checked_mark, nothing, waited_for
-from windrow.nodes.sources.folder import Folder, yes_or_no
+from windrow.nodes.sources.base import Mark, Read, Types, checked_mark, nothing
+from windrow.nodes.sources.folder import FileSource
 from windrow.nodes.sources.lines import LONGEST, Lines, header_of
 
 BLOCK = 1 << 24  # bytes that are read at a time
@@ -24,10 +24,8 @@ TAIL = 256  # bytes by which a file is recognised
 _MARK = {"file": str, "bytes": int, "lines": int, "files": int, "tail": int}
 
 
-class GrowingFiles:
+class GrowingFiles(FileSource):
     """Lines that are added to the files of one node."""
-
-    replayable = True
 
     def __init__(
         self,
@@ -39,14 +37,10 @@ class GrowingFiles:
         delete: bool = False,
         until_end: bool = False,
     ) -> None:
-        self._folder = Folder(path, format, ("csv", "json"))
-        self._delete, self._until_end = yes_or_no("delete", delete), yes_or_no("until_end", until_end)
-        self._end = self._folder.names() if until_end else None
+        super().__init__(path, format, delete, until_end, ("csv", "json"))
         self._settings = bad_lines, epoch
         Lines("files", "json", *self._settings)  # refuses what cannot be set
         self._dropped = 0  # lines of files before this one
-        self._columns: dict[str, pl.DataType] = {}
-        self.notes = self._folder.notes(until_end)
         self.resume({})
 
     @property
@@ -66,7 +60,7 @@ class GrowingFiles:
         return self._dropped + (lines.dropped if lines else 0)
 
     def resume(self, mark: Mark) -> None:
-        self._file: str | None = None
+        self._file = None
         self._lines: Lines | None = None
         self._bytes = self._files = self._tail = 0
         self._ended = False
@@ -80,13 +74,10 @@ class GrowingFiles:
         self._told = self._file
         self._folder.begin(self._file, self._files)
 
-    def read(self, needed: Types, wait: float) -> Read | None:
-        return waited_for(lambda: self._next(needed), wait)
-
     def _next(self, needed: Types) -> Read | None:
         while True:
             # looked for first: what comes into this file after a later one is there need not be found
-            fresh = self._folder.after(self._file, self._end)
+            fresh = self._fresh()
             over = bool(fresh) or self._until_end
             if self._file is not None:
                 data, at_end = self._more(over)
