@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 from windrow.core.arrays.dataframes import in_parts
 from windrow.core.slices.binding import InputError
+from windrow.io import EVENTS_AT_ONCE
 
-CHUNK = 1_000_000  # events that are read at a time, about
 SUFFIXES = {
     ".parquet": "parquet",
     ".pq": "parquet",
@@ -37,8 +37,8 @@ SUFFIXES = {
     ".ndjson": "json",
 }
 FORMATS = ("parquet", "arrow", "csv", "json")
-TELLING = 10_000  # rows of a file that tell its types, and files that are asked, where they do not say themselves
-TELLING_FILES = 10
+ROWS_THAT_TELL = 10_000  # the types of a file whose format does not have them
+FILES_THAT_TELL = 10  # of several
 
 
 # --- which files there are ------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def columns_of(paths: Sequence[str], form: str) -> dict[str, pl.DataType]:
                 assert isinstance(frame, pl.DataFrame)
                 return dict(frame.schema)
     heads = []
-    for path in paths[:TELLING_FILES]:
+    for path in paths[:FILES_THAT_TELL]:
         with named(path):
             heads.append(_head(path, form))
     try:
@@ -194,12 +194,12 @@ def _types(told: pl.DataFrame) -> dict[str, pl.DataType]:
 def _head(path: str | io.BytesIO, form: str) -> pl.DataFrame:
     """The first rows, with types that hold them all."""
     if form == "csv":
-        few = {"n_rows": TELLING, "infer_schema_length": TELLING, "raise_if_empty": False}
+        few = {"n_rows": ROWS_THAT_TELL, "infer_schema_length": ROWS_THAT_TELL, "raise_if_empty": False}
         # rows behind the first are parsed too, by the way; those that do not fit are none of theirs
         return pl.read_csv(path, try_parse_dates=True, ignore_errors=True, **few)  # type: ignore[arg-type]
     if isinstance(path, str) and not os.path.getsize(path):
         return pl.DataFrame()
-    head = pl.scan_ndjson(path, infer_schema_length=TELLING).head(TELLING).collect()
+    head = pl.scan_ndjson(path, infer_schema_length=ROWS_THAT_TELL).head(ROWS_THAT_TELL).collect()
     times = {}
     for name, dtype in head.schema.items():
         if dtype == pl.String() and head[name].null_count() < head.height:
@@ -225,23 +225,23 @@ def read(path: str, form: str, needed: Mapping[str, pl.DataType], skip: int = 0)
         begin, end = skip, 0
         for number, size in enumerate(sizes):
             end += size
-            if end > begin and (end - begin >= CHUNK or number == len(sizes) - 1):
+            if end > begin and (end - begin >= EVENTS_AT_ONCE or number == len(sizes) - 1):
                 whole = pl.scan_parquet(path, glob=False).slice(begin, end - begin).select(there).collect()
-                for at in range(0, whole.height, CHUNK):
-                    yield whole[at : at + CHUNK]
+                for at in range(0, whole.height, EVENTS_AT_ONCE):
+                    yield whole[at : at + EVENTS_AT_ONCE]
                 begin = end
     elif form == "csv":
         header = pl.read_csv(path, n_rows=0, raise_if_empty=False).columns
         types = {name: needed[name] for name in header if name in needed}
         if header:
             scan = pl.scan_csv(path, schema_overrides=types, glob=False).select(list(types) or header[:1])
-            yield from _behind(scan.collect_batches(chunk_size=CHUNK, maintain_order=True), skip)
+            yield from _behind(scan.collect_batches(chunk_size=EVENTS_AT_ONCE, maintain_order=True), skip)
     elif form == "json":
         if os.path.getsize(path):
             yield from _behind(_json_lines(path, needed), skip)
     else:
         with open_arrow(path) as (_, batches):
-            for several in in_parts(batches, CHUNK):
+            for several in in_parts(batches, EVENTS_AT_ONCE):
                 table = pa.Table.from_batches(several)
                 past = min(skip, table.num_rows)
                 skip -= past
@@ -264,7 +264,7 @@ def _behind(frames: Iterable[pl.DataFrame], skip: int) -> Iterator[pl.DataFrame]
 def _json_lines(path: str, needed: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
     texts = {name: pl.String() if is_text_in_json(dtype) else dtype for name, dtype in needed.items()}
     parsed = [from_text(name, dtype) for name, dtype in needed.items() if is_text_in_json(dtype)]
-    for frame in pl.scan_ndjson(path, schema=texts).collect_batches(chunk_size=CHUNK, maintain_order=True):
+    for frame in pl.scan_ndjson(path, schema=texts).collect_batches(chunk_size=EVENTS_AT_ONCE, maintain_order=True):
         yield frame.with_columns(parsed)
 
 

@@ -25,8 +25,8 @@ from windrow.core.arrays.range_queries import ramp
 from windrow.core.plan.watermark import plain
 from windrow.core.query.query import QueryError
 from windrow.core.windows.fixed import Duration, duration, since_1970
+from windrow.io import EVENTS_AT_ONCE
 
-CHUNK = 1_000_000  # events that are made at a time
 TICK = 1_000_000  # microseconds
 _BLOCK = 1 << 15  # events that are mixed at a time, which stay in the cache
 _MASK = 2**64 - 1
@@ -138,7 +138,7 @@ class Generator:
             yield frame, f"node {node!r}"
 
     def events(
-        self, number: int, begin: int, end: int, first: int, skip: int = 0, most: int = CHUNK
+        self, number: int, begin: int, end: int, first: int, skip: int = 0, most: int = EVENTS_AT_ONCE
     ) -> Iterator[pl.DataFrame]:
         """The events of a node from one tick, whose first has this position, to another; the first few are skipped."""
         counts = self.counts(number, begin, end)

@@ -18,8 +18,9 @@ from windrow.core.windows.fixed import duration
 from windrow.nodes.sources.base import SourceError
 
 TAKEN_OVER = 0x8E
-SHORT, SHORT_ONES = 2.0, 4  # a connection of so many seconds is short, and so many of them are no accident
-NEVER = {0x81, 0x82, 0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, TAKEN_OVER, 0x95}  # reasons that another try does not change
+SHORT_CONNECTION = 2.0  # seconds
+MOST_SHORT_ONES = 4  # in a row: they are no accident
+FINAL_REASONS = {0x81, 0x82, 0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, TAKEN_OVER, 0x95}  # another try does not change them
 
 
 class Message(NamedTuple):
@@ -185,7 +186,7 @@ class Client:
             self._refused("refuses this node", reason)
             return
         self._is_up, self._since = True, time.monotonic()
-        if self._complained and self._short < SHORT_ONES:
+        if self._complained and self._short < MOST_SHORT_ONES:
             self._note(f"{self._broker.name} is back")
             self._complained = ""
         self._connected(bool(flags.session_present))
@@ -212,11 +213,11 @@ class Client:
                 f"another client has come to {self._broker.name} as {self._broker.client!r}: give every node a name of "
                 "its own, or the option client"
             )
-        elif reason.value in NEVER:
+        elif reason.value in FINAL_REASONS:
             self._refused("has closed the connection", reason)
         else:
-            self._short = self._short + 1 if time.monotonic() - self._since < SHORT else 0
-            if self._short == SHORT_ONES:
+            self._short = self._short + 1 if time.monotonic() - self._since < SHORT_CONNECTION else 0
+            if self._short == MOST_SHORT_ONES:
                 self._note(
                     f"{self._broker.name} closes every connection at once; another client may have come as "
                     f"{self._broker.client!r}: give every node a name of its own, or the option client"
@@ -226,7 +227,7 @@ class Client:
 
     def _refused(self, what: str, reason: Any) -> None:
         said = f"{self._broker.name} {what}: {reason}"
-        if reason.value in NEVER:
+        if reason.value in FINAL_REASONS:
             self._end(said)
         else:
             self._complain(f"{said}; it is tried again")

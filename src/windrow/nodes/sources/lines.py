@@ -16,8 +16,9 @@ from windrow.core.slices.binding import InputError
 from windrow.io.event_files import from_text, is_text_in_json
 from windrow.nodes.sources.base import SourceError, Types, nothing, wanted
 
-LONGEST = 1 << 26  # bytes of a line
-SHOWN = 120  # characters of a line that are shown
+READ_BYTES = 1 << 24  # bytes of lines that are read at a time
+LONGEST_LINE = 1 << 26  # bytes of a line
+SHOWN_CHARACTERS = 120  # of a line, in an error
 EPOCHS = {"s": 1_000_000.0, "ms": 1_000.0, "us": 1, "ns": 0.001}  # microseconds
 
 Found = Iterator[tuple[int, int, pl.DataFrame | Exception]]
@@ -158,7 +159,7 @@ def _from_text(name: str, dtype: pl.DataType, epoch: str | None) -> pl.Expr:
 
 def shown(data: bytes) -> str:
     text = data.decode(errors="replace")
-    return repr(text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")
+    return repr(text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…")
 
 
 def _reason(error: Exception) -> str:

@@ -33,8 +33,8 @@ from windrow.nodes.sources.broker import Broker, Client, Message
 from windrow.nodes.sources.json_messages import events_of
 from windrow.nodes.sources.lines import checked_epoch, shown
 
-MOST = 50_000  # messages in a batch
-PATIENCE = 5.0  # seconds after which a message that the broker should send again is given up
+MESSAGES_AT_ONCE = 50_000  # messages in a batch
+AGAIN_WITHIN = 5.0  # seconds after which a message that the broker should send again is given up
 _MARK = {"messages": int, "packet": int, "checksum": int, "topics": list}
 
 
@@ -208,16 +208,16 @@ class Mqtt:
             if self._client.failure:
                 raise SourceError(self._client.failure)
             with self._lock:
-                if self._again and time.monotonic() - self._since > PATIENCE:
+                if self._again and time.monotonic() - self._since > AGAIN_WITHIN:
                     self._give_up()
             left = until - time.monotonic()
             if left <= 0:
                 return None
             self._arrived.wait(min(left, 0.5))
-        if len(self._queue) < MOST:
+        if len(self._queue) < MESSAGES_AT_ONCE:
             time.sleep(min(GATHER, max(0.0, until - time.monotonic())))
         with self._lock:
-            taken = [self._queue.popleft() for _ in range(min(MOST, len(self._queue)))]
+            taken = [self._queue.popleft() for _ in range(min(MESSAGES_AT_ONCE, len(self._queue)))]
             if not self._queue:
                 self._arrived.clear()
             self._drained.set()

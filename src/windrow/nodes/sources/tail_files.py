@@ -17,10 +17,9 @@ from windrow.core.slices.binding import InputError
 from windrow.io.event_files import columns_in, named
 from windrow.nodes.sources.base import Mark, Read, Types, checked_mark, nothing
 from windrow.nodes.sources.folder import FileSource
-from windrow.nodes.sources.lines import LONGEST, Lines, header_of
+from windrow.nodes.sources.lines import LONGEST_LINE, READ_BYTES, Lines, header_of
 
-BLOCK = 1 << 24  # bytes that are read at a time
-TAIL = 256  # bytes by which a file is recognised
+TAIL_BYTES = 256  # bytes by which a file is recognised
 _MARK = {"file": str, "bytes": int, "lines": int, "files": int, "tail": int}
 
 
@@ -105,11 +104,13 @@ class GrowingFiles(FileSource):
             self._same(file, size)
             if self._lines is None:
                 self._lines = self._parser(self._file)
-            data = file.read(BLOCK)
+            data = file.read(READ_BYTES)
             while b"\n" not in data and self._bytes + len(data) < size:
-                if len(data) >= LONGEST:
-                    raise InputError(f"line {self._lines.number + 1:,} of {path!r} is longer than {LONGEST:,} bytes")
-                data += file.read(BLOCK)
+                if len(data) >= LONGEST_LINE:
+                    raise InputError(
+                        f"line {self._lines.number + 1:,} of {path!r} is longer than {LONGEST_LINE:,} bytes"
+                    )
+                data += file.read(READ_BYTES)
             at_end = self._bytes + len(data) >= size
             if not (over and at_end):
                 data = data[: data.rfind(b"\n") + 1]
@@ -153,6 +154,6 @@ class GrowingFiles(FileSource):
 
 def _checksum(file: BinaryIO, end: int) -> int:
     """Of the last bytes before a place."""
-    begin = max(0, end - TAIL)
+    begin = max(0, end - TAIL_BYTES)
     file.seek(begin)
     return zlib.crc32(file.read(end - begin))

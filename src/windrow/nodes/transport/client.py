@@ -19,12 +19,12 @@ import pyarrow.flight as fl
 from windrow.nodes.protocol.messages import Alive, Batch, Hello, Leave, Message, MessageError
 from windrow.nodes.transport.queues import Outgoing
 from windrow.nodes.transport.security import OPERATOR, Address
-from windrow.nodes.transport.server import BEAT, EVERY, call_options, reason_of
+from windrow.nodes.transport.server import BEAT, BEAT_EVERY, call_options, reason_of
 from windrow.nodes.transport.traffic import Meter, Traffic, connections
 from windrow.nodes.transport.wire import Reader, Writer
 
 LOST = 10.0  # seconds after which a child gives its parent up, and connects anew
-FIRST, MOST = 0.05, 10.0  # seconds between attempts to connect
+FIRST_DELAY, LONGEST_DELAY = 0.05, 10.0  # seconds between attempts to connect
 _LOCAL = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own, which is counted on its own
 
 
@@ -89,16 +89,16 @@ class Link:
         self._thread.join(wait)
 
     def _run(self) -> None:
-        delay = FIRST
+        delay = FIRST_DELAY
         while not self._closing.is_set():
             try:
                 self._connect()
             except (pa.ArrowException, OSError) as error:
                 self._failed(error)
             if self._is_in:
-                delay, self._is_in = FIRST, False
+                delay, self._is_in = FIRST_DELAY, False
             self._closing.wait(delay * random.uniform(0.5, 1))
-            delay = min(2 * delay, MOST)
+            delay = min(2 * delay, LONGEST_DELAY)
 
     def _connect(self) -> None:
         """Be connected until the stream ends."""
@@ -161,7 +161,7 @@ class Link:
         wire = Writer()
         try:
             while not outgoing.is_over:
-                message = outgoing.get(EVERY)
+                message = outgoing.get(BEAT_EVERY)
                 data = BEAT if message is None else wire.write(message)
                 writer.write_metadata(data)
                 self._meter.sent(0 if message is None else len(data))

@@ -41,7 +41,7 @@ from windrow.nodes.transport.wire import Reader, Writer
 
 PROTOCOL = 2
 BEAT = b"\n"  # "still here", which is no message
-EVERY = 1.0  # seconds between beats
+BEAT_EVERY = 1.0  # seconds between beats
 UNHEARD = 5.0  # seconds after which a stream is taken for dead, if its name comes again
 FLOOD = 20  # streams that a name may open in a second
 _NODE, _VERSION = "windrow-node", "windrow-protocol"
@@ -247,7 +247,7 @@ class Server:
         with contextlib.suppress(pa.ArrowException):
             writer.write_metadata(BEAT)
             while not stream.outgoing.is_over:
-                message = stream.outgoing.get(EVERY)
+                message = stream.outgoing.get(BEAT_EVERY)
                 data = BEAT if message is None else wire.write(message)
                 writer.write_metadata(data)
                 stream.meter.sent(0 if message is None else len(data))

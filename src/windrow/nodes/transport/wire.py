@@ -14,7 +14,7 @@ import zlib
 from windrow.nodes.protocol.messages import Message, MessageError, compressed, from_bytes, to_bytes
 
 LEVEL = 4  # beyond, it takes longer and gains little
-MOST = 65_536  # bytes of a message that goes into the stream; it remembers half as many
+MOST_STREAMED = 65_536  # bytes of a message that goes into the stream; it remembers half as many
 _STREAMED = b"S"
 _FLUSHED = b"\x00\x00\xff\xff"  # ends what is flushed, every time
 
@@ -27,7 +27,7 @@ class Writer:
 
     def write(self, message: Message) -> bytes:
         data = to_bytes(message, compress=False)
-        if len(data) > MOST:
+        if len(data) > MOST_STREAMED:
             return compressed(data)
         flushed = self._stream.compress(data) + self._stream.flush(zlib.Z_SYNC_FLUSH)
         return _STREAMED + flushed.removesuffix(_FLUSHED)
@@ -44,9 +44,9 @@ class Reader:
         if not data.startswith(_STREAMED):
             return from_bytes(data)
         try:
-            found = self._stream.decompress(data[1:] + _FLUSHED, MOST + 1)
+            found = self._stream.decompress(data[1:] + _FLUSHED, MOST_STREAMED + 1)
         except zlib.error as error:
             raise MessageError(f"these bytes cannot be read: {error}") from error
-        if len(found) > MOST:
-            raise MessageError(f"a message in the stream is larger than {MOST:,} bytes")
+        if len(found) > MOST_STREAMED:
+            raise MessageError(f"a message in the stream is larger than {MOST_STREAMED:,} bytes")
         return from_bytes(found)
