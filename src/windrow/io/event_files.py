@@ -100,8 +100,8 @@ def is_hidden(name: str) -> bool:
 def form_of(path: str) -> str | None:
     """The format that a file's name says."""
     root, suffix = os.path.splitext(path.lower())
-    found = SUFFIXES.get(os.path.splitext(root)[1] if suffix == ".gz" else suffix)
-    return None if suffix == ".gz" and found not in ("csv", "json") else found
+    form = SUFFIXES.get(os.path.splitext(root)[1] if suffix == ".gz" else suffix)
+    return None if suffix == ".gz" and form not in ("csv", "json") else form
 
 
 @dataclass(frozen=True)
@@ -116,25 +116,25 @@ class EventFiles:
     def of(path: str, form: str | None = None, types: Mapping[str, pl.DataType] | None = None) -> EventFiles:
         """The files of a path; `types` says of what type columns of CSV and JSON are, where the first rows mislead."""
         paths = files_of(path)
-        forms = {one: form or form_of(one) for one in paths}
-        for one, known in forms.items():
-            if known is None:
+        forms = {file: form or form_of(file) for file in paths}
+        for file, own_form in forms.items():
+            if own_form is None:
                 raise InputError(
-                    f"file {one!r}: its name does not say whether it is {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+                    f"file {file!r}: its name does not say whether it is {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
                 )
-            if known != forms[paths[0]]:
-                raise InputError(f"file {one!r} is {known}, and {paths[0]!r} is {forms[paths[0]]}; take one format")
-        known = forms[paths[0]]
-        assert known is not None
-        columns = columns_of(paths, known)
+            if own_form != forms[paths[0]]:
+                raise InputError(f"file {file!r} is {own_form}, and {paths[0]!r} is {forms[paths[0]]}; take one format")
+        shared_form = forms[paths[0]]
+        assert shared_form is not None
+        columns = columns_of(paths, shared_form)
         if not columns:
             raise InputError(f"file {paths[0]!r} is empty, and so has no columns; CSV needs a header, JSON an event")
         for name in types or {}:
             if name not in columns:
                 raise InputError(f"there is no column {name!r} in {paths[0]!r}; there are {', '.join(columns)}")
-        if types and known in ("parquet", "arrow"):
-            raise InputError(f"files of {known} say their types themselves")
-        return EventFiles(paths, known, columns | dict(types or {}))
+        if types and shared_form in ("parquet", "arrow"):
+            raise InputError(f"files of {shared_form} say their types themselves")
+        return EventFiles(paths, shared_form, columns | dict(types or {}))
 
     @property
     def size(self) -> int:
@@ -176,10 +176,10 @@ def columns_of(paths: Sequence[str], form: str) -> dict[str, pl.DataType]:
         with named(path):
             heads.append(_head(path, form))
     try:
-        told = pl.concat([head for head in heads if head.height] or heads[:1], how="diagonal_relaxed")
+        head = pl.concat([head for head in heads if head.height] or heads[:1], how="diagonal_relaxed")
     except pl.exceptions.PolarsError as error:
         raise InputError(f"the files {paths[0]!r} and others have different types: {_first_line(error)}") from error
-    return _types(told)
+    return _types(head)
 
 
 def columns_in(lines: bytes, form: str) -> dict[str, pl.DataType]:
@@ -187,8 +187,8 @@ def columns_in(lines: bytes, form: str) -> dict[str, pl.DataType]:
     return _types(_head(io.BytesIO(lines), form)) if lines else {}
 
 
-def _types(told: pl.DataFrame) -> dict[str, pl.DataType]:
-    return {name: pl.String() if dtype == pl.Null() else dtype for name, dtype in told.schema.items()}
+def _types(head: pl.DataFrame) -> dict[str, pl.DataType]:
+    return {name: pl.String() if dtype == pl.Null() else dtype for name, dtype in head.schema.items()}
 
 
 def _head(path: str | io.BytesIO, form: str) -> pl.DataFrame:
@@ -241,8 +241,8 @@ def read(path: str, form: str, needed: Mapping[str, pl.DataType], skip: int = 0)
             yield from _behind(_json_lines(path, needed), skip)
     else:
         with open_arrow(path) as (_, batches):
-            for several in in_parts(batches, EVENTS_AT_ONCE):
-                table = pa.Table.from_batches(several)
+            for part in in_parts(batches, EVENTS_AT_ONCE):
+                table = pa.Table.from_batches(part)
                 past = min(skip, table.num_rows)
                 skip -= past
                 if past < table.num_rows:

@@ -75,7 +75,7 @@ class Generator:
     @staticmethod
     def from_json(text: str) -> Generator:
         """The generator that `to_json` described; what is left out has its default."""
-        known = {field.name for field in fields(Generator)}
+        words = {field.name for field in fields(Generator)}
         try:
             given = json.loads(text)
         except ValueError as error:
@@ -83,8 +83,8 @@ class Generator:
         if not isinstance(given, dict):
             raise QueryError('option generator must be a JSON object such as {"nodes": 2, "rate": 1000}')
         for name in given:
-            if name not in known:
-                raise QueryError(f"generator: there is no {name!r}; there are {', '.join(sorted(known))}")
+            if name not in words:
+                raise QueryError(f"generator: there is no {name!r}; there are {', '.join(sorted(words))}")
         return Generator(**given)
 
     def to_json(self) -> str:

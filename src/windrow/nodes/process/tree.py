@@ -57,12 +57,12 @@ class Member:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What it has last said of itself; nothing if it never has."""
+        """The status that it has written last; nothing if there is none."""
         try:
-            found = json.loads((self.folder / "status.json").read_text())
+            status = json.loads((self.folder / "status.json").read_text())
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return status if isinstance(status, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -77,16 +77,16 @@ class Tree:
         return self.members[0]
 
     def parent(self, member: Member) -> Member | None:
-        return next((one for one in self.members if one.name == member.parent), None)
+        return next((other for other in self.members if other.name == member.parent), None)
 
     @property
     def levels(self) -> list[list[Member]]:
         """The root, its children, theirs, and so on."""
-        found = [[self.root]]
-        while found[-1]:
-            above = {member.name for member in found[-1]}
-            found.append([member for member in self.members if member.parent in above])
-        return found[:-1]
+        levels = [[self.root]]
+        while levels[-1]:
+            above = {member.name for member in levels[-1]}
+            levels.append([member for member in self.members if member.parent in above])
+        return levels[:-1]
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self.members)

@@ -35,23 +35,23 @@ def source_of(described: Mapping[str, Any] | str, node: str) -> Source:
     if not isinstance(given, Mapping):
         raise SourceError(f"source: it must have a kind and its options, and is {described!r}")
     kind, options = _kind(dict(given))
-    made = KINDS[kind]
+    make = KINDS[kind]
     if kind == "files":
         growing = options.pop("growing", False)
         if not isinstance(growing, bool):
             raise SourceError(f"files: growing must be true or false, not {growing!r}")
-        made = GrowingFiles if growing else WholeFiles
-    known = inspect.signature(made).parameters
-    names = [name for name in known if name not in _NOT_OPTIONS] + ["growing"] * (kind == "files")
+        make = GrowingFiles if growing else WholeFiles
+    parameters = inspect.signature(make).parameters
+    names = [name for name in parameters if name not in _NOT_OPTIONS] + ["growing"] * (kind == "files")
     for name in options:
         if name not in names:
-            if made is WholeFiles and name in inspect.signature(GrowingFiles).parameters:
+            if make is WholeFiles and name in inspect.signature(GrowingFiles).parameters:
                 raise SourceError(f"source: {name} goes with growing: true")
             raise SourceError(f"source: {kind} has no option {name!r}; {hint(str(name), names)}")
-    for name, one in known.items():
-        if one.default is one.empty and name != "node" and name not in options:
+    for name, parameter in parameters.items():
+        if parameter.default is parameter.empty and name != "node" and name not in options:
             raise SourceError(f"source: {kind} needs a {name}")
-    return made(**options, **({"node": node} if "node" in known else {}))  # type: ignore[no-any-return]
+    return make(**options, **({"node": node} if "node" in parameters else {}))  # type: ignore[no-any-return]
 
 
 def _kind(given: dict[Any, Any]) -> tuple[str, dict[Any, Any]]:

@@ -1,6 +1,6 @@
 """A connection to an MQTT broker, with a session that outlives it (paho-mqtt, protocol 5, quality of service 1).
 
-Messages go out as they come, in a thread of paho's own, and are acknowledged when that is said. A connection that
+Messages go out as they come, in a thread of paho's own, and `acknowledge` acknowledges them. A connection that
 breaks is made again; what can only fail again, such as a wrong password, ends it.
 """
 
@@ -53,7 +53,7 @@ class Broker:
     session: str
 
     def __post_init__(self) -> None:
-        if not self.topics or not all(isinstance(one, str) and one for one in self.topics):
+        if not self.topics or not all(isinstance(topic, str) and topic for topic in self.topics):
             raise SourceError(f"mqtt: topic must be a topic such as 'plant/+/speed', or a list, not {self.topic!r}")
         for name, least, most in (("port", 1, 65535), ("keepalive", 1, 65535), ("unconfirmed", 1, 65535)):
             value = getattr(self, name)
@@ -113,7 +113,7 @@ class Broker:
 class Client:
     """A connection to a broker that is kept up.
 
-    connected:  is told when it is there, and whether the broker has kept the session
+    connected:  is called when the connection is there, with whether the broker has kept the session
     receive:    gets every message
     note:       gets what is to be logged
     gone:       topics of the session that are no longer wanted
@@ -162,10 +162,10 @@ class Client:
         self._client.on_disconnect = self._on_disconnect
         self._client.on_subscribe = self._on_subscribe
         self._client.reconnect_delay_set(0.1, 10)  # type: ignore[arg-type]  # seconds, doubled each time
-        asked: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        asked.SessionExpiryInterval = broker.expiry
-        asked.ReceiveMaximum = broker.unconfirmed
-        self._client.connect_async(*broker.address, broker.keepalive, clean_start=False, properties=asked)
+        session: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        session.SessionExpiryInterval = broker.expiry
+        session.ReceiveMaximum = broker.unconfirmed
+        self._client.connect_async(*broker.address, broker.keepalive, clean_start=False, properties=session)
 
     def start(self) -> None:
         """Connect, and tell of what comes from now on."""
@@ -226,11 +226,11 @@ class Client:
             self._complain(f"the connection to {self._broker.name} is lost ({reason}); it is tried again")
 
     def _refused(self, what: str, reason: Any) -> None:
-        said = f"{self._broker.name} {what}: {reason}"
+        problem = f"{self._broker.name} {what}: {reason}"
         if reason.value in FINAL_REASONS:
-            self._end(said)
+            self._end(problem)
         else:
-            self._complain(f"{said}; it is tried again")
+            self._complain(f"{problem}; it is tried again")
 
     def _complain(self, text: str) -> None:
         """Once, until the connection is there again."""

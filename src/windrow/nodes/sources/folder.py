@@ -32,7 +32,7 @@ class Folder:
         self.root = root_of(path) if self._is_pattern else path if os.path.isdir(path) else os.path.dirname(path) or "."
         if not os.path.isdir(self.root):
             raise SourceError(f"files: there is no directory {self.root!r}")
-        self._known: set[str] = set()  # up to the last one that was opened
+        self._opened: set[str] = set()  # names, up to the last one
 
     def names(self) -> list[str]:
         """The files that there are now."""
@@ -45,7 +45,7 @@ class Folder:
         return sorted({name_below(self.root, path) for path in paths})
 
     def notes(self, until_end: bool) -> list[str]:
-        """What is to be said if there are none, which may be a slip; a directory may well be empty at first."""
+        """A note if there are no files, which may be a slip; a directory may well be empty at first."""
         if self.names() or (os.path.isdir(self._path) and not until_end):
             return []
         return [f"there are no files at {self._path!r}{'' if until_end else ' yet; they are waited for'}"]
@@ -53,39 +53,39 @@ class Folder:
     def after(self, name: str | None, only: list[str] | None = None) -> list[str]:
         """Those that are still to be read, of all that there are now or only of some."""
         if only is not None:
-            return [one for one in only if name is None or one > name]
+            return [other for other in only if name is None or other > name]
         names = self.names()
         if name is None:
             return names
-        place = bisect_right(names, name)
-        for one in names[:place]:
-            if one not in self._known:
+        done = bisect_right(names, name)
+        for other in names[:done]:
+            if other not in self._opened:
                 raise InputError(
-                    f"file {self.full(one)!r} has come after {name!r} was read, and its name is before that; "
+                    f"file {self.full(other)!r} has come after {name!r} was read, and its name is before that; "
                     "names must ascend"
                 )
-        return names[place:]
+        return names[done:]
 
     def begin(self, name: str | None, files: int = 0) -> None:
         """Take the files up to this one, which were so many, as read."""
-        past = [] if name is None else [one for one in self.names() if one <= name]
+        past = [] if name is None else [other for other in self.names() if other <= name]
         if len(past) > files:
             raise InputError(
                 f"{len(past) - files} files have come to {self.root!r} with names before {name!r}, which was already "
                 "read; names must ascend"
             )
-        self._known = set(past)
+        self._opened = set(past)
 
     def opened(self, name: str) -> None:
-        self._known.add(name)
+        self._opened.add(name)
 
     def delete(self, last: str, too: bool) -> None:
         """Delete what was read before a file, and if it says so that file too."""
-        for name in sorted(self._known):
+        for name in sorted(self._opened):
             if name < last or (too and name == last):
                 with suppress(FileNotFoundError):
                     os.remove(self.full(name))
-                self._known.discard(name)
+                self._opened.discard(name)
 
     def size(self, name: str) -> int:
         """Bytes of a file; refuses one that has disappeared."""
@@ -98,12 +98,12 @@ class Folder:
         return os.path.join(self.root, name)
 
     def form(self, name: str) -> str:
-        found = self._form or form_of(name)
-        if found is None:
+        form = self._form or form_of(name)
+        if form is None:
             raise InputError(f"file {self.full(name)!r}: its name does not say its format; set the option format")
-        if found not in self._formats:
-            raise InputError(f"file {self.full(name)!r} is {found}; files that grow are {' or '.join(self._formats)}")
-        return found
+        if form not in self._formats:
+            raise InputError(f"file {self.full(name)!r} is {form}; files that grow are {' or '.join(self._formats)}")
+        return form
 
 
 class FileSource:

@@ -73,7 +73,7 @@ class Pipe:
         return Read(events, {"lines": self._before + self._lines.number}, self._ended)
 
     def confirm(self, mark: Mark) -> None:
-        """What is held need not be kept, and is not."""
+        """A pipe keeps nothing that it could let go of."""
 
     def close(self) -> None:
         """The pipe is not ours to close."""

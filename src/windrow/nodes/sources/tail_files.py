@@ -70,7 +70,7 @@ class GrowingFiles(FileSource):
             if os.path.exists(self._folder.full(self._file)):
                 self._lines = self._parser(self._file)
                 self._lines.number = given["lines"]
-        self._told = self._file
+        self._reported = self._file
         self._folder.begin(self._file, self._files)
 
     def _next(self, needed: Types) -> Read | None:
@@ -83,11 +83,11 @@ class GrowingFiles(FileSource):
                 if data:
                     assert self._lines is not None
                     events = self._lines.parse(data, needed)
-                    self._told = self._file
+                    self._reported = self._file
                     return Read(events, self._mark(), self._until_end and not fresh and at_end)
             if not fresh:
-                moved = self._file != self._told  # to a file that has no lines yet: the one before may go
-                self._told = self._file
+                moved = self._file != self._reported  # to a file that has no lines yet: the one before may go
+                self._reported = self._file
                 return Read(nothing(needed), self._mark(), self._until_end) if self._until_end or moved else None
             self._dropped, self._lines = self.dropped, None
             self._file, self._bytes, self._tail, self._files = fresh[0], 0, 0, self._files + 1

@@ -1,6 +1,6 @@
 """A child's end of Flight: one stream to its parent, opened again whenever it breaks; and an operator's questions.
 
-What the stream carries, and who is let in, is told in `flight`, the parent's end.
+`server`, the parent's end, describes what the stream carries and who is let in.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Link:
         ca: bytes | None = None,
         token: str | None = None,
     ) -> None:
-        """`take` gets the parent's messages and may block; `opened` is told of every new stream.
+        """`take` gets the parent's messages and may block; `opened` is called for every new stream.
 
-        `refused` is told if the parent has never let this node in, and why; otherwise that is noted, and tried again.
+        `refused` gets the reason of a parent that has never let this node in; any other is noted, and it tries again.
         """
         self.parent = parent
         self._take, self._opened, self._refused, self._note = take, opened, refused, note
@@ -54,7 +54,7 @@ class Link:
         self._reader: Any = None
         self._meter = Meter()
         self._before = Traffic()
-        self._heard = 0.0
+        self._received_at = 0.0
         self._was_in, self._is_in = False, False
         self._noted = ""
         self._closing = threading.Event()
@@ -105,10 +105,10 @@ class Link:
         before = set(connections())
         with contextlib.closing(
             fl.FlightClient(str(self.parent), tls_root_certs=self._ca, generic_options=_LOCAL)
-        ) as one:
-            writer, reader = one.do_exchange(fl.FlightDescriptor.for_command(b"windrow"), self._options)
+        ) as client:
+            writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(b"windrow"), self._options)
             self._reader, outgoing = reader, Outgoing()
-            self._heard = time.monotonic()
+            self._received_at = time.monotonic()
             writing = threading.Thread(target=self._write, args=(outgoing, writer, reader), daemon=True)
             writing.start()
             try:
@@ -131,7 +131,7 @@ class Link:
                 return
             if not self._is_in:
                 self._let_in(outgoing, before)
-            self._hear(chunk.app_metadata, wire)
+            self._receive(chunk.app_metadata, wire)
 
     def _let_in(self, outgoing: Outgoing, before: set[Any]) -> None:
         new = (ends for ends in connections() if ends not in before and ends[1][1] == self.parent.port)
@@ -143,9 +143,9 @@ class Link:
             self._noted = ""
         self._opened()
 
-    def _hear(self, buffer: Any, wire: Reader) -> None:
+    def _receive(self, buffer: Any, wire: Reader) -> None:
         data = b"" if buffer is None else buffer.to_pybytes()
-        self._heard = time.monotonic()
+        self._received_at = time.monotonic()
         self._meter.received(0 if data == BEAT else len(data))
         if data == BEAT:
             return
@@ -155,7 +155,7 @@ class Link:
             raise OSError(f"{self.parent} sends what is no message: {error}") from error
         if not isinstance(message, Hello | Batch | Alive | Leave):
             self._take(message)
-            self._heard = time.monotonic()
+            self._received_at = time.monotonic()
 
     def _write(self, outgoing: Outgoing, writer: Any, reader: Any) -> None:
         wire = Writer()
@@ -165,7 +165,7 @@ class Link:
                 data = BEAT if message is None else wire.write(message)
                 writer.write_metadata(data)
                 self._meter.sent(0 if message is None else len(data))
-                if time.monotonic() - self._heard > LOST:
+                if time.monotonic() - self._received_at > LOST:
                     reader.cancel()
             writer.done_writing()
         except pa.ArrowException:

@@ -1,6 +1,6 @@
 """A stream of messages in one direction, in which a message is compressed with those before it in mind.
 
-Most messages are small, and what is said of their tables is more than what is in them; but it is nearly the same every
+Most messages are small, and the schemas of their tables are larger than the rows; but they are nearly the same every
 time. So small messages are one deflate stream, flushed after each, and a message costs little more than what is new in
 it. Large ones are compressed alone (`messages.to_bytes`), faster and better.
 
@@ -44,9 +44,9 @@ class Reader:
         if not data.startswith(_STREAMED):
             return from_bytes(data)
         try:
-            found = self._stream.decompress(data[1:] + _FLUSHED, MOST_STREAMED + 1)
+            content = self._stream.decompress(data[1:] + _FLUSHED, MOST_STREAMED + 1)
         except zlib.error as error:
             raise MessageError(f"these bytes cannot be read: {error}") from error
-        if len(found) > MOST_STREAMED:
+        if len(content) > MOST_STREAMED:
             raise MessageError(f"a message in the stream is larger than {MOST_STREAMED:,} bytes")
-        return from_bytes(found)
+        return from_bytes(content)
