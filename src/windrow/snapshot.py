@@ -16,8 +16,8 @@ from windrow.core.plan.groups import Entry, Rates
 from windrow.core.plan.plan import plan
 from windrow.core.plan.watermark import TimeColumn, plain
 from windrow.core.query.query import Query
-from windrow.core.slices.table import pack, unpack
 from windrow.core.stream.compiled import bind
+from windrow.io.tables import pack, unpack
 
 if TYPE_CHECKING:
     from windrow.engine import Engine

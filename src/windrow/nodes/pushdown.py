@@ -29,12 +29,12 @@ from windrow.core.ordered.state import OrderedState
 from windrow.core.plan.groups import Group
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.kernel import filter_name
-from windrow.core.slices.table import pack, unpack
 from windrow.core.stream.compiled import state_of
 from windrow.core.stream.ingest import hold
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX
+from windrow.io.tables import pack, unpack
 from windrow.nodes.protocol.parts import joined, parts_of
 
 NODES = "nodes"

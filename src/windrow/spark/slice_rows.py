@@ -25,10 +25,10 @@ from windrow.core.plan.plan import fingerprint_of
 from windrow.core.plan.watermark import Lengths, plain
 from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.binding import InputError
-from windrow.core.slices.table import pack
 from windrow.core.stream.job import Job, job_of
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX
+from windrow.io.tables import pack
 from windrow.spark.payloads import split
 from windrow.spark.types import END_MS, SHIFT_MS, arrow_schema
 

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from windrow.core.query.query import QueryError
-from windrow.core.slices.table import pack, unpack
 from windrow.core.windows.ordered import JOINED, scope_of
 from windrow.io.atomic import replacing
+from windrow.io.tables import pack, unpack
 from windrow.nodes.protocol.journal import Spool
 from windrow.nodes.protocol.messages import Batch, MessageError, from_bytes, to_bytes
 from windrow.nodes.queries import Asked

@@ -34,7 +34,7 @@ def source_of(described: Mapping[str, Any] | str, node: str) -> Source:
     given: Any = {"kind": described} if isinstance(described, str) else described
     if not isinstance(given, Mapping):
         raise SourceError(f"source: it must have a kind and its options, and is {described!r}")
-    kind, options = _kind(dict(given))
+    kind, options = _kind(given)
     make = KINDS[kind]
     if kind == "files":
         growing = options.pop("growing", False)
@@ -54,7 +54,9 @@ def source_of(described: Mapping[str, Any] | str, node: str) -> Source:
     return make(**options, **({"node": node} if "node" in parameters else {}))  # type: ignore[no-any-return]
 
 
-def _kind(given: dict[Any, Any]) -> tuple[str, dict[Any, Any]]:
+def _kind(described: Mapping[Any, Any]) -> tuple[str, dict[Any, Any]]:
+    """The kind of a source, and its options."""
+    given = dict(described)
     if "kind" in given:
         kind = given.pop("kind")
         if not isinstance(kind, str) or kind not in KINDS:
