@@ -134,7 +134,7 @@ def test_a_run_over_files_of_every_format_gives_what_windows_gives(windrow: Wind
 def test_parts_of_files_give_what_the_whole_gives(
     windrow: Windrow, monkeypatch: pytest.MonkeyPatch, mixed_up: int
 ) -> None:
-    monkeypatch.setattr(event_files, "CHUNK", 100)  # so that there are many parts
+    monkeypatch.setattr(event_files, "EVENTS_AT_ONCE", 100)  # so that there are many parts
     frame, draw = events(), random.Random(2)
     arrival = [at.timestamp() + draw.uniform(0, mixed_up) for at in frame["ts"]]
     frame = frame[sorted(range(frame.height), key=arrival.__getitem__)]
@@ -145,7 +145,7 @@ def test_parts_of_files_give_what_the_whole_gives(
 
 
 def test_repeats_in_other_parts_are_the_same_repeats(windrow: Windrow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_files, "CHUNK", 10)
+    monkeypatch.setattr(event_files, "EVENTS_AT_ONCE", 10)
     frame = events(60)
     write(pl.concat([frame, frame.with_columns(pl.col("ts") - pl.duration(seconds=1))]), Path("data.csv"))
     text = "queries: [{name: q, window: tumbling(1 hour), aggregates: [count(), min(ts)], distinct_on: [k, x]}]"

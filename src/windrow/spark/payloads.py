@@ -17,9 +17,9 @@ import polars as pl
 import pyarrow as pa
 
 from windrow.core.arrays.hashing import GOLDEN, mix
-from windrow.core.slices.table import pack
 from windrow.core.stream.compiled import CompiledPlan
 from windrow.core.stream.job_slicer import Tables
+from windrow.io.tables import pack
 
 SCHEMA = pa.schema([("bucket", pa.int32()), ("payload", pa.binary())])
 ROW = "bucket INT, payload BINARY"

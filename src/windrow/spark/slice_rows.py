@@ -10,7 +10,6 @@ else, and refuses slices that were cut for other queries.
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,18 +21,19 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
+from windrow.core.plan.plan import fingerprint_of
 from windrow.core.plan.watermark import Lengths, plain
 from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.binding import InputError
-from windrow.core.slices.table import pack
 from windrow.core.stream.job import Job, job_of
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX
+from windrow.io.tables import pack
 from windrow.spark.payloads import split
 from windrow.spark.types import END_MS, SHIFT_MS, arrow_schema
 
 META = "windrow"  # the key of the metadata
-VERSION = 2
+VERSION = 3
 
 Marks = dict[str, dict[str, Any]]
 """How far each node has been read, as it stands in an offset.
@@ -116,18 +116,10 @@ def asked_text(queries: Iterable[Query]) -> str:
 
 def fingerprint(job: Job) -> str:
     """The same for two jobs that cut the same events into the same slices."""
-    bound = job.bound
-    groups = [
-        [
-            group.name,
-            group.ordered,
-            sorted(one.text + one.operator.form for one in group.held),
-            sorted(f"{one.line} {one.until} {one.closing}" for one in group.timelines),
-        ]
-        for group in sorted(bound.plan.groups, key=lambda group: group.name)
-    ]
-    types = sorted((name, str(dtype)) for name, dtype in bound.binding.needed.items())
-    return hashlib.sha256(json.dumps([groups, types, job.order_by]).encode()).hexdigest()[:16]
+    groups = sorted(job.bound.plan.groups, key=lambda group: group.name)
+    windows = [sorted(f"{one.line} {one.until} {one.closing}" for one in group.timelines) for group in groups]
+    types = sorted((name, str(dtype)) for name, dtype in job.bound.binding.needed.items())
+    return fingerprint_of(groups, windows, types, job.order_by)
 
 
 def row_schema(origin: Origin) -> t.StructType:

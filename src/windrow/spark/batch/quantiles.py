@@ -35,10 +35,11 @@ from windrow.core.operators.multiset import Doubles, MultisetRanges
 from windrow.core.plan.groups import Group, Held
 from windrow.core.slices.binding import quoted
 from windrow.core.slices.kernel import filter_name, input_name, time_name
-from windrow.core.slices.table import SliceSchema, merge, unpack
+from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Slicer
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.io.tables import unpack
 from windrow.spark import payloads
 from windrow.spark.batch.jvm_slicing import (
     SLICES,

@@ -28,10 +28,10 @@ from windrow.core.plan.groups import Entry
 from windrow.core.query.query import QueryError
 from windrow.core.slices.binding import ARRIVAL, InputError, no_time, quoted
 from windrow.core.slices.kernel import time_name
-from windrow.core.slices.table import unpack
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.io.tables import unpack
 from windrow.spark import payloads
 from windrow.spark.batch.run import EVENTS, events_of, prepared
 from windrow.spark.pickling import Shipped, mapped
