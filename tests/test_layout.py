@@ -105,8 +105,6 @@ STILL_SAID = {"DataDrivenWindow", "held_events"}  # public
 MOST_LINES, MOST_LOCALS = 50, 20  # of a function, without its docstring
 LONG_FUNCTIONS = {
     "cli:run": "one parameter for each option of the command",
-    "core.assemble.results:_values": "",
-    "core.assemble.results:_spread": "",
     "core.ordered.slicing:slice": "",
     "core.query.query:__init__": "",
     "core.slices.binding:_bind": "",
