@@ -40,8 +40,7 @@ from windrow.spark.slice_rows import check as check_plan
 from windrow.spark.slice_rows import fingerprint, origin_of, spark_time, watermarked
 from windrow.spark.stream import query_book_files
 from windrow.spark.stream.bucket import INDEX, Asked, Bucket, Told
-from windrow.spark.stream.query_book import QueryBook, result_columns
-from windrow.spark.stream.refusals import check
+from windrow.spark.stream.query_book import QueryBook, refuse_unstreamable, result_columns
 from windrow.spark.stream.slice_store import from_bytes, to_bytes
 from windrow.spark.types import END_MS, SHIFT_MS, arrow_schema, from_arrow, polars_type, struct, to_arrow
 
@@ -55,7 +54,7 @@ METRICS = ("dropped", "overflows", "slices", "held_events")
 
 def windows(df: DataFrame, job: Job, buckets: int, name: str) -> DataFrame:
     """The results of a streaming DataFrame, as a streaming DataFrame."""
-    check([entry.query for entry in job.entries], job.time)
+    refuse_unstreamable([entry.query for entry in job.entries], job.time)
     marked, job = with_watermark(df, job)
     events = prepared(marked, job)
 
@@ -79,7 +78,7 @@ def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name
         if first is None:
             return
         version = query_book_files.read(path, first.column(BOOK)[0].as_py())
-        check((one.query for one in version.asked), job.time)  # another stream may have let it in
+        refuse_unstreamable((one.query for one in version.asked), job.time)  # another stream may have let it in
         asking = replace(job, entries=tuple(Entry(one.query) for one in version.asked))
         frames = raw_events_of(chain([first], batches), asking, types, first.column(CLOCK)[0].as_py())
         header = {"version": version.number, "queries": asked_text(version.asked)}
@@ -97,7 +96,7 @@ def windows_of_slices(df: DataFrame, job: Job, buckets: int | None, name: str) -
     assert origin is not None
     if buckets not in (None, origin.buckets):
         raise ValueError(f"these slices are in {origin.buckets} buckets, not in {buckets}; say so where they are made")
-    check([entry.query for entry in job.entries], job.time)
+    refuse_unstreamable([entry.query for entry in job.entries], job.time)
     columns = dict(job.bound.results.empty.schema)
     return answered(watermarked(df, job), job, columns, origin.buckets, name, fingerprint(job))
 

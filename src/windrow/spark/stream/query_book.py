@@ -2,13 +2,13 @@
 
 A stream's columns are fixed when it starts, so a book names them: `QueryBook(path, columns={"mean(x)": "double"},
 keys=["car"])`. A later query fits into them, and into what the stream can do, or is refused. How a book is kept in
-files, also while several change it, is in `bookfiles`.
+files, also while several change it, is in `query_book_files`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from os import PathLike
@@ -25,7 +25,6 @@ from windrow.core.windows.fixed import since_1970
 from windrow.spark.stream import query_book_files
 from windrow.spark.stream.bucket import Asked
 from windrow.spark.stream.query_book_files import Version
-from windrow.spark.stream.refusals import check
 from windrow.spark.types import in_spark_words, polars_columns, spark_data_type
 
 
@@ -141,7 +140,7 @@ class QueryBook:
                     "give it the alias of one"
                 )
         if version.events is not None:
-            check([query], version.events["time"])
+            refuse_unstreamable([query], version.events["time"])
             found = _results(query, version.events)
             for asked in query.aggregates:
                 kind = _plain(found[asked.name])
@@ -153,6 +152,21 @@ class QueryBook:
 
     def __repr__(self) -> str:
         return f"QueryBook({self.path!r})"
+
+
+def refuse_unstreamable(queries: Iterable[Query], time: str) -> None:
+    """Refuse queries that a stream along this time cannot answer, before it is started or when a book takes them in."""
+    for query in queries:
+        if query.distinct_on:
+            raise QueryError(
+                f"query {query.name!r}: distinct_on needs all events with the same values in one place, which a stream "
+                "on Spark does not bring together; use df.dropDuplicatesWithinWatermark(…) before"
+            )
+        if (query.time or time) != time:
+            raise QueryError(
+                f"query {query.name!r}: Spark has one watermark for a query, so all windows must be on {time!r}, "
+                f"not on {query.time!r}; make a second streaming query for it"
+            )
 
 
 def result_columns(
