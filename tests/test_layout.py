@@ -120,8 +120,6 @@ LONG_FUNCTIONS = {
     "report.charts:_panel": "",
     "report.charts:_lanes": "",
     "report.plans:picture": "",
-    "spark.api:windows": "",
-    "spark.batch.quantiles:_refined": "",
     "testing.strategies:batches": "",
 }
 
