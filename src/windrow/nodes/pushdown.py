@@ -33,9 +33,9 @@ from windrow.core.slices.table import pack, unpack
 from windrow.core.stream.compiled import state_of
 from windrow.core.stream.ingest import hold
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Tables
+from windrow.core.stream.job_slicer import Tables, joined, parts_of
 from windrow.core.windows.fixed import INT64_MAX
-from windrow.nodes.protocol.parts import joined, parts_of
+from windrow.nodes.tables import differs
 
 NODES = "nodes"
 _NODES = {"node": pl.String(), "gone": pl.Boolean(), "late": pl.Int64()}
@@ -71,15 +71,6 @@ def wrong_with(job: Job, tables: Mapping[str, pl.DataFrame]) -> str | None:
             if name in tables and (reason := differs(name, tables[name], types, needed[name])):
                 return reason
     return differs(NODES, tables[NODES], _NODES, _NODES) if NODES in tables and _groups(job) else None
-
-
-def differs(name: str, table: pl.DataFrame, wanted: Mapping[str, pl.DataType], needed: Iterable[str]) -> str | None:
-    """What columns of a table are of another type or not there."""
-    for column, dtype in table.schema.items():
-        if wanted.get(column, dtype) != dtype:
-            return f"{column!r} of {name} is {dtype} in its batch, not {wanted[column]}"
-    missing = [column for column in needed if column not in table.columns]
-    return f"{name} has no {missing[0]!r} in its batch" if missing else None
 
 
 def _opened_columns(state: JoinedState) -> dict[str, pl.DataType]:

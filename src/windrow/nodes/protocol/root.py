@@ -8,7 +8,8 @@ is judged as in a stream on Spark, a slice at a time (`late.slices_behind`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import polars as pl
@@ -21,14 +22,14 @@ from windrow.core.slices.table import merge
 from windrow.core.stream.compiled import state_of
 from windrow.core.stream.ingest import hold
 from windrow.core.stream.job import Job
+from windrow.core.stream.job_slicer import Tables, joined, parts_of
 from windrow.core.stream.late import slices_behind
 from windrow.core.windows.fixed import INT64_MAX
-from windrow.nodes.counting.coordinator import Agreement
-from windrow.nodes.protocol.parts import joined, parts_of
+from windrow.nodes.counting.coordinator import CountingCoordinator
 from windrow.nodes.pushdown import Reported
-from windrow.nodes.quantiles.coordinator import Refining
+from windrow.nodes.quantiles.coordinator import QuantileCoordinator
 from windrow.nodes.quantiles.state import RefinedState
-from windrow.nodes.quantiles.tables import forms_of
+from windrow.nodes.quantiles.tables import schemas_of
 
 
 class Assembly:
@@ -38,14 +39,13 @@ class Assembly:
         self._time_column: TimeColumn = job.time_columns[job.time]
         bound = job.bound
         groups = [group for group in bound.plan.groups if not group.is_apart]
-        forms = forms_of(job)
-        refined = {name: RefinedState(form.group, form, job.time_columns[job.time]) for name, form in forms.items()}
+        refined = {name: RefinedState(schema, job.time_columns[job.time]) for name, schema in schemas_of(job).items()}
         self._states: dict[str, GroupState] = {
             group.name: refined.get(group.name) or state_of(group, bound.binding, job.time_columns) for group in groups
         }
-        self.refining = Refining(refined)
+        self.quantiles = QuantileCoordinator(refined)
         self._reported = Reported(job)
-        self.agreement = Agreement(job, epoch)
+        self.counting = CountingCoordinator(job, epoch)
 
     @property
     def watermark(self) -> int:
@@ -55,13 +55,13 @@ class Assembly:
     def slices(self) -> int:
         """How many slices and events it holds."""
         held = sum(len(state.rows) + state.held_events for state in self._states.values())
-        return held + self._reported.size + self.agreement.size
+        return held + self._reported.size + self.counting.size
 
     def absorb(self, tables: Mapping[str, pl.DataFrame], now: int = 0) -> int:
         """Take the tables of a batch in, by the names of their groups; returns how many events came too late for some
         window."""
-        late = self._reported.absorb(tables) + self.agreement.absorb(tables, now)
-        self.refining.absorb(tables)
+        late = self._reported.absorb(tables) + self.counting.absorb(tables, now)
+        self.quantiles.absorb(tables)
         for name, table in tables.items():
             state = self._states.get(name)
             if isinstance(state, OrderedState):
@@ -90,12 +90,26 @@ class Assembly:
                     emitted += state.step(step)
         if moved or watermark == INT64_MAX:
             emitted += self._reported.step(step)
-        emitted += self.refining.advance(watermark)
-        if self.agreement:
-            emitted += self.agreement.advance(watermark, step)
+        emitted += self.quantiles.advance(watermark)
+        if self.counting:
+            emitted += self.counting.advance(watermark, step)
         found, overflows = self.job.bound.results.build(emitted)
         self.overflows += overflows.total()
         return self._reported.told(found)
+
+    def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
+        """Why tables do not follow on what is here; None if they do."""
+        return self.counting.wrong_with(tables)
+
+    def late(self) -> Counter[str]:
+        """The events of each local node that have come too late since this was asked last."""
+        return self.counting.late() + self.quantiles.late()
+
+    def requests(self, now: int) -> Iterator[tuple[str, int, bool, Tables]]:
+        """The requests that are to be made now: node, number, whether that was all, and the tables."""
+        yield from self.counting.requests(now)
+        for node, tables in self.quantiles.requests(now):
+            yield node, 0, False, tables
 
     def switched(self, job: Job) -> Assembly:
         """The same with another plan: what that does not know is dropped."""
@@ -105,8 +119,8 @@ class Assembly:
             if name in self._states:
                 state.take_over(self._states[name])
         other._reported = self._reported.switched(job)
-        other.agreement = self.agreement.switched(job)
-        other.refining.take_over(self.refining)
+        other.counting = self.counting.switched(job)
+        other.quantiles.take_over(self.quantiles)
         return other
 
     def saved(self) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
@@ -115,9 +129,9 @@ class Assembly:
         exclusions = {
             name: [sorted(exclusion) for exclusion in state.exclusions] for name, state in self._states.items()
         }
-        agreed, more = self.agreement.saved()
-        header = {"watermark": self.watermark, "overflows": self.overflows, "bars": exclusions, "agreement": agreed}
-        header["refining"] = self.refining.saved()
+        counting, more = self.counting.saved()
+        header = {"watermark": self.watermark, "overflows": self.overflows, "bars": exclusions, "counting": counting}
+        header["quantiles"] = self.quantiles.saved()
         return header, tables | self._reported.saved() | more
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
@@ -127,5 +141,5 @@ class Assembly:
             if mine := parts_of(name, tables):
                 state.load(mine)
         self._reported.restore(tables)
-        self.agreement.restore(header["agreement"], tables)
-        self.refining.restore(header["refining"])
+        self.counting.restore(header["counting"], tables)
+        self.quantiles.restore(header["quantiles"])
