@@ -333,7 +333,7 @@ def _wrong_account(ran: Ran) -> list[str]:
     run, found = ran.run, list[str]()
     root = run.machines["root"]
     assert root._assembly is not None
-    agreement = root._assembly.agreement
+    agreement = root._assembly.counting
     for child, known in root._known.items():
         leaves = [name for name in run.tree.leaves if _is_below(run.tree, name, child)]
         taken = sum(
@@ -344,7 +344,7 @@ def _wrong_account(ran: Ran) -> list[str]:
         )
         open_ = sum(
             line.size
-            for tallies in agreement._tallies.values()
+            for tallies in agreement._resolvers.values()
             for tally in tallies.values()
             for name, line in tally.lines.items()
             if name in leaves

@@ -19,7 +19,7 @@ from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.nodes.counting.tables import tables_of as counting_tables
 from windrow.nodes.protocol.local import Closing, apart
 from windrow.nodes.pushdown import tables_of
-from windrow.nodes.quantiles.tables import tables_of as bag_tables
+from windrow.nodes.quantiles.tables import tables_of as quantile_tables
 
 
 class Merger:
@@ -34,8 +34,8 @@ class Merger:
         self.events: dict[str, int] = {}  # of each local node, how many were wholly sent
 
     def _use(self, job: Job) -> None:
-        bags, awaited = bag_tables(job)
-        self.job, self._closing, self._passed = job, Closing(job), tables_of(job) | counting_tables(job) | bags
+        quantiles, awaited = quantile_tables(job)
+        self.job, self._closing, self._passed = job, Closing(job), tables_of(job) | counting_tables(job) | quantiles
         self._urgent = counting_tables(job) | awaited
         self._groups = {one.group.name: one for one in job.bound.groups if not one.group.is_apart}
 
