@@ -67,7 +67,17 @@ NODES = (
 )
 
 
-LONG = ("test_spark_kill", "test_demo", "test_spark_cli", "test_spark_streaming", "test_spark_sql", "test_tree")
+LONG = (
+    "test_bench",
+    "test_demo",
+    "test_examples",
+    "test_spark_cli",
+    "test_spark_kill",
+    "test_spark_sql",
+    "test_spark_streaming",
+    "test_spark_tables",
+    "test_tree",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
