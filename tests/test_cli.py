@@ -19,7 +19,7 @@ from polars.testing import assert_frame_equal
 
 import windrow as wr
 from windrow.cli import main
-from windrow.cli.progress import EVERY, Shown
+from windrow.cli.progress import LINE_EVERY, Shown
 from windrow.cli.results import complete, in_order
 from windrow.io import event_files
 
@@ -431,7 +431,7 @@ def test_plain_lines_come_at_intervals() -> None:
         now[0] = float(second)
         shown.at(events=second * 1000, results=second, dropped=0, watermark=datetime(2024, 5, 1, 8, 0, second))
     lines = stream.getvalue().splitlines()
-    assert len(lines) == 11 // EVERY
+    assert len(lines) == 11 // LINE_EVERY
     assert lines[0] == "5,000 events, 1,000/s, watermark 2024-05-01 08:00:05, 5 results, 0 left out"
 
 
