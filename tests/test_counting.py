@@ -25,12 +25,12 @@ from scenarios import COLUMNS
 from test_nodes import talk, welcomed
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Grid
-from windrow.nodes.counting.boundaries import Tally
+from windrow.nodes.counting.boundaries import BoundaryResolver
 from windrow.nodes.counting.coordinator import CountingCoordinator
-from windrow.nodes.counting.local import Piece as Sent
-from windrow.nodes.counting.local import Strands
-from windrow.nodes.counting.runs import Piece
-from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Told
+from windrow.nodes.counting.local import OrderedLogs
+from windrow.nodes.counting.local import Outgoing as Sent
+from windrow.nodes.counting.runs import Segment
+from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Directive
 from windrow.nodes.counting.state import CountedState
 from windrow.nodes.counting.tables import COUNTING
 from windrow.nodes.protocol.messages import Ack, Batch, Refused, Request
@@ -76,7 +76,7 @@ def test_where_nodes_come_and_go_windows_have_the_events_that_were_in_time_and_a
 
 @pytest.mark.parametrize(("number", "quantiles"), [(5036, False), (9059, False), (9024, True), (9515, True)])
 def test_seeds_that_have_failed(number: int, quantiles: bool) -> None:
-    """A query that goes takes columns and multisets with it; a root that was restarted says the same at the same time."""
+    """A query that goes takes columns and multisets with it; a restarted root says the same at the same time."""
     assert wrong_in(tried(number, quantiles=quantiles)) == []
 
 
@@ -125,7 +125,7 @@ def test_the_approximation_is_right_while_no_rate_changes_and_wrong_when_one_doe
 
 
 def test_a_node_of_which_the_approximation_expects_nothing_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Strands, "room", property(lambda self: 100))
+    monkeypatch.setattr(OrderedLogs, "room", property(lambda self: 100))
     run = run_of("approximate", {"a": [60] * 8, "b": [0] * 3 + [60] * 5}, 400, WIDE)
     assert run.results.height > 5
 
@@ -155,37 +155,37 @@ def always(*_: Any) -> bool:
     return True
 
 
-def one_too_few(self: Piece, rank: int, time: str) -> Piece:
+def one_too_few(self: Segment, rank: int, time: str) -> Segment:
     assert self.events is not None
     rest = self.events.slice(max(0, rank - self.lo - 1))
     return replace(self, lo=rank, first=int(rest[time][0]), events=rest)
 
 
-def answered_twice(self: Strands, *asked: Any) -> None:
-    before = list(self._pieces)
+def answered_twice(self: OrderedLogs, *asked: Any) -> None:
+    before = list(self._segments)
     ANSWER(self, *asked)
-    self._pieces += [piece for piece in self._pieces if piece not in before]
+    self._segments += [piece for piece in self._segments if piece not in before]
 
 
-def whole_slices(self: Strands, *asked: Any) -> None:
+def whole_slices(self: OrderedLogs, *asked: Any) -> None:
     """Says of a slice that is asked for what is in the first half of it."""
-    before = len(self._pieces)
+    before = len(self._segments)
     ANSWER(self, *asked)
-    for place, (key, cut, of) in enumerate(self._pieces[before:], before):
+    for place, (key, cut, of) in enumerate(self._segments[before:], before):
         if cut.kind == "events" and of[1] is not None and cut.hi - cut.lo > 1:
-            self._pieces[place] = Sent(key, cut._replace(hi=cut.hi - 1), of)
+            self._segments[place] = Sent(key, cut._replace(hi=cut.hi - 1), of)
 
 
-ANSWER = Strands._answer
+ANSWER = OrderedLogs._answer
 
 
 @pytest.mark.parametrize(
     ("place", "name", "planted"),
     [
-        (Tally, "_is_complete", always),
-        (Piece, "after", one_too_few),
-        (Strands, "_answer", answered_twice),
-        (Strands, "_answer", whole_slices),
+        (BoundaryResolver, "_is_complete", always),
+        (Segment, "after", one_too_few),
+        (OrderedLogs, "_answer", answered_twice),
+        (OrderedLogs, "_answer", whole_slices),
     ],
 )
 def test_a_planted_error_is_found_within_200_seeds(
@@ -242,7 +242,7 @@ def test_the_nth_lies_between_its_bounds_and_in_no_unit_that_is_decided(
 
 
 TOLD = st.builds(
-    Told,
+    Directive,
     scheme=st.just("async"),
     settled=st.integers(0, 50),
     position=st.integers(0, 200),
@@ -257,7 +257,7 @@ GRIDS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, 
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
 @given(TOLD, GRIDS, st.integers(0, 60), st.integers(0, 200), st.booleans())
 def test_pieces_tile_the_ranks(
-    scheme: Any, told: Told, grids: list[tuple[int, int]], ahead: int, more: int, flush: bool
+    scheme: Any, told: Directive, grids: list[tuple[int, int]], ahead: int, more: int, flush: bool
 ) -> None:
     boundaries = Boundaries(Grid(*np.array(grids).T))
     covered = told.settled + ahead
@@ -417,7 +417,7 @@ def test_what_waits_at_a_node_that_cannot_read_again_outlives_it() -> None:
 def test_a_node_keeps_events_until_they_are_settled_and_reads_no_more_while_the_root_is_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Strands, "room", property(lambda self: 40))
+    monkeypatch.setattr(OrderedLogs, "room", property(lambda self: 40))
     root = Machine("root", None, ("a", "b"), 1, Disk(), REFINED)
     a, b = welcomed(Machine("a", "root"), root), welcomed(Machine("b", "root"), root)
     machines, at = {"root": root, "a": a, "b": b}, 0
@@ -427,10 +427,10 @@ def test_a_node_keeps_events_until_they_are_settled_and_reads_no_more_while_the_
         settled(a.read(events(*range(at, at + 8)), {"at": at + 8}, 0), machines, "a")
         at += 8
         assert at < 100
-    assert 40 < strands.held <= 48
+    assert 40 < strands.kept <= 48
     found = settled(b.read(events(90), {"at": 1}, 0), machines, "b")
     assert found == list(range(0, at - 4, 4))
-    assert strands.held <= 4
+    assert strands.kept <= 4
     assert a.mark == {"at": at}
     assert a.confirmed is not None
     settled(a.read(events(95), {"at": at + 1}, 0), machines, "a")
@@ -779,7 +779,7 @@ def test_a_node_keeps_events_as_long_as_they_may_be_asked_for() -> None:
         tree.read("a", at, at + 20)
         tree.read("b", at, at + 20)
         tree.tick()
-        held.append(strands.held)
+        held.append(strands.kept)
     assert max(held[10:]) <= 20 + 20 + 20  # half of a window, what was read at last, and what waits for its end
     assert strands.multisets is not None
     assert len(strands.multisets.kept) <= 12

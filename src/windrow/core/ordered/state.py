@@ -24,9 +24,9 @@ from windrow.core.assemble.due import Rows, Windows
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import JOIN_FROM, Change, CompiledGroup, GroupState, Told, codes
 from windrow.core.ordered.emitted import Retelling
-from windrow.core.ordered.event_buffer import Waiting
+from windrow.core.ordered.event_buffer import EventBuffer
 from windrow.core.ordered.slicing import Carry, Ordering, Sliced
-from windrow.core.ordered.windows import OrderedRows, Progress, Sequences
+from windrow.core.ordered.windows import OrderedRows, OrderedWindowFinder, Progress
 from windrow.core.plan.groups import Group, Timeline
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.table import SliceSchema, merge
@@ -60,7 +60,7 @@ class CompiledOrderedGroup(CompiledGroup):
     def __init__(self, group: Group, schema: SliceSchema, shared_schema: SliceSchema) -> None:
         super().__init__(group, schema, shared_schema)
         self.ordering = Ordering(group, schema, self.edges)
-        self.sequences = Sequences(group)
+        self.sequences = OrderedWindowFinder(group)
         signatures = [signature.needs_order for signature in group.signatures]
         timed = any(not isinstance(line.window, OrderedWindow) for line in group.timelines)
         # time windows are answered in two rounds where some aggregates need the order and so see fewer late events
@@ -90,7 +90,7 @@ class OrderedState(GroupState):
         self._untouched = self.schema.empty()  # those of them whose keys this step has not touched
         initial = self.ordering.initial
         self.base, self.now = (Carry(self.schema.keys, initial) for _ in range(2))  # up to the held events; after all
-        self.waiting = Waiting(self.ordering.time)
+        self.waiting = EventBuffer(self.ordering.time)
         self.retelling = Retelling(list(self.schema.keys))
 
     # --- what it holds ------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class OrderedState(GroupState):
         self.base.load(tables["base"])
         self.now.load(tables.get("now", tables["base"]))
         if "waiting" in tables:
-            self.waiting = Waiting(self.ordering.time).with_more(self.ordering.conform(tables["waiting"]))
+            self.waiting = EventBuffer(self.ordering.time).with_more(self.ordering.conform(tables["waiting"]))
         self.held = self.ordering.conform(tables["held"]) if "held" in tables else None
         self.retelling.table = tables.get("told")
 

@@ -20,14 +20,16 @@ from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables, named_tables, parts_of
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.nodes.counting.boundaries import Reached, Tally, from_tables, to_tables
-from windrow.nodes.counting.runs import Line, Piece, Stretch
+from windrow.nodes.counting.boundaries import BoundaryResolver, Reached, from_tables, to_tables
+from windrow.nodes.counting.runs import Interval, Line, Segment
 from windrow.nodes.counting.schemes import NOTHING_KNOWN, SCHEMES, Choice
 from windrow.nodes.counting.state import CountedState
 from windrow.nodes.counting.tables import ANEW, COUNTING, Form, Key, groups_of
 from windrow.nodes.requests import Requests, drained
 
-Segment = tuple[Piece, int | None, int | None]  # a piece that has come, and the rank range of which it is the content
+SegmentReport = tuple[
+    Segment, int | None, int | None
+]  # a piece that has come, and the rank range of which it is the content
 
 
 @dataclass
@@ -58,7 +60,7 @@ class CountingCoordinator:
         self.job, self._epoch = job, epoch
         self._forms = {group.name: Form(group, job) for group in groups_of(job)}
         self._states = {name: CountedState(form) for name, form in self._forms.items()}
-        self._resolvers: dict[str, dict[Key, Tally]] = {name: {} for name in self._forms}
+        self._resolvers: dict[str, dict[Key, BoundaryResolver]] = {name: {} for name in self._forms}
         self._progress: dict[str, Progress] = {}
         self._requests = Requests(epoch)
         self._rewinds: dict[str, int] = {}
@@ -69,7 +71,7 @@ class CountingCoordinator:
     def __bool__(self) -> bool:
         return bool(self._forms)
 
-    def _all_resolvers(self) -> Iterator[tuple[str, Key, Tally]]:
+    def _all_resolvers(self) -> Iterator[tuple[str, Key, BoundaryResolver]]:
         for name, resolvers in self._resolvers.items():
             for key, resolver in resolvers.items():
                 yield name, key, resolver
@@ -78,7 +80,7 @@ class CountingCoordinator:
     def size(self) -> int:
         """How many pieces, events and slices it holds."""
         lines = [line for _, _, resolver in self._all_resolvers() for line in resolver.lines.values()]
-        pieces = [piece for line in lines for piece in line.pieces]
+        pieces = [piece for line in lines for piece in line.segments]
         held = sum(1 if piece.events is None else piece.hi - piece.lo for piece in pieces)
         return held + sum(len(state.rows) + state.undecided.height for state in self._states.values())
 
@@ -102,7 +104,7 @@ class CountingCoordinator:
         return sum(report.late for report in reports)
 
     def _absorb_segments(self, form: Form, table: pl.DataFrame, events: pl.DataFrame | None) -> None:
-        segments: dict[tuple[Key, str], list[Segment]] = {}
+        segments: dict[tuple[Key, str], list[SegmentReport]] = {}
         for key, node, segment in _segments(form, table, events):
             segments.setdefault((key, node), []).append(segment)
         for (key, node), of_node in segments.items():
@@ -153,10 +155,10 @@ class CountingCoordinator:
                 before[whose] = (of_lo, of_hi), hi
         return None
 
-    def _resolver(self, form: Form, key: Key) -> Tally:
+    def _resolver(self, form: Form, key: Key) -> BoundaryResolver:
         resolvers = self._resolvers[form.name]
         if key not in resolvers:
-            resolvers[key] = Tally(form, key)
+            resolvers[key] = BoundaryResolver(form, key)
         return resolvers[key]
 
     # --- windows --------------------------------------------------------------------------------------------------
@@ -172,7 +174,7 @@ class CountingCoordinator:
         reached = Reached(watermark, finals, lost)
         for name, form in self._forms.items():
             state, scheme = self._states[name], form.group.counted
-            fresh: list[Stretch] = []
+            fresh: list[Interval] = []
             for key, resolver in self._resolvers[name].items():
                 segments = resolver.finish(reached)
                 if segments:
@@ -209,9 +211,9 @@ class CountingCoordinator:
 
     # --- requests -------------------------------------------------------------------------------------------------
 
-    def _note(self, name: str, key: Key, resolver: Tally) -> None:
+    def _note(self, name: str, key: Key, resolver: BoundaryResolver) -> None:
         """Note the directives of a key that are new."""
-        for node, directive in resolver.told.items():
+        for node, directive in resolver.directives.items():
             directives = self._directives.setdefault(node, {})
             if directives.get((name, key), (0, None))[1] != directive:
                 directives[name, key] = self._requests.last(node).number + 1, directive
@@ -248,7 +250,7 @@ class CountingCoordinator:
         for name, form in self._forms.items():
             rows = [(*key, *told, rewind) for (of, key), (_, (told, rewind)) in directives.items() if of == name]
             if rows:
-                tables[name] = pl.DataFrame(rows, schema=form.told, orient="row")
+                tables[name] = pl.DataFrame(rows, schema=form.directive, orient="row")
             for table, columns in form.requests.items():
                 if table in asks:
                     tables[table] = pl.DataFrame(asks[table], schema=columns, orient="row")
@@ -308,7 +310,7 @@ class CountingCoordinator:
                 self._note(name, key, resolver)
 
 
-def _segments(form: Form, table: pl.DataFrame, events: pl.DataFrame | None) -> Iterator[tuple[Key, str, Segment]]:
+def _segments(form: Form, table: pl.DataFrame, events: pl.DataFrame | None) -> Iterator[tuple[Key, str, SegmentReport]]:
     """The pieces in a table, with the key and the node that each is of."""
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in form.states.items() if name not in table.columns]
     table = table.with_columns(missing).select(*form.pieces)
@@ -319,5 +321,5 @@ def _segments(form: Form, table: pl.DataFrame, events: pl.DataFrame | None) -> I
         if kind == "events":
             assert events is not None
             inside, at = events.slice(at, hi - lo), at + hi - lo
-        piece = Piece(lo, hi, first, last, kind, row, table if kind == "slice" else None, inside)
+        piece = Segment(lo, hi, first, last, kind, row, table if kind == "slice" else None, inside)
         yield tuple(key), node, (piece, of_lo, of_hi)
