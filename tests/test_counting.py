@@ -24,7 +24,7 @@ from counting_scenarios import COUNTED, EXACT, PLAIN, QUANTILES, Ran, Scenario, 
 from scenarios import COLUMNS
 from test_nodes import talk, welcomed
 from windrow.core.stream.job_slicer import Tables
-from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Grid
 from windrow.nodes.counting.boundaries import Tally
 from windrow.nodes.counting.coordinator import CountingCoordinator
 from windrow.nodes.counting.local import Piece as Sent
@@ -73,7 +73,7 @@ def test_where_nodes_come_and_go_windows_have_the_events_that_were_in_time_and_a
 
 @pytest.mark.parametrize(("number", "quantiles"), [(5036, False), (9059, False), (9024, True), (9515, True)])
 def test_seeds_that_have_failed(number: int, quantiles: bool) -> None:
-    """A query that goes takes columns and multisets with it; a root that was restarted says the same at the same time."""
+    """A query that goes takes columns and multisets along; a restarted root says the same at the same time."""
     assert wrong_in(tried(number, quantiles=quantiles)) == []
 
 
@@ -179,7 +179,7 @@ ANSWER = Strands._answer
 @pytest.mark.parametrize(
     ("place", "name", "planted"),
     [
-        (Tally, "_reaches", always),
+        (Tally, "_is_complete", always),
         (Piece, "after", one_too_few),
         (Strands, "_answer", answered_twice),
         (Strands, "_answer", whole_slices),
@@ -256,7 +256,7 @@ GRIDS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, 
 def test_pieces_tile_the_ranks(
     scheme: Any, told: Told, grids: list[tuple[int, int]], ahead: int, more: int, flush: bool
 ) -> None:
-    boundaries = Boundaries(np.array(grids).T)
+    boundaries = Boundaries(Grid(*np.array(grids).T))
     covered = told.settled + ahead
     top, at = covered + more, covered
     for lo, hi, kind in scheme.cuts(told, boundaries, covered, top, flush):

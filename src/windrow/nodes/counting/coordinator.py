@@ -17,11 +17,11 @@ import polars as pl
 
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.plan.watermark import WatermarkStep
+from windrow.core.stream.group_states import named_tables, parts_of
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Tables, joined, parts_of
+from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.nodes.counting.boundaries import Reached, Tally
-from windrow.nodes.counting.boundary_tables import from_tables, to_tables
+from windrow.nodes.counting.boundaries import Reached, Tally, from_tables, to_tables
 from windrow.nodes.counting.runs import Line, Piece, Stretch
 from windrow.nodes.counting.schemes import NOTHING_KNOWN, SCHEMES, Choice
 from windrow.nodes.counting.state import CountedState
@@ -293,7 +293,7 @@ class CountingCoordinator:
         header["states"] = {name: state.header() for name, state in self._states.items()}
         states = {name: state.tables() for name, state in self._states.items()}
         resolvers = {f"boundaries {name}": to_tables(form, self._resolvers[name]) for name, form in self._forms.items()}
-        return header, joined(states | resolvers)
+        return header, named_tables(states | resolvers)
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
         self._requests.restore(header["nodes"])

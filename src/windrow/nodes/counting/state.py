@@ -104,7 +104,7 @@ class CountedState(OrderedState):
         self.multisets = RemoteMultisets(form.multisets) if form.multisets else None
         self.ready: list[pl.DataFrame] = []  # segments that go on into windows
         self.undecided = form.schema.empty()  # and those that wait
-        super().__init__(form.group, form.schema, form.schema)
+        super().__init__(form.compiled)
 
     @property
     def wanted(self) -> dict[str, pl.DataFrame]:
@@ -174,7 +174,7 @@ class CountedState(OrderedState):
     def _live(self) -> pl.DataFrame:
         """The slices of windows that are not complete, and the segments that wait."""
         rows = rows_in_order(self.rows)
-        needed = self.sequences.counted(rows, self._known(rows.keys), keep_told=False)
+        needed = self.sequences.counting_needs(rows, self._known(rows.keys), keep_emitted=False)
         return pl.concat([rows.table.filter(pl.Series(needed)), self.undecided])
 
     def _with_places(self, table: pl.DataFrame) -> OrderedRows:

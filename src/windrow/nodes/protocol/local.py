@@ -31,7 +31,7 @@ from windrow.core.slices.binding import InputError, no_time
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.ingest import time_range
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered, edges_of
+from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session
 from windrow.core.windows.ordered import NODE
 from windrow.nodes.counting.local import Counted
@@ -63,7 +63,9 @@ class Closing:
         groups = job.bound.plan.groups
         groups = [group for group in groups if not group.is_apart]
         self.at_once = {group.name for group in groups if group.ordered or _has_sessions(group)}
-        self._edges = {group.name: edges_of(group, False, False) for group in groups if group.name not in self.at_once}
+        self._edges = {
+            group.name: job.bound.by_name[group.name].edges for group in groups if group.name not in self.at_once
+        }
 
     def bounds(self, watermark: int) -> dict[str, int]:
         """For each group whose slices wait, the last of its edges at or before the watermark."""
@@ -103,11 +105,11 @@ class Reader:
 
     def _use(self, asked: Asked) -> None:
         self.asked, self.job = asked, asked.job
-        self._slicer, self._closing = Slicer(self.job, cut=True), Closing(self.job)
+        self._slicer, self._closing = Slicer(self.job.bound, cut=True), Closing(self.job)
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._open, self._unordered, self._has_events = Gathered(self._slicer), Unordered(self.job), False
+        self._open, self._unordered, self._has_events = Gathered(self._slicer), Unordered(self.job.bound), False
 
     # --- where it is in the source --------------------------------------------------------------------------------
 

@@ -30,8 +30,8 @@ from windrow.core.operators.multiset import flat, lists
 from windrow.core.slices.kernel import filter_name, time_name
 from windrow.core.slices.table import BAGS
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Tables, edges_of
-from windrow.core.windows.fixed import INT64_MAX
+from windrow.core.stream.job_slicer import Tables
+from windrow.core.windows.fixed import INT64_MAX, Grid
 from windrow.nodes.quantiles.protocol import SUMMARY, MultisetSchema, block_sizes, blocks_of, multiset_of
 from windrow.nodes.quantiles.tables import NODES, QUANTILES, schemas_of
 
@@ -173,7 +173,6 @@ class SentSlices:
 
     def __post_init__(self) -> None:
         self.multisets = Multisets(self.schema, self.node, self._made_again, self.forced)
-        self._edges = edges_of(self.schema.group, False, False)
         self._time = time_name(self.schema.group.source.time)
 
     # --- what is sent ---------------------------------------------------------------------------------------------
@@ -218,8 +217,9 @@ class SentSlices:
             return table["first"].to_numpy(), table["last"].to_numpy() + 1
         start = table["slice_start"].to_numpy()
         end = np.full(len(start), INT64_MAX)
-        for period, phase in zip(self._edges.period, self._edges.phase, strict=True):
-            np.minimum(end, phase + ((start - phase) // period + 1) * period, out=end)
+        edges = self.schema.compiled.edges
+        for period, phase in zip(edges.period, edges.phase, strict=True):
+            np.minimum(end, Grid(period, phase).after(start), out=end)
         return start, end
 
     def _identities(self, rows: Any) -> pl.Series:

@@ -33,7 +33,7 @@ class RefinedState(GroupState):
         self.late: Counter[str] = Counter()  # events of multisets that are left out, by node, until somebody asks
         self._checked = INT64_MIN  # up to here it is known what has to be requested
         self._next_found = INT64_MAX  # when the first session closes after what was looked at last
-        super().__init__(schema.group, schema.schema, schema.schema)
+        super().__init__(schema.compiled)
 
     # --- what comes in --------------------------------------------------------------------------------------------
 
@@ -134,9 +134,10 @@ class RefinedState(GroupState):
     def header(self) -> dict[str, Any]:
         """What it knows beside its tables."""
         header = {"watermark": self.time_column.watermark, "sends": self.sends, "released": self.released}
-        return {**header, "checked": self._checked, "multisets": self.multisets.header()}
+        return super().header() | header | {"checked": self._checked, "multisets": self.multisets.header()}
 
     def restore(self, header: Mapping[str, Any]) -> None:
+        super().restore(header)
         self.time_column.watermark = header["watermark"]
         self.sends, self._checked = dict(header["sends"]), header["checked"]
         self.multisets.restore(header["multisets"])

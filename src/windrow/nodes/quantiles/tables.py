@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping
 
 import polars as pl
 
-from windrow.core.stream.compiled import state_of
 from windrow.core.stream.job import Job
 from windrow.nodes.quantiles.protocol import MultisetSchema
 from windrow.nodes.tables import GONE, GONE_COLUMNS
@@ -30,9 +29,8 @@ OVER: dict[str, pl.DataType] = {"over": pl.Boolean()}
 
 def schemas_of(job: Job) -> dict[str, MultisetSchema]:
     """The tables of each group of time windows and sessions whose multisets stay at nodes."""
-    groups = [group for group in job.bound.plan.groups if group.refined and not group.counted]
-    schemas = {group.name: state_of(group, job.bound.binding, job.time_columns).schema for group in groups}
-    return {group.name: MultisetSchema(group, schemas[group.name]) for group in groups}
+    groups = [compiled for compiled in job.bound.groups if compiled.group.refined and not compiled.group.counted]
+    return {compiled.group.name: MultisetSchema(compiled) for compiled in groups}
 
 
 def tables_of(job: Job) -> tuple[set[str], set[str]]:
