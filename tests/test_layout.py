@@ -107,16 +107,12 @@ STILL_SAID = {"DataDrivenWindow", "held_events"}  # public
 MOST_LINES, MOST_LOCALS = 50, 20  # of a function, without its docstring
 LONG_FUNCTIONS = {
     "cli:run": "one parameter for each option of the command",
-    "core.assemble.results:_values": "",
-    "core.assemble.results:_spread": "",
     "core.query.query:__init__": "",
     "core.slices.binding:_bind": "",
     "demo:main": "",
     "report.charts:_panel": "",
     "report.charts:_lanes": "",
     "report.plans:picture": "",
-    "spark.api:windows": "",
-    "spark.batch.quantiles:_refined": "",
     "testing.strategies:batches": "",
 }
 

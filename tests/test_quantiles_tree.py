@@ -97,10 +97,10 @@ def counted(run: Simulation, what: str) -> int:
     return sum(one[what] for one in run.machines["root"].status().get("refining", {}).values())
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_trees_give_what_one_process_gives_whatever_breaks(part: int, seed: int) -> None:
-    asked = 0
-    for number in range(seed * 24 + part * 6, seed * 24 + part * 6 + 6):
+    asked, begin = 0, (seed * 2 + part) * 6  # make soak goes on
+    for number in range(begin, begin + 6):
         run = simulated(number)
         assert (number, wrong_with(run)) == (number, [])
         asked += counted(run, "asked")

@@ -28,10 +28,10 @@ from windrow.core.ordered.node_windows import NODE_KEY, CompiledJoinedGroup, Joi
 from windrow.core.ordered.state import CompiledOrderedGroup, OrderedState
 from windrow.core.plan.groups import Group
 from windrow.core.plan.watermark import WatermarkStep
-from windrow.core.slices.table import pack, unpack
-from windrow.core.stream.group_states import GroupStates, named_tables, parts_of
+from windrow.core.stream.group_states import GroupStates
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Tables, seen_by
+from windrow.core.stream.job_slicer import Tables, named_tables, parts_of, seen_by
+from windrow.io.tables import pack, unpack
 from windrow.nodes.tables import differs
 
 NODES = "nodes"

@@ -16,9 +16,8 @@ import polars as pl
 
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.plan.watermark import WatermarkStep
-from windrow.core.stream.group_states import named_tables, parts_of
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Tables
+from windrow.core.stream.job_slicer import Tables, named_tables, parts_of
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.nodes.counting.boundaries import Reached, Tally, from_tables, to_tables
 from windrow.nodes.counting.runs import Line, Piece, Stretch

@@ -16,9 +16,9 @@ import polars as pl
 
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.slices.table import merge
-from windrow.core.stream.group_states import GroupStates, parts_of
+from windrow.core.stream.group_states import GroupStates
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Tables
+from windrow.core.stream.job_slicer import Tables, parts_of
 from windrow.core.windows.fixed import INT64_MAX
 from windrow.nodes.counting.coordinator import CountingCoordinator
 from windrow.nodes.pushdown import Reported

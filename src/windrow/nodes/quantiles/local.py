@@ -280,7 +280,7 @@ class SentSlices:
 
     @property
     def size(self) -> int:
-        """SortedValues that are kept."""
+        """How many values are kept."""
         return sum(len(multiset.values) for multiset in self.multisets.kept.values())
 
     @property
