@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -32,25 +31,16 @@ SegmentReport = tuple[
 ]  # a piece that has come, and the rank range of which it is the content
 
 
-@dataclass
-class Progress:
-    """How far a local node has come."""
+class Report(NamedTuple):
+    """How far a local node has come, as it has said."""
 
+    node: str
     final: int = INT64_MIN  # what it has not sent is not older
     idle: bool = False
     heard: int = 0  # the number of the last request that has come
-
-
-class Report(NamedTuple):
-    """A row in which a node says how far it has come."""
-
-    node: str
-    final: int
-    idle: bool
-    heard: int
-    over: bool
-    rewound: int
-    late: int
+    over: bool = False
+    rewound: int = 0
+    late: int = 0
 
 
 class CountingCoordinator:
@@ -61,7 +51,7 @@ class CountingCoordinator:
         self._forms = {group.name: Form(group, job) for group in groups_of(job)}
         self._states = {name: CountedState(form) for name, form in self._forms.items()}
         self._resolvers: dict[str, dict[Key, BoundaryResolver]] = {name: {} for name in self._forms}
-        self._progress: dict[str, Progress] = {}
+        self._reports: dict[str, Report] = {}  # the last of each node
         self._requests = Requests(epoch)
         self._rewinds: dict[str, int] = {}
         self._directives: dict[str, dict[tuple[str, Key], tuple[int, Any]]] = {}  # of a node: since which request
@@ -118,17 +108,17 @@ class CountingCoordinator:
     def _absorb_report(self, report: Report, now: int) -> None:
         """Note how far a node has come; what it has not heard is said again."""
         node, heard = report.node, report.heard
-        progress = self._progress.setdefault(node, Progress())
-        if heard < progress.heard:  # another life of the node, which has heard nothing
+        before = self._reports.get(node, Report(node))
+        if heard < before.heard:  # another life of the node, which has heard nothing
             for name, key, resolver in self._all_resolvers():
                 self._note(name, key, resolver)
             self._requests.forget(node)
         last = self._requests.last(node)
-        if last.number == heard > progress.heard and now > last.at > 0:
+        if last.number == heard > before.heard and now > last.at > 0:
             self._trip = now - last.at if not self._trip else (3 * self._trip + now - last.at) // 4
         directives = self._directives.get(node, {})
         self._directives[node] = {key: directive for key, directive in directives.items() if directive[0] > heard}
-        progress.final, progress.idle, progress.heard = max(progress.final, report.final), report.idle, heard
+        self._reports[node] = report._replace(final=max(before.final, report.final))
         for _, _, resolver in self._all_resolvers():
             line = resolver.lines.get(node)
             if line is not None and line.rewind <= report.rewound:
@@ -167,8 +157,8 @@ class CountingCoordinator:
         """Find the boundaries that can be found, and emit the windows that are complete by that."""
         lost = self._requests.lost
         finals = {
-            node: INT64_MAX if progress.idle else progress.final
-            for node, progress in self._progress.items()
+            node: INT64_MAX if report.idle else report.final
+            for node, report in self._reports.items()
             if node not in lost
         }
         reached = Reached(watermark, finals, lost)
@@ -239,7 +229,7 @@ class CountingCoordinator:
             directives, asks = self._directives.get(node, {}), of_nodes.get(node, {})
             content: set[Any] = {(table, ask) for table, rows in asks.items() for ask in rows}
             content |= {(key, number) for key, (number, _) in directives.items()}
-            is_over = self._is_over and self._progress[node].final == INT64_MAX  # one that has come again may have more
+            is_over = self._is_over and self._reports[node].final == INT64_MAX  # one that has come again may have more
             content |= {"over"} if is_over else set()
             if self._requests.is_due(node, content, now):
                 yield node, self._requests.last(node).number, is_over, self._tables(directives, asks)
@@ -289,8 +279,8 @@ class CountingCoordinator:
         return other
 
     def saved(self) -> tuple[dict[str, Any], Tables]:
-        header = {"nodes": self._requests.saved(), "rewinds": self._rewinds}
-        header["progress"] = {node: asdict(progress) for node, progress in self._progress.items()}
+        header: dict[str, Any] = {"nodes": self._requests.saved(), "rewinds": self._rewinds}
+        header["reports"] = list(self._reports.values())
         header["states"] = {name: state.header() for name, state in self._states.items()}
         states = {name: state.tables() for name, state in self._states.items()}
         resolvers = {f"boundaries {name}": to_tables(form, self._resolvers[name]) for name, form in self._forms.items()}
@@ -298,7 +288,7 @@ class CountingCoordinator:
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
         self._requests.restore(header["nodes"])
-        self._progress = {node: Progress(**progress) for node, progress in header["progress"].items()}
+        self._reports = {report[0]: Report(*report) for report in header["reports"]}
         self._rewinds = dict(header["rewinds"])
         for name, form in self._forms.items():
             if parts := parts_of(name, tables):

@@ -28,7 +28,7 @@ from windrow.core.windows.ordered import Mask
 from windrow.nodes.counting.ordered_log import OrderedLog
 from windrow.nodes.counting.schemes import SCHEMES, Cut, Directive, sub_slice
 from windrow.nodes.counting.tables import ANEW, COUNTING, NODE_COLUMN, NODES, Form, Key, forms_of, from_text, to_text
-from windrow.nodes.quantiles.local import Identity, Multisets, Values
+from windrow.nodes.quantiles.local import Identity, Multisets, SortedValues
 from windrow.nodes.quantiles.protocol import multiset_of
 
 AT_ONCE = 1024  # events that are sent as they are when they are asked for; of more, sub-slices first
@@ -59,14 +59,14 @@ class OrderedLogs:
         schema = self.form.multisets
         return Multisets(schema, self.node, self._multiset, self._unit, self.form.keys) if schema else None
 
-    def _multiset(self, identity: Identity, _: Mapping[str, Any]) -> Values | None:
+    def _multiset(self, identity: Identity, _: Mapping[str, Any]) -> SortedValues | None:
         """The values of the events between two ranks; None if they are not here (any more)."""
         log = self.by_key.get(identity.key)
         if log is None or not log.start <= identity.send < identity.row <= log.top:
             return None
         assert self.form.multisets is not None
         partial = self.form.multisets.multisets[identity.operator]
-        return Values(*multiset_of(log.between(identity.send, identity.row), partial))
+        return SortedValues(*multiset_of(log.between(identity.send, identity.row), partial))
 
     def _forget_multisets(self, key: Key, rank: int) -> None:
         """Nothing is requested of events of a key before a rank any more."""

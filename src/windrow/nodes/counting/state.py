@@ -27,7 +27,7 @@ from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Mask
 from windrow.nodes.counting.runs import Interval
 from windrow.nodes.counting.tables import NODE_COLUMN, Form, Key
-from windrow.nodes.quantiles.local import Identity, Multisets, Values
+from windrow.nodes.quantiles.local import Identity, Multisets, SortedValues
 from windrow.nodes.quantiles.protocol import IDENTITY, multiset_of
 from windrow.nodes.quantiles.root import PLACE, Due, RemoteMultisets, placed
 
@@ -137,9 +137,9 @@ class CountedState(OrderedState):
         names = names.filter([tuple(row) == key for row in plain.select(*self.form.keys).iter_rows()] if key else True)
         schema = self.multisets.schema
 
-        def values_of(identity: Identity, _: Mapping[str, Any]) -> Values:
+        def values_of(identity: Identity, _: Mapping[str, Any]) -> SortedValues:
             inside = events[identity.send - lo : identity.row - lo]
-            return Values(*multiset_of(inside, schema.multisets[identity.operator]))
+            return SortedValues(*multiset_of(inside, schema.multisets[identity.operator]))
 
         local = Multisets(schema, node, values_of, forced=1, key_types=self.form.keys)  # so that all values are known
         wanted = self.form.with_plain_keys(self.multisets.summaries_of(names))

@@ -63,7 +63,7 @@ class Form:
         self.boundaries = Boundaries(self.ordering.grids[INT64_MIN])
         self.events = {name: dtype for name, dtype in self.ordering.needed.items() if name in self.ordering.read}
         self.sent = {name: dtype for name, dtype in self.events.items() if name != NODE_COLUMN}
-        self.multisets = MultisetSchema(group, self.schema) if group.refined else None  # those that stay at nodes
+        self.multisets = MultisetSchema(compiled) if group.refined else None  # those that stay at nodes
         kept = set(self.multisets.multisets.values()) if self.multisets else set()
         held = tuple(one for one in self.schema.held if one not in kept)
         self._sliced = Ordering(group, replace(self.schema, held=held), self.compiled.edges) if kept else self.ordering

@@ -35,10 +35,7 @@ class Assembly:
         here = [one for one in bound.groups if not one.group.is_apart and one.group.name not in schemas]
         self._states = GroupStates(bound, {job.time: self._time_column}, [one.state() for one in here])
         # windows of a refined group wait for values: each has a time column of its own
-        refined = {
-            name: RefinedState(bound.by_name[name], schema, job.time_columns[job.time])
-            for name, schema in schemas.items()
-        }
+        refined = {name: RefinedState(schema, job.time_columns[job.time]) for name, schema in schemas.items()}
         self._refined = [GroupStates(bound, {job.time: one.time_column}, [one]) for one in refined.values()]
         self.quantiles = QuantileCoordinator(refined)
         self._reported = Reported(job)
