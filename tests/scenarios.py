@@ -18,7 +18,7 @@ import polars as pl
 import windrow as wr
 from windrow.core.windows.fixed import FixedWindow, Session
 from windrow.core.windows.ordered import OrderedWindow
-from windrow.nodes.protocol.node import Machine
+from windrow.nodes.protocol.node import Node
 from windrow.nodes.protocol.send_window import AGAIN
 from windrow.nodes.queries import Asked
 from windrow.testing import differences, recompute
@@ -112,7 +112,7 @@ def events_of(dice: random.Random, most: int, lateness: int) -> pl.DataFrame:
 def simulated(
     seed: int,
     size: int | None = None,
-    machine: type[Machine] = Machine,
+    machine: type[Node] = Node,
     scenario: Scenario | None = None,
     steps: int = 100_000,
 ) -> Simulation:

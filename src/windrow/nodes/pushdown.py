@@ -33,9 +33,8 @@ from windrow.core.slices.table import pack, unpack
 from windrow.core.stream.compiled import state_of
 from windrow.core.stream.ingest import hold
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Tables
+from windrow.core.stream.job_slicer import Tables, joined, parts_of
 from windrow.core.windows.fixed import INT64_MAX
-from windrow.nodes.protocol.parts import joined, parts_of
 
 NODES = "nodes"
 _NODES = {"node": pl.String(), "gone": pl.Boolean(), "late": pl.Int64()}

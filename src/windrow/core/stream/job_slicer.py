@@ -8,6 +8,7 @@ What is made where the events are, in a task of Spark or at a node, and put toge
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -19,7 +20,18 @@ from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.stream.job import Job
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session, Tumbling
 
-Tables = dict[str, pl.DataFrame]  # by the name of their group
+Tables = dict[str, pl.DataFrame]  # by the name of their group; or `<group>|<part>`, if it has several
+
+
+def joined(groups: Mapping[str, Mapping[str, pl.DataFrame]]) -> Tables:
+    """Name the tables of several groups by group and part."""
+    return {f"{name}|{part}": table for name, tables in groups.items() for part, table in tables.items()}
+
+
+def parts_of(name: str, tables: Mapping[str, pl.DataFrame]) -> Tables:
+    """The tables of one group, by their part."""
+    named = ((key.rpartition("|"), table) for key, table in tables.items())
+    return {part: table for (group, _, part), table in named if group == name}
 
 
 class Slicer:

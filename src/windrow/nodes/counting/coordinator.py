@@ -19,7 +19,7 @@ import polars as pl
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Tables
+from windrow.core.stream.job_slicer import Tables, joined, parts_of
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.nodes.counting.boundaries import Reached, Tally
 from windrow.nodes.counting.boundary_tables import from_tables, to_tables
@@ -27,7 +27,6 @@ from windrow.nodes.counting.runs import Line, Piece, Stretch
 from windrow.nodes.counting.schemes import NOTHING_KNOWN, SCHEMES, Choice
 from windrow.nodes.counting.state import CountedState
 from windrow.nodes.counting.tables import ANEW, COUNTING, GONE, NODES, Form, Key, groups_of
-from windrow.nodes.protocol.parts import joined, parts_of
 from windrow.nodes.protocol.send_window import AGAIN
 
 LIFE = 20  # bits of the number of a request, before which the epoch stands

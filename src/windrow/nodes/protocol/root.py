@@ -21,10 +21,10 @@ from windrow.core.slices.table import merge
 from windrow.core.stream.compiled import state_of
 from windrow.core.stream.ingest import hold
 from windrow.core.stream.job import Job
+from windrow.core.stream.job_slicer import joined, parts_of
 from windrow.core.stream.late import slices_behind
 from windrow.core.windows.fixed import INT64_MAX
 from windrow.nodes.counting.coordinator import Agreement
-from windrow.nodes.protocol.parts import joined, parts_of
 from windrow.nodes.pushdown import Reported
 from windrow.nodes.quantiles.coordinator import Refining
 from windrow.nodes.quantiles.state import RefinedState
