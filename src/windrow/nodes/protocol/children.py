@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -102,12 +102,16 @@ def after(time: int) -> int:
 
 
 class Children(dict[str, Child]):
-    """All children of a node, by name."""
+    """All children of a node, by name: those that are `expected` from the beginning, and others if it `is_open`."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        super().__init__((name, Child()) for name in names)
+    def __init__(self, expected: Sequence[str], is_open: bool) -> None:
+        super().__init__((name, Child()) for name in expected)
+        self._expected, self._is_open = expected, is_open
         self.last_contact: dict[str, int] = {}  # when a message of the child came in
         self.last_queries: dict[str, int] = {}  # when the query set was sent to it again
+
+    def may_come(self, name: str) -> bool:
+        return self._is_open or name in self._expected
 
     @property
     def awaited(self) -> list[Child]:

@@ -213,9 +213,8 @@ class Reader:
             prepared = prepared.with_columns(nth=pl.int_range(begin, begin + pl.len(), dtype=pl.Int64))
         if missing is not None:
             prepared = prepared.filter(~missing)
-            self.left_out += int(
-                missing[max(0, self._reread_until - begin) :].sum()
-            )  # an earlier life counted the others
+            counted = max(0, self._reread_until - begin)  # by an earlier life
+            self.left_out += int(missing[counted:].sum())
         if prepared.height:
             _, high = time_range(prepared, job.time, job.bound.plan.furthest.get(job.time), time_column)
             if high > furthest:
@@ -230,6 +229,7 @@ class Reader:
         time, slicer = pl.col(time_name(self.job.time)), self._slicer
         events = events.filter(pl.col("nth") >= self._complete)
         since = {name: self._reread_from.get(name, INT64_MIN) for name in self._closing.bounds(INT64_MIN)}
+        # Groups have different bounds; each keeps only what was cut of the events from its own bound on.
         for bound in set(since.values()):
             tables = slicer.slice(events.filter(time >= bound))
             self._open.add({name: table for name, table in tables.items() if since.get(name) == bound})
@@ -317,7 +317,6 @@ class LocalRole:
         store: LogStore | None,
         notes: Notes,
         new_reader: Callable[[Asked], Reader],
-        *,
         idle: int | None,
         ahead: int | None,
     ) -> None:

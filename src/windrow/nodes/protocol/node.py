@@ -31,6 +31,7 @@ import polars as pl
 
 from windrow.core.query.query import Query
 from windrow.core.windows.fixed import INT64_MAX
+from windrow.nodes.protocol.children import Children
 from windrow.nodes.protocol.journal import Journal, LogStore
 from windrow.nodes.protocol.local import LocalRole, Mark, Reader
 from windrow.nodes.protocol.messages import (
@@ -89,32 +90,19 @@ class Node:
         self.local: LocalRole | None = None
         self.as_parent: ParentRole | None = None
         if self.role == "local":
-            new_reader = partial(Reader, node=self.name, lateness=self.lateness, eager=self.eager, unit=self.unit)
-            self.local = LocalRole(
-                self.name, self._window, self.store, self.notes, new_reader, idle=self.idle, ahead=self.ahead
-            )
+            cut = partial(Reader, node=self.name, lateness=self.lateness, eager=self.eager, unit=self.unit)
+            self.local = LocalRole(self.name, self._window, self.store, self.notes, cut, self.idle, self.ahead)
         else:
             self.as_parent = self._parent_role()
 
     def _parent_role(self) -> ParentRole:
         if self.store is None:
             raise ValueError(f"{self.name} has children, so it needs a spool")
-        initial, feeds_spark = self.initial, self.feeds == "slices"
-        if feeds_spark and initial is not None:
-            initial = initial.as_events()
-        role = ParentRole(
-            self.name,
-            self.epoch,
-            Subtree(self.children, self.epoch, self.role == "root", feeds_spark, self.notes),
-            self._window,
-            Journal(self.store, self.log),
-            self.notes,
-            configured=self.children,
-            is_open=self.joins,
-            timeout=self.timeout,
-            ahead=self.ahead,
-        )
-        role.recover(initial)
+        feeds_spark, children = self.feeds == "slices", Children(self.children, self.joins)
+        subtree = Subtree(children, self.epoch, self.role == "root", feeds_spark, self.notes)
+        journal = Journal(self.store, self.log)
+        role = ParentRole(self.name, subtree, self._window, journal, self.timeout, self.ahead)
+        role.recover(self.initial.as_events() if self.initial is not None and feeds_spark else self.initial)
         return role
 
     # --- what drives it -----------------------------------------------------------------------------------------------
@@ -210,12 +198,12 @@ class Node:
     def add(self, query: Query, now: int) -> Out:
         """At the root: answer one more query, from an event time on that is known once all nodes cut by it."""
         assert self.as_parent is not None
-        return self.as_parent.add(query, now)
+        return self.as_parent.pass_on_queries(self._subtree.add(query), now)
 
     def remove(self, name: str, now: int) -> Out:
         """At the root: do not answer a query any more."""
         assert self.as_parent is not None
-        return self.as_parent.remove(name, now)
+        return self.as_parent.pass_on_queries(self._subtree.remove(name), now)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -266,7 +254,7 @@ class Node:
         if self.local is not None:
             return self.local.adopt(query_set, now)
         assert self.as_parent is not None
-        return self.as_parent.switch(query_set, now)
+        return self.as_parent.pass_on_queries(self._subtree.switch(query_set), now)
 
     def _request(self, message: Request, now: int) -> Out:
         """Answer a request of the root, or pass it on."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from windrow.core.query.query import Query, QueryError
+from windrow.core.query.query import Query
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.nodes.protocol.children import Child, after
+from windrow.nodes.protocol.children import Child
 from windrow.nodes.protocol.journal import Journal
 from windrow.nodes.protocol.messages import (
     Ack,
@@ -42,33 +42,21 @@ def refused(sender: str, message: Up, reason: str, notes: Notes) -> Out:
 
 
 class ParentRole:
-    """What a node does for its children: those that are `configured`, and others too if it is `open`."""
+    """What a node does for its children; `timeout` and `ahead` are those of `Node`."""
 
     def __init__(
-        self,
-        name: str,
-        epoch: int,
-        subtree: Subtree,
-        window: SendWindow,
-        journal: Journal,
-        notes: Notes,
-        *,
-        configured: tuple[str, ...],
-        is_open: bool,
-        timeout: int | None,
-        ahead: int | None,
+        self, name: str, subtree: Subtree, window: SendWindow, journal: Journal, timeout: int | None, ahead: int | None
     ) -> None:
         self.subtree = subtree
-        self._name, self._epoch, self._window, self._journal, self._notes = name, epoch, window, journal, notes
-        self._configured, self._is_open, self._timeout, self._ahead = configured, is_open, timeout, ahead
-        self._children = subtree.children
+        self._children, self._notes = subtree.children, subtree.notes
+        self._name, self._window, self._journal, self._timeout, self._ahead = name, window, journal, timeout, ahead
         self._withheld: set[str] = set()  # children that wait for an Ack
         self._initial: tuple[Query, ...] = ()  # of the root: the queries that it was started with last
 
     # --- messages of children -----------------------------------------------------------------------------------------
 
     def receive(self, sender: str, message: Up, now: int) -> Out:
-        if message.node != sender or not (self._is_open or sender in self._configured):
+        if message.node != sender or not self._children.may_come(sender):
             return refused(sender, message, f"{self._name} has no child {message.node!r}", self._notes)
         if isinstance(message, Hello):
             return self._hello(sender, message, now)
@@ -152,27 +140,9 @@ class ParentRole:
 
     # --- the query set ------------------------------------------------------------------------------------------------
 
-    def add(self, query: Query, now: int) -> Out:
-        """At the root: answer one more query, from an event time on that is known once all nodes cut by it."""
-        if self.subtree.feeds_spark:
-            raise QueryError(
-                "a root that feeds Spark asks what it began with; to ask more, take a new spool and checkpoint"
-            )
-        assert self.subtree.query_set is not None
-        query_set = self.subtree.query_set.added(query, after(self.subtree.watermark))
-        self.subtree.add(query.name, query_set.version)
-        return self.switch(query_set, now)
-
-    def remove(self, name: str, now: int) -> Out:
-        """At the root: do not answer a query any more."""
-        assert self.subtree.query_set is not None
-        query_set = self.subtree.query_set.removed(name)
-        self.subtree.remove(name)
-        return self.switch(query_set, now)
-
-    def switch(self, query_set: Asked, now: int) -> Out:
-        """Go on with another query set, and pass it on to the children."""
-        out = self._keep(self.subtree.switch(query_set), now)
+    def pass_on_queries(self, reports: Iterable[Report], now: int) -> Out:
+        """Send what the subtree reports of the query set before, and pass its new one on to the children."""
+        out = self._keep(reports, now)
         live = [(name, child) for name, child in self._children.items() if child.state == "live"]
         return [*out, *((name, self._queries(child)) for name, child in live)]
 
@@ -226,15 +196,15 @@ class ParentRole:
         self._initial = tuple(Query.from_dict(query) for query in kept.header["initial"])
         self._restore(kept.header, kept.tables, kept.out, kept.log)
         for name, child in self._children.items():
-            if child.is_awaited and not (self._is_open or name in self._configured):
+            if child.is_awaited and not self._children.may_come(name):
                 self._suspend(child, 0, "left")
                 self._notes.append(f"{name} is none of its children any more; the watermark does not wait for it")
         if given is not None and self.subtree.query_set is not None:
             removed, added = self.subtree.query_set.differs(given, self._initial)
             for query in removed:
-                self.remove(query.name, 0)
+                self.pass_on_queries(self.subtree.remove(query.name), 0)
             for query in added:
-                self.add(query, 0)
+                self.pass_on_queries(self.subtree.add(query), 0)
             if self._initial != given.queries:  # noted last: after a crash before this line all is done again
                 self._initial = given.queries
                 self.checkpoint()

@@ -10,13 +10,13 @@ after which `parent.py` makes a checkpoint. There are no messages, numbers and f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 import polars as pl
 
-from windrow.core.query.query import QueryError
+from windrow.core.query.query import Query, QueryError
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.nodes.counting.tables import COUNTING, GONE, gone_table, groups_of, names_in
@@ -33,14 +33,14 @@ _COLUMNS = "columns"  # in a checkpoint, an empty table of events
 class Subtree:
     """The tree below a node; a root either assembles windows or `feeds_spark` with slices."""
 
-    def __init__(self, names: Iterable[str], epoch: int, is_root: bool, feeds_spark: bool, notes: Notes) -> None:
-        self.children = Children(names)
+    def __init__(self, children: Children, epoch: int, is_root: bool, feeds_spark: bool, notes: Notes) -> None:
+        self.children, self.notes = children, notes
         self.query_set: Asked | None = None
         self.watermark = INT64_MIN
         self.assembly: Assembly | None = None
         self.merger: Merger | None = None
         self.feeds_spark = is_root and feeds_spark
-        self._epoch, self._is_root, self._notes = epoch, is_root, notes
+        self._epoch, self._is_root = epoch, is_root
         self._announced = Announced()
         self._added: dict[str, int] = {}  # queries that came at run time, and the version that they came with
 
@@ -69,12 +69,23 @@ class Subtree:
         else:
             self.merger = Merger(query_set.job)
 
-    def add(self, name: str, version: int) -> None:
-        """Remember with which version a query came, so that it can begin again (`_begin_again`)."""
-        self._added[name] = version
+    def add(self, query: Query) -> list[Report]:
+        """At the root: answer one more query, from an event time on that is known once all nodes cut by it."""
+        if self.feeds_spark:
+            raise QueryError(
+                "a root that feeds Spark asks what it began with; to ask more, take a new spool and checkpoint"
+            )
+        assert self.query_set is not None
+        query_set = self.query_set.added(query, after(self.watermark))
+        self._added[query.name] = query_set.version
+        return self.switch(query_set)
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str) -> list[Report]:
+        """At the root: do not answer a query any more."""
+        assert self.query_set is not None
+        query_set = self.query_set.removed(name)
         self._added.pop(name, None)
+        return self.switch(query_set)
 
     def switch(self, query_set: Asked) -> list[Report]:
         """Go on with another query set; slices that were cut by the one before are reported first."""
@@ -112,7 +123,7 @@ class Subtree:
             is_behind = min(child.announced.version, batch.version) < version
             if name not in pending and is_behind and cut_since(version, announced, batch.newest) > begun[name]:
                 self.query_set = replace(self.query_set, pending=(*self.query_set.pending, (name, version)))
-                self._notes.append(f"{name} begins again: {batch.node} comes with events that were cut without it")
+                self.notes.append(f"{name} begins again: {batch.node} comes with events that were cut without it")
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
