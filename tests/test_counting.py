@@ -416,8 +416,8 @@ def test_a_node_keeps_events_until_they_are_settled_and_reads_no_more_while_the_
     root = Node("root", None, ("a", "b"), 1, Disk(), REFINED)
     a, b = welcomed(Node("a", "root"), root), welcomed(Node("b", "root"), root)
     machines, at = {"root": root, "a": a, "b": b}, 0
-    assert a.local.reader is not None
-    (strands,) = a.local.reader.counted._groups.values()
+    assert a.as_local.reader is not None
+    (strands,) = a.as_local.reader.counted._groups.values()
     while a.mark is not None:  # the root waits for b, and can settle nothing
         settled(a.read(events(*range(at, at + 8)), {"at": at + 8}, 0), machines, "a")
         at += 8
@@ -728,7 +728,7 @@ def test_a_root_that_was_restarted_asks_for_values_again() -> None:
     tree.deaf = {"a"}
     tree.read("b", 0, 35)
     assert tree.medians == []
-    tree.root = tree.machines["root"] = Node("root", None, ("a", "b"), 2, tree.root.spool, MEDIAN, log=1)
+    tree.root = tree.machines["root"] = Node("root", None, ("a", "b"), 2, tree.root.store, MEDIAN, log=1)
     tree.deaf.clear()
     for name in ("a", "b"):
         tree.post(name, tree.machines[name].start(tree.now))
@@ -764,7 +764,7 @@ def test_of_a_silent_node_values_are_left_out_and_counted() -> None:
 def test_a_node_keeps_events_as_long_as_they_may_be_asked_for() -> None:
     sliding = [wr.Query("q", wr.counting(40, 10), ["median(x)"])]
     tree = Flat(Asked.of(sliding, "t", COLUMNS, counting="refine"))
-    reader = tree.machines["a"].local.reader
+    reader = tree.machines["a"].as_local.reader
     assert reader is not None
     (strands,) = reader.counted._groups.values()
     held = []

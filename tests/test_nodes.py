@@ -626,8 +626,8 @@ def test_a_long_slice_of_many_reads_needs_no_more_room_than_a_short_one() -> Non
     local = welcomed(Node("a", "root"), root)
     for at in range(1000):
         talk(local, root, local.read(events(at // 200), {"at": at + 1}, 0))
-    assert local.local.reader is not None
-    assert len(local.local.reader._chunks) == 1
+    assert local.as_local.reader is not None
+    assert len(local.as_local.reader._chunks) == 1
     talk(local, root, local.read(events(12), {"at": 1001}, 0))
     assert local.confirmed == {"at": 1000}
     assert len(local._window.deletable) <= 1

@@ -308,7 +308,7 @@ def test_a_node_that_was_started_again_makes_its_bags_again() -> None:
 
 def test_a_node_keeps_a_bag_until_no_window_needs_it() -> None:
     tree = Flat([wr.Query("s", wr.sliding(20, 10), ["median(x)"])], 1)
-    reader = tree.machines["n0"].local.reader
+    reader = tree.machines["n0"].as_local.reader
     assert reader is not None
     for second in range(6):
         rows = [{"t": 10 * second, "k": "a", "x": n + second / 7, "y": 0} for n in range(20)]

@@ -87,11 +87,11 @@ class Node:
         self._is_leaving = False
         self._is_welcome = self.parent is None
         self._window = SendWindow(self.name, self.epoch, SINK if self.parent is None else self.parent)
-        self.local: LocalRole | None = None
+        self.as_local: LocalRole | None = None
         self.as_parent: ParentRole | None = None
         if self.role == "local":
             cut = partial(Reader, node=self.name, lateness=self.lateness, eager=self.eager, unit=self.unit)
-            self.local = LocalRole(self.name, self._window, self.store, self.notes, cut, self.idle, self.ahead)
+            self.as_local = LocalRole(self.name, self._window, self.store, self.notes, cut, self.idle, self.ahead)
         else:
             self.as_parent = self._parent_role()
 
@@ -110,7 +110,7 @@ class Node:
     @property
     def query_set(self) -> Asked | None:
         """The queries that it answers or cuts by; None until its parent has sent them."""
-        return self.local.query_set if self.local is not None else self._subtree.query_set
+        return self._work.query_set
 
     @property
     def _subtree(self) -> Subtree:
@@ -118,10 +118,14 @@ class Node:
         return self.as_parent.subtree
 
     @property
+    def _work(self) -> LocalRole | Subtree:
+        return self.as_local or self._subtree
+
+    @property
     def mark(self) -> Mark | None:
         """From where its source is to be read; None while it must not be."""
         is_ready = self._is_welcome and not self._is_leaving and self.refused is None
-        return self.local.mark if self.local is not None and is_ready else None
+        return self.as_local.mark if self.as_local is not None and is_ready else None
 
     @property
     def confirmed(self) -> Mark | None:
@@ -131,16 +135,12 @@ class Node:
     @property
     def watermark(self) -> int:
         """How far the windows of the root have come, or what this node announces to its parent."""
-        return self.local.watermark if self.local is not None else self._subtree.watermark
+        return self._work.watermark
 
     @property
     def done(self) -> bool:
         """Whether all sources below have come to their end, and everything is acknowledged."""
-        return self.watermark == INT64_MAX and not self._window.unacknowledged and not self._is_needed
-
-    @property
-    def _is_needed(self) -> bool:
-        return self.local.is_needed if self.local is not None else self._subtree.is_needed
+        return self.watermark == INT64_MAX and not self._window.unacknowledged and not self._work.is_needed
 
     def start(self, now: int) -> Out:
         """Say Hello, or give the sink what it may not have; also when a connection was opened again."""
@@ -156,9 +156,9 @@ class Node:
         if self.as_parent is not None:
             out += self.as_parent.notice_silence(now)
             out += self._subtree.requests(now)
-        elif self.local is not None and self._is_welcome:
-            out += self.local.tick(now)
-            out += self.local.flush(now) if not self._is_leaving else []
+        elif self.as_local is not None and self._is_welcome:
+            out += self.as_local.tick(now)
+            out += self.as_local.flush(now) if not self._is_leaving else []
         is_answered = self._is_welcome and not self._window.unacknowledged
         if self.refused is not None or not self._window.is_due(now, is_answered):
             return out
@@ -179,14 +179,14 @@ class Node:
 
     def read(self, events: pl.DataFrame, mark: Mark, now: int, last: bool = False) -> Out:
         """Take events of the source, and its mark after them; after the last ones nothing comes."""
-        assert self.local is not None
-        return self.local.read(events, mark, now, last)
+        assert self.as_local is not None
+        return self.as_local.read(events, mark, now, last)
 
     def leave(self, now: int) -> Out:
         """Send everything, and go once it is acknowledged: see `left`."""
         out: Out = []
         if not self._is_leaving and self._is_welcome and self.parent is not None:
-            role = self.local or self.as_parent
+            role = self.as_local or self.as_parent
             assert role is not None
             out = role.leave(now)
         self._is_leaving = True
@@ -233,15 +233,15 @@ class Node:
         if self._is_welcome or self.parent is None:
             return []
         has_lost = message.accepted < self._window.acknowledged
-        if has_lost and self.local is None:
+        if has_lost and self.as_local is None:
             self.refused = f"{self.parent} has lost what it had acknowledged: its spool is another one"
             return []
         self._is_welcome = True
         self._window.reset_pause(now)
         self._window.forget(message.accepted, now)
         query_set = Asked.from_dict(message.query_set, message.tables["columns"])
-        if self.local is not None and (self.local.reader is None or has_lost):
-            self.refused = self.local.begin(query_set, message) or self.refused
+        if self.as_local is not None and (self.as_local.reader is None or has_lost):
+            self.refused = self.as_local.begin(query_set, message) or self.refused
             return []
         out = self._window.send_again()
         out += self.as_parent.acknowledge_withheld() if self.as_parent is not None else []
@@ -251,16 +251,16 @@ class Node:
         """Go on with the parent's query set, if it is newer; what comes before a Welcome is in it as well."""
         if not self._is_welcome or (self.query_set is not None and query_set.version <= self.query_set.version):
             return []
-        if self.local is not None:
-            return self.local.adopt(query_set, now)
+        if self.as_local is not None:
+            return self.as_local.adopt(query_set, now)
         assert self.as_parent is not None
         return self.as_parent.pass_on_queries(self._subtree.switch(query_set), now)
 
     def _request(self, message: Request, now: int) -> Out:
         """Answer a request of the root, or pass it on."""
-        if self.local is None:
+        if self.as_local is None:
             return self._subtree.pass_on(message)
-        return self.local.answer(message, now) if self._is_welcome and not self._is_leaving else []
+        return self.as_local.answer(message, now) if self._is_welcome and not self._is_leaving else []
 
     def _ack(self, message: Ack, now: int) -> Out:
         self._window.forget(message.number, now)
@@ -277,9 +277,9 @@ class Node:
         status["watermark"] = self.watermark
         status["plan"] = self.query_set.version if self.query_set else 0
         status["batches"] = {"made": self._window.number, "unacknowledged": len(self._window.unacknowledged)}
-        if self.local is None:
+        if self.as_local is None:
             return {**status, **self._subtree.status(), "children": self._subtree.children.status()}
-        if self.local.reader is not None:
-            reader, acknowledged = self.local.reader, self._window.confirmed.get("count", 0)
+        if self.as_local.reader is not None:
+            reader, acknowledged = self.as_local.reader, self._window.confirmed.get("count", 0)
             status["events"] = {"read": reader.count, "acknowledged": acknowledged, "left_out": reader.left_out}
         return status

@@ -5,7 +5,7 @@
 
 **State is a fold.** All this follows from the accepted batches in their order, and so do the reports to the node's own
 parent. What does not follow from batches (a child is silent, leaves or comes; the query set changes) has a method here,
-after which `parent.py` makes a checkpoint. There are no messages, numbers and files in this module.
+after which `parent.py` makes a checkpoint. Who gets which number, and what is on disk, is not known here.
 """
 
 from __future__ import annotations
