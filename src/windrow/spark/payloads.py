@@ -18,14 +18,14 @@ import pyarrow as pa
 
 from windrow.core.arrays.hashing import GOLDEN, mix
 from windrow.core.slices.table import pack
-from windrow.core.stream.compiled import Bound
+from windrow.core.stream.compiled import CompiledPlan
 from windrow.core.stream.job_slicer import Tables
 
 SCHEMA = pa.schema([("bucket", pa.int32()), ("payload", pa.binary())])
 ROW = "bucket INT, payload BINARY"
 
 
-def split(tables: Tables, bound: Bound, buckets: int) -> dict[int, Tables]:
+def split(tables: Tables, bound: CompiledPlan, buckets: int) -> dict[int, Tables]:
     """The tables of each bucket; a group without keys lies in one."""
     found: dict[int, Tables] = {}
     for group in bound.plan.groups:

@@ -22,7 +22,7 @@ from windrow.core.aggregates.functions import Aggregate
 from windrow.core.arrays.dataframes import empty_frame, join_keys
 from windrow.core.assemble.answers import Answers, lost_column
 from windrow.core.assemble.emitted import Emitted
-from windrow.core.assemble.group_state import GroupState
+from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.plan.groups import Signature
 from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.kernel import key_name
@@ -61,24 +61,25 @@ class ResultSchema:
             bounds["position"] = pl.Int64()
         return empty_frame({"query": pl.String(), **self.keys, **bounds, **marks, **self.columns})
 
-    def learn(self, states: Iterable[GroupState]) -> None:
+    def learn(self, groups: Iterable[CompiledGroup]) -> None:
         """Find the type of every aggregate's column; one name with two types is refused."""
         nothing = np.empty(0, np.int64)
-        for state in states:
-            empty = state.schema.empty()
+        for compiled in groups:
+            empty = compiled.schema.empty()
             combined = {
-                one: one.operator.combine(state.schema.state(empty, one), nothing, nothing) for one in state.schema.held
+                one: one.operator.combine(compiled.schema.state(empty, one), nothing, nothing)
+                for one in compiled.schema.held
             }
             known: dict[Any, pl.DataType] = {}
-            for signature, place in state.group.signatures.items():
+            for signature, place in compiled.group.signatures.items():
                 for asked in signature.aggregates:
                     alike = (asked.function, asked.inputs, asked.parts, tuple(map(id, asked.operators)))
                     if alike not in known:
-                        dtype = _type_of(signature, asked, combined, self.queries[state.group.asked_by[place]])
+                        dtype = _type_of(signature, asked, combined, self.queries[compiled.group.asked_by[place]])
                         known[alike] = pl.Int64() if dtype == pl.Int128() else dtype
                     dtype = known[alike]
                     if self.columns.setdefault(asked.name, dtype) != dtype:
-                        whose = self.queries[state.group.asked_by[place]]
+                        whose = self.queries[compiled.group.asked_by[place]]
                         raise QueryError(
                             f"query {whose.name!r}: column {asked.name!r} would be {dtype} here and "
                             f"{self.columns[asked.name]} in another query; give one an alias"
@@ -86,7 +87,7 @@ class ResultSchema:
                     if asked.name in self.keys:
                         raise QueryError(f"column {asked.name!r} is both a key and an aggregate; give one an alias")
                 if signature.having:
-                    asked, query = signature.having, self.queries[state.group.asked_by[place]]
+                    asked, query = signature.having, self.queries[compiled.group.asked_by[place]]
                     dtype = _type_of(signature, asked, combined, query, "having: ")
                     if dtype != pl.Boolean():
                         raise QueryError(f"query {query.name!r}: having: {asked.text!r} is {dtype}, not true or false")

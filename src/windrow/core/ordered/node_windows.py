@@ -20,7 +20,7 @@ At the end of the stream all are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from windrow.core.arrays.dataframes import join_keys
 from windrow.core.arrays.range_queries import ramp
 from windrow.core.assemble.due import Rows, Windows
 from windrow.core.assemble.emitted import Emitted
-from windrow.core.ordered.state import OrderedState, rows_in_order
+from windrow.core.ordered.state import CompiledOrderedGroup, OrderedState, rows_in_order
 from windrow.core.ordered.windows import Found, OrderedRows, Progress
 from windrow.core.plan.groups import Group, Timeline
 from windrow.core.plan.watermark import WatermarkStep
@@ -136,17 +136,26 @@ class Joining:
         return rows, Windows.join(parts)
 
 
-@dataclass
+class CompiledJoinedGroup(CompiledOrderedGroup):
+    """A group whose windows are found node by node: also how those of several nodes are joined."""
+
+    def __init__(self, group: Group, schema: SliceSchema, shared_schema: SliceSchema) -> None:
+        super().__init__(group, schema, shared_schema)
+        self.joining = Joining(group, schema)
+
+    def state(self) -> JoinedState:
+        return JoinedState(self)
+
+
 class JoinedState(OrderedState):
     """The state of a group whose windows are found node by node and joined."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.joined = self.joining.schema.empty()
+    compiled: CompiledJoinedGroup
 
-    def prepare(self) -> None:
-        super().prepare()
-        self.joining = Joining(self.group, self.schema)
+    def __init__(self, compiled: CompiledJoinedGroup) -> None:
+        super().__init__(compiled)
+        self.joining = compiled.joining
+        self.joined = self.joining.schema.empty()
 
     def tables(self) -> dict[str, pl.DataFrame]:
         return super().tables() | {"joined": self.joined}
@@ -172,11 +181,6 @@ class JoinedState(OrderedState):
         found = [one for one in self.sequences.found(rows, progress, step, partial) if not one.is_open]
         self.wait(self.joining.closed(rows, one) for one in found if len(one.windows.lo))
         return iter(())
-
-    def close(self, step: WatermarkStep) -> None:
-        """Find the windows of nodes that a step closes, and say nothing of them yet."""
-        for _ in super().step(step):
-            raise AssertionError("nothing but joined windows are here")
 
     def taken(self) -> pl.DataFrame:
         """The windows that wait, to be joined elsewhere."""

@@ -39,7 +39,7 @@ from windrow.core.operators.base import Fields
 from windrow.core.operators.choose import Choices, Selection
 from windrow.core.plan.groups import Held
 
-VERSION = 2
+VERSION = 3
 BAGS = "bags"  # a column: bags that are kept at nodes
 KEPT_BAG = pl.Struct({"node": pl.String(), "send": pl.Int64(), "row": pl.Int64()})
 

@@ -38,7 +38,7 @@ def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, final_be
     at = np.flatnonzero(late)
     exclusion = np.zeros(len(time), np.int32)
     if len(at):
-        starts, place = np.unique(state.edges.floor(time[at]), return_inverse=True)
+        starts, place = np.unique(state.compiled.edges.floor(time[at]), return_inverse=True)
         for where, (lattices, irregular) in _asked(state).items():
             kept = np.ones(len(at), np.bool_) if where is None else events[filter_name(where.text)].to_numpy()[at]
             out, in_ = _fixed(starts, lattices, final_before)
@@ -56,7 +56,7 @@ def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, final_be
     chosen = events.filter(pl.Series(wanted))
     if state.schema.has_runs:
         chosen = chosen.with_columns(pl.Series("excluded", exclusion[wanted], dtype=pl.Int32))
-    return slice(chosen, group.source.time, state.edges, state.schema), dropped
+    return slice(chosen, group.source.time, state.compiled.edges, state.schema), dropped
 
 
 def slices_behind(state: GroupState, table: pl.DataFrame, final_before: int) -> tuple[pl.DataFrame, int]:
@@ -155,7 +155,9 @@ def _sessions(
     """
     masks: dict[tuple[int, int], Mask] = {}
     furthest = np.full(len(first), INT64_MIN)
-    timelines = [timeline for timeline in state.session_timelines if state.assembler.asked_out_of_order(timeline)]
+    timelines = [
+        timeline for timeline in state.compiled.session_timelines if state.assembler.asked_out_of_order(timeline)
+    ]
     if not timelines:
         return masks, furthest
     keys = list(state.schema.keys)

@@ -18,8 +18,9 @@ import polars as pl
 
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.plan.watermark import WatermarkStep
+from windrow.core.stream.group_states import named_tables, parts_of
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Tables, joined, parts_of
+from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.nodes.counting.boundaries import Reached, Tally
 from windrow.nodes.counting.boundary_tables import from_tables, to_tables
@@ -313,7 +314,7 @@ class Agreement:
         header["states"] = {name: state.header() for name, state in self._states.items()}
         states = {name: state.tables() for name, state in self._states.items()}
         tallies = {f"tally {name}": to_tables(form, self._tallies[name]) for name, form in self._forms.items()}
-        return header, joined(states | tallies)
+        return header, named_tables(states | tallies)
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
         self._nodes = {name: Known(**one) for name, one in header["nodes"].items()}

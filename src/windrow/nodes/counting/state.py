@@ -98,7 +98,7 @@ class CountedState(OrderedState):
         self.found: list[pl.DataFrame] = []
         self.stretches = form.schema.empty()  # that wait
         self._gone: set[str] = set()
-        super().__init__(form.group, form.schema, form.schema)
+        super().__init__(form.compiled)
 
     @property
     def asks(self) -> dict[str, pl.DataFrame]:

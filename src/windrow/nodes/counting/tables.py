@@ -25,10 +25,9 @@ import polars as pl
 
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.ordered.slicing import Ordering
-from windrow.core.ordered.state import OrderedState
+from windrow.core.ordered.state import CompiledOrderedGroup
 from windrow.core.plan.groups import ROWS, Group, Held
 from windrow.core.slices.table import BAGS
-from windrow.core.stream.compiled import state_of
 from windrow.core.stream.job import Job
 from windrow.core.windows.fixed import INT64_MIN
 from windrow.core.windows.ordered import Counting
@@ -55,10 +54,10 @@ class Form:
     """What the tables of a counted group look like; prepared once per plan."""
 
     def __init__(self, group: Group, job: Job) -> None:
-        state = state_of(group, job.bound.binding, job.time_columns)
-        assert isinstance(state, OrderedState)
-        self.group, self.state, self.schema = group, state, state.schema
-        self.ordering: Ordering = state.ordering
+        compiled = job.bound.by_name[group.name]
+        assert isinstance(compiled, CompiledOrderedGroup)
+        self.compiled, self.group, self.schema = compiled, group, compiled.schema
+        self.ordering: Ordering = compiled.ordering
         self.time = self.ordering.time
         self.keys = {name: _plain(dtype) for name, dtype in self.schema.keys.items()}
         self.boundaries = Boundaries(self.ordering.grids[INT64_MIN])
@@ -67,7 +66,7 @@ class Form:
         self.bags = RankForm(group, self.schema) if group.refined else None  # those that do not travel in slices
         kept = set(self.bags.bags.values()) if self.bags else set()
         held = tuple(one for one in self.schema.held if one not in kept)
-        self._sliced = Ordering(group, replace(self.schema, held=held), state.edges) if kept else self.ordering
+        self._sliced = Ordering(group, replace(self.schema, held=held), self.compiled.edges) if kept else self.ordering
         names = {name for one in held for name in self.schema.names[one].values()}
         self.states = {name: dtype for name, dtype in self.schema.columns.items() if name in names}
         windows = [line.window for line in group.timelines]

@@ -40,16 +40,7 @@ class Merger:
         self.job, self._closing = job, Closing(job)
         self._passed = window_tables(job) | counting_tables(job) | of_quantiles
         self._urgent = counting_tables(job) | urgent_of_quantiles
-        self._schemas = {
-            group.name: None if group.ordered else job.bound.states[group.identity].schema
-            for group in job.bound.plan.groups
-            if not group.is_apart
-        }
-        self._orderings = {
-            group.name: job.bound.states[group.identity].ordering  # type: ignore[attr-defined]
-            for group in job.bound.plan.groups
-            if group.ordered and not group.is_apart
-        }
+        self._groups = {compiled.group.name: compiled for compiled in job.bound.groups if not compiled.group.is_apart}
 
     def absorb(self, tables: Mapping[str, pl.DataFrame], events: Mapping[str, int]) -> None:
         """Take the tables of a batch in, and of each local node how many events are complete with it.
@@ -60,12 +51,9 @@ class Merger:
         for name, table in tables.items():
             if name in self._passed:
                 self._passing.setdefault(name, []).append(table)
-            if name not in self._schemas:
+            if name not in self._groups:
                 continue
-            schema = self._schemas[name]
-            self._open.setdefault(name, []).append(
-                self._orderings[name].conform(table) if schema is None else schema.conform(table)
-            )
+            self._open.setdefault(name, []).append(self._groups[name].conform(table))
             if name not in self._closing.at_once:
                 last[name] = int(table["slice_start"].max())  # type: ignore[arg-type]
         self._unsent.append((dict(events), last))
@@ -84,11 +72,11 @@ class Merger:
         tables = self._passed_on()
         self._passing = {}
         for name, parts in self._open.items():
-            schema = self._schemas[name]
-            if schema is None:
+            if self._groups[name].group.ordered:
                 tables[name], self._open[name] = pl.concat(parts), []
             else:
-                tables[name], still_open = split_at(merge(parts, schema), bounds.get(name, INT64_MAX))
+                closed = bounds.get(name, INT64_MAX)
+                tables[name], still_open = split_at(merge(parts, self._groups[name].schema), closed)
                 self._open[name] = [still_open]
         self._open = {name: parts for name, parts in self._open.items() if parts and parts[0].height}
         self._sent = self._closing.bounds(watermark)
@@ -111,8 +99,8 @@ class Merger:
         """Everything as plain data and tables; `restore` goes on with them."""
         tables = self._passed_on()
         for name, parts in self._open.items():
-            schema = self._schemas[name]
-            tables[name] = pl.concat(parts) if schema is None else merge(parts, schema)
+            compiled = self._groups[name]
+            tables[name] = pl.concat(parts) if compiled.group.ordered else merge(parts, compiled.schema)
         return {"sent": self._sent, "events": self.events, "unsent": self._unsent}, tables
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:

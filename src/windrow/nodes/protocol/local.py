@@ -33,7 +33,7 @@ from windrow.core.slices.binding import InputError, no_time
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.ingest import time_range
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered, edges_of
+from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session
 from windrow.core.windows.ordered import NODE
 from windrow.nodes.counting.local import Counted
@@ -68,7 +68,9 @@ class Closing:
         groups = job.bound.plan.groups
         groups = [group for group in groups if not group.is_apart]
         self.at_once = {group.name for group in groups if group.ordered or _has_sessions(group)}
-        self._edges = {group.name: edges_of(group, False, False) for group in groups if group.name not in self.at_once}
+        self._edges = {
+            group.name: job.bound.by_name[group.name].edges for group in groups if group.name not in self.at_once
+        }
 
     def bounds(self, watermark: int) -> dict[str, int]:
         """For each group whose slices are sent once they are closed, its last edge at or before the watermark."""
@@ -108,11 +110,11 @@ class Reader:
 
     def _use(self, query_set: Asked) -> None:
         self.query_set, self.job = query_set, query_set.job
-        self._slicer, self._closing = Slicer(self.job, cut=True), Closing(self.job)
+        self._slicer, self._closing = Slicer(self.job.bound, cut=True), Closing(self.job)
         self._drop_open()
 
     def _drop_open(self) -> None:
-        self._open, self._unordered, self._has_events = Gathered(self._slicer), Unordered(self.job), False
+        self._open, self._unordered, self._has_events = Gathered(self._slicer), Unordered(self.job.bound), False
 
     # --- where it is in the source --------------------------------------------------------------------------------
 

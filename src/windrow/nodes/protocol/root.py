@@ -14,15 +14,9 @@ from typing import Any
 import polars as pl
 
 from windrow.core.assemble.emitted import Emitted
-from windrow.core.assemble.group_state import GroupState
-from windrow.core.ordered.state import OrderedState
-from windrow.core.plan.watermark import TimeColumn
 from windrow.core.slices.table import merge
-from windrow.core.stream.compiled import state_of
-from windrow.core.stream.ingest import hold
+from windrow.core.stream.group_states import GroupStates, parts_of
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import joined, parts_of
-from windrow.core.stream.late import slices_behind
 from windrow.core.windows.fixed import INT64_MAX
 from windrow.nodes.counting.coordinator import Agreement
 from windrow.nodes.pushdown import Reported
@@ -34,15 +28,15 @@ from windrow.nodes.quantiles.tables import forms_of
 class Assembly:
     def __init__(self, job: Job, epoch: int = 0) -> None:
         self.job, self._epoch = job, epoch
-        self.overflows = 0  # results that did not fit into 64 bits, and are null
-        self._time_column: TimeColumn = job.time_columns[job.time]
-        bound = job.bound
-        groups = [group for group in bound.plan.groups if not group.is_apart]
-        forms = forms_of(job)
-        refined = {name: RefinedState(form.group, form, job.time_columns[job.time]) for name, form in forms.items()}
-        self._states: dict[str, GroupState] = {
-            group.name: refined.get(group.name) or state_of(group, bound.binding, job.time_columns) for group in groups
+        self._time_column = job.time_columns[job.time]
+        bound, forms = job.bound, forms_of(job)
+        here = [one for one in bound.groups if not one.group.is_apart and one.group.name not in forms]
+        self._states = GroupStates(bound, {job.time: self._time_column}, [one.state() for one in here])
+        # windows of a refined group wait for values: each has a time column of its own
+        refined = {
+            name: RefinedState(bound.by_name[name], form, job.time_columns[job.time]) for name, form in forms.items()
         }
+        self._refined = [GroupStates(bound, {job.time: one.time_column}, [one]) for one in refined.values()]
         self.refining = Refining(refined)
         self._reported = Reported(job)
         self.agreement = Agreement(job, epoch)
@@ -52,9 +46,14 @@ class Assembly:
         return self._time_column.watermark
 
     @property
+    def overflows(self) -> int:
+        """Results that did not fit into 64 bits, and are null."""
+        return self._states.overflowed.total()
+
+    @property
     def slices(self) -> int:
         """How many slices and events it holds."""
-        held = sum(len(state.rows) + state.held_events for state in self._states.values())
+        held = sum(states.slices + states.held_events for states in (self._states, *self._refined))
         return held + self._reported.size + self.agreement.size
 
     def absorb(self, tables: Mapping[str, pl.DataFrame], now: int = 0) -> int:
@@ -62,48 +61,37 @@ class Assembly:
         window."""
         late = self._reported.absorb(tables) + self.agreement.absorb(tables, now)
         self.refining.absorb(tables)
-        for name, table in tables.items():
-            state = self._states.get(name)
-            if isinstance(state, OrderedState):
-                late += hold(state, state.ordering.conform(table), self._time_column).finish()
-            elif state is not None:  # else no query asks for it any more
-                made = merge([state.schema.conform(table)], state.schema)
-                time_column = self._time_column
-                if isinstance(state, RefinedState):
-                    state.see(made)
-                    time_column = state.time_column
-                made, dropped = slices_behind(state, made, time_column.final_before)
-                late += dropped
-                state.absorb(made)
-        return late
+        for states in self._refined:
+            for name, state in states.states.items():
+                if name in tables and isinstance(state, RefinedState):
+                    state.see(merge([state.compiled.conform(tables[name])], state.schema))
+        return late + sum(states.absorb(tables) for states in (self._states, *self._refined))
 
     def advance(self, watermark: int) -> pl.DataFrame:
-        """Move the watermark, and say what is due: windows that it passes, and those that nodes have found."""
+        """Move the watermark, and give what is due: windows that it passes, and those that nodes have found."""
         step, moved = self._time_column.step_to(watermark), watermark > self._time_column.watermark
-        emitted: list[Emitted] = []
+        emitted: dict[str, list[Emitted]] = {}
         if moved:
-            self._time_column.watermark = watermark
-            for state in self._states.values():
-                if isinstance(state, RefinedState):
-                    continue
-                if state.may_be_due(step) or watermark == INT64_MAX:
-                    emitted += state.step(step)
+            emitted = self._states.advance({self.job.time: watermark})
+        at_nodes: list[Emitted] = []
         if moved or watermark == INT64_MAX:
-            emitted += self._reported.step(step)
-        emitted += self.refining.advance(watermark)
+            at_nodes += self._reported.step(step)
+        at_nodes += self.refining.advance(watermark)
         if self.agreement:
-            emitted += self.agreement.advance(watermark, step)
-        found, overflows = self.job.bound.results.build(emitted)
-        self.overflows += overflows.total()
-        return self._reported.told(found)
+            at_nodes += self.agreement.advance(watermark, step)
+        return self._reported.told(self._states.results(emitted | {"": at_nodes}))
 
     def switched(self, job: Job) -> Assembly:
         """The same with another plan: what that does not know is dropped."""
         other = Assembly(job, self._epoch)
-        other._time_column.watermark, other.overflows = self.watermark, self.overflows
-        for name, state in other._states.items():
-            if name in self._states:
-                state.take_over(self._states[name])
+        other._time_column.watermark = self.watermark
+        other._states.overflowed = self._states.overflowed
+        other._states.take_over(self._states)
+        before = {name: states for states in self._refined for name in states.states}
+        for states in other._refined:
+            for name in states.states:
+                if name in before:
+                    states.take_over(before[name])
         other._reported = self._reported.switched(job)
         other.agreement = self.agreement.switched(job)
         other.refining.take_over(self.refining)
@@ -111,21 +99,20 @@ class Assembly:
 
     def saved(self) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
         """Everything that it knows, as plain data and tables; `restore` goes on with them."""
-        tables = joined({name: state.tables() for name, state in self._states.items()})
-        exclusions = {
-            name: [sorted(exclusion) for exclusion in state.exclusions] for name, state in self._states.items()
-        }
+        tables = {name: table for states in (self._states, *self._refined) for name, table in states.tables().items()}
         agreed, more = self.agreement.saved()
-        header = {"watermark": self.watermark, "overflows": self.overflows, "bars": exclusions, "agreement": agreed}
-        header["refining"] = self.refining.saved()
+        header = {"watermark": self.watermark, "overflowed": dict(self._states.overflowed), "agreement": agreed}
+        header |= {"states": self._states.header(), "refining": self.refining.saved()}
         return header, tables | self._reported.saved() | more
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
-        self._time_column.watermark, self.overflows = header["watermark"], header["overflows"]
-        for name, state in self._states.items():
-            state.exclusions = [frozenset((a, b) for a, b in exclusion) for exclusion in header["bars"][name]]
-            if mine := parts_of(name, tables):
-                state.load(mine)
+        self._time_column.watermark = header["watermark"]
+        self._states.overflowed.update(header["overflowed"])
+        self._states.load(header["states"], tables)
+        for states in self._refined:
+            for name, state in states.states.items():
+                if mine := parts_of(name, tables):
+                    state.load(mine)
         self._reported.restore(tables)
         self.agreement.restore(header["agreement"], tables)
         self.refining.restore(header["refining"])

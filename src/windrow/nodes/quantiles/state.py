@@ -14,9 +14,8 @@ import polars as pl
 
 from windrow.core.assemble.due import Rows, session_windows
 from windrow.core.assemble.emitted import Emitted
-from windrow.core.assemble.group_state import Change, GroupState
+from windrow.core.assemble.group_state import Change, CompiledGroup, GroupState
 from windrow.core.assemble.sessions import sessions
-from windrow.core.plan.groups import Group
 from windrow.core.plan.watermark import TimeColumn, WatermarkStep
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.nodes.quantiles.root import Due, Ranks, placed
@@ -26,7 +25,7 @@ from windrow.nodes.quantiles.tables import TimeForm
 class RefinedState(GroupState):
     """The state of a refined group."""
 
-    def __init__(self, group: Group, form: TimeForm, time_column: TimeColumn) -> None:
+    def __init__(self, compiled: CompiledGroup, form: TimeForm, time_column: TimeColumn) -> None:
         self.form, self.time_column = form, time_column
         self.ranks = Ranks(form)
         self.sends: dict[str, int] = {}  # of each node, the last of which units have come
@@ -34,7 +33,7 @@ class RefinedState(GroupState):
         self.late: Counter[str] = Counter()  # events of bags that are left out, by node, until somebody asks
         self._checked = INT64_MIN  # up to here it is known what has to be asked
         self._next_found = INT64_MAX  # when the first session closes after what was looked at last
-        super().__init__(group, form.schema, form.schema)
+        super().__init__(compiled)
 
     # --- what comes in --------------------------------------------------------------------------------------------
 
@@ -138,9 +137,10 @@ class RefinedState(GroupState):
     def header(self) -> dict[str, Any]:
         """What it knows beside its tables."""
         known = {"watermark": self.time_column.watermark, "sends": self.sends, "settled": self.settled}
-        return {**known, "checked": self._checked, "ranks": self.ranks.header()}
+        return super().header() | {**known, "checked": self._checked, "ranks": self.ranks.header()}
 
     def restore(self, header: Mapping[str, Any]) -> None:
+        super().restore(header)
         self.time_column.watermark = header["watermark"]
         self.sends, self._checked = dict(header["sends"]), header["checked"]
         self.ranks.restore(header["ranks"])

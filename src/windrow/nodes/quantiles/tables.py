@@ -20,9 +20,7 @@ import polars as pl
 
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.plan.groups import Group
-from windrow.core.stream.compiled import state_of
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import edges_of
 from windrow.nodes.counting.tables import GOING, GONE
 from windrow.nodes.quantiles.protocol import BagForm
 
@@ -38,8 +36,8 @@ class TimeForm(BagForm):
     place: Mapping[str, pl.DataType] = {"start": pl.Int64(), "end": pl.Int64()}
 
     def __init__(self, group: Group, job: Job) -> None:
-        super().__init__(group, state_of(group, job.bound.binding, job.time_columns).schema)
-        self._edges = edges_of(group, False, False)
+        super().__init__(group, job.bound.by_name[group.name].schema)
+        self._edges = job.bound.by_name[group.name].edges
 
     def times(self, table: pl.DataFrame) -> tuple[Ints, Ints]:
         """From when to when the events of slices are."""

@@ -196,7 +196,7 @@ class Packing:
     """Rows of the JVM, a slice or a part of one each, on their way into payloads."""
 
     def __init__(self, job: Job, name: str, held: tuple[Held, ...], exact: bool) -> None:
-        self._job, self._slicer = job, Slicer(job)
+        self._job, self._slicer = job, Slicer(job.bound)
         self._group = group_of(job, name)
         self._schema = self._slicer.shared_schema(self._group)
         self._lifts = lifted(held, self._schema, time_name(self._group.source.time))

@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 from windrow.core.arrays.dataframes import in_parts
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.assemble.due import Rows
-from windrow.core.assemble.group_state import GroupState
+from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.operators.base import Multiset
 from windrow.core.operators.multiset import Doubles, MultisetRanges
 from windrow.core.plan.groups import Group, Held
@@ -138,7 +138,7 @@ def _packer(job: Job, name: str, one: Held, buckets: int) -> Callable[[Batches],
     """Turns rows (key, slice, value, events) into payloads with bags, each of a bounded number of values."""
 
     def pack(batches: Batches) -> Batches:
-        slicer = Slicer(job)
+        slicer = Slicer(job.bound)
         group = group_of(job, name)
         schema = slicer.shared_schema(group)
         types = {**schema.keys, "value": schema.input_types(one)[0]}
@@ -253,7 +253,7 @@ def _keeper(job: Job, name: str, one: Held, qs: tuple[float, ...], buckets: int)
     """Keeps payloads of slices, and turns ranges without a wanted rank into bags with one value for each."""
 
     def keep(batches: Batches) -> Batches:
-        slicer, group = Slicer(job), group_of(job, name)
+        slicer, group = Slicer(job.bound), group_of(job, name)
         schema = slicer.shared_schema(group)
         for bucket, ranges, others in _bucket_by_bucket(batches):
             yield from (payloads.row(bucket, payload) for payload in others)
@@ -285,7 +285,7 @@ def _searched(
     """The ranges of a bucket, and of each whether it is `wanted`: it holds several values, and the rank of a window."""
     ranges = pl.concat(tables).sort(*schema.keys, "slice_start", "range")
     rows = Rows(bagged(ranges.with_columns(value="range"), schema, one), schema)
-    windows = GroupState(group, schema, schema).assembler.due(rows, INT64_MIN, INT64_MAX)
+    windows = CompiledGroup(group, schema, schema).assembler.due(rows, INT64_MIN, INT64_MAX)
     bag = schema.state(rows.table, one)
     around = MultisetRanges(bag["values"], bag["counts"], windows.lo, windows.hi).around(qs)
     return ranges.with_columns(wanted=pl.Series(around) & ranges["several"])

@@ -71,15 +71,15 @@ class Slices:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Part):  # of a source without nodes
             return
-        job, slicer = self.job, Slicer(self.job, cut=partition.streams)
-        gathered, held, size, count = Gathered(slicer), Unordered(job), 0, 0
+        job, slicer = self.job, Slicer(self.job.bound, cut=partition.streams)
+        gathered, held, size, count = Gathered(slicer), Unordered(job.bound), 0, 0
         for events, rows in self._events(partition):
             count += rows
             gathered.add(slicer.slice(events))
             size += held.add(events)
             if size > HELD and not partition.streams:
                 yield from self._rows(held.tables(), partition, 0)
-                held, size = Unordered(job), 0
+                held, size = Unordered(job.bound), 0
         merged = {name: slicer.merge(name, [table]) for name, table in gathered.tables().items()}
         yield from self._rows(merged | held.tables(), partition, count)
 

@@ -185,8 +185,8 @@ def timer_of(moment: int, is_integer: bool) -> int:
 
 def sliced(frames: Iterable[pl.DataFrame], job: Job, buckets: int) -> dict[int, Tables]:
     """What each bucket gets of a partition: slices, and for groups that need the order, events. Each gets something."""
-    slicer = Slicer(job, cut=True)
-    gathered, unordered = Gathered(slicer), Unordered(job)
+    slicer = Slicer(job.bound, cut=True)
+    gathered, unordered = Gathered(slicer), Unordered(job.bound)
     for frame in frames:
         times = frame[time_name(job.time)]
         for time in (int(times.min()), int(times.max())):  # type: ignore[arg-type]
