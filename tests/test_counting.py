@@ -24,7 +24,7 @@ from counting_scenarios import COUNTED, EXACT, PLAIN, QUANTILES, Ran, Scenario, 
 from scenarios import COLUMNS
 from test_nodes import talk, welcomed
 from windrow.core.stream.job_slicer import Tables
-from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Grid
 from windrow.nodes.counting.boundaries import Tally
 from windrow.nodes.counting.coordinator import Agreement
 from windrow.nodes.counting.local import Piece as Sent
@@ -177,7 +177,7 @@ ANSWER = Strands._answer
 @pytest.mark.parametrize(
     ("place", "name", "planted"),
     [
-        (Tally, "_reaches", always),
+        (Tally, "_is_complete", always),
         (Piece, "after", one_too_few),
         (Strands, "_answer", answered_twice),
         (Strands, "_answer", whole_slices),
@@ -254,7 +254,7 @@ GRIDS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, 
 def test_pieces_tile_the_ranks(
     scheme: Any, told: Told, grids: list[tuple[int, int]], ahead: int, more: int, flush: bool
 ) -> None:
-    boundaries = Boundaries(np.array(grids).T)
+    boundaries = Boundaries(Grid(*np.array(grids).T))
     covered = told.settled + ahead
     top, at = covered + more, covered
     for lo, hi, kind in scheme.cuts(told, boundaries, covered, top, flush):

@@ -214,7 +214,7 @@ class ReportedState(JoinedState):
 
     def step(self, step: WatermarkStep, change: Any = None, partial: bool = False) -> Iterator[Emitted]:
         if self.joined.height:
-            yield from self._tell(step)
+            yield from self._finals(step)
 
     def opened(self) -> pl.DataFrame:
         return self.told_open

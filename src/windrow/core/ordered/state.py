@@ -338,8 +338,8 @@ class OrderedState(GroupState):
             if self.sequences and not needed.all() and inside.any():
                 in_order = rows_in_order(rows)
                 known = self._known(in_order.keys)
-                needed[inside] |= self.sequences.counted(in_order, known, self.schema.digests)
-                loose[inside] |= self.sequences.driven(in_order, known, self.schema.digests)
+                needed[inside] |= self.sequences.counting_needs(in_order, known, self.schema.digests)
+                loose[inside] |= self.sequences.custom_needs(in_order, known, self.schema.digests)
             self._keep(rows, needed, needed | loose, position < self.base.at(rows.keys)["count"][rows.key])
         self._pruned = self._table.height
         self._forget_keys()

@@ -250,4 +250,4 @@ def edges_per_unit(*groups: Group) -> float:
     if not grids:
         return own
     common = gcd(*(period for period, _ in grids), *(phase for _, phase in grids))
-    return own + min(sum(1 / period for period, _ in grids), 1 / common)
+    return own + min(sum(1 / int(period) for period, _ in grids), 1 / common)

@@ -28,7 +28,7 @@ from windrow.core.operators.choose import Choices, Selection
 from windrow.core.plan.groups import Held, Timeline
 from windrow.core.slices.custom_edges import NO_EDGES, Irregular
 from windrow.core.slices.table import BAGS, SliceSchema, finish, merge
-from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, FixedWindow
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, FixedWindow, Grid
 from windrow.core.windows.ordered import DataDrivenWindow, Frames, Latest, Punctuated
 
 TABLE_LIMIT = 1 << 22  # entries of a lookup table
@@ -94,9 +94,9 @@ class Edges:
             return np.repeat(np.arange(len(cuts), dtype=np.uint32), np.diff(ends, prepend=0)), before
         inner = cuts[1:]
         step = int(np.gcd.reduce(inner - inner[0])) if len(inner) > 1 else 0
-        base = int(inner[0]) + (lo - int(inner[0])) // step * step if step else 0
+        base = int(Grid(step, int(inner[0])).at_or_before(lo)) if step else 0
         if step and (hi - base) // step < TABLE_LIMIT:
-            ends = np.append(inner, base + ((hi - base) // step + 1) * step)
+            ends = np.append(inner, Grid(step, base).after(hi))
             sizes = np.diff((ends - base) // step, prepend=0)
             table = np.repeat(np.arange(len(cuts), dtype=np.uint32), sizes)
             found = np.empty(len(times), np.uint32)
@@ -115,11 +115,11 @@ class Edges:
 
     def _between(self, lo: int, hi: int, own: Ints) -> Ints:
         """The last edge at or before `lo` (INT64_MIN without one), and all edges up to `hi`, sorted."""
-        start = np.maximum(self.since, np.minimum(self.until, lo) - self.period)
-        first = -((self.phase - start) // self.period)
-        last = (np.minimum(self.until, hi) - self.phase) // self.period
-        count = np.maximum(last - first + 1, 0)
-        edges = np.repeat(self.phase + first * self.period, count) + ramp(count) * np.repeat(self.period, count)
+        grids = Grid(self.period, self.phase)
+        # a period before `lo`, or before a grid has ended, there is an edge: the last one before `lo` is found, too
+        first = grids.number_from(np.maximum(self.since, np.minimum(self.until, lo) - self.period))
+        count = np.maximum(grids.number(np.minimum(self.until, hi)) - first + 1, 0)
+        edges = np.repeat(grids.time(first), count) + ramp(count) * np.repeat(self.period, count)
         edges = np.unique(np.concatenate((edges, self.points, own)))
         from_ = np.searchsorted(edges, lo, "right") - 1
         edges = edges[max(from_, 0) : np.searchsorted(edges, hi, "right")]
@@ -132,8 +132,7 @@ class Edges:
             at = np.searchsorted(points, times, "right") - 1
             found = np.where(at >= 0, points[at], found)
         for period, phase, since, until in zip(self.period, self.phase, self.since, self.until, strict=True):
-            edge = np.minimum(times, until)
-            edge = edge - (edge - phase) % period
+            edge = Grid(period, phase).at_or_before(np.minimum(times, until))
             np.maximum(found, edge, out=found, where=edge >= since)
         return found
 

@@ -76,12 +76,13 @@ class GroupStates:
         What the others change of windows that were emitted is noted, and emitted by the next `advance`.
         """
         time_column = self._time_column(state)
-        table, dropped = slices_behind(state, table, time_column.final_before)
+        behind = slices_behind(state, table, time_column.final_before)
+        table, state.exclusions = behind.table, behind.exclusions
         if time_column.updates:
             late = table.filter(_begins(state, table) < time_column.watermark)
             if late.height:
                 self._changes[state.group.name] = change_of(state, late, time_column)
-        return table, dropped
+        return table, int(behind.left_out.sum())
 
     def _is_behind(self, state: GroupState, table: pl.DataFrame) -> bool:
         watermark = self._time_column(state).watermark

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from windrow.core.arrays.range_queries import Ints
-from windrow.core.assemble.group_state import Change, GroupState
+from windrow.core.assemble.group_state import Change, ExclusionSet, GroupState
 from windrow.core.ordered.state import OrderedState
 from windrow.core.plan.groups import Rates, Source
 from windrow.core.plan.watermark import TimeColumn
@@ -28,7 +28,7 @@ from windrow.core.slices.table import merge
 from windrow.core.stream import deduplicate
 from windrow.core.stream.compiled import CompiledPlan
 from windrow.core.stream.job_slicer import Slicer
-from windrow.core.stream.late import slice_behind
+from windrow.core.stream.late import Behind, slice_behind
 from windrow.core.windows.fixed import FURTHEST
 from windrow.core.windows.ordered import Mask
 
@@ -118,6 +118,7 @@ class Taken:
     late: int = 0
     repeats: int = 0
     slices: list[tuple[GroupState, pl.DataFrame]] = field(default_factory=list)
+    exclusions: list[tuple[GroupState, list[ExclusionSet]]] = field(default_factory=list)  # that slices refer to
     buffered: list[tuple[OrderedState, pl.DataFrame]] = field(default_factory=list)  # until their order is final
     changes: dict[str, Change] = field(default_factory=dict)  # by group
     kept: Kept = field(default_factory=dict)
@@ -127,8 +128,16 @@ class Taken:
         assert self.dropped is not None
         self.dropped[events if place is None else place[events]] = True
 
+    def take_behind(self, state: GroupState, behind: Behind, place: Ints | None) -> None:
+        """Take slices of a group's events behind the watermark, which are given by their places as for `drop`."""
+        self.slices.append((state, behind.table))
+        self.exclusions.append((state, behind.exclusions))
+        self.drop(behind.left_out > 0, place)
+
     def hand_over(self) -> int:
         """Let the states have what is theirs; returns how many events some window leaves out."""
+        for state, exclusions in self.exclusions:
+            state.exclusions = exclusions
         for state, table in self.slices:
             state.absorb(table)
         for ordered, events in self.buffered:
@@ -214,11 +223,10 @@ def _take_late(
     state: GroupState, events: pl.DataFrame, time_column: TimeColumn, behind: Mask, place: Ints | None, taken: Taken
 ) -> None:
     """Slice the events behind the watermark for the windows that still take them."""
-    table, dropped = slice_behind(state, events, behind, time_column.final_before)
-    taken.slices.append((state, table))
-    taken.drop(dropped, place)
-    if time_column.updates and table.height:
-        taken.changes[state.group.name] = change_of(state, table, time_column)
+    late = slice_behind(state, events, behind, time_column.final_before)
+    taken.take_behind(state, late, place)
+    if time_column.updates and late.table.height:
+        taken.changes[state.group.name] = change_of(state, late.table, time_column)
 
 
 def buffer(
@@ -236,11 +244,10 @@ def buffer(
     too_late = events[time_name(state.group.source.time)].to_numpy() < time_column.final_before
     taken.buffered.append((state, events.filter(pl.Series(~too_late))))
     if too_late.any():
-        table, dropped = slice_behind(state, events, too_late, time_column.final_before)
-        taken.slices.append((state, table))
-        taken.drop(dropped, place)
+        taken.take_behind(state, slice_behind(state, events, too_late, time_column.final_before), place)
     if time_column.updates:
-        table, _ = slice_behind(state, events, behind, time_column.final_before)
+        # of the same late events as above, so that it has the same exclusion sets
+        table = slice_behind(state, events, behind, time_column.final_before).table
         if table.height:
             taken.changes[state.group.name] = change_of(state, table, time_column)
 

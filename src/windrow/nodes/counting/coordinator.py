@@ -22,8 +22,7 @@ from windrow.core.stream.group_states import named_tables, parts_of
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.nodes.counting.boundaries import Reached, Tally
-from windrow.nodes.counting.boundary_tables import from_tables, to_tables
+from windrow.nodes.counting.boundaries import Reached, Tally, from_tables, to_tables
 from windrow.nodes.counting.runs import Line, Piece, Stretch
 from windrow.nodes.counting.schemes import NOTHING_KNOWN, SCHEMES, Choice
 from windrow.nodes.counting.state import CountedState

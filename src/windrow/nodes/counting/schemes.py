@@ -27,7 +27,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from windrow.core.arrays.range_queries import Ints
+from windrow.core.windows.fixed import Grid
 from windrow.nodes.refine import unit_size
 
 Kind = Literal["events", "slice", "count"]
@@ -44,18 +44,17 @@ STATE = 16.0  # bytes of each column of a slice: an estimate
 class Boundaries:
     """The positions at which some counting window of a group begins or ends."""
 
-    def __init__(self, grids: Ints) -> None:
-        """Grids are periods and phases."""
-        self._period, self._phase = grids
+    def __init__(self, grids: Grid) -> None:
+        self._grids = grids
 
     def after(self, position: int) -> int:
         """The next one."""
-        return int(((position - self._phase) // self._period * self._period + self._phase + self._period).min())
+        return int(self._grids.after(position).min())
 
     @property
     def widest(self) -> int:
         """No two that follow each other are further apart."""
-        return int(self._period.min())
+        return int(np.min(self._grids.period))
 
 
 class Told(NamedTuple):

@@ -169,7 +169,7 @@ class CountedState(OrderedState):
     def _live(self) -> pl.DataFrame:
         """The slices of windows that are not complete, and the stretches that wait."""
         rows = rows_in_order(self.rows)
-        needed = self.sequences.counted(rows, self._known(rows.keys), keep_told=False)
+        needed = self.sequences.counting_needs(rows, self._known(rows.keys), keep_emitted=False)
         return pl.concat([rows.table.filter(pl.Series(needed)), self.stretches])
 
     def _with_places(self, table: pl.DataFrame) -> OrderedRows:

@@ -21,6 +21,7 @@ import polars as pl
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.plan.groups import Group
 from windrow.core.stream.job import Job
+from windrow.core.windows.fixed import Grid
 from windrow.nodes.counting.tables import GOING, GONE
 from windrow.nodes.quantiles.protocol import BagForm
 
@@ -46,7 +47,7 @@ class TimeForm(BagForm):
         start = table["slice_start"].to_numpy()
         end = np.full(len(start), np.iinfo(np.int64).max)
         for period, phase in zip(self._edges.period, self._edges.phase, strict=True):
-            np.minimum(end, phase + ((start - phase) // period + 1) * period, out=end)
+            np.minimum(end, Grid(period, phase).after(start), out=end)
         return start, end
 
 

@@ -203,8 +203,8 @@ def _in_cells(placed: DataFrame, job: Job, schema: SliceSchema) -> pl.DataFrame:
 def _edge(position: Ints, grids: list[Grid]) -> Ints:
     """The last edge at or before each position."""
     found = np.full(len(position), INT64_MIN)
-    for period, phase in grids:
-        np.maximum(found, position - (position - phase) % period, out=found)
+    for grid in grids:
+        np.maximum(found, grid.at_or_before(position), out=found)
     return found
 
 
