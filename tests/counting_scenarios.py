@@ -30,9 +30,9 @@ from windrow.nodes.counting import local
 from windrow.nodes.counting.boundaries import BoundaryResolver
 from windrow.nodes.counting.local import OrderedLog, OrderedLogs
 from windrow.nodes.counting.runs import Interval
-from windrow.nodes.protocol.node import Machine
-from windrow.nodes.protocol.send_window import AGAIN
+from windrow.nodes.protocol.node import Node
 from windrow.nodes.queries import Asked
+from windrow.nodes.requests import AGAIN
 from windrow.testing import differences, recompute
 from windrow.testing.tree_simulation import Faults, Simulation, Tree
 
@@ -169,9 +169,9 @@ class Going(Simulation):
     def run(self, steps: int = 100_000) -> None:
         for _ in range(steps):
             root = self.machines["root"]
-            assert root.asked is not None
+            assert root.query_set is not None
             alive = [name for name in self.tree.parents if name not in self.dead]
-            waits = root.asked.pending or any(name not in self.machines for name in alive)
+            waits = root.query_set.pending or any(name not in self.machines for name in alive)
             if root.done and not waits and all(machine.done for machine in self.machines.values()):
                 return
             self._step()
@@ -242,9 +242,7 @@ class Ran:
     record: Record
 
 
-def simulated(
-    seed: int, scenario: Scenario | None = None, machine: type[Machine] = Machine, steps: int = 60_000
-) -> Ran:
+def simulated(seed: int, scenario: Scenario | None = None, machine: type[Node] = Node, steps: int = 60_000) -> Ran:
     dice = random.Random(seed)
     chosen = scenario or scenario_of(dice)
     tree = Tree.random(dice.randint(3, 8), dice)
@@ -332,9 +330,9 @@ def _wrong_account(ran: Ran) -> list[str]:
     """
     run, found = ran.run, list[str]()
     root = run.machines["root"]
-    assert root._assembly is not None
-    agreement = root._assembly.counting
-    for child, known in root._known.items():
+    assert root.as_parent.subtree.assembly is not None
+    agreement = root.as_parent.subtree.assembly.counting
+    for child, known in root.as_parent.subtree.children.items():
         leaves = [name for name in run.tree.leaves if _is_below(run.tree, name, child)]
         taken = sum(
             len(of_nodes.get(name, []))

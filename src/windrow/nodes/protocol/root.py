@@ -81,6 +81,11 @@ class Assembly:
             at_nodes += self.counting.advance(watermark, step)
         return self._reported.told(self._states.results(emitted | {"": at_nodes}))
 
+    def status(self) -> dict[str, Any]:
+        """What it and the local nodes agree on, and of which values it waits for the rest."""
+        status = {"counting": self.counting.status()} if self.counting else {}
+        return status | ({"refining": self.quantiles.status()} if self.quantiles else {})
+
     def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why tables do not follow on what is here; None if they do."""
         return self.counting.wrong_with(tables)
