@@ -73,7 +73,6 @@ TESTING_MAY_IMPORT = {
 
 # Imports that point up all the same, inside a function: a Spark DataFrame is handed on.
 POINTS_UP = {
-    ("core.windows.parse", "core.aggregates.formula"),
     ("core.operators.custom", "core.aggregates.functions"),
 }
 

@@ -179,6 +179,11 @@ def test_a_string_parameter_is_quoted_in_text() -> None:
     assert wr.aggregate("labelled(x, loud=true, label=plain)") == Labelled.of("x", "plain", True)
 
 
+@pytest.mark.parametrize("name", ["show", "call", "fetch", "refresh"])
+def test_it_may_be_called_as_a_command_of_sql_is(name: str) -> None:
+    assert define(name=name).of("x + 1") == wr.aggregate(f"{name}(x + 1) / 2").parts[0]
+
+
 def test_order_is_needed_where_merging_does_not_commute() -> None:
     assert Joined.of("x").needs_order
     assert wr.formula("matrix_product(x) is not null and count() > 1").needs_order
