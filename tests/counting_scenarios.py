@@ -27,9 +27,9 @@ import windrow as wr
 from scenarios import COLUMNS, wrong_with
 from windrow.nodes import queries as asking
 from windrow.nodes.counting import local
-from windrow.nodes.counting.boundaries import Tally
-from windrow.nodes.counting.local import Strand, Strands
-from windrow.nodes.counting.runs import Stretch
+from windrow.nodes.counting.boundaries import BoundaryResolver
+from windrow.nodes.counting.local import OrderedLog, OrderedLogs
+from windrow.nodes.counting.runs import Interval
 from windrow.nodes.protocol.node import Machine
 from windrow.nodes.protocol.send_window import AGAIN
 from windrow.nodes.queries import Asked
@@ -189,19 +189,19 @@ class Record:
     taken: dict[Place, dict[int, dict[str, list[int]]]] = field(default_factory=dict)  # by position, of nodes
     wrong: list[str] = field(default_factory=list)
 
-    def note(self, place: Place, node: str, strand: Strand, events: pl.DataFrame) -> None:
+    def note(self, place: Place, node: str, strand: OrderedLog, events: pl.DataFrame) -> None:
         known = self.ranks.setdefault((place, node), {})
         for rank, nth in enumerate(events["nth"].to_list(), strand.top):
             if rank >= strand.covered:  # an earlier life may have had another there, if nobody knows of it
                 known[rank] = nth
-            elif known[rank] != nth and rank >= strand.told.settled:
+            elif known[rank] != nth and rank >= strand.directive.settled:
                 self.wrong.append(f"{node} has {nth} at rank {rank} of {place}, where {known[rank]} was")
 
-    def take(self, place: Place, tally: Tally, cuts: Mapping[str, int]) -> None:
+    def take(self, place: Place, tally: BoundaryResolver, cuts: Mapping[str, int]) -> None:
         found = {}
         for name, line in tally.lines.items():
             cut = cuts.get(name, line.cut)
-            ranks = [rank for piece in line.pieces for rank in range(piece.lo, min(piece.hi, cut))]
+            ranks = [rank for piece in line.segments for rank in range(piece.lo, min(piece.hi, cut))]
             found[name] = ranks
         known = self.taken.setdefault(place, {}).setdefault(tally.position, found)
         if {name: one for name, one in known.items() if one} != {name: one for name, one in found.items() if one}:
@@ -211,29 +211,29 @@ class Record:
 @contextmanager
 def recorded() -> Iterator[Record]:
     record = Record()
-    add, finish, take = Strand.add, Strands.finish, Tally._take
-    current: list[Strands] = []
+    add, finish, take = OrderedLog.add, OrderedLogs.finish, BoundaryResolver._take
+    current: list[OrderedLogs] = []
 
-    def noted_finish(self: Strands, final: int) -> None:
+    def noted_finish(self: OrderedLogs, final: int) -> None:
         current.append(self)
         finish(self, final)
         current.pop()
 
-    def noted_add(self: Strand, events: pl.DataFrame) -> None:
+    def noted_add(self: OrderedLog, events: pl.DataFrame) -> None:
         for here in current[-1:]:
             (key,) = [key for key, strand in here.by_key.items() if strand is self]
             record.note((here.form.name, key), here.node, self, events)
         add(self, events)
 
-    def noted_take(self: Tally, cuts: dict[str, int], size: int) -> Stretch:
+    def noted_take(self: BoundaryResolver, cuts: dict[str, int], size: int) -> Interval:
         record.take((self.form.name, self.key), self, cuts)
         return take(self, cuts, size)
 
-    Strand.add, Strands.finish, Tally._take = noted_add, noted_finish, noted_take  # type: ignore[method-assign]
+    OrderedLog.add, OrderedLogs.finish, BoundaryResolver._take = noted_add, noted_finish, noted_take  # type: ignore[method-assign]
     try:
         yield record
     finally:
-        Strand.add, Strands.finish, Tally._take = add, finish, take  # type: ignore[method-assign]
+        OrderedLog.add, OrderedLogs.finish, BoundaryResolver._take = add, finish, take  # type: ignore[method-assign]
 
 
 @dataclass
@@ -333,7 +333,7 @@ def _wrong_account(ran: Ran) -> list[str]:
     run, found = ran.run, list[str]()
     root = run.machines["root"]
     assert root._assembly is not None
-    agreement = root._assembly.agreement
+    agreement = root._assembly.counting
     for child, known in root._known.items():
         leaves = [name for name in run.tree.leaves if _is_below(run.tree, name, child)]
         taken = sum(
@@ -344,7 +344,7 @@ def _wrong_account(ran: Ran) -> list[str]:
         )
         open_ = sum(
             line.size
-            for tallies in agreement._tallies.values()
+            for tallies in agreement._resolvers.values()
             for tally in tallies.values()
             for name, line in tally.lines.items()
             if name in leaves

@@ -108,9 +108,10 @@ def test_what_removed_queries_needed_is_forgotten() -> None:
         engine.push(pl.DataFrame({"t": [at + 1, at + 28]}))
         engine.remove("n")
         engine.remove("m")
-    assert not engine._kept
-    assert engine._bound is not None
-    assert all(len(state.exclusions) < 10 for state in engine._bound.states.values())
+    states = engine._live.states
+    assert states is not None
+    assert not engine._live.kept
+    assert all(len(state.exclusions) < 10 for state in states.states.values())
 
 
 def test_revisions_before_1970_are_forgotten_too() -> None:

@@ -59,10 +59,11 @@ from windrow.core.plan.plan import Plan, plan
 from windrow.core.query.query import Query, QueryError
 from windrow.core.query.sql.statements import sql
 from windrow.core.slices.binding import InputError
+from windrow.core.stream.live import Metrics
 from windrow.core.windows.fixed import ContextFreeWindow, cumulating, session, sliding, tumbling
 from windrow.core.windows.ordered import Cuts, DataDrivenWindow, OrderedEvents, counting, frames, latest, punctuated
 from windrow.core.windows.parse import window
-from windrow.engine import Engine, Metrics
+from windrow.engine import Engine
 
 if TYPE_CHECKING:
     from windrow.spark.stream.query_book import QueryBook

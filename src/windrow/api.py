@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from windrow.core.arrays.dataframes import as_given, to_polars
+from windrow.core.arrays.dataframes import as_given, flag_sorted, to_polars
 from windrow.core.assemble.results import RESULT_COLUMNS, own_columns, too_large
+from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.watermark import Lengths
-from windrow.core.query.query import Query, QueryError, time_of
+from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.binding import ARRIVAL, Binding
-from windrow.core.stream.compiled import bind
-from windrow.engine import Engine
+from windrow.core.stream.compiled import compile_plan
+from windrow.core.stream.live import Live, Metrics
 
 if TYPE_CHECKING:
     from windrow.spark.stream.query_book import QueryBook
@@ -62,7 +63,6 @@ def windows(
     if not isinstance(queries, Query | Iterable):
         raise TypeError(f"expected queries, not {queries!r}")
     asked = [queries] if isinstance(queries, Query) else list(queries)
-    time = time_of(asked, time)
     table = Table(asked, time, lateness=lateness, order_by=order_by, bad_events=bad_events)
     frame = to_polars(data)
     table.push(frame)
@@ -76,43 +76,47 @@ class Table:
     still to come, and answers what lies before it. So what is held is what parts have in common, whatever they hold.
     """
 
-    def __init__(self, queries: Sequence[Query], time: str, **options: Any) -> None:
-        if any((query.time or time) == ARRIVAL for query in queries):
+    def __init__(self, queries: Sequence[Query], time: str | None, **given: Any) -> None:
+        options = StreamOptions.of(queries, time, **given)
+        if any((query.time or options.time) == ARRIVAL for query in queries):
             raise QueryError("a whole table has no arrival times; name a time column")
-        self._engine = Engine(queries, time, **options)
+        self._live = Live.of(queries, options, still=True)
         self._like = pl.DataFrame()
-        for time_column in self._engine._time_columns.values():
-            time_column.still = True
 
     def push(self, part: pl.DataFrame, rest: Mapping[str, int] | None = None) -> pl.DataFrame:
         """Take a part; `rest` says for each time column, in its units, the least time of the parts that follow."""
-        engine, self._like = self._engine, part.clear()
-        results = [engine.push(part)]
-        if engine._bound is not None:
-            results += [engine.advance(least, time=time_column) for time_column, least in (rest or {}).items()]
+        live, self._like = self._live, part.clear()
+        results = [live.push(flag_sorted(part, live.time_columns), _no_clock).results]
+        if live.states is not None:
+            moves = {name: max(live.time_columns[name].watermark, least) for name, least in (rest or {}).items()}
+            results += [live.advance({name: least}) for name, least in moves.items()]
         return self._checked(results)
 
     def finish(self, partial: bool = False) -> pl.DataFrame:
         """The end of the last part."""
-        engine = self._engine
-        if engine._bound is None:  # an empty table still has columns and types
-            engine._bound, _ = engine._bind(self._like)
-        return self._checked([engine.finish(partial)])
+        if self._live.states is None:  # an empty table still has columns and types
+            self._live.use(self._live.begin(self._like))
+        return self._checked([self._live.finish(partial)])
 
     def binding(self, columns: Mapping[str, pl.DataType]) -> Binding:
         """The queries over events with these columns, if they fit: what is needed of them, and their time columns."""
-        engine = self._engine
-        return bind(engine.plan, columns, engine._order_by, engine._time_columns).binding
+        live = self._live
+        return compile_plan(live.plan, columns, live.options.order_by, live.time_columns).binding
 
     @property
-    def engine(self) -> Engine:
-        """What it is put through, for what that says of itself."""
-        return self._engine
+    def metrics(self) -> Metrics:
+        """What was counted, and what is held now."""
+        return self._live.metrics
 
     def _checked(self, results: list[pl.DataFrame]) -> pl.DataFrame:
-        if self._engine._overflowed:
-            raise too_large(self._engine._overflowed)
+        states = self._live.states
+        if states is not None and states.overflowed:
+            raise too_large(states.overflowed)
         return pl.concat(results) if len(results) > 1 else results[0]
+
+
+def _no_clock() -> int:
+    raise AssertionError("a whole table has no arrival times")
 
 
 def results_of(results: Any, query: str | Query) -> Any:

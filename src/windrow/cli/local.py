@@ -36,18 +36,18 @@ def run(files: EventFiles, asked: Asked, time: str, write: Callable[[pl.DataFram
             results = table.push(part, rest.after(seen))
         if results.height:
             write(results)
-        metrics = table.engine.metrics
+        metrics = table.metrics
         shown.at(
             events=metrics.events,
             results=metrics.results,
-            watermark=metrics.watermarks[table.engine.plan.time_columns[0]] if not whole else None,
+            watermark=metrics.watermarks[time] if not whole else None,
             done=seen / max(total, 1),
             doing=None,
         )
     if not first:
         table.push(pl.DataFrame(schema=dict(binding.needed)))
     write(table.finish(asked.partial))
-    metrics = table.engine.metrics
+    metrics = table.metrics
     shown.at(events=metrics.events, results=metrics.results, late=metrics.late, dropped=metrics.dropped, done=1.0)
 
 

@@ -10,9 +10,8 @@ every      events: t, node, x   its windows need the order over all nodes
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
-from windrow.core.ordered.state import OrderedState
 from windrow.core.plan.groups import Group
 from windrow.core.query.query import Query
 from windrow.core.stream.job import Job
@@ -26,7 +25,6 @@ def explain(job: Job, can_be_pushed: Container[str], push_down: bool, scheme: st
     bound = job.bound
     lines: dict[int, tuple[str, str, str]] = {}
     for group in bound.plan.groups:
-        state = bound.states[group.identity]
         for numbers in group.members.values():
             for number in numbers:
                 query = bound.plan.entries[number].query
@@ -36,8 +34,8 @@ def explain(job: Job, can_be_pushed: Container[str], push_down: bool, scheme: st
                     what, why = "slices, some events", _agreed(group, query)
                     if query.name in job.refined:
                         what, why = f"{what} and values", f"{why}; {_refined(query)}"
-                elif isinstance(state, OrderedState):
-                    what = f"events: {', '.join(_columns(job, state))}"
+                elif group.ordered:
+                    what = f"events: {', '.join(_columns(job, bound.by_name[group.name].travels))}"
                     why = _raw(query, query.name in can_be_pushed, push_down, scheme)
                 elif group.refined:
                     what, why = "slices, some values", f"merged on the way, of {group.name}; {_refined(query)}"
@@ -92,10 +90,10 @@ def _raw(query: Query, can_be_pushed: bool, push_down: bool, scheme: str) -> str
     return f"{needs} depends on the order over all nodes; scope='node' and the scopes that join would not"
 
 
-def _columns(job: Job, state: OrderedState) -> list[str]:
+def _columns(job: Job, travels: Iterable[str]) -> list[str]:
     """What of each event a group needs: columns, and expressions over them."""
     found: dict[str, None] = {}
-    for name in state.ordering.needed:
+    for name in travels:
         kind, _, rest = name.partition(":")
         if kind == "order":
             found[job.order_by[int(rest)]] = None

@@ -17,25 +17,22 @@ how many of its events came too late.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from windrow.core.arrays.dataframes import join_keys
 from windrow.core.assemble.emitted import Emitted
-from windrow.core.ordered.node_windows import NODE_KEY, JoinedState
-from windrow.core.ordered.state import OrderedState
+from windrow.core.assemble.group_state import CompiledGroup
+from windrow.core.ordered.node_windows import NODE_KEY, CompiledJoinedGroup, JoinedState
+from windrow.core.ordered.state import CompiledOrderedGroup, OrderedState
 from windrow.core.plan.groups import Group
 from windrow.core.plan.watermark import WatermarkStep
-from windrow.core.slices.kernel import filter_name
-from windrow.core.slices.table import pack, unpack
-from windrow.core.stream.compiled import state_of
-from windrow.core.stream.ingest import hold
+from windrow.core.stream.group_states import GroupStates
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Tables
-from windrow.core.windows.fixed import INT64_MAX
-from windrow.nodes.protocol.parts import joined, parts_of
+from windrow.core.stream.job_slicer import Tables, named_tables, parts_of, seen_by
+from windrow.io.tables import pack, unpack
+from windrow.nodes.tables import differs
 
 NODES = "nodes"
 _NODES = {"node": pl.String(), "gone": pl.Boolean(), "late": pl.Int64()}
@@ -59,31 +56,22 @@ def _groups(job: Job) -> list[Group]:
 def wrong_with(job: Job, tables: Mapping[str, pl.DataFrame]) -> str | None:
     """Why the tables of pushed groups cannot be taken; None if they can."""
     for group in _groups(job):
-        state, results = job.bound.states[group.identity], job.bound.results.empty.schema
+        compiled, results = job.bound.by_name[group.name], job.bound.results.empty.schema
         wanted: dict[str, Mapping[str, pl.DataType]] = {group.name: results}
         needed: dict[str, Iterable[str]] = {group.name: ("query", "window_start", "window_end", "revision")}
-        if isinstance(state, JoinedState):
-            columns = {**state.joining.schema.columns, NODE_KEY: pl.String()}
-            wanted = {group.name: columns, f"{group.name}|opened": _opened_columns(state)}
-            needed = {group.name: [*state.joining.schema.order, "last", NODE_KEY]}
-            needed |= {f"{group.name}|opened": _opened_columns(state)}
+        if isinstance(compiled, CompiledJoinedGroup):
+            columns = {**compiled.joining.schema.columns, NODE_KEY: pl.String()}
+            wanted = {group.name: columns, f"{group.name}|opened": _opened_columns(compiled)}
+            needed = {group.name: [*compiled.joining.schema.order, "last", NODE_KEY]}
+            needed |= {f"{group.name}|opened": _opened_columns(compiled)}
         for name, types in wanted.items():
             if name in tables and (reason := differs(name, tables[name], types, needed[name])):
                 return reason
     return differs(NODES, tables[NODES], _NODES, _NODES) if NODES in tables and _groups(job) else None
 
 
-def differs(name: str, table: pl.DataFrame, wanted: Mapping[str, pl.DataType], needed: Iterable[str]) -> str | None:
-    """What columns of a table are of another type or not there."""
-    for column, dtype in table.schema.items():
-        if wanted.get(column, dtype) != dtype:
-            return f"{column!r} of {name} is {dtype} in its batch, not {wanted[column]}"
-    missing = [column for column in needed if column not in table.columns]
-    return f"{name} has no {missing[0]!r} in its batch" if missing else None
-
-
-def _opened_columns(state: JoinedState) -> dict[str, pl.DataType]:
-    return {**state.schema.keys, "line": pl.String(), "first": pl.Int64(), "last": pl.Int64()}
+def _opened_columns(compiled: CompiledJoinedGroup) -> dict[str, pl.DataType]:
+    return {**compiled.schema.keys, "line": pl.String(), "first": pl.Int64(), "last": pl.Int64()}
 
 
 class Pushed:
@@ -93,97 +81,98 @@ class Pushed:
         self.job, self._node = job, node
         self.count = 0  # events that were taken
         self._time_column = job.time_columns[job.time]
-        self._states = {group.name: _state(group, job) for group in _groups(job)}
-        self._opened = {name: _opened(state) for name, state in self._states.items()}
-        self._late, self._gone = 0, True  # what is to be told of itself
+        self._use(job)
+        self._late, self._gone = 0, True  # what the root does not know yet of this node
+
+    def _use(self, job: Job) -> None:
+        self.job, states = job, [_state(job.bound.by_name[group.name]) for group in _groups(job)]
+        self._states = GroupStates(job.bound, {job.time: self._time_column}, states)
+        self._opened = {state.group.name: _opened(state) for state in states}
 
     def __bool__(self) -> bool:
-        return bool(self._states)
+        return bool(self._states.states)
 
     def take(self, events: pl.DataFrame, count: int) -> None:
         """Prepared events of the source, up to a position; what an earlier life has taken is passed over."""
-        if self._states and count > self.count:
+        if self and count > self.count:
             fresh = events.filter(pl.col("nth") >= self.count)
-            for state in self._states.values():
-                where = state.group.source.where
-                seen = fresh if where is None else fresh.filter(pl.col(filter_name(where.text)))
-                if seen.height:
-                    self._late += hold(state, state.ordering.conform(seen), self._time_column).finish()
+            seen = {name: seen_by(state.group.source, fresh) for name, state in self._states.states.items()}
+            self._late += self._states.absorb({name: table for name, table in seen.items() if table.height})
         self.count = max(self.count, count)
 
     def due(self, watermark: int, gone: bool = False) -> Tables:
         """The windows that a watermark closes, and what else the root has to know; `gone`: nothing more comes."""
-        if not self._states:
-            return {}
         tables: Tables = {}
+        if not self:
+            return tables
         if watermark > self._time_column.watermark:
-            step = self._time_column.step_to(watermark)
-            self._time_column.watermark = watermark
-            for name, state in self._states.items():
-                if state.may_be_due(step) or watermark == INT64_MAX:
-                    tables |= self._step(name, state, step)
+            for name, emitted in self._states.advance({self.job.time: watermark}).items():
+                state = self._states.states[name]
+                tables |= self._waiting(name, state) if isinstance(state, NodeState) else self._rows(name, emitted)
         if self._late or gone != self._gone:
             tables[NODES] = nodes_table([self._node], gone, self._late)
             self._late, self._gone = 0, gone
         return tables
 
-    def _step(self, name: str, state: OrderedState, step: WatermarkStep) -> Tables:
-        if not isinstance(state, JoinedState):
-            rows, _ = self.job.bound.results.build(state.step(step))
-            empty = [column for column in rows.columns if rows[column].null_count() == rows.height]
-            return {name: rows.drop(empty)} if rows.height else {}
-        state.close(step)
-        found = {name: state.taken().with_columns(pl.lit(self._node).alias(NODE_KEY))}
+    def _rows(self, name: str, emitted: list[Emitted]) -> Tables:
+        """Closed windows as rows of results."""
+        rows = self._states.results({name: emitted})
+        empty = [column for column in rows.columns if rows[column].null_count() == rows.height]
+        return {name: rows.drop(empty)} if rows.height else {}
+
+    def _waiting(self, name: str, state: NodeState) -> Tables:
+        """Closed windows that are to be joined at the root, and which open ones have changed."""
         before, now = self._opened[name], _opened(state)
         known_by = [*state.schema.keys, "line"]
         changed = join_keys(now, before, now.columns, "anti")
         ended = join_keys(before, now, known_by, "anti").with_columns(first=None, last=None)
         self._opened[name] = now
-        found[f"{name}|opened"] = pl.concat([changed, ended.cast(dict(changed.schema))])  # type: ignore[arg-type]
-        return {one: table for one, table in found.items() if table.height}
+        tables = {
+            name: state.taken().with_columns(pl.lit(self._node).alias(NODE_KEY)),
+            f"{name}|opened": pl.concat([changed, ended.cast(dict(changed.schema))]),  # type: ignore[arg-type]
+        }
+        return {name: table for name, table in tables.items() if table.height}
 
     def switch(self, job: Job) -> None:
         """Go on with another plan."""
-        other = Pushed(job, self._node)
-        for name, state in other._states.items():
-            if name in self._states:
-                state.take_over(self._states[name])
-                other._opened[name] = self._opened[name]
-        self.job, self._states, self._opened = job, other._states, other._opened
+        states, opened = self._states, self._opened
+        self._use(job)
+        self._states.take_over(states)
+        self._opened |= {name: table for name, table in opened.items() if name in self._opened}
 
     def saved(self) -> bytes:
         """Everything that it knows; `restore` goes on with it."""
-        tables = joined(
-            {name: {**state.tables(), "opened": self._opened[name]} for name, state in self._states.items()}
-        )
-        exclusions = {
-            name: [sorted(exclusion) for exclusion in state.exclusions] for name, state in self._states.items()
-        }
         header = {"count": self.count, "watermark": self._time_column.watermark, "late": self._late}
-        return pack({**header, "bars": exclusions}, tables)
+        opened = {f"{name}|opened": table for name, table in self._opened.items()}
+        return pack({**header, "states": self._states.header()}, self._states.tables() | opened)
 
     def restore(self, data: bytes) -> None:
         """Be as it was, and say again that it is there."""
         header, tables = unpack(data)
         self.count, self._time_column.watermark, self._late = header["count"], header["watermark"], header["late"]
-        for name, state in self._states.items():
-            if name in header["bars"]:
-                state.exclusions = [frozenset((a, b) for a, b in exclusion) for exclusion in header["bars"][name]]
-                state.load(parts_of(name, tables))
-                self._opened[name] = tables[f"{name}|opened"]
+        self._states.load(header["states"], tables)
+        self._opened |= {name: tables[f"{name}|opened"] for name in self._opened if name in header["states"]}
 
 
-def _state(group: Group, job: Job) -> OrderedState:
-    state = state_of(group, job.bound.binding, job.time_columns)
-    assert isinstance(state, OrderedState)
-    return state
+class NodeState(JoinedState):
+    """The state of a group at one of its nodes: windows that are closed wait to be joined elsewhere."""
+
+    def step(self, step: WatermarkStep, change: Any = None, partial: bool = False) -> Iterator[Emitted]:
+        return OrderedState.step(self, step, change, partial)  # emits nothing: its windows are only put aside
+
+
+def _state(compiled: CompiledGroup) -> OrderedState:
+    if isinstance(compiled, CompiledJoinedGroup):
+        return NodeState(compiled)
+    assert isinstance(compiled, CompiledOrderedGroup)
+    return compiled.state()
 
 
 def _opened(state: OrderedState) -> pl.DataFrame:
     """The open windows for which others wait, as much as these need to know of them."""
     if not isinstance(state, JoinedState):
         return pl.DataFrame()
-    opened = state.opened().select(*_opened_columns(state))
+    opened = state.opened().select(*_opened_columns(state.compiled))
     begun = pl.col("line").is_in(state.joining.lines("overlap"))
     opened = opened.with_columns(last=pl.when(begun).then("first").otherwise("last"))
     return opened.filter(~pl.col("line").is_in(state.joining.lines("position")))
@@ -192,14 +181,13 @@ def _opened(state: OrderedState) -> pl.DataFrame:
 # --- at the root ------------------------------------------------------------------------------------------------------
 
 
-@dataclass
 class ReportedState(JoinedState):
     """Windows of nodes that were found there, as they wait for those of others."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __init__(self, compiled: CompiledJoinedGroup) -> None:
+        super().__init__(compiled)
         self.nodes = nodes_table([], gone=False)
-        self.told_open = pl.DataFrame(schema=_opened_columns(self))
+        self.told_open = pl.DataFrame(schema=_opened_columns(compiled))
         self.told_closed = pl.DataFrame(schema={**self.schema.keys, "line": pl.String(), "closed": pl.Int64()})
 
     def report(self, windows: pl.DataFrame | None, opened: pl.DataFrame | None) -> None:
@@ -218,7 +206,7 @@ class ReportedState(JoinedState):
 
     def step(self, step: WatermarkStep, change: Any = None, partial: bool = False) -> Iterator[Emitted]:
         if self.joined.height:
-            yield from self._tell(step)
+            yield from self._finals(step)
 
     def opened(self) -> pl.DataFrame:
         return self.told_open
@@ -251,8 +239,9 @@ class Reported:
         self._nodes = nodes_table([], gone=False)
         for group in self._groups:
             if group.joined:
-                schema = job.bound.binding.schema(group, shared=False)
-                self._joins[group.name] = ReportedState(group, schema, schema)
+                compiled = job.bound.by_name[group.name]
+                assert isinstance(compiled, CompiledJoinedGroup)
+                self._joins[group.name] = ReportedState(compiled)
 
     @property
     def size(self) -> int:
@@ -302,7 +291,7 @@ class Reported:
 
     def saved(self) -> Tables:
         reported = {f"rows{number}": table for number, table in enumerate(self._rows)} | {NODES: self._nodes}
-        return joined({name: state.tables() for name, state in self._joins.items()} | {"reported": reported})
+        return named_tables({name: state.tables() for name, state in self._joins.items()} | {"reported": reported})
 
     def restore(self, tables: Mapping[str, pl.DataFrame]) -> None:
         for name, state in self._joins.items():

@@ -17,12 +17,11 @@ from typing import Any
 import polars as pl
 
 from windrow.core.expressions.types import spark_type
-from windrow.core.ordered.state import OrderedState
-from windrow.core.plan.groups import Entry
+from windrow.core.plan.groups import Entry, cut_from
 from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.job import Job, job_of
-from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session
+from windrow.core.windows.fixed import INT64_MIN
 from windrow.core.windows.ordered import JOINED, NODE, Counting, scope_of
 from windrow.nodes.counting.schemes import NAMES, SMALL
 from windrow.nodes.counting.tables import Form, forms_of
@@ -30,7 +29,7 @@ from windrow.nodes.counting.tables import wrong_with as wrong_counting
 from windrow.nodes.explain import explain
 from windrow.nodes.pushdown import wrong_with
 from windrow.nodes.quantiles import tables as quantile_tables
-from windrow.nodes.quantiles.protocol import can_be_refined
+from windrow.nodes.quantiles.protocol import MultisetSchema, can_be_refined
 
 
 @dataclass(frozen=True)
@@ -203,7 +202,7 @@ class Asked:
         known, done = dict(self.since), set(names)
         for query in self.queries:
             if query.name in done:
-                known[query.name] = max(known[query.name], _aligned(query, since))
+                known[query.name] = max(known[query.name], cut_from(query, since))
         pending = tuple(one for one in self.pending if one[0] not in done)
         return replace(self, since=tuple(known.items()), pending=pending)
 
@@ -236,22 +235,21 @@ class Asked:
         """Why tables of a node cannot be what was asked for; None if they can."""
         bound = self.job.bound
         for group in bound.plan.groups:
-            table, state = tables.get(group.name), bound.states[group.identity]
+            table, compiled = tables.get(group.name), bound.by_name[group.name]
             if table is None or group.is_apart:
                 continue
-            wanted = state.ordering.needed if isinstance(state, OrderedState) else state.schema.columns
             for name, dtype in table.schema.items():
-                if wanted.get(name, dtype) != dtype:
-                    return f"{name!r} of {group.name} is {dtype} in its batch, not {wanted[name]}"
-            for name in (*state.schema.keys, time_name(self.time) if group.ordered else "slice_start"):
+                if compiled.travels.get(name, dtype) != dtype:
+                    return f"{name!r} of {group.name} is {dtype} in its batch, not {compiled.travels[name]}"
+            for name in (*compiled.schema.keys, time_name(self.time) if group.ordered else "slice_start"):
                 if name not in table.columns:
                     return f"{group.name} has no {name!r} in its batch"
-        reason = quantile_tables.wrong_with(self._bag_forms, tables) or wrong_with(self.job, tables)
+        reason = quantile_tables.wrong_with(self._multiset_schemas, tables) or wrong_with(self.job, tables)
         return reason or wrong_counting(self.forms, tables)
 
     @cached_property
-    def _bag_forms(self) -> list[quantile_tables.TimeForm]:
-        return list(quantile_tables.forms_of(self.job).values())
+    def _multiset_schemas(self) -> list[MultisetSchema]:
+        return list(quantile_tables.schemas_of(self.job).values())
 
     def explain(self) -> str:
         """What travels for each query, and why."""
@@ -298,10 +296,3 @@ class Asked:
             tuple(described["since"].items()),
             tuple(described["pending"].items()),
         )
-
-
-def _aligned(query: Query, moment: int) -> int:
-    """The next time at which the slices of a session query are cut in any case."""
-    if isinstance(query.window, Session) and INT64_MIN < moment < INT64_MAX:
-        return -(-moment // query.window.gap) * query.window.gap
-    return moment

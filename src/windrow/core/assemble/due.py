@@ -29,7 +29,7 @@ from windrow.core.operators.base import Combined
 from windrow.core.plan.groups import ROWS, Group, Held, Timeline
 from windrow.core.slices.custom_edges import Irregular
 from windrow.core.slices.table import SliceSchema
-from windrow.core.windows.fixed import FURTHEST, INT64_MAX, INT64_MIN, FixedWindow
+from windrow.core.windows.fixed import FURTHEST, INT64_MAX, INT64_MIN, FixedWindow, Grid
 
 
 class Keys:
@@ -97,45 +97,80 @@ def _numbered(table: pl.DataFrame, keys: list[str]) -> tuple[Ints, pl.DataFrame,
 
 @dataclass(frozen=True)
 class Lattices:
-    """Every lattice of a group's fixed windows, as arrays."""
+    """Every lattice of a group's fixed windows, as arrays; its windows start from `since` on and before `until`."""
 
     period: Ints
     phase: Ints
     length: Ints
-    since: Ints
-    until: Ints  # windows start before it, INT64_MAX for all
+    since: Ints  # INT64_MIN for all
+    until: Ints  # INT64_MAX for all
     timeline: Ints
 
     @staticmethod
     def of(group: Group) -> Lattices:
         rows = [
-            (*lattice, timeline.since, timeline.until, place)
-            for timeline, place in group.timelines.items()
+            (*lattice, timeline.since, timeline.until, number)
+            for timeline, number in group.timelines.items()
             if isinstance(timeline.window, FixedWindow)
             for lattice in timeline.window.lattices()
         ]
         return Lattices(*np.array(rows, np.int64).reshape(-1, 6).T)
 
+    def __len__(self) -> int:
+        return len(self.period)
+
     def take(self, chosen: npt.NDArray[np.generic]) -> Lattices:
         return Lattices(*(getattr(self, name)[chosen] for name in Lattices.__dataclass_fields__))
+
+    @property
+    def starts(self) -> Grid:
+        """Where windows start; the k of a start is the number of its window."""
+        return Grid(self.period, self.phase)
+
+    @property
+    def ends(self) -> Grid:
+        """Where windows end; the window of number k ends at the grid time of k."""
+        return Grid(self.period, self.phase + self.length)
 
     def any_end(self, after: int, upto: int) -> bool:
         """Whether a window ends after one time and at or before another."""
         if after == INT64_MIN or upto == INT64_MAX:
-            return bool(len(self.period))
-        ends = self.phase + self.length
-        return bool(((upto - ends) // self.period > (after - ends) // self.period).any())
+            return bool(len(self))
+        return bool((self.ends.number(upto) > self.ends.number(after)).any())
 
     def horizon(self, final_before: int) -> int:
-        """The start of the earliest window that is not frozen; nothing before it is needed."""
-        if not len(self.period):
+        """The start of the earliest window that is not final; no slice before it is needed."""
+        if not len(self):
             return INT64_MAX
-        after = np.maximum(final_before, -2 * FURTHEST + self.length + self.phase)
-        starts = self.phase + ((after - self.length - self.phase) // self.period + 1) * self.period
-        # a query that came later has no window that starts before it did
-        waits = self.phase - ((self.phase - np.maximum(self.since, -FURTHEST)) // self.period) * self.period
-        starts = np.where(self.since > INT64_MIN, np.maximum(starts, waits), starts)
+        after = np.maximum(final_before, -2 * FURTHEST + self.length + self.phase)  # differences stay in 64 bits
+        starts = self.starts.after(after - self.length)
+        first = self.starts.at_or_after(np.maximum(self.since, -FURTHEST))
+        starts = np.where(self.since > INT64_MIN, np.maximum(starts, first), starts)
         return int(np.where(starts < self.until, starts, INT64_MAX).min())
+
+    def around(self, times: Ints) -> tuple[Ints, Ints]:
+        """The starts of the earliest and the latest window that holds a time: earliest > latest where none does.
+
+        A window holds it if time - length < start ≤ time. `times` has a row for each time, the answers a column more
+        for each lattice.
+        """
+        earliest = np.maximum(
+            self.starts.after(times - self.length), self.starts.at_or_after(np.maximum(self.since, times - self.length))
+        )
+        return earliest, self.starts.at_or_before(np.minimum(times, self.until - 1))
+
+    def numbers(self, low: int, high: int, after: int, upto: int) -> tuple[Ints, Ints]:
+        """The first and the last number of the windows that are due and may hold one of the times from low to high.
+
+        Window k is the range [start, end) with the k-th grid times of `starts` and `ends`. It is due if after < end ≤
+        upto, it lives if since ≤ start < until, and it may hold such a time if low < end and start ≤ high. All are
+        bounds of start or end, and both rise with k, so that each bounds k on one side: the greatest lower and the
+        least upper bound are the answer.
+        """
+        since = np.maximum(self.since, low - self.length - self.period)  # earlier windows end before `low`
+        first = np.maximum(self.starts.number_from(since), self.ends.number(max(after, low)) + 1)
+        last = self.starts.number(np.minimum(self.until, high + 1) - 1)
+        return first, np.minimum(last, self.ends.number(np.minimum(upto, high + self.length)))  # in 64 bits
 
 
 @dataclass(frozen=True)
@@ -170,66 +205,71 @@ _BOUNDS = ("timeline", "key", "start", "end", "lo", "hi", "lead")
 
 
 def due(rows: Rows, lattices: Lattices, after: int, upto: int) -> Windows:
-    """The windows with a row in them that end after one time and at or before another."""
-    if not len(rows) or not len(lattices.period):
+    """The windows with a row in them that end after one time and at or before another.
+
+    Each lattice has two ways to list its windows: of every key all that are due (`_by_range`), or for every row those
+    that it is the first row of (`_by_row`). The first looks at keys × windows, the second at rows, and the cheaper one
+    is taken. Only rows count from the earliest window that is due on: lattices are grouped by how far that one reaches
+    back, in powers of two, so that long windows do not make short ones look at old rows, and rows are not looked
+    through once per lattice.
+    """
+    times = rows.start[rows.start > INT64_MIN]
+    if not len(times) or not len(lattices):
         return Windows.join([])
-    known = rows.start[rows.start > INT64_MIN]
-    if not len(known):
-        return Windows.join([])
-    low, high = int(known.min()), int(known.max())
-    period, phase, length = lattices.period, lattices.phase, lattices.length
-    since = np.maximum(lattices.since, low - length - period)
-    least = np.maximum(-((phase - since) // period), (max(after, low) - length - phase) // period + 1)
-    most = np.minimum((high - phase) // period, (np.minimum(upto, high + length) - length - phase) // period)
-    most = np.minimum(most, (np.minimum(lattices.until, high + 1) - 1 - phase) // period)
-    count = np.maximum(most - least + 1, 0)
-    begins = phase + least * period
-    age = np.frexp((high - begins + 1).astype(np.float64))[1]  # lattices whose windows reach back about as far
+    low, high = int(times.min()), int(times.max())
+    first, last = lattices.numbers(low, high, after, upto)
+    count = np.maximum(last - first + 1, 0)
+    earliest = lattices.starts.time(first)
+    reach = np.frexp((high - earliest + 1).astype(np.float64))[1]  # about log2 of how far a lattice reaches back
     parts = []
-    for far in np.unique(age[count > 0]):
-        chosen = np.flatnonzero((count > 0) & (age == far))
-        recent = np.flatnonzero(rows.start >= begins[chosen].min())
+    for magnitude in np.unique(reach[count > 0]):
+        chosen = np.flatnonzero((count > 0) & (reach == magnitude))
+        recent = np.flatnonzero(rows.start >= earliest[chosen].min())
         keys = rows.key[recent]
         keys = keys[np.append(True, keys[1:] != keys[:-1])[: len(keys)]]
         by_range = count[chosen] * len(keys) <= max(len(recent), 64)
-        parts.append(_by_range(rows, lattices, chosen[by_range], least, count, keys))
-        parts += [_by_row(rows, lattices, int(at), int(least[at]), int(most[at]), recent) for at in chosen[~by_range]]
+        parts.append(_by_range(rows, lattices, chosen[by_range], first, count, keys))
+        parts += [_by_row(rows, lattices, int(at), int(first[at]), int(last[at]), recent) for at in chosen[~by_range]]
     return Windows.join(parts)
 
 
-def _by_range(rows: Rows, lattices: Lattices, chosen: Ints, least: Ints, count: Ints, keys: Ints) -> Windows:
-    """All windows between two times, for every key that has rows there."""
+def _by_range(rows: Rows, lattices: Lattices, chosen: Ints, first: Ints, count: Ints, keys: Ints) -> Windows:
+    """All windows between two times, for every key that has rows there; empty ones fall out at the end."""
     of = np.repeat(chosen, count[chosen])
-    start = lattices.phase[of] + (least[of] + ramp(count[chosen])) * lattices.period[of]
+    start = Grid(lattices.period[of], lattices.phase[of]).time(first[of] + ramp(count[chosen]))
     key = np.tile(keys, len(of))
     return _ranged(rows, lattices, np.repeat(of, len(keys)), key, np.repeat(start, len(keys)))
 
 
-def _by_row(rows: Rows, lattices: Lattices, at: int, least: int, most: int, recent: Ints) -> Windows:
-    """For each row the windows that it is the first row of."""
-    period, phase, length = int(lattices.period[at]), int(lattices.phase[at]), int(lattices.length[at])
-    nothing = -FURTHEST - length - 1
+def _by_row(rows: Rows, lattices: Lattices, at: int, first: int, last: int, recent: Ints) -> Windows:
+    """For each row the windows of one lattice that it is the first row of.
+
+    Those are the windows that hold it, start - length < window start ≤ start, and not the row before it of its key,
+    which starts before the window does.
+    """
+    starts, length = Grid(int(lattices.period[at]), int(lattices.phase[at])), int(lattices.length[at])
+    nothing = -FURTHEST - length - 1  # before every window
     start, key = np.maximum(rows.start[recent], nothing), rows.key[recent]
     before = np.append(nothing, start[:-1])
     before[np.append(True, key[1:] != key[:-1])[: len(key)]] = nothing
-    last = np.minimum((start - phase) // period, most)
-    first = np.maximum((np.maximum(before, start - length) - phase) // period + 1, least)
-    count = np.maximum(last - first + 1, 0)
+    from_ = np.maximum(starts.number(np.maximum(before, start - length)) + 1, first)
+    count = np.maximum(np.minimum(starts.number(start), last) - from_ + 1, 0)
     row = np.repeat(np.arange(len(recent)), count)
-    begin = phase + (first[row] + ramp(count)) * period
+    begin = starts.time(from_[row] + ramp(count))
     return _ranged(rows, lattices, np.full(len(row), at), key[row], begin, recent[row])
 
 
 def _ranged(rows: Rows, lattices: Lattices, of: Ints, key: Ints, start: Ints, lo: Ints | None = None) -> Windows:
+    """Windows of lattices, by key and start, as ranges of rows; those without a row are left out."""
     end = start + lattices.length[of]
     lo = rows.first_at(key, start) if lo is None else lo
     hi = lead = rows.first_at(key, end)
     until = lattices.until[of]
     if (until < end).any():
         lead = rows.first_at(key, np.minimum(until, end))
-    found = Windows(lattices.timeline[of], key, start, end, lo, hi, lead)
+    windows = Windows(lattices.timeline[of], key, start, end, lo, hi, lead)
     empty = hi <= lo
-    return found.take(~empty) if empty.any() else found
+    return windows.take(~empty) if empty.any() else windows
 
 
 def due_irregular(rows: Rows, irregular: Irregular, after: int, upto: int) -> Windows:
@@ -253,8 +293,8 @@ class Assembler:
         self._blocks = blocks_of(group)
         self._users: dict[Held, list[Block]] = {}
         for block in self._blocks:
-            for one in block.held:
-                self._users.setdefault(one, []).append(block)
+            for partial_ in block.held:
+                self._users.setdefault(partial_, []).append(block)
 
     def due(self, rows: Rows, after: int, upto: int) -> Windows:
         """The windows with a row in them that end after one time and at or before another."""
@@ -266,7 +306,7 @@ class Assembler:
         return self.lattices.any_end(after, upto) or self.irregular.any_end(after, upto)
 
     def horizon(self, rows: Rows, final_before: int) -> int:
-        """The start of the earliest window that is not frozen; no row before it is needed."""
+        """The start of the earliest window that is not final; no row before it is needed."""
         return min(self.lattices.horizon(final_before), self.irregular.horizon(rows.start, final_before))
 
     def queries_of(self, timeline: int, ordered: bool | None = None) -> Ints:
@@ -274,16 +314,15 @@ class Assembler:
         found = [one.queries_of(timeline) for one in self._blocks if ordered in (None, one.needs_order)]
         return np.concatenate([np.empty(0, np.int64), *found])
 
-    def asked_out_of_order(self, timeline: Timeline) -> bool:
-        """Whether aggregates ask for a timeline that do not need the order."""
+    def is_unordered(self, timeline: Timeline) -> bool:
+        """Whether some aggregates of a timeline do not need the order."""
         return bool(len(self.queries_of(self.group.timelines[timeline], ordered=False)))
 
     def counts(self, rows: Rows, windows: Windows, where: Expression | None, upto: Ints | None = None) -> Ints:
         """How many events that satisfy a filter each window holds."""
-        held = Held(ROWS, where)
-        combined = held.operator.combine(
-            rows.schema.state(rows.table, held), windows.lo, windows.hi if upto is None else upto
-        )
+        rows_of = Held(ROWS, where)
+        state = rows.schema.state(rows.table, rows_of)
+        combined = rows_of.operator.combine(state, windows.lo, windows.hi if upto is None else upto)
         return combined["count"].to_numpy()  # type: ignore[index,no-any-return]
 
     def answers(
@@ -330,8 +369,8 @@ class Assembler:
         if one not in combined:
             wanted = np.zeros(len(windows.lo), np.bool_)
             for where in dict.fromkeys(block.where for block in self._users[one]):
-                asked = np.logical_or.reduce([block.wanted for block in self._users[one] if block.where == where])
-                wanted |= full[where] if asked.all() else full[where] & asked[windows.timeline]
+                timelines = np.logical_or.reduce([block.wanted for block in self._users[one] if block.where == where])
+                wanted |= full[where] if timelines.all() else full[where] & timelines[windows.timeline]
             at = None
             part = windows
             if not wanted.all():

@@ -9,8 +9,9 @@ Batches are kept as they come and merged when an answer needs them, so that a pu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
@@ -35,27 +36,48 @@ JOIN_FROM = 256  # so many slices that only sessions need are joined
 ExclusionSet = frozenset[tuple[int, int]]  # the sessions, as (gap, since), that leave an event out
 
 
-@dataclass
-class GroupState:
-    group: Group
-    schema: SliceSchema
-    shared_schema: SliceSchema  # with what the groups need that are rolled up from this one
-    exclusions: list[ExclusionSet] = field(default_factory=lambda: [frozenset()])
-    revisions: Revisions = field(default_factory=Revisions)
+class CompiledGroup:
+    """All that follows from a group of the plan and the types of its columns: what its slices look like, where they
+    are cut, how windows are found and answered.
 
-    def __post_init__(self) -> None:
+    It never changes, so that every state of the group shares it: a state is tables only.
+    """
+
+    def __init__(self, group: Group, schema: SliceSchema, shared_schema: SliceSchema) -> None:
+        """With the schema of its own slices, and of those that it shares with the groups rolled up from it."""
+        self.group, self.schema, self.shared_schema = group, schema, shared_schema
+        self.edges = Edges.of(group.timelines)
+        self.shared_edges = Edges.of(group.needs(shared=True)[0]) if group.children else self.edges
+        self.assembler = Assembler(group, self.edges.irregular)
+        self.session_timelines = [line for line in group.timelines if isinstance(line.window, Session)]
+
+    def state(self) -> GroupState:
+        """A state that has seen nothing."""
+        return GroupState(self)
+
+    @property
+    def travels(self) -> Mapping[str, pl.DataType]:
+        """The columns of what is made where events are: slices, or the events themselves."""
+        return self.schema.columns
+
+    def conform(self, table: pl.DataFrame) -> pl.DataFrame:
+        """A table that was made by an older plan, with the columns of this one."""
+        return self.schema.conform(table)
+
+
+class GroupState:
+    """What one group has seen: slices, and what was emitted of them."""
+
+    def __init__(self, compiled: CompiledGroup) -> None:
+        self.compiled, self.group, self.schema = compiled, compiled.group, compiled.schema
+        self.assembler = compiled.assembler
+        self.exclusions: list[ExclusionSet] = [frozenset()]
+        self.revisions = Revisions()
         self._table = self.schema.empty()
         self._pending: list[pl.DataFrame] = []
         self._rows: Rows | None = None
         self._waiting = 0  # rows of what is pending
         self._next_close = INT64_MAX  # no session closes before it
-        self.prepare()
-
-    def prepare(self) -> None:
-        self.edges = Edges.of(self.group.timelines)
-        self.shared_edges = Edges.of(self.group.needs(shared=True)[0]) if self.group.children else self.edges
-        self.assembler = Assembler(self.group, self.edges.irregular)
-        self.session_timelines = [line for line in self.group.timelines if isinstance(line.window, Session)]
 
     def take_over(self, other: GroupState) -> None:
         """Go on where the state of an earlier plan stands: what this plan does not know is dropped."""
@@ -63,29 +85,30 @@ class GroupState:
         self.load({"slices": other.rows.table})
         waiting = other.events_waiting()
         if waiting is not None:
-            self.absorb(slice(waiting, self.group.source.time, self.edges, self.schema))
+            self.absorb(slice(waiting, self.group.source.time, self.compiled.edges, self.schema))
 
-    def saved(self) -> dict[str, Any]:
-        """All that a step may change; tables themselves never change. `put_back` takes it."""
-        copies = {
-            "_pending": list(self._pending),
-            "bars": list(self.exclusions),
-            "revisions": Revisions(self.revisions.table),
-        }
-        return self.__dict__ | copies
-
-    def put_back(self, saved: dict[str, Any]) -> None:
-        """Be again as it was when it was saved."""
-        self.__dict__ = saved
+    def copy(self) -> Self:
+        """The same state, of which one may change without the other: tables themselves never change."""
+        other = copy(self)
+        other._pending, other.exclusions = list(self._pending), list(self.exclusions)
+        other.revisions = replace(self.revisions)
+        return other
 
     def events_waiting(self) -> pl.DataFrame | None:
         """Events that are in no slice yet; None if there are none."""
         return None
 
+    def header(self) -> dict[str, Any]:
+        """What it knows beside its tables, as plain data; `restore` takes it back."""
+        return {"exclusions": [sorted(exclusion) for exclusion in self.exclusions]}
+
+    def restore(self, header: Mapping[str, Any]) -> None:
+        self.exclusions = [frozenset((gap, since) for gap, since in one) for one in header["exclusions"]]
+
     def tables(self) -> dict[str, pl.DataFrame]:
-        """Everything that it knows, as tables by name; `load` takes them back."""
-        told = {} if self.revisions.table is None else {"revisions": self.revisions.table}
-        return {"slices": self.rows.table, **told}
+        """Everything else that it knows, as tables by name; `load` takes them back."""
+        revisions = {} if self.revisions.table is None else {"revisions": self.revisions.table}
+        return {"slices": self.rows.table, **revisions}
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
         """Go on with these tables, those of slices in an older plan's columns or in this one's."""
@@ -137,7 +160,7 @@ class GroupState:
 
     def session_views(self, rows: Rows) -> Iterator[tuple[Rows, list[Timeline]]]:
         """The rows that sessions see: all of them, but for late ones that a session has left out."""
-        timelines = self.session_timelines
+        timelines = self.compiled.session_timelines
         if not timelines or not len(rows):
             return
         if not (rows.table["excluded"] != 0).any():
@@ -154,7 +177,7 @@ class GroupState:
 
     def may_be_due(self, step: WatermarkStep) -> bool:
         """Whether any window can end in a step; cheap, before slices are merged."""
-        closes = bool(self.session_timelines) and step.now > self._next_close
+        closes = bool(self.compiled.session_timelines) and step.now > self._next_close
         return closes or self.assembler.any_end(step.before, step.now)
 
     def step(self, step: WatermarkStep, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
@@ -310,19 +333,21 @@ class GroupState:
 
     def _in_sessions(self, rows: Rows, final_before: int) -> Mask:
         """Which rows a session may still need."""
-        if not self.session_timelines:
+        if not self.compiled.session_timelines:
             return np.zeros(len(rows), np.bool_)
         if rows.runs.in_order:
-            return needed(rows.runs, self.session_timelines, final_before)
+            return needed(rows.runs, self.compiled.session_timelines, final_before)
         keep = np.zeros(len(rows), np.bool_)
-        keep[rows.first_order()] = needed(rows.by_first().runs, self.session_timelines, final_before)
+        keep[rows.first_order()] = needed(rows.by_first().runs, self.compiled.session_timelines, final_before)
         return keep
 
     def _forget(self, final_before: int) -> None:
         """Forget what was noted about windows that are frozen."""
         self._forget_exclusions()
         if self.revisions.table is not None:
-            self.revisions.forget(final_before if not self.session_timelines else int(self._oldest(final_before)))
+            self.revisions.forget(
+                final_before if not self.compiled.session_timelines else int(self._oldest(final_before))
+            )
 
     def _forget_exclusions(self) -> None:
         """Number the bars anew once most of them bar nothing any more."""
@@ -339,10 +364,10 @@ class GroupState:
 
     def _join_old(self, horizon: int) -> None:
         """Join the slices that only open sessions still need; only where queries came and went they stay cut."""
-        if not self.session_timelines or not self._table.height:
+        if not self.compiled.session_timelines or not self._table.height:
             return
         start = self._table["slice_start"].to_numpy()
-        points = np.append(INT64_MIN, self.edges.points)
+        points = np.append(INT64_MIN, self.compiled.edges.points)
         joined = points[np.searchsorted(points, start, "right") - 1]
         old = (start < horizon) & (start != joined)
         if int(old.sum()) > max(JOIN_FROM, len(start) // 4):

@@ -1,8 +1,8 @@
-"""Driving: data-driven windows meet a batch of ordered events.
+"""Custom bounds: what data-driven windows find in a batch of ordered events.
 
-A window says for each event whether one begins with it, ends with it, or has ended before it. From those marks alone,
-few beside the events, follow the cuts and the number of the window that any event is in: how many have begun up to it,
-if one is open there.
+A window marks the events that it begins with, ends with, or has ended before. From those marks alone, few beside the
+events, follow the cuts and the number of the window that any event is in: how many have begun up to it, if one is open
+there.
 """
 
 from __future__ import annotations
@@ -22,109 +22,123 @@ from windrow.core.windows.ordered import CARRIED, Array, Cuts, DataDrivenWindow,
 
 
 @dataclass(frozen=True)
-class Line:
-    """A data-driven window since a time, and its name in the slice table and the ledger."""
+class CustomWindow:
+    """A data-driven window since a time, and its name in the slice table and the carry."""
 
     name: str
     window: DataDrivenWindow
     since: int
 
     @staticmethod
-    def of(timeline: Timeline) -> Line:
+    def of(timeline: Timeline) -> CustomWindow:
         assert isinstance(timeline.window, DataDrivenWindow)
-        return Line(timeline.line, timeline.window, timeline.since)
+        return CustomWindow(timeline.line, timeline.window, timeline.since)
 
     @property
     def carried(self) -> dict[str, Any]:
-        """What the ledger has of it: the window of the last event, how many have begun, whether one is open."""
+        """A key's carry before its first event: the window of the last one, how many have begun, whether one is open,
+        and what the window itself carries."""
         return dict(zip(CARRIED, (-1, 0, False), strict=True)) | dict(self.window.initial)
+
+    @property
+    def initial(self) -> dict[str, Any]:
+        """The same, by column."""
+        return {f"{self.name}.{name}": value for name, value in self.carried.items()}
 
 
 @dataclass(frozen=True)
-class Driven:
-    """The marks of a window among events that lie key by key, as places in order."""
+class CustomBounds:
+    """The marks of a window among events that lie key by key, as indices of events, ascending."""
 
-    line: Line
+    window: CustomWindow
     first: Ints  # where each key's events begin
-    known: Mapping[str, Array]  # what was carried for each key
+    carry: Mapping[str, Array]  # of the window, for each key, before the events
     starts: Ints
     ends: Ints
     breaks: Ints
-    state: Mapping[str, Array]  # what is carried on after all events
+    state: Mapping[str, Array]  # what the window itself carries on after all events
 
     @staticmethod
-    def of(line: Line, events: pl.DataFrame, time: Ints, first: Ints, key: Ints, carry: Mapping[str, Array]) -> Driven:
-        known = {name: carry[f"{line.name}.{name}"] for name in line.carried}
-        state = {name: known[name].copy() for name in line.window.initial}
-        seen = None
-        if line.since > INT64_MIN and (time < line.since).any():
-            seen = np.flatnonzero(time >= line.since)
+    def of(
+        custom: CustomWindow, part: tuple[pl.DataFrame, Ints, Ints], first: Ints, carry: Mapping[str, Array]
+    ) -> CustomBounds:
+        """Ask a window about a part of a batch: events, their times and keys; and where each key's events begin."""
+        events, time, key = part
+        window, nothing = custom.window, np.empty(0, np.int64)
+        carry = {name: carry[f"{custom.name}.{name}"] for name in custom.carried}
+        state = {name: carry[name].copy() for name in window.initial}
+        seen = None  # where a query came later, the events that it sees
+        if custom.since > INT64_MIN and (time < custom.since).any():
+            seen = np.flatnonzero(time >= custom.since)
             key = key[seen]
-        nothing = np.empty(0, np.int64)
         if not len(key):
-            return Driven(line, first, known, nothing, nothing, nothing, state)
+            return CustomBounds(custom, first, carry, nothing, nothing, nothing, state)
         begins = np.append(True, key[1:] != key[:-1])
         present = key[begins]
-        if len(present) <= int(key[-1]):  # some keys have no event here
+        if len(present) <= int(key[-1]):  # some keys have no event here, and the window gets numbers without gaps
             key = np.cumsum(begins) - 1
-        columns = {text: events[column] for text, column in window_columns(line.window).items()}
+        columns = {text: events[column] for text, column in window_columns(window).items()}
         if seen is not None:
             columns = {text: column.gather(seen) for text, column in columns.items()}
-        batch = OrderedEvents(key, columns)
-        carried = {name: known[name][present] for name in ("open", *line.window.initial)}
-        cuts = checked(line.window, line.window.cuts(batch, carried), batch, carried)
+        ordered = OrderedEvents(key, columns)
+        before = {name: carry[name][present] for name in ("open", *window.initial)}
+        cuts = checked(window, window.cuts(ordered, before), ordered, before)
         for name in state:
             state[name][present] = cuts.state[name]
-        marks = [np.flatnonzero(one) for one in (cuts.starts, cuts.ends, cuts.breaks)]
-        starts, ends, breaks = marks if seen is None else (seen[one] for one in marks)
-        return Driven(line, first, known, starts, ends, breaks, state)
+        marks = [np.flatnonzero(mask) for mask in (cuts.starts, cuts.ends, cuts.breaks)]
+        starts, ends, breaks = marks if seen is None else (seen[mark] for mark in marks)
+        return CustomBounds(custom, first, carry, starts, ends, breaks, state)
 
     def cut(self, cuts: Mask) -> None:
-        """Mark the events between which and the one before lies a bound."""
+        """Mark in `cuts` the events that a bound separates from the event before them."""
         after = self.ends + 1
-        for places in (self.starts, self.breaks, after[after < len(cuts)]):
-            cuts[places] = True
+        for at in (self.starts, self.breaks, after[after < len(cuts)]):
+            cuts[at] = True
 
     def number(self, at: Ints, key: Ints) -> Ints:
-        """The number of the window that the events at these places are in, -1 for none."""
+        """The number of the window that the events at these indices are in, -1 for none."""
         started, is_open = self._at(at, key)
         return np.where(is_open == 1, started - 1, -1)
 
     def mark(self, at: Ints, key: Ints) -> Ints:
         """For the slice table: twice the number, and one more where the window begins; -1 for none.
 
-        So a window can be told from the end of one whose beginning was forgotten.
+        The bit tells a window whose slices are all here from the end of one whose beginning was dropped.
         """
         number = self.number(at, key)
         begins = np.searchsorted(self.starts, at, "right") > np.searchsorted(self.starts, at)
         return np.where(number < 0, -1, 2 * number + begins)
 
     def after(self, counts: Ints) -> dict[str, Array]:
-        """What the ledger has of it after so many events of each key."""
+        """The carry of the window after the first so many events of each key."""
         some = np.flatnonzero(counts)
         last = self.first[some] + counts[some] - 1
         started, is_open = self._at(last, some)
-        found = {name: self.known[name].copy() for name in CARRIED}
-        found["number"][some], found["started"][some] = np.where(is_open == 1, started - 1, -1), started
+        carry = {name: self.carry[name].copy() for name in CARRIED}
+        carry["number"][some], carry["started"][some] = np.where(is_open == 1, started - 1, -1), started
+        # the window of the last event holds it, and is closed if it ends with it
         is_open -= np.searchsorted(self.ends, last, "right") - np.searchsorted(self.ends, last, "left")
         self._check(is_open)
-        found["open"][some] = is_open == 1
-        return {f"{self.line.name}.{name}": values for name, values in (found | dict(self.state)).items()}
+        carry["open"][some] = is_open == 1
+        return {f"{self.window.name}.{name}": values for name, values in (carry | dict(self.state)).items()}
 
     def _at(self, at: Ints, key: Ints) -> tuple[Ints, Ints]:
-        """How many windows have begun up to these events, and how many are open there, 0 or 1."""
+        """How many windows have begun up to these events, and how many hold them, 0 or 1.
+
+        A window that begins or breaks with an event does so before it, and one that ends with it does so after it.
+        """
         first = self.first[key]
         begun = np.searchsorted(self.starts, at, "right") - np.searchsorted(self.starts, first)
         over = np.searchsorted(self.breaks, at, "right") - np.searchsorted(self.breaks, first)
         over += np.searchsorted(self.ends, at) - np.searchsorted(self.ends, first)
-        is_open = self.known["open"][key] + begun - over
+        is_open = self.carry["open"][key] + begun - over
         self._check(is_open)
-        return self.known["started"][key] + begun, is_open
+        return self.carry["started"][key] + begun, is_open
 
     def _check(self, is_open: Ints) -> None:
         if ((is_open < 0) | (is_open > 1)).any():
             what = "ends where none is open" if (is_open < 0).any() else "begins where one is open"
-            raise ValueError(f"{self.line.window}: cuts: a window {what}")
+            raise ValueError(f"{self.window.window}: cuts: a window {what}")
 
 
 def checked(window: DataDrivenWindow, cuts: Cuts, events: OrderedEvents, carried: Mapping[str, Array]) -> Cuts:

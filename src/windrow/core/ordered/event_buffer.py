@@ -1,7 +1,7 @@
-"""Waiting: events that the watermark has not passed, chunk by chunk as they came.
+"""Buffered events: those that the watermark has not passed, chunk by chunk as they came.
 
-A chunk is sorted once, by an index, and then given out from its front: an event that waits long costs nothing while
-it waits.
+A chunk is sorted once, by an index, and then given out from its front: an event that is buffered for long costs nothing
+meanwhile.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ FEW = 64  # chunks that are kept apart
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Events, their places in the order of time (None where they stand in it), and those from `at` on that wait.
+    """Events that came together; those from `at` on, in the order of time, are still buffered.
 
-    Events that do not stand in order are without their time, which is kept in order.
+    Events that do not stand in order have lost their column of times: that is in order, and they are found by `index`.
     """
 
     events: pl.DataFrame
-    place: Ints | None
+    index: Ints | None  # None where they stand in order
     time: Ints  # in order
     name: str  # of its column
     at: int = 0
@@ -42,22 +42,22 @@ class _Chunk:
         return len(self.time) - self.at
 
     def part(self, stop: int) -> pl.DataFrame:
-        """The events from the front up to a place."""
-        if self.place is None:
+        """The events in order from the front up to the n-th."""
+        if self.index is None:
             return self.events[self.at : stop]
         time = pl.Series(self.name, self.time[self.at : stop])
-        return self.events[self.place[self.at : stop]].hstack([time]) if self.events.width else time.to_frame()
+        return self.events[self.index[self.at : stop]].hstack([time]) if self.events.width else time.to_frame()
 
     def after(self, stop: int) -> _Chunk:
-        """What is left, without the events before it once these are the more."""
-        rest = replace(self, at=stop)
-        return (
-            rest if stop < len(self.time) // 2 else _Chunk(rest.part(len(self.time)), None, self.time[stop:], self.name)
-        )
+        """The chunk from the n-th event on; the others are dropped once they are the greater part."""
+        later = replace(self, at=stop)
+        if stop < len(self.time) // 2:
+            return later
+        return _Chunk(later.part(len(self.time)), None, self.time[stop:], self.name)
 
 
-class Waiting:
-    """Events in the order in which they came; never changed, only replaced."""
+class EventBuffer:
+    """Buffered events in the order in which they came; never changed, only replaced."""
 
     def __init__(self, time: str, chunks: Sequence[_Chunk] = ()) -> None:
         self._time, self._chunks = time, tuple(chunks)
@@ -65,20 +65,22 @@ class Waiting:
     def __len__(self) -> int:
         return sum(map(len, self._chunks))
 
-    def with_more(self, events: pl.DataFrame) -> Waiting:
-        """These and events that have come after them."""
+    def with_more(self, events: pl.DataFrame) -> EventBuffer:
+        """These events and later ones. Once chunks are many, the last of them become one, if they are small: the work
+        follows what has come.
+        """
         if not events.height:
             return self
         chunks = (*self._chunks, _Chunk.of(events, self._time))
         if len(chunks) > FEW and sum(map(len, chunks[-FEW // 2 :])) <= max(1024, len(self) // 4):
-            small = Waiting(self._time, chunks[-FEW // 2 :]).frame()
+            small = EventBuffer(self._time, chunks[-FEW // 2 :]).frame()
             assert small is not None
             chunks = (*chunks[: -FEW // 2], _Chunk.of(small, self._time))
-        return Waiting(self._time, chunks)
+        return EventBuffer(self._time, chunks)
 
-    def older(self, than: int, late: int) -> tuple[pl.DataFrame | None, Mask | None, Waiting]:
+    def older(self, than: int, late: int) -> tuple[pl.DataFrame | None, Mask | None, EventBuffer]:
         """The events before a time, which of them are before `late` (None if none is), and the others."""
-        parts, times, rest = [], [], []
+        parts, times, left = [], [], []
         for chunk in self._chunks:
             stop = int(np.searchsorted(chunk.time, than))
             if stop > chunk.at:
@@ -86,11 +88,11 @@ class Waiting:
                 times.append(chunk.time[chunk.at : stop] < late)
                 chunk = chunk.after(stop)
             if len(chunk):
-                rest.append(chunk)
+                left.append(chunk)
         if not parts:
             return None, None, self
         is_late = np.concatenate(times)
-        return _joined(parts), is_late if is_late.any() else None, Waiting(self._time, rest)
+        return _joined(parts), is_late if is_late.any() else None, EventBuffer(self._time, left)
 
     def frame(self) -> pl.DataFrame | None:
         """All events; None if there are none."""

@@ -1,14 +1,15 @@
-"""Joining: the windows of several nodes become one.
+"""The windows of several nodes become one.
 
-    node a   │. . p│. p│ . . .        each node's own windows, found in its own order (`ordered_state`, by key and node)
+    node a   │. . p│. p│ . . .        each node's own windows, found in its own order, by key and node
     node b   │. p│  . . p│. .
-              └─┬─┘                   a closed one waits as the states of its operators, a row of a slice table …
-             joined ──▶ result        … with which those of other nodes are merged, and is lowered once it is final
+              └─┬─┘                   a closed one waits as the partials of its operators, a row of a slice table …
+             joined ──▶ result        … that is merged with those of other nodes, and answered once it is final
 
-What windows are one follows from their **scope**: equal `bounds`; the same `position` among those of their node; or
-`overlap`, a moment that they share, directly or through others. A row that waits is known by its key, its window since
-a time (`line`), and where it is `at`: its end, its number, or nothing; `first` and `last` are its bounds. The rest is
-`slices.merge`: with a gap of 0 it joins runs that share a moment, with an endless one all that are known by the same.
+Which windows are one follows from their **scope**: equal `bounds`; the same `position` among those of their node; or
+`overlap`, a moment that they share, directly or through others. A row that waits is identified by its key, its window
+since a time (`line`), and where it is `at`: its end, its number, or nothing; `first` and `last` are its bounds. So
+`merge` of slice tables does all the work: with a gap of 0 it joins runs that share a moment, and with an endless gap
+all rows with the same identity.
 
 A joined window is **final** when nothing can join it any more:
 - `bounds`, `overlap`: the watermark is greater than its end, and no node has an open window that has these bounds so
@@ -20,7 +21,7 @@ At the end of the stream all are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from windrow.core.arrays.dataframes import join_keys
 from windrow.core.arrays.range_queries import ramp
 from windrow.core.assemble.due import Rows, Windows
 from windrow.core.assemble.emitted import Emitted
-from windrow.core.ordered.state import OrderedState, rows_in_order
+from windrow.core.ordered.state import CompiledOrderedGroup, OrderedState, rows_in_order
 from windrow.core.ordered.windows import Found, OrderedRows, Progress
 from windrow.core.plan.groups import Group, Timeline
 from windrow.core.plan.watermark import WatermarkStep
@@ -42,33 +43,33 @@ from windrow.core.windows.ordered import NODE, Counting, scope_of
 NODE_KEY = key_name(NODE)
 
 
-class Joining:
-    """What joins the windows of a group's nodes; prepared once per plan."""
+class NodeWindowMerge:
+    """How the windows of a group's nodes are joined; prepared once per plan."""
 
     def __init__(self, group: Group, schema: SliceSchema) -> None:
         self.timelines: Sequence[Timeline] = list(group.timelines)
-        self.scopes = {one.line: scope_of(one.window) for one in self.timelines}
+        self.scopes = {timeline.line: scope_of(timeline.window) for timeline in self.timelines}
         self.by = {name: dtype for name, dtype in schema.keys.items() if name != NODE_KEY}
-        known_by = {**self.by, "line": pl.String(), "at": pl.Int64()}
-        self.schema = replace(schema, keys=known_by, gap=0, lines=None, digests=False)
+        identity = {**self.by, "line": pl.String(), "at": pl.Int64()}
+        self.schema = replace(schema, keys=identity, gap=0, lines=None, digests=False)
         self._numbered = replace(self.schema, gap=INT64_MAX)
-        self._lowered = replace(self.schema, keys=self.by)
+        self._answered = replace(self.schema, keys=self.by)
 
     def lines(self, *scopes: str) -> list[str]:
         return [line for line, scope in self.scopes.items() if scope in scopes]
 
     def described(self, rows: OrderedRows, found: Found) -> pl.DataFrame:
-        """What windows of nodes are known by: a column for each, without the states."""
+        """The identity and the bounds of windows of nodes: their rows without the states."""
         windows = found.windows
         at = np.zeros(len(windows.lo), np.int64)
         start = np.full(len(windows.lo), INT64_MIN)
         for place in np.unique(windows.timeline):
-            mine, scope = windows.timeline == place, scope_of(self.timelines[place].window)
+            chosen, scope = windows.timeline == place, scope_of(self.timelines[place].window)
             if scope == "bounds":
-                at[mine], start[mine] = windows.end[mine], windows.start[mine]
+                at[chosen], start[chosen] = windows.end[chosen], windows.start[chosen]
             elif scope == "position":
-                at[mine] = found.number[mine]
-        lines = pl.Series("line", [one.line for one in self.timelines], dtype=pl.String)
+                at[chosen] = found.number[chosen]
+        lines = pl.Series("line", [timeline.line for timeline in self.timelines], dtype=pl.String)
         keys = [rows.keys[name].gather(windows.key) for name in rows.keys.columns]
         return pl.DataFrame(
             [
@@ -83,12 +84,12 @@ class Joining:
         )
 
     def closed(self, rows: OrderedRows, found: Found) -> pl.DataFrame:
-        """Windows of nodes as rows of states, which are still to be merged."""
+        """Windows of nodes as rows with states, one for each of their slices, to be merged."""
         sizes = found.windows.hi - found.windows.lo
         index = np.repeat(found.windows.lo, sizes) + ramp(sizes)
-        known = self.described(rows, found)[np.repeat(np.arange(len(sizes)), sizes)]
-        states = [rows.table[name].gather(index) for name in self.schema.columns if name not in known.columns]
-        return known.hstack(states).select(*self.schema.columns)
+        windows = self.described(rows, found)[np.repeat(np.arange(len(sizes)), sizes)]
+        states = [rows.table[name].gather(index) for name in self.schema.columns if name not in windows.columns]
+        return windows.hstack(states).select(*self.schema.columns)
 
     def merged(self, tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
         """One row for all windows that are one."""
@@ -96,22 +97,22 @@ class Joining:
         numbered = table["line"].is_in(self.lines("position"))
         if numbered.all():
             return merge([table], self._numbered)
-        rest = merge([table.filter(~numbered)], self.schema)
-        return pl.concat([merge([table.filter(numbered)], self._numbered), rest]) if numbered.any() else rest
+        others = merge([table.filter(~numbered)], self.schema)
+        return pl.concat([merge([table.filter(numbered)], self._numbered), others]) if numbered.any() else others
 
     def is_final(self, table: pl.DataFrame, watermark: int, opened: pl.DataFrame, closed: pl.DataFrame) -> pl.Series:
-        """Which of the windows that wait nothing can join any more.
+        """Which of the waiting windows nothing can join any more, as the module says.
 
         opened:  the open windows of all nodes, as `described`
         closed:  for each key and line how many windows every node has closed
         """
         if watermark == INT64_MAX:
             return pl.Series([True]).new_from_index(0, table.height)
-        known_by = [*self.by, "line"]
-        since = opened.group_by(known_by).agg(pl.col("first").min().alias("_open"))
-        numbered = table.select(*known_by, "first", "last", "at").with_row_index("_row")
-        limits = join_keys(join_keys(numbered, since, known_by, "left"), closed, known_by, "left")
-        same = join_keys(numbered, opened, [*known_by, "first", "last"], "semi")["_row"]
+        by_line = [*self.by, "line"]
+        since = opened.group_by(by_line).agg(pl.col("first").min().alias("_open"))
+        numbered = table.select(*by_line, "first", "last", "at").with_row_index("_row")
+        limits = join_keys(join_keys(numbered, since, by_line, "left"), closed, by_line, "left")
+        same = join_keys(numbered, opened, [*by_line, "first", "last"], "semi")["_row"]
         passed = pl.col("last") < watermark
         return limits.select(
             pl.when(pl.col("line").is_in(self.lines("position")))
@@ -123,30 +124,39 @@ class Joining:
 
     def windows(self, table: pl.DataFrame) -> tuple[Rows, Windows]:
         """Joined windows, for every timeline that asks for them."""
-        rows = Rows(table.sort(*self.by, "first", "at"), self._lowered)
+        rows = Rows(table.sort(*self.by, "first", "at"), self._answered)
         first, last, at = (rows.table[name].to_numpy() for name in ("first", "last", "at"))
         parts = []
-        for place, one in enumerate(self.timelines):
-            index = np.flatnonzero((rows.table["line"] == one.line).to_numpy() & (first < one.until))
+        for place, timeline in enumerate(self.timelines):
+            index = np.flatnonzero((rows.table["line"] == timeline.line).to_numpy() & (first < timeline.until))
             position = None
-            if scope_of(one.window) == "position":
-                position = at[index] * (one.window.step if isinstance(one.window, Counting) else 1)
+            if scope_of(timeline.window) == "position":
+                position = at[index] * (timeline.window.step if isinstance(timeline.window, Counting) else 1)
             start, end, key = first[index], last[index], rows.key[index]
             parts.append(Windows(np.full(len(index), place), key, start, end, index, index + 1, index + 1, position))
         return rows, Windows.join(parts)
 
 
-@dataclass
+class CompiledJoinedGroup(CompiledOrderedGroup):
+    """A group whose windows are found node by node: also how those of several nodes are joined."""
+
+    def __init__(self, group: Group, schema: SliceSchema, shared_schema: SliceSchema) -> None:
+        super().__init__(group, schema, shared_schema)
+        self.joining = NodeWindowMerge(group, schema)
+
+    def state(self) -> JoinedState:
+        return JoinedState(self)
+
+
 class JoinedState(OrderedState):
     """The state of a group whose windows are found node by node and joined."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.joined = self.joining.schema.empty()
+    compiled: CompiledJoinedGroup
 
-    def prepare(self) -> None:
-        super().prepare()
-        self.joining = Joining(self.group, self.schema)
+    def __init__(self, compiled: CompiledJoinedGroup) -> None:
+        super().__init__(compiled)
+        self.joining = compiled.joining
+        self.joined = self.joining.schema.empty()
 
     def tables(self) -> dict[str, pl.DataFrame]:
         return super().tables() | {"joined": self.joined}
@@ -154,42 +164,38 @@ class JoinedState(OrderedState):
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
         super().load(tables)
         if "joined" in tables:
-            asked = pl.col("line").is_in(list(self.joining.scopes))
-            self.joined = self.joining.schema.conform(tables["joined"].filter(asked))
+            has_query = pl.col("line").is_in(list(self.joining.scopes))
+            self.joined = self.joining.schema.conform(tables["joined"].filter(has_query))
 
     def may_be_due(self, step: WatermarkStep) -> bool:
         return self.joined.height > 0 or super().may_be_due(step)
 
     def step(self, step: WatermarkStep, change: Any = None, partial: bool = False) -> Iterator[Emitted]:
-        yield from super().step(step, change, partial)  # which says nothing
+        """Close windows of nodes, which wait and are not emitted, and emit joined ones that are final."""
+        yield from super().step(step, change, partial)
         if self.joined.height:
-            yield from self._tell(step)
+            yield from self._finals(step)
 
     def _in_sequence(
         self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool
     ) -> Iterator[Emitted]:
-        """Windows of nodes that a step has closed; nothing is said of them until they are joined."""
-        found = [one for one in self.sequences.found(rows, progress, step, partial) if not one.is_open]
-        self.wait(self.joining.closed(rows, one) for one in found if len(one.windows.lo))
+        """Let the windows of nodes wait that a step has closed; the template of `OrderedState` that emits nothing."""
+        found = self.sequences.found(rows, progress, step, partial)
+        self.wait(self.joining.closed(rows, part) for part in found if not part.is_open and len(part.windows.lo))
         return iter(())
 
-    def close(self, step: WatermarkStep) -> None:
-        """Find the windows of nodes that a step closes, and say nothing of them yet."""
-        for _ in super().step(step):
-            raise AssertionError("nothing but joined windows are here")
-
     def taken(self) -> pl.DataFrame:
-        """The windows that wait, to be joined elsewhere."""
-        found, self.joined = self.joined, self.joined.clear()
-        return found
+        """Take out the windows that wait, to be joined elsewhere."""
+        waiting, self.joined = self.joined, self.joined.clear()
+        return waiting
 
     def wait(self, closed: Iterable[pl.DataFrame]) -> None:
         """Take windows of nodes in."""
-        if several := list(closed):
-            self.joined = self.joining.merged([self.joined, *several])
+        if tables := list(closed):
+            self.joined = self.joining.merged([self.joined, *tables])
 
-    def _tell(self, step: WatermarkStep) -> Iterator[Emitted]:
-        """What is final is lowered and forgotten."""
+    def _finals(self, step: WatermarkStep) -> Iterator[Emitted]:
+        """Emit joined windows that are final, and forget them."""
         closed = self.closed().clear() if step.whole else self.closed()
         is_final = self.joining.is_final(self.joined, step.now, self.opened(), closed)
         if not is_final.any():
@@ -203,26 +209,29 @@ class JoinedState(OrderedState):
     def opened(self) -> pl.DataFrame:
         """The open windows of all nodes."""
         rows = rows_in_order(self.rows)
-        parts = [self.joining.described(rows, one) for one in self.sequences.open(rows, self._known(rows.keys))]
-        return pl.concat(parts)
+        opened = self.sequences.open(rows, self._known(rows.keys))
+        return pl.concat([self.joining.described(rows, part) for part in opened])
 
     def closed(self) -> pl.DataFrame:
-        """For each key and line whose windows are numbered, how many every node has closed that was seen."""
+        """For each key and line whose windows are numbered, how many windows every node has closed that was seen.
+
+        A key that some node has no events of yet has no row: that node's windows of it are still to come.
+        """
         table = self.now.table
-        known_by = [*self.joining.by, "line"]
+        by_line = [*self.joining.by, "line"]
         parts = [pl.DataFrame(schema={**self.joining.by, "line": pl.String(), "closed": pl.Int64()})]
         carry = {name: table[name].to_numpy() for name in self.now.initial}
-        for one, complete in self.sequences.complete(carry):
-            if scope_of(one.window) == "position":
+        for timeline, complete in self.sequences.complete(carry):
+            if scope_of(timeline.window) == "position":
                 counted = table.select(*self.schema.keys, "last").with_columns(pl.Series("closed", complete))
-                seen = counted.filter(pl.col("last") >= one.since).with_columns(line=pl.lit(one.line))
+                seen = counted.filter(pl.col("last") >= timeline.since).with_columns(line=pl.lit(timeline.line))
                 nodes = seen[NODE_KEY].n_unique()
-                least = seen.group_by(known_by).agg(pl.len().alias("_nodes"), pl.col("closed").min())
+                least = seen.group_by(by_line).agg(pl.len().alias("_nodes"), pl.col("closed").min())
                 parts.append(least.filter(pl.col("_nodes") == nodes).drop("_nodes"))
         return pl.concat(parts)
 
     def _forget_keys(self) -> None:
-        if not self.joining.lines("position"):  # their numbers stand in the ledger
+        if not self.joining.lines("position"):  # their numbers stand in the carry
             super()._forget_keys()
 
     def is_over(self, place: int, final_before: int) -> bool:

@@ -1,38 +1,39 @@
-"""Ordering: events whose order is final become ordered slices.
+"""Slicing in order: events whose order is final become ordered slices.
 
     final events ── by key, in order ──▶ positions ──▶ cuts ──▶ runs of events ──▶ slices with a position
 
 A slice is a run of consecutive events of one key, so nothing is hashed but the keys: each cut is an index, and a run
 is aggregated where it lies. What cuts: the edges of time windows, pauses longer than the smallest session gap, the
 edges of counting windows, which are grids over positions as time windows are grids over time, and the bounds that
-data-driven windows find. Two more cuts end with the step that makes them: where a `latest` window begins, and
-between the events that are done with and those that are still held.
+data-driven windows find. Two more cuts are of this step alone: where a `latest` window begins, and between the events
+that are done with and those that stay buffered.
 
-What a key's next events need of those before them stands in a **ledger**, a row per key: how many there were, the
+What a key's next events need of those before them stands in its **carry**, a row per key: how many there were, the
 time of the last, and what each data-driven window carries.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from windrow.core.arrays.dataframes import join_keys
 from windrow.core.arrays.hashing import GOLDEN, mix
 from windrow.core.arrays.range_queries import CHUNK, Ints, ramp
 from windrow.core.operators.choose import Choices
-from windrow.core.ordered.custom_bounds import Driven, Line
-from windrow.core.plan.groups import Group, Timeline
+from windrow.core.ordered.custom_bounds import CustomBounds, CustomWindow
+from windrow.core.plan.groups import Group
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.kernel import Edges, filter_name, input_name, lifts, places, time_name, window_columns
 from windrow.core.slices.table import SliceSchema, finish
-from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Grid
 from windrow.core.windows.ordered import Array, Counting, Latest, Mask
 
 
@@ -45,28 +46,28 @@ class Carry:
         self.table = pl.DataFrame(schema={**keys, **self._types})
 
     def at(self, keys: pl.DataFrame) -> dict[str, Array]:
-        """The values of these keys."""
-        if not self.keys:
-            found = self.table if self.table.height else pl.DataFrame([{**self.initial}], schema=self.table.schema)
+        """The values of these keys, in arrays that the caller may change."""
+        if self.keys:
+            rows = join_keys(keys, self.table, self.keys, "left")
         else:
-            found = join_keys(keys, self.table, self.keys, "left")
-        return {name: _filled(found[name], value) for name, value in self.initial.items()}
+            rows = self.table if self.table.height else pl.DataFrame([{**self.initial}], schema=self.table.schema)
+        return {name: _filled(rows[name], value) for name, value in self.initial.items()}
 
     def copy(self) -> Carry:
-        """As it is now; a ledger's table is never changed, only replaced."""
+        """The carry as it is now: a table is never changed, only replaced."""
         return copy.copy(self)
 
     def set(self, keys: pl.DataFrame, values: Mapping[str, Array]) -> None:
-        """Put down the values of these keys."""
+        """Replace the values of these keys."""
         columns = [pl.Series(name, values[name], dtype=self._types[name]) for name in self.initial]
-        fresh = pl.DataFrame([*keys.get_columns(), *columns]) if self.keys else pl.DataFrame(columns)
+        table = pl.DataFrame([*keys.get_columns(), *columns]) if self.keys else pl.DataFrame(columns)
         if self.keys and self.table.height:
-            rest = join_keys(self.table, keys, self.keys, "anti")
-            fresh = pl.concat([rest[fresh.columns], fresh])
-        self.table = fresh
+            others = join_keys(self.table, keys, self.keys, "anti")
+            table = pl.concat([others[table.columns], table])
+        self.table = table
 
     def load(self, table: pl.DataFrame) -> None:
-        """Go on with the values of another ledger; to a query that it does not know, all that it has seen is old."""
+        """Go on with the table of another plan's carry; for a query that it does not know all events so far are old."""
         new = {name: value for name, value in self.initial.items() if name not in table.columns}
         missing = [
             (pl.col("count") if name.startswith("origin ") else pl.lit(value)).alias(name)
@@ -88,12 +89,12 @@ class Sliced:
     """Ordered events as slices, and what they have changed for each of their keys."""
 
     table: pl.DataFrame
-    is_done: Mask  # for each slice: its events are no longer held
-    held: pl.DataFrame | None  # the events that still are, in order
+    is_done: Mask  # for each slice: its events are no longer buffered
+    held: pl.DataFrame | None  # the events that stay buffered, in order
     keys: pl.DataFrame
-    known: dict[str, Array]  # the ledger before them
-    settled: dict[str, Array]  # the ledger up to the events that are held
-    now: dict[str, Array]  # the ledger after all events
+    known: dict[str, Array]  # the carry before them
+    settled: dict[str, Array]  # the carry after the events that are done with
+    now: dict[str, Array]  # the carry after all events
     changed: Ints  # the position of the key's first late event, INT64_MAX where none is
 
 
@@ -104,156 +105,161 @@ class Ordering:
         self.schema, self.edges = schema, edges
         self.time = time_name(group.source.time)
         timelines = list(group.timelines)
-        self.lines = [Line.of(timeline) for timeline in group.lines.values()]
-        self.latest = [line for line in timelines if isinstance(line.window, Latest)]
-        self.most = max((line.window.n for line in self.latest if isinstance(line.window, Latest)), default=0)
-        counted = [line for line in timelines if isinstance(line.window, Counting)]
-        self.origins = sorted({line.since for line in (*counted, *self.latest)} - {INT64_MIN})
+        self._custom = [CustomWindow.of(timeline) for timeline in group.lines.values()]
+        self._latest = [(line.window, line.since) for line in timelines if isinstance(line.window, Latest)]
+        self.most = max((window.n for window, _ in self._latest), default=0)
+        counting = [(line.window, line.since) for line in timelines if isinstance(line.window, Counting)]
+        self._sinces = sorted({since for _, since in (*counting, *self._latest)} - {INT64_MIN})
         grids: dict[int, set[tuple[int, int]]] = {}
-        for line in counted:
-            assert isinstance(line.window, Counting)
-            n, step = line.window.n, line.window.step
-            grids.setdefault(line.since, set()).update({(step, 0), (step, n % step)})
-        self.grids = {since: np.array(sorted(several), np.int64).T for since, several in grids.items()}
-        self.needed = _columns(schema, self.time, self.lines)  # of the events that wait …
-        placed = schema.digests or any(one.operator.ordered for one in schema.held)
-        if not placed:
+        for window, since in counting:
+            grids.setdefault(since, set()).update({(window.step, 0), (window.step, window.n % window.step)})
+        self.grids = {since: Grid(*np.array(sorted(edges), np.int64).T) for since, edges in grids.items()}
+        self.needed = _columns(schema, self.time, self._custom)  # of the events that are buffered …
+        has_places = schema.digests or any(one.operator.ordered for one in schema.held)
+        if not has_places:
             del self.needed["nth"]
-        keep_order = [name for name in self.needed if placed or not name.startswith("order:")]
+        keep_order = [name for name in self.needed if has_places or not name.startswith("order:")]
         self.read = [name for name in keep_order if name not in schema.keys]  # … and once they are in order
 
     def conform(self, events: pl.DataFrame) -> pl.DataFrame:
-        """Events that were held under an older plan; what a new query reads they need not have, being older than it."""
+        """Events buffered under an older plan, with null in what only a new query reads: it does not see them."""
         missing = [pl.lit(None, dtype).alias(name) for name, dtype in self.needed.items() if name not in events.columns]
         return events.with_columns(missing).select(*self.needed)
 
     @property
     def initial(self) -> dict[str, Any]:
-        """A key's row in the ledger before its first event; `frozen` are the events that no late one comes before."""
-        found: dict[str, Any] = {"count": 0, "last": INT64_MIN, "start": INT64_MIN, "frozen": 0}
-        found |= {origin_column(since): 0 for since in self.origins}
-        return found | {f"{line.name}.{name}": value for line in self.lines for name, value in line.carried.items()}
+        """A key's carry before its first event; `frozen` counts the events that no late one can come before."""
+        carry: dict[str, Any] = {"count": 0, "last": INT64_MIN, "start": INT64_MIN, "frozen": 0}
+        carry |= {origin_column(since): 0 for since in self._sinces}
+        return carry | {name: value for window in self._custom for name, value in window.initial.items()}
 
     @property
     def at_rest(self) -> pl.Expr:
         """Which keys carry nothing on: no window of theirs is open."""
         carried = {
-            f"{line.name}.{name}": value
-            for line in self.lines
-            for name, value in line.carried.items()
+            f"{window.name}.{name}": value
+            for window in self._custom
+            for name, value in window.carried.items()
             if name not in ("number", "started")
         }
         return pl.all_horizontal(pl.lit(True), *(pl.col(name) == value for name, value in carried.items()))
 
     def sorted(self, events: pl.DataFrame) -> tuple[pl.Series | None, Ints, pl.DataFrame]:
         """The order of events by key and place (None where they stand in it), how many each key has, and the keys."""
-        order = [name for name in events.columns if name.startswith("order:")]
-        place: Ints | None = None
-        if order:
-            place = events.select(pl.arg_sort_by(self.time, *order, maintain_order=True)).to_series().to_numpy()
+        order_columns = [name for name in events.columns if name.startswith("order:")]
+        in_time: pl.Series | None = None
+        if order_columns:
+            in_time = events.select(pl.arg_sort_by(self.time, *order_columns, maintain_order=True)).to_series()
         elif not events[self.time].is_sorted():
-            place = np.argsort(events[self.time].to_numpy(), kind="stable")
-        in_time = None if place is None else pl.Series(place)
+            in_time = pl.Series(np.argsort(events[self.time].to_numpy(), kind="stable"))
         if not self.schema.keys:
             return in_time, np.array([events.height]), pl.DataFrame()
         named = events[list(self.schema.keys)]
-        named = (named if in_time is None else named[in_time]).with_row_index("_place")
-        grouped = named.group_by(*self.schema.keys, maintain_order=True).agg("_place")
-        sizes = grouped["_place"].list.len().cast(pl.Int64).to_numpy()
+        named = (named if in_time is None else named[in_time]).with_row_index("_index")
+        grouped = named.group_by(*self.schema.keys, maintain_order=True).agg("_index")
+        sizes = grouped["_index"].list.len().cast(pl.Int64).to_numpy()
         keys = grouped[list(self.schema.keys)]
         if len(sizes) == 1:
             return in_time, sizes, keys
-        by_key = grouped["_place"].explode()
+        by_key = grouped["_index"].explode()
         return by_key if in_time is None else in_time.gather(by_key), sizes, keys
 
     def slice(self, events: pl.DataFrame, late: Mask | None, base: Carry, step: WatermarkStep) -> Sliced:
-        """Put events in order, key by key, and slice them; each key's follow those that the ledger knows."""
-        place, sizes, keys = self.sorted(events)
-        read = events[self.read]
-        read = read if place is None else read[place]
-        batch = _Batch(read, read[self.time].to_numpy(), sizes, keys, base.at(keys))
-        known, time, first = batch.known, batch.time, batch.first
-        number, before = self.edges.index(time, len(sizes) == 1, None)
-        cut = np.zeros(len(time), np.bool_)  # whether an edge lies between an event and the one before it
-        opens = (known["count"] == 0) | (before[number[first]] > known["last"])  # the same for each key's first event
-        if len(before) > 1:
-            np.not_equal(number[1:], number[:-1], out=cut[1:])
-        if self.schema.gap is not None:
-            cut[1:] |= time[1:] - time[:-1] > self.schema.gap
-            opens |= time[first] - self.schema.gap > known["last"]
-        done = batch.older(step.final_before)
-        final_before = known["count"] + done
-        if self.most:
-            done = np.maximum(done - self.most, 0)
-        driven = [Driven.of(line, read, time, first, batch.key, known) for line in self.lines]
-        for one in driven:
-            one.cut(cut)
-            opens |= one.number(first, np.arange(len(first))) != known[f"{one.line.name}.number"]
-        cut[first] = opens
-        for since, grids in self.grids.items():
-            cut[batch.on_grids(grids, self._origin(batch, since))] = True
-        # where queries have gone and edges with them, a slice may begin before the one before it: then as that one
-        last = batch.ends - 1
-        start = np.maximum(before[number[last]], known["start"])
-        now = {"count": known["count"] + sizes, "last": time[last], "start": start, "frozen": final_before}
-        last = np.maximum(first + done, 1) - 1
-        start = np.maximum(before[number[last]], known["start"])
-        settled = {"count": known["count"] + done, "frozen": final_before}
-        settled["last"] = np.where(done > 0, time[last], known["last"])
-        settled["start"] = np.where(done > 0, start, known["start"])
-        for one in driven:
-            now |= one.after(sizes)
-            settled |= self._carried(one, batch, done)
-        for since in self.origins:
-            name, older = origin_column(since), batch.older(since)
-            now[name], settled[name] = known[name] + older, known[name] + np.minimum(older, done)
+        """Put events in order, key by key, and slice them; each key's follow those that its carry has counted.
 
-        begins = cut.copy()
-        begins[first] = True
-        begins[(first + done)[done < sizes]] = True
-        if self.latest:
-            last = np.concatenate((np.flatnonzero(number[1:] != number[:-1]), batch.ends - 1))
-            for timeline in self.latest:
-                begins[_latest(timeline, batch, last, self._origin(batch, timeline.since), step)] = True
-        at = np.flatnonzero(begins)
-        key = batch.key_of(at)
+        events: those that the step makes final, after those that are still buffered from the steps before
+        late:   which of them came behind the watermark; None if none did
+        base:   the carry of all keys before these events
+        """
+        order, sizes, keys = self.sorted(events)
+        read = events[self.read]
+        batch = _Batch.of(read if order is None else read[order], self.time, sizes, keys, base.at(keys), self.edges)
+        bounds = [CustomBounds.of(window, batch.part(), batch.first, batch.carry) for window in self._custom]
+        final = batch.older(step.final_before)
+        done = np.maximum(final - self.most, 0) if self.most else final  # `latest` still needs the last ones
+        cuts = self._cuts(batch, bounds)
+        at = np.flatnonzero(self._begins(batch, cuts, done, step))
+        table = self.lifted(batch.events, at, self._columns(batch, bounds, cuts, at))
+        settled, now = self._carried(batch, bounds, final, done)
+        is_done = at < (batch.first + done)[batch.key_of(at)]
+        buffered = _buffered(events, order, batch, done)
+        return Sliced(table, is_done, buffered, keys, batch.carry, settled, now, _first_late(late, order, batch))
+
+    def _cuts(self, batch: _Batch, bounds: Sequence[CustomBounds]) -> Mask:
+        """Mark each event that an edge separates from the event of its key before it.
+
+        What is marked depends on the order of events alone, and never on how steps part it: a key's first event in the
+        batch is compared with what the key carries as every other event is with the one before it. So slices of
+        several steps merge into those of a single one.
+        """
+        time, first, carry = batch.time, batch.first, batch.carry
+        cuts = np.zeros(len(time), np.bool_)
+        is_cut = (carry["count"] == 0) | (batch.before[batch.edge[first]] > carry["last"])  # of each key's first event
+        if len(batch.before) > 1:
+            np.not_equal(batch.edge[1:], batch.edge[:-1], out=cuts[1:])
+        if self.schema.gap is not None:
+            cuts[1:] |= time[1:] - time[:-1] > self.schema.gap
+            is_cut |= time[first] - self.schema.gap > carry["last"]
+        for bound in bounds:
+            bound.cut(cuts)
+            is_cut |= bound.number(first, np.arange(len(first))) != carry[f"{bound.window.name}.number"]
+        cuts[first] = is_cut  # what was found above compares it with another key's last event
+        for since, grids in self.grids.items():
+            cuts[batch.on_grids(grids, batch.origin(since))] = True
+        return cuts
+
+    def _begins(self, batch: _Batch, cuts: Mask, done: Ints, step: WatermarkStep) -> Mask:
+        """Mark each event that a slice of this step begins with: where it is cut, and two more.
+
+        A slice has events of one key alone, and none that is done with beside one that stays buffered. A `latest`
+        window begins anywhere; that cut ends with the step, because the window is never asked for again.
+        """
+        begins = cuts.copy()
+        begins[batch.first] = True
+        begins[(batch.first + done)[done < batch.sizes]] = True
+        if self._latest:
+            # a boundary of `latest` is an edge, so that a window ends with a key's last event before some edge
+            ends = np.concatenate((np.flatnonzero(batch.edge[1:] != batch.edge[:-1]), batch.ends - 1))
+            for window, since in self._latest:
+                begins[_latest_begins(window, since, batch, ends, step)] = True
+        return begins
+
+    def _columns(self, batch: _Batch, bounds: Sequence[CustomBounds], cuts: Mask, at: Ints) -> dict[str, pl.Series]:
+        """The columns that say where slices are, which begin at these events; each ends where the next begins."""
+        key, time = batch.key_of(at), batch.time
         columns = {name: batch.keys[name].gather(key) for name in self.schema.keys}
         columns |= {
-            "slice_start": pl.Series(np.maximum(before[number[at]], known["start"][key])),
+            "slice_start": pl.Series(batch.edge_before(at, key)),
             "excluded": pl.zeros(len(at), pl.Int32, eager=True),
             "first": pl.Series(time[at]),
             "last": pl.Series(time[np.append(at[1:], len(time)) - 1]),
             "position": pl.Series(batch.position(at)),
-            "fresh": pl.Series(cut[at]),
+            "fresh": pl.Series(cuts[at]),
         }
-        columns |= {one.line.name: pl.Series(one.mark(at, key)) for one in driven}
+        columns |= {bound.window.name: pl.Series(bound.mark(at, key)) for bound in bounds}
         if self.schema.digests:
-            columns["digest"] = pl.Series(np.add.reduceat(_mixed(read["nth"].to_numpy()), at))
-        table = self.lifted(read, at, columns)
-        changed = np.full(len(sizes), INT64_MAX)
-        if late is not None:
-            places = np.flatnonzero(late if place is None else late[place.to_numpy()])[::-1]
-            changed[batch.key_of(places)] = batch.position(places)
-        rest = ramp(sizes - done) + np.repeat(first + done, sizes - done)
-        held = events[rest if place is None else place.gather(rest)] if len(rest) else None
-        return Sliced(table, at < (first + done)[key], held, batch.keys, known, settled, now, changed)
+            columns["digest"] = pl.Series(np.add.reduceat(_mixed(batch.events["nth"].to_numpy()), at))
+        return columns
 
-    def _origin(self, batch: _Batch, since: int) -> Ints:
-        """For each key how many of its events are older than a query."""
-        if since == INT64_MIN:
-            return np.zeros(len(batch.sizes), np.int64)
-        return batch.known[origin_column(since)] + batch.older(since)
-
-    def _carried(self, driven: Driven, batch: _Batch, done: Ints) -> dict[str, Array]:
-        """What the ledger has of a data-driven window after the events that are done with."""
-        if driven.line.window.initial and (done < batch.sizes).any():  # what it carries it must say itself
-            chosen = np.repeat(batch.first, done) + ramp(done)
-            part = batch.events[chosen], batch.time[chosen], np.cumsum(done) - done, batch.key[chosen]
-            driven = Driven.of(driven.line, *part, batch.known)
-        return driven.after(done)
+    def _carried(
+        self, batch: _Batch, bounds: Sequence[CustomBounds], final: Ints, done: Ints
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The carry after the events that are done with, from which buffered ones are sliced again, and after all."""
+        settled, now = batch.carry_after(done), batch.carry_after(batch.sizes)
+        settled["frozen"] = now["frozen"] = batch.carry["count"] + final
+        for since in self._sinces:
+            older, name = batch.older(since), origin_column(since)
+            settled[name], now[name] = batch.carry[name] + np.minimum(older, done), batch.carry[name] + older
+        for bound in bounds:
+            now |= bound.after(batch.sizes)
+            if bound.window.window.initial and (done < batch.sizes).any():
+                # only the window itself knows its state in the midst of a batch: ask it again, up to there
+                bound = CustomBounds.of(bound.window, batch.part(done), np.cumsum(done) - done, batch.carry)
+            settled |= bound.after(done)
+        return settled, now
 
     def lifted(self, events: pl.DataFrame, at: Ints, columns: dict[str, pl.Series]) -> pl.DataFrame:
-        """The states of runs of events that begin at these places."""
+        """The states of runs of events that begin at these indices, as a slice table with these columns."""
         schema = self.schema
         choices = Choices(
             schema.selections(lambda one: places(events, one, self.time, schema)), events.height, in_order=True
@@ -268,13 +274,22 @@ class Ordering:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Events key by key, with what the ledger knows of their keys."""
+    """Events key by key, those of a key in their order, with its carry and the edge before each event."""
 
     events: pl.DataFrame
     time: Ints
-    sizes: Ints
+    sizes: Ints  # how many events each key has
     keys: pl.DataFrame
-    known: dict[str, Array]
+    carry: dict[str, Array]
+    edge: npt.NDArray[np.uint32]  # for each event a number that grows with time …
+    before: Ints  # … and for each number the last edge at or before its events
+
+    @staticmethod
+    def of(
+        events: pl.DataFrame, time: str, sizes: Ints, keys: pl.DataFrame, carry: dict[str, Array], edges: Edges
+    ) -> _Batch:
+        times = events[time].to_numpy()
+        return _Batch(events, times, sizes, keys, carry, *edges.index(times, len(sizes) == 1, None))
 
     @cached_property
     def ends(self) -> Ints:
@@ -282,6 +297,7 @@ class _Batch:
 
     @cached_property
     def first(self) -> Ints:
+        """Where each key's events begin."""
         return self.ends - self.sizes
 
     @cached_property
@@ -289,13 +305,39 @@ class _Batch:
         return np.repeat(np.arange(len(self.sizes)), self.sizes)
 
     def key_of(self, at: Ints) -> Ints:
-        """The keys of the events at these places, which are few beside all."""
+        """The keys of the events at these indices, which are few beside all."""
         return np.searchsorted(self.ends, at, "right")
 
+    def part(self, counts: Ints | None = None) -> tuple[pl.DataFrame, Ints, Ints]:
+        """The first so many events of each key, their times and their keys; all of them without counts."""
+        if counts is None:
+            return self.events, self.time, self.key
+        chosen = np.repeat(self.first, counts) + ramp(counts)
+        return self.events[chosen], self.time[chosen], self.key[chosen]
+
     def position(self, at: Ints) -> Ints:
-        """The positions of the events at these places."""
+        """The positions of the events at these indices."""
         key = self.key_of(at)
-        return at - self.first[key] + self.known["count"][key]
+        return at - self.first[key] + self.carry["count"][key]
+
+    def edge_before(self, at: Ints, key: Ints) -> Ints:
+        """The edge that a slice begins at which holds these events.
+
+        Where queries have gone, and edges with them, that edge can lie before the one of the key's last slice: then it
+        is the same as of that slice, so that slices of a key stay sorted by their edges.
+        """
+        return np.maximum(self.before[self.edge[at]], self.carry["start"][key])
+
+    def carry_after(self, counts: Ints) -> dict[str, Array]:
+        """What does not depend on windows, after the first so many events of each key; as before where it has none."""
+        last = np.maximum(self.first + counts, 1) - 1  # of a key without an event any index: `where` leaves it out
+        some = counts > 0
+        start = self.edge_before(last, np.arange(len(counts)))
+        return {
+            "count": self.carry["count"] + counts,
+            "last": np.where(some, self.time[last], self.carry["last"]),
+            "start": np.where(some, start, self.carry["start"]),
+        }
 
     def older(self, than: int) -> Ints:
         """How many of each key's events are older; those are its first ones."""
@@ -306,55 +348,80 @@ class _Batch:
         counts = np.concatenate(([0], np.cumsum(self.time < than)))
         return counts[self.ends] - counts[self.first]
 
-    def on_grids(self, grids: Ints, origin: Ints) -> Ints:
-        """The places of the events whose position, counted from an origin for each key, lies on a grid."""
-        since = np.maximum(self.known["count"] - origin, 0)  # the first position that can be on a grid …
-        place = self.first + origin + since - self.known["count"]  # … and where it is
-        until = since + self.ends - place
-        found = []
-        step = max(1, CHUNK // len(since))
-        for begin in range(0, grids.shape[1], step):
-            period, phase = grids[:, begin : begin + step, None]
-            least = -((phase - since) // period)
-            count = np.maximum(-((phase - until) // period) - least, 0)
-            many = count.ravel()
-            on = np.repeat((phase + least * period - since + place).ravel(), many)
-            every = np.repeat(np.repeat(period.ravel(), len(since)), many)
-            found.append(on + ramp(many) * every)
-        return np.concatenate(found)
+    def origin(self, since: int) -> Ints:
+        """The position of each key's first event that is not older than a query: from there it counts."""
+        if since == INT64_MIN:
+            return np.zeros(len(self.sizes), np.int64)
+        return self.carry[origin_column(since)] + self.older(since)
+
+    def on_grids(self, grids: Grid, origin: Ints) -> Ints:
+        """The indices of the events whose position, counted from an origin for each key, lies on a grid.
+
+        Per grid and key these are the grid positions in [from, until), written down without a look at other events.
+        """
+        from_ = np.maximum(self.carry["count"] - origin, 0)  # the first position of the batch that counts …
+        index = self.first + origin + from_ - self.carry["count"]  # … and the event that has it
+        until = from_ + self.ends - index
+        parts = []
+        period, phase = np.atleast_1d(grids.period), np.atleast_1d(grids.phase)
+        size = max(1, CHUNK // len(from_))
+        for begin in range(0, len(period), size):
+            grid = Grid(period[begin : begin + size, None], phase[begin : begin + size, None])
+            number = grid.number_from(from_)
+            count = np.maximum(grid.number_from(until) - number, 0).ravel()
+            every = np.repeat(np.repeat(grid.period, len(from_)), count)
+            parts.append(np.repeat((grid.time(number) - from_ + index).ravel(), count) + ramp(count) * every)
+        return np.concatenate(parts)
 
 
-def _latest(timeline: Timeline, batch: _Batch, last: Ints, origin: Ints, step: WatermarkStep) -> Ints:
+def _latest_begins(window: Latest, since: int, batch: _Batch, ends: Ints, step: WatermarkStep) -> Ints:
     """Where the windows of `latest` begin whose boundary the step passes, or that a late event may change.
 
-    `last` are each key's last events before an edge: a boundary is one, but not every edge is a boundary.
+    `ends` are each key's last events before an edge. Not every edge is a boundary: then two of them have the same
+    boundary after them, and a slice begins that no window needs, which is not wrong.
     """
-    assert isinstance(timeline.window, Latest)
-    n, every = timeline.window.n, timeline.window.every
-    bound = (batch.time[last] // every + 1) * every
-    last = last[(bound > step.was_final_before) & (bound <= step.now) & (batch.time[last] >= timeline.since)]
-    key = batch.key_of(last)
-    return np.maximum(last + 1 - n, batch.first[key] + np.maximum(origin - batch.known["count"], 0)[key])
+    boundary = Grid(window.every, 0).after(batch.time[ends])
+    ends = ends[(boundary > step.was_final_before) & (boundary <= step.now) & (batch.time[ends] >= since)]
+    key = batch.key_of(ends)
+    oldest = np.maximum(batch.origin(since) - batch.carry["count"], 0)  # of the batch, that the query sees
+    return np.maximum(ends + 1 - window.n, (batch.first + oldest)[key])
+
+
+def _buffered(events: pl.DataFrame, order: pl.Series | None, batch: _Batch, done: Ints) -> pl.DataFrame | None:
+    """The events that are not done with, in order, with all their columns."""
+    counts = batch.sizes - done
+    index = ramp(counts) + np.repeat(batch.first + done, counts)
+    return events[index if order is None else order.gather(index)] if len(index) else None
+
+
+def _first_late(late: Mask | None, order: pl.Series | None, batch: _Batch) -> Ints:
+    """The position of each key's first late event, INT64_MAX where none is."""
+    position = np.full(len(batch.sizes), INT64_MAX)
+    if late is not None:
+        at = np.flatnonzero(late if order is None else late[order.to_numpy()])[::-1]  # the first of a key is set last
+        position[batch.key_of(at)] = batch.position(at)
+    return position
 
 
 def _mixed(nth: Ints) -> Ints:
-    """Arrival numbers as hashes whose sums tell sets of events apart."""
+    """Arrival numbers as hashes: sums of them differ, but for one case in 2^64, where sets of events differ."""
     return mix(nth.astype(np.uint64) + np.uint64(GOLDEN)).view(np.int64)
 
 
-def _columns(schema: SliceSchema, time: str, lines: list[Line]) -> dict[str, pl.DataType]:
+def _columns(schema: SliceSchema, time: str, custom: Sequence[CustomWindow]) -> dict[str, pl.DataType]:
     """The prepared columns that an ordered group reads."""
-    found: dict[str, pl.DataType] = {**schema.keys, time: pl.Int64(), "nth": pl.Int64()}
-    found |= {f"order:{name}": dtype for name, dtype in schema.place.items() if name not in ("at", "nth")}
+    columns: dict[str, pl.DataType] = {**schema.keys, time: pl.Int64(), "nth": pl.Int64()}
+    columns |= {f"order:{name}": dtype for name, dtype in schema.place.items() if name not in ("at", "nth")}
     for one in schema.held:
-        found |= {input_name(expression.text): schema.inputs[expression.text] for expression in one.operator.inputs}
+        columns |= {input_name(expression.text): schema.inputs[expression.text] for expression in one.operator.inputs}
         if one.where:
-            found[filter_name(one.where.text)] = pl.Boolean()
-    for line in lines:
+            columns[filter_name(one.where.text)] = pl.Boolean()
+    for line in custom:
         for text, column in window_columns(line.window).items():
-            found[column] = schema.inputs[text] if column == input_name(text) else pl.Boolean()
-    return found
+            columns[column] = schema.inputs[text] if column == input_name(text) else pl.Boolean()
+    return columns
 
 
 def origin_column(since: int) -> str:
+    """The column of a carry with the number of a key's events that are older than a query."""
     return f"origin {since}"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Self
 
 import numpy as np
 import polars as pl
@@ -22,14 +22,14 @@ import polars as pl
 from windrow.core.arrays.dataframes import join_keys
 from windrow.core.assemble.due import Rows, Windows
 from windrow.core.assemble.emitted import Emitted
-from windrow.core.assemble.group_state import JOIN_FROM, Change, GroupState, Told, codes
+from windrow.core.assemble.group_state import JOIN_FROM, Change, CompiledGroup, GroupState, Told, codes
 from windrow.core.ordered.emitted import Retelling
-from windrow.core.ordered.event_buffer import Waiting
+from windrow.core.ordered.event_buffer import EventBuffer
 from windrow.core.ordered.slicing import Carry, Ordering, Sliced
-from windrow.core.ordered.windows import OrderedRows, Progress, Sequences
-from windrow.core.plan.groups import Timeline
+from windrow.core.ordered.windows import OrderedRows, OrderedWindowFinder, Progress
+from windrow.core.plan.groups import Group, Timeline
 from windrow.core.plan.watermark import WatermarkStep
-from windrow.core.slices.table import merge
+from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Array, Mask, OrderedWindow
 
@@ -54,28 +54,44 @@ class _Part:
         return _Part(events, sliced.table, sliced.keys, sliced.now, first, last)  # type: ignore[arg-type]
 
 
-@dataclass
+class CompiledOrderedGroup(CompiledGroup):
+    """A group whose slices are made in the final order of its events: also what cuts them, and the windows in it."""
+
+    def __init__(self, group: Group, schema: SliceSchema, shared_schema: SliceSchema) -> None:
+        super().__init__(group, schema, shared_schema)
+        self.ordering = Ordering(group, schema, self.edges)
+        self.sequences = OrderedWindowFinder(group)
+        signatures = [signature.needs_order for signature in group.signatures]
+        timed = any(not isinstance(line.window, OrderedWindow) for line in group.timelines)
+        # time windows are answered in two rounds where some aggregates need the order and so see fewer late events
+        self.rounds: Sequence[bool | None] = [None] if not timed or not any(signatures) else sorted(set(signatures))
+
+    def state(self) -> OrderedState:
+        return OrderedState(self)
+
+    @property
+    def travels(self) -> Mapping[str, pl.DataType]:
+        return self.ordering.needed
+
+    def conform(self, table: pl.DataFrame) -> pl.DataFrame:
+        return self.ordering.conform(table)
+
+
 class OrderedState(GroupState):
-    def __post_init__(self) -> None:
+    compiled: CompiledOrderedGroup
+
+    def __init__(self, compiled: CompiledOrderedGroup) -> None:
+        super().__init__(compiled)
+        self.ordering, self.sequences = compiled.ordering, compiled.sequences
         self.held: pl.DataFrame | None = None  # final, but not done with; or …
         self._parts: list[_Part] = []  # … step by step, where no late event has come in between
         self._pruned = 0  # slices there were when it was last pruned
         self._recent = self.schema.empty()  # the slices of events that are held, and those that this step has made
         self._untouched = self.schema.empty()  # those of them whose keys this step has not touched
-        super().__post_init__()
-        self.waiting = Waiting(self.ordering.time)
-        self.retelling = Retelling(list(self.schema.keys))
-
-    def prepare(self) -> None:
-        super().prepare()
-        self.ordering = Ordering(self.group, self.schema, self.edges)
-        self.sequences = Sequences(self.group)
         initial = self.ordering.initial
         self.base, self.now = (Carry(self.schema.keys, initial) for _ in range(2))  # up to the held events; after all
-        signatures = [signature.needs_order for signature in self.group.signatures]
-        timed = any(not isinstance(line.window, OrderedWindow) for line in self.group.timelines)
-        # time windows are told in two rounds where some aggregates need the order and so see fewer late events
-        self._rounds: Sequence[bool | None] = [None] if not timed or not any(signatures) else sorted(set(signatures))
+        self.waiting = EventBuffer(self.ordering.time)
+        self.retelling = Retelling(list(self.schema.keys))
 
     # --- what it holds ------------------------------------------------------------------------------------------
 
@@ -119,13 +135,15 @@ class OrderedState(GroupState):
         self.base.load(tables["base"])
         self.now.load(tables.get("now", tables["base"]))
         if "waiting" in tables:
-            self.waiting = Waiting(self.ordering.time).with_more(self.ordering.conform(tables["waiting"]))
+            self.waiting = EventBuffer(self.ordering.time).with_more(self.ordering.conform(tables["waiting"]))
         self.held = self.ordering.conform(tables["held"]) if "held" in tables else None
         self.retelling.table = tables.get("told")
 
-    def saved(self) -> dict[str, Any]:
-        copies = {"base": self.base.copy(), "now": self.now.copy(), "_parts": list(self._parts)}
-        return super().saved() | copies | {"retelling": replace(self.retelling)}
+    def copy(self) -> Self:
+        other = super().copy()
+        other.base, other.now, other._parts = self.base.copy(), self.now.copy(), list(self._parts)
+        other.retelling = replace(self.retelling)
+        return other
 
     def take_over(self, other: GroupState) -> None:
         if not isinstance(other, OrderedState):
@@ -236,7 +254,7 @@ class OrderedState(GroupState):
         self._next_close = INT64_MAX
         rows = self.rows
         in_order = rows_in_order(rows)
-        for ordered in self._rounds:
+        for ordered in self.compiled.rounds:
             yield from self._measured(in_order if ordered else rows, step, self._seen(change, ordered), ordered)
         if self.sequences and len(in_order):
             changed = np.full(in_order.key_count, INT64_MAX)
@@ -304,7 +322,7 @@ class OrderedState(GroupState):
 
     def told(self, watermark: int) -> Told:
         found: dict[tuple[Timeline, bool | None], pl.DataFrame] = {}
-        for ordered in self._rounds:
+        for ordered in self.compiled.rounds:
             found |= self._told(rows_in_order(self.rows) if ordered else self.rows, watermark, ordered)
         return found
 
@@ -320,8 +338,8 @@ class OrderedState(GroupState):
             if self.sequences and not needed.all() and inside.any():
                 in_order = rows_in_order(rows)
                 known = self._known(in_order.keys)
-                needed[inside] |= self.sequences.counted(in_order, known, self.schema.digests)
-                loose[inside] |= self.sequences.driven(in_order, known, self.schema.digests)
+                needed[inside] |= self.sequences.counting_needs(in_order, known, self.schema.digests)
+                loose[inside] |= self.sequences.custom_needs(in_order, known, self.schema.digests)
             self._keep(rows, needed, needed | loose, position < self.base.at(rows.keys)["count"][rows.key])
         self._pruned = self._table.height
         self._forget_keys()
@@ -346,7 +364,7 @@ class OrderedState(GroupState):
             joined[1:] &= number[1:] == number[:-1]
         join = int(joined.sum()) > max(JOIN_FROM, len(rows) // 4)
         if join:
-            points = np.append(INT64_MIN, self.edges.points)
+            points = np.append(INT64_MIN, self.compiled.edges.points)
             start = np.where(loose, points[np.searchsorted(points, rows.start, "right") - 1], rows.start)
             table = table.with_columns(pl.Series("slice_start", start), pl.col("fresh") & ~pl.Series(joined))
         if join or int(keep.sum()) < self._table.height:

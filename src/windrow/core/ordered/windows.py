@@ -1,8 +1,8 @@
-"""Sequences: the windows of an ordered group that lie in the order of events, as ranges of its slices.
+"""The windows of an ordered group that lie in the order of events, as ranges of its slices.
 
-`counting`, data-driven windows and `latest` are found in ordered slices (see `ordering`) as time windows are found in
-any: by their first and last slice. A counting window begins at the slice of its first position, a data-driven one is
-a run of slices with the same number, and `latest` ends where a cell of time ends and begins n positions before.
+`counting`, data-driven windows and `latest` are found in ordered slices (`core/ordered/slicing.py`) as time windows are
+found in any: by their first and last slice. A counting window begins at the slice of its first position, a data-driven
+one is a run of slices with the same number, and `latest` ends where a cell of time ends and begins n positions before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from windrow.core.assemble.due import Lattices, Rows, Windows, due
 from windrow.core.ordered.slicing import origin_column
 from windrow.core.plan.groups import ROWS, Group, Held, Timeline
 from windrow.core.plan.watermark import WatermarkStep
-from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Grid
 from windrow.core.windows.ordered import Array, Counting, DataDrivenWindow, Latest
 
 
@@ -61,7 +61,7 @@ class OrderedRows(Rows):
 
 @dataclass(frozen=True)
 class Progress:
-    """What a step has changed for each key: the ledger before and after it."""
+    """What a step has changed for each key: the carry before and after it."""
 
     before: Mapping[str, Array]
     now: Mapping[str, Array]
@@ -75,10 +75,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Found:
-    """Windows in the order, what identifies each beside its timeline and key, and where it ends."""
+    """Windows in the order of events, what identifies each beside its timeline and key, and where it ends."""
 
     windows: Windows
-    at: Ints  # the time that it is known by, 0 where none is
+    at: Ints  # the time that identifies it, 0 where none does
     nth: Ints  # the position of a counting window; else how many of the same time there are before it
     stop: Ints
     number: Ints  # of its key's windows, from 0; 0 where they are not numbered
@@ -89,30 +89,30 @@ class Found:
         return Found(self.windows.take(chosen), at, nth, stop, number, self.is_open)
 
 
-class Sequences:
+class OrderedWindowFinder:
     """The windows of a group that lie in the order of events; prepared once per plan."""
 
     def __init__(self, group: Group) -> None:
         timelines = list(group.timelines.items())
-        if group.joined:  # when a query that is being removed ends is judged by what windows become
-            once = {one.line: (one._replace(until=INT64_MAX), place) for one, place in timelines}
+        if group.joined:  # windows that are merged over nodes are judged by `until` only once they are one
+            once = {timeline.line: (timeline._replace(until=INT64_MAX), place) for timeline, place in timelines}
             timelines = list(once.values())
-        self.lines = [(one, place) for one, place in timelines if isinstance(one.window, DataDrivenWindow)]
-        counting = [(one, place) for one, place in timelines if isinstance(one.window, Counting)]
-        self.counting = [one for one, _ in counting]
+        self.lines = [(line, place) for line, place in timelines if isinstance(line.window, DataDrivenWindow)]
+        counting = [(line, place) for line, place in timelines if isinstance(line.window, Counting)]
+        self.counting = [line for line, _ in counting]
         self.by_since: dict[int, Ints] = {}  # since → n, step, until, timeline of its counting windows
-        for since in dict.fromkeys(one.since for one, _ in counting):
+        for since in dict.fromkeys(line.since for line, _ in counting):
             rows = [
-                (one.window.n, one.window.step, one.until, place)
-                for one, place in counting
-                if isinstance(one.window, Counting) and one.since == since
+                (line.window.n, line.window.step, line.until, place)
+                for line, place in counting
+                if isinstance(line.window, Counting) and line.since == since
             ]
             self.by_since[since] = np.array(rows, np.int64).T
-        self.latest = [(one, place) for one, place in timelines if isinstance(one.window, Latest)]
+        self.latest = [(line, place) for line, place in timelines if isinstance(line.window, Latest)]
         cells = [
-            (one.window.every, 0, one.window.every, INT64_MIN, INT64_MAX, number)
-            for number, (one, _) in enumerate(self.latest)
-            if isinstance(one.window, Latest)
+            (line.window.every, 0, line.window.every, INT64_MIN, INT64_MAX, number)
+            for number, (line, _) in enumerate(self.latest)
+            if isinstance(line.window, Latest)
         ]
         self.cells = Lattices(*np.array(cells, np.int64).reshape(-1, 6).T)
 
@@ -125,51 +125,54 @@ class Sequences:
 
     def any_complete(self, progress: Progress) -> bool:
         """Whether some key has completed a window; cheap, before slices are merged."""
-        for one, _ in self.lines:
-            if bool((_complete(one, progress.now) > _complete(one, progress.before)).any()):
+        for timeline, _ in self.lines:
+            if bool((_complete(timeline, progress.now) > _complete(timeline, progress.before)).any()):
                 return True
-        for since, several in self.by_since.items():
+        for since, windows in self.by_since.items():
             origin = _origin(progress.now, since)
-            for _, _, _, count in _counted(several, progress, origin, partial=False):
+            for _, _, count in _numbers(windows, progress, origin, partial=False):
                 if bool(count.any()):
                     return True
         return False
 
     def found(self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool) -> Iterator[Found]:
         """The windows that a step completes, or that a late event may have changed; and those that are open."""
-        for since, several in self.by_since.items():
-            yield from self._counting(rows, progress, since, several, partial and step.now == INT64_MAX)
-        for one, place in self.lines:
-            yield from self._driven(rows, progress, one, place, step, partial)
+        for since, windows in self.by_since.items():
+            yield from self._counting(rows, progress, since, windows, partial and step.now == INT64_MAX)
+        for timeline, place in self.lines:
+            yield from self._custom(rows, progress, timeline, place, step, partial)
         if self.latest:
             yield self._latest(rows, progress, step)
 
     def _counting(
-        self, rows: OrderedRows, progress: Progress, since: int, several: Ints, partial: bool
+        self, rows: OrderedRows, progress: Progress, since: int, windows: Ints, partial: bool
     ) -> Iterator[Found]:
+        """Counting windows since a time: window k of a key has the positions from k·step to k·step + n."""
         origin = _origin(progress.now, since)
-        for part, least, step, count in _counted(several, progress, origin, partial):
-            many = count.ravel()
-            line = np.repeat(np.repeat(np.arange(len(part[0])), len(origin)), many)
-            key = np.repeat(np.tile(np.arange(len(origin)), len(part[0])), many)
-            position = (np.repeat(least.ravel(), many) + ramp(many)) * step.ravel()[line]
+        for (n, step, until, place), first, count in _numbers(windows, progress, origin, partial):
+            each = count.ravel()
+            line = np.repeat(np.repeat(np.arange(len(n)), len(origin)), each)
+            key = np.repeat(np.tile(np.arange(len(origin)), len(n)), each)
+            number = np.repeat(first.ravel(), each) + ramp(each)
+            position = number * step[line]
             begin = position + origin[key]
-            stop = np.minimum(begin + part[0][line], progress.now["count"][key])
+            stop = np.minimum(begin + n[line], progress.now["count"][key])
             lo, hi = rows.first_position(key, begin), rows.first_position(key, stop)
             start, end = rows.first[lo], rows.last[hi - 1]
-            windows = Windows(part[3][line], key, start, end, lo, hi, hi, position)
-            found = Found(windows, np.zeros(len(lo), np.int64), position, stop, position // part[1][line])
-            yield found.take(start < part[2][line])
+            ranges = Windows(place[line], key, start, end, lo, hi, hi, position)
+            found = Found(ranges, np.zeros(len(lo), np.int64), position, stop, number)
+            yield found.take(start < until[line])
 
-    def _driven(
+    def _custom(
         self, rows: OrderedRows, progress: Progress, timeline: Timeline, place: int, step: WatermarkStep, partial: bool
     ) -> Iterator[Found]:
+        """Data-driven windows: of a key with a late event all that end after it, of others those that are new."""
         assert isinstance(timeline.window, DataDrivenWindow)
         found = self.runs(rows, timeline, place)
-        of, number = found.windows.key, found.number
-        complete, told = _complete(timeline, progress.now)[of], _complete(timeline, progress.before)[of]
-        changed = progress.changed[of]
-        wanted = np.where(changed < INT64_MAX, found.stop >= changed, number >= told)
+        key, number = found.windows.key, found.number
+        complete, emitted = _complete(timeline, progress.now)[key], _complete(timeline, progress.before)[key]
+        changed = progress.changed[key]
+        wanted = np.where(changed < INT64_MAX, found.stop >= changed, number >= emitted)
         wanted &= found.windows.start < timeline.until
         is_open = number >= complete
         if step.now == INT64_MAX and (partial or timeline.window.closes_at_end):
@@ -179,13 +182,13 @@ class Sequences:
             yield replace(found.take(wanted & is_open), is_open=True)
 
     def runs(self, rows: OrderedRows, timeline: Timeline, place: int) -> Found:
-        """All windows of a data-driven kind."""
+        """All windows of a data-driven kind whose beginning is here."""
         mark = rows.table[timeline.line].to_numpy()
         number = mark >> 1
         begins = np.append(True, (number[1:] != number[:-1]) | (rows.key[1:] != rows.key[:-1]))[: len(mark)]
         lo = np.flatnonzero(begins)
         hi = np.append(lo[1:], len(mark))[: len(lo)]
-        whole = (mark[lo] >= 0) & (mark[lo] & 1 == 1)
+        whole = (mark[lo] >= 0) & (mark[lo] & 1 == 1)  # what is left of a window whose first slice was dropped is none
         lo, hi = lo[whole], hi[whole]
         key, start = rows.key[lo], rows.first[lo]
         other = np.append(True, (key[1:] != key[:-1]) | (start[1:] != start[:-1]))[: len(lo)]
@@ -193,39 +196,40 @@ class Sequences:
         windows = Windows(np.full(len(lo), place), key, start, rows.last[hi - 1], lo, hi, hi)
         return Found(windows, start, np.arange(len(lo)) - since, rows.stop[hi - 1], number[lo])
 
-    def open(self, rows: OrderedRows, known: Mapping[str, Array]) -> Iterator[Found]:
+    def open(self, rows: OrderedRows, carry: Mapping[str, Array]) -> Iterator[Found]:
         """The windows that have begun and are not complete; of counting windows, those that do not overlap."""
-        for one, place in self.lines:
-            found = self.runs(rows, one, place)
-            yield found.take(found.number >= _complete(one, known)[found.windows.key])
-        for since, several in self.by_since.items():
-            origin = _origin(known, since)
-            for n, step, _, place in several.T:
-                count = np.maximum(known["count"] - origin, 0)
+        for timeline, place in self.lines:
+            found = self.runs(rows, timeline, place)
+            yield found.take(found.number >= _complete(timeline, carry)[found.windows.key])
+        for since, counting in self.by_since.items():
+            origin = _origin(carry, since)
+            for n, step, _, place in counting.T:
+                count = np.maximum(carry["count"] - origin, 0)
                 key = np.flatnonzero((count % step > 0) & (count % step < n))
                 number = count[key] // step
                 lo = rows.first_position(key, number * step + origin[key])
-                hi = rows.first_position(key, known["count"][key])
+                hi = rows.first_position(key, carry["count"][key])
                 at = np.full(len(key), place)
-                windows = Windows(at, key, rows.first[lo], known["last"][key], lo, hi, hi, number * step)
-                yield Found(windows, np.zeros_like(lo), number * step, known["count"][key], number, is_open=True)
+                windows = Windows(at, key, rows.first[lo], carry["last"][key], lo, hi, hi, number * step)
+                yield Found(windows, np.zeros_like(lo), number * step, carry["count"][key], number, is_open=True)
 
     def complete(self, carry: Mapping[str, Array]) -> Iterator[tuple[Timeline, Ints]]:
         """For each kind of window how many each key has that are complete."""
-        for one, _ in self.lines:
-            yield one, _complete(one, carry)
-        for one in self.counting:
-            assert isinstance(one.window, Counting)
-            count = carry["count"] - _origin(carry, one.since)
-            yield one, np.maximum((count - one.window.n) // one.window.step + 1, 0)
+        for timeline, _ in self.lines:
+            yield timeline, _complete(timeline, carry)
+        for timeline in self.counting:
+            assert isinstance(timeline.window, Counting)
+            count = carry["count"] - _origin(carry, timeline.since)
+            yield timeline, np.maximum(Grid(timeline.window.step, timeline.window.n).number(count) + 1, 0)
 
     def _latest(self, rows: OrderedRows, progress: Progress, step: WatermarkStep) -> Found:
+        """Windows of `latest`: one for each cell of time with events, if it is new or a late event may change it."""
         late = bool((progress.changed < INT64_MAX).any())
         cells = due(rows, self.cells, step.was_final_before if late else step.before, step.now)
-        n = np.array([one.window.n for one, _ in self.latest if isinstance(one.window, Latest)])
+        n = np.array([line.window.n for line, _ in self.latest if isinstance(line.window, Latest)])
         place = np.array([place for _, place in self.latest])
-        since, until = (np.array([getattr(one, name) for one, _ in self.latest]) for name in ("since", "until"))
-        origins = np.stack([_origin(progress.now, one.since) for one, _ in self.latest])
+        since, until = (np.array([getattr(line, name) for line, _ in self.latest]) for name in ("since", "until"))
+        origins = np.stack([_origin(progress.now, line.since) for line, _ in self.latest])
         stop = rows.stop[cells.hi - 1]
         begin = np.maximum(stop - n[cells.timeline], origins[cells.timeline, cells.key])
         lo = rows.first_position(cells.key, begin)
@@ -237,56 +241,61 @@ class Sequences:
         nothing = np.zeros(len(lo), np.int64)
         return Found(windows, cells.end, nothing, stop, nothing).take(wanted)
 
-    def counted(self, rows: OrderedRows, known: Mapping[str, Array], keep_told: bool) -> Array:
-        """Which rows a counting window may still need; `known` is the ledger for all keys of the rows."""
+    def counting_needs(self, rows: OrderedRows, carry: Mapping[str, Array], keep_emitted: bool) -> Array:
+        """Which rows a counting window may still need; `carry` is that of all keys of the rows.
+
+        A window is needed while it ends after the events that are final; with `keep_emitted`, one that ends right
+        there too, as a late event at that position may change it.
+        """
         keep = np.zeros(len(rows), np.bool_)
-        final_before = known["frozen"] - (1 if keep_told else 0)  # what ends right there may still be told again
-        for since, several in self.by_since.items():
-            origin = _origin(known, since)
-            n, step, _, _ = several
-            least = np.full(len(origin), INT64_MAX)
+        final_before = carry["frozen"] - (1 if keep_emitted else 0)
+        for since, (n, step, _, _) in self.by_since.items():
+            origin = _origin(carry, since)
+            oldest = np.full(len(origin), INT64_MAX)
             size = max(1, CHUNK // max(1, len(origin)))
             for begin in range(0, len(n), size):
                 length, every = n[begin : begin + size, None], step[begin : begin + size, None]
-                first = np.maximum((final_before - origin - length) // every + 1, 0) * every
-                least = np.minimum(least, first.min(axis=0))
-            keep |= rows.position >= (least + origin)[rows.key]
+                first = np.maximum(Grid(every, length).number(final_before - origin) + 1, 0) * every
+                oldest = np.minimum(oldest, first.min(axis=0))
+            keep |= rows.position >= (oldest + origin)[rows.key]
         return keep
 
-    def driven(self, rows: OrderedRows, known: Mapping[str, Array], keep_told: bool) -> Array:
-        """Which rows a data-driven window may still need."""
+    def custom_needs(self, rows: OrderedRows, carry: Mapping[str, Array], keep_emitted: bool) -> Array:
+        """Which rows a data-driven window may still need: an open one; with `keep_emitted`, one that may change."""
         keep = np.zeros(len(rows), np.bool_)
-        final_before = known["frozen"] - (1 if keep_told else 0)
-        for one, place in self.lines:
-            found = self.runs(rows, one, place)
-            of = found.windows.key
-            live = (found.number >= _complete(one, known)[of]) | (keep_told & (found.stop > final_before[of]))
+        final_before = carry["frozen"] - (1 if keep_emitted else 0)
+        for timeline, place in self.lines:
+            found = self.runs(rows, timeline, place)
+            key = found.windows.key
+            live = found.number >= _complete(timeline, carry)[key]
+            live |= keep_emitted & (found.stop > final_before[key])
             oldest = np.full(rows.key_count, INT64_MAX)
-            np.minimum.at(oldest, of[live], found.windows.start[live])
+            np.minimum.at(oldest, key[live], found.windows.start[live])
             keep |= covered(found.windows.lo[live], found.windows.hi[live], len(rows))
-            if keep_told:  # windows of the same time are told apart by their number
+            if keep_emitted:  # windows of the same time are identified by their number among them
                 keep |= rows.last >= oldest[rows.key]
         return keep
 
     def is_open(
-        self, rows: OrderedRows, known: Mapping[str, Array], timeline: Timeline, place: int, final_before: int
+        self, rows: OrderedRows, carry: Mapping[str, Array], timeline: Timeline, place: int, final_before: int
     ) -> bool:
-        """Whether a timeline that is being removed has a window that may still be told."""
+        """Whether a timeline that is being removed has a window that may still be emitted."""
         window = timeline.window
         if isinstance(window, DataDrivenWindow):
             found = self.runs(rows, timeline, place)
-            of = found.windows.key
-            waits = (found.number >= _complete(timeline, known)[of]) | (found.stop > known["frozen"][of])
+            key = found.windows.key
+            waits = (found.number >= _complete(timeline, carry)[key]) | (found.stop > carry["frozen"][key])
             return bool((waits & (found.windows.start < timeline.until)).any())
         if isinstance(window, Counting):
-            origin = _origin(known, timeline.since)
-            position = np.maximum((known["frozen"] - origin - window.n) // window.step + 1, 0) * window.step
+            origin = _origin(carry, timeline.since)
+            number = Grid(window.step, window.n).number(carry["frozen"] - origin) + 1
+            position = np.maximum(number, 0) * window.step
         else:
             assert isinstance(window, Latest)
-            origin = _origin(known, timeline.since)
-            comes = (known["last"] // window.every + 1) * window.every > final_before  # a boundary after the last event
-            position = np.maximum(known["count"] - origin - window.n + np.where(comes, 0, 1), 0)
-        key = np.flatnonzero(position + origin < known["count"])
+            origin = _origin(carry, timeline.since)
+            comes = Grid(window.every, 0).after(carry["last"]) > final_before  # a boundary after the last event
+            position = np.maximum(carry["count"] - origin - window.n + np.where(comes, 0, 1), 0)
+        key = np.flatnonzero(position + origin < carry["count"])
         at = rows.first_position(key, (position + origin + 1)[key]) - 1  # the slice that holds it
         return bool((rows.first[at] < timeline.until).any())
 
@@ -296,26 +305,31 @@ def digests(rows: OrderedRows, windows: Windows) -> pl.Series:
     return pl.Series("digest", differences(rows.table["digest"].to_numpy(), windows.lo, windows.hi))
 
 
-def _complete(timeline: Timeline, known: Mapping[str, Array]) -> Ints:
+def _complete(timeline: Timeline, carry: Mapping[str, Array]) -> Ints:
     """How many windows of a data-driven kind each key has that are complete."""
-    found: Ints = known[f"{timeline.line}.started"] - known[f"{timeline.line}.open"]
-    return found
+    complete: Ints = carry[f"{timeline.line}.started"] - carry[f"{timeline.line}.open"]
+    return complete
 
 
-def _origin(known: Mapping[str, Array], since: int) -> Ints:
+def _origin(carry: Mapping[str, Array], since: int) -> Ints:
     """For each key how many of its events are older than a query."""
-    found: Ints = np.zeros(len(known["count"]), np.int64) if since == INT64_MIN else known[origin_column(since)]
-    return found
+    origin: Ints = np.zeros(len(carry["count"]), np.int64) if since == INT64_MIN else carry[origin_column(since)]
+    return origin
 
 
-def _counted(several: Ints, progress: Progress, origin: Ints, partial: bool) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
-    """Some counting windows at a time: for each and each key the first number k to tell, the step, and how many."""
+def _numbers(windows: Ints, progress: Progress, origin: Ints, partial: bool) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """Some counting windows at a time: for each and each key the first number k to emit, and how many.
+
+    The ends of windows n, n + step, … are a grid over positions, so that the k of an end is the number of its window.
+    Those after what was emitted, or after a key's first late event, up to now are to be emitted; at the end of a whole
+    table with `partial`, all that have begun.
+    """
     now = np.maximum(progress.now["count"] - origin, 0)
-    told = np.maximum(np.minimum(progress.before["count"], progress.changed - 1) - origin, 0)
+    emitted = np.maximum(np.minimum(progress.before["count"], progress.changed - 1) - origin, 0)
     size = max(1, CHUNK // max(1, len(now)))
-    for begin in range(0, several.shape[1], size):
-        part = several[:, begin : begin + size]
+    for begin in range(0, windows.shape[1], size):
+        part = windows[:, begin : begin + size]
         n, step = part[0][:, None], part[1][:, None]
-        least = np.maximum((told - n) // step + 1, 0)
-        most = (now - 1) // step if partial else (now - n) // step
-        yield part, least, step, np.maximum(most - least + 1, 0)
+        first = np.maximum(Grid(step, n).number(emitted) + 1, 0)
+        last = Grid(step, 1).number(now) if partial else Grid(step, n).number(now)
+        yield part, first, np.maximum(last - first + 1, 0)

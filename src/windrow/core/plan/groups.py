@@ -107,6 +107,16 @@ class Held(NamedTuple):
         return self.operator.text + (f"[{self.where.text}]" if self.where else "")
 
 
+def cut_from(query: Query, moment: int) -> int:
+    """The first time, at or after a moment, at which a query's slices are cut in any case, so that it can begin there.
+
+    Those of sessions are cut at multiples of their gap, those of other windows where a query comes or goes.
+    """
+    if isinstance(query.window, Session) and INT64_MIN < moment < INT64_MAX:
+        return -(-moment // query.window.gap) * query.window.gap
+    return moment
+
+
 class Rates(NamedTuple):
     """What is known of a stream, by which the plan decides whether sharing pays.
 
@@ -240,4 +250,4 @@ def edges_per_unit(*groups: Group) -> float:
     if not grids:
         return own
     common = gcd(*(period for period, _ in grids), *(phase for _, phase in grids))
-    return own + min(sum(1 / period for period, _ in grids), 1 / common)
+    return own + min(sum(1 / int(period) for period, _ in grids), 1 / common)

@@ -1,17 +1,17 @@
-"""Bound: a plan with the types of real events, the state of each of its groups, and the columns of its results."""
+"""Compiling a plan: with the types of real events, all that follows from it, once for every state of its groups."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import polars as pl
 
-from windrow.core.assemble.group_state import GroupState
+from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.assemble.results import ResultSchema
-from windrow.core.ordered.node_windows import JoinedState
-from windrow.core.ordered.state import OrderedState
+from windrow.core.ordered.node_windows import CompiledJoinedGroup
+from windrow.core.ordered.state import CompiledOrderedGroup
 from windrow.core.plan.groups import Group
 from windrow.core.plan.plan import Plan
 from windrow.core.plan.watermark import TimeColumn
@@ -19,43 +19,46 @@ from windrow.core.query.query import QueryError
 from windrow.core.slices.binding import Binding
 
 
-@dataclass
-class Bound:
+@dataclass(frozen=True)
+class CompiledPlan:
+    """A plan over events with some columns; it never changes, and states of its groups are made from it."""
+
     plan: Plan
-    columns: dict[str, pl.DataType]
+    columns: Mapping[str, pl.DataType]
     binding: Binding
-    states: dict[Any, GroupState]
+    groups: Sequence[CompiledGroup]
     results: ResultSchema
 
+    @cached_property
+    def by_name(self) -> dict[str, CompiledGroup]:
+        """The groups by their names."""
+        return {compiled.group.name: compiled for compiled in self.groups}
 
-def bind(
+
+def compile_plan(
     plan: Plan, columns: Mapping[str, pl.DataType], order_by: Sequence[str], time_columns: Mapping[str, TimeColumn]
-) -> Bound:
-    """Bind a plan to columns; what does not fit is refused here."""
+) -> CompiledPlan:
+    """Compile a plan for columns; what does not fit is refused here."""
     binding = Binding(plan, columns, order_by)
     for name, dtype in binding.time_columns.items():
         if name in time_columns:
             time_columns[name].check(name, dtype)
-    for group in plan.groups:
-        if group.joined and group.source.time in time_columns and time_columns[group.source.time].updates:
-            asked = plan.entries[next(iter(group.members.values()))[0]].query
-            raise QueryError(
-                f"query {asked.name!r}: {asked.window} cannot have updates: a late event at one node could part and "
-                "shift the windows of all; leave updates out, or ask with scope='global' or 'node'"
-            )
-    states = {group.identity: state_of(group, binding, time_columns) for group in plan.groups}
+    updates = {name for name, time_column in time_columns.items() if time_column.updates}
+    groups = [_compile_group(group, plan, binding, group.source.time in updates) for group in plan.groups]
     bounds = {binding.time_columns[group.source.time] for group in plan.groups}
     bound = bounds.pop() if len(bounds) == 1 else pl.Int64()
-    retractions = any(time_column.updates for time_column in time_columns.values())
-    results = ResultSchema([entry.query for entry in plan.entries], binding.keys, bound, retractions)
-    results.learn(states.values())
-    return Bound(plan, dict(columns), binding, states, results)
+    results = ResultSchema([entry.query for entry in plan.entries], binding.keys, bound, bool(updates))
+    results.learn(groups)
+    return CompiledPlan(plan, dict(columns), binding, groups, results)
 
 
-def state_of(group: Group, binding: Binding, time_columns: Mapping[str, TimeColumn]) -> GroupState:
-    """A state of a group that has seen nothing."""
-    time_column = time_columns.get(group.source.time)
-    updates = time_column is not None and time_column.updates > 0
+def _compile_group(group: Group, plan: Plan, binding: Binding, updates: bool) -> CompiledGroup:
+    if group.joined and updates:
+        query = plan.entries[next(iter(group.members.values()))[0]].query
+        raise QueryError(
+            f"query {query.name!r}: {query.window} cannot have updates: a late event at one node could part and "
+            "shift the windows of all; leave updates out, or ask with scope='global' or 'node'"
+        )
     own, shared = (binding.schema(group, shared, updates) for shared in (False, True))
-    kind = JoinedState if group.joined else OrderedState if group.ordered else GroupState
+    kind = CompiledJoinedGroup if group.joined else CompiledOrderedGroup if group.ordered else CompiledGroup
     return kind(group, own, shared)

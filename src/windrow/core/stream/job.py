@@ -16,7 +16,7 @@ from windrow.core.plan.plan import plan
 from windrow.core.plan.watermark import Lengths, TimeColumn, time_columns_of
 from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.kernel import time_name
-from windrow.core.stream.compiled import Bound, bind
+from windrow.core.stream.compiled import CompiledPlan, compile_plan
 from windrow.core.windows.ordered import JOINED, scope_of
 
 
@@ -42,9 +42,13 @@ class Job:
         return {name: TimeColumn(late, updates, temporal) for name, late, updates, temporal in self.lengths}
 
     @cached_property
-    def bound(self) -> Bound:
-        """What it is bound to; its states are not for use: make others with `state_of`."""
-        return _bound(self)
+    def compiled(self) -> CompiledPlan:
+        """Its plan, compiled for its columns; once in a process for equal jobs."""
+        return _compiled(self)
+
+    @property
+    def bound(self) -> CompiledPlan:
+        return self.compiled
 
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to a worker, which binds it itself."""
@@ -53,12 +57,12 @@ class Job:
     @property
     def is_integer(self) -> bool:
         """Whether its time is a number, and not a timestamp."""
-        return self.bound.binding.time_columns[self.time].is_integer()
+        return self.compiled.binding.time_columns[self.time].is_integer()
 
     @property
     def prepared(self) -> dict[str, pl.DataType]:
         """The columns that kernels read, with their types; `bound.binding.sql` says how Spark makes them."""
-        binding = self.bound.binding
+        binding = self.compiled.binding
         types: dict[str, pl.DataType] = {}
         for name in binding.sql:
             kind, _, rest = name.partition(":")
@@ -78,11 +82,11 @@ class Job:
 
 
 @lru_cache(maxsize=64)
-def _bound(job: Job) -> Bound:
+def _compiled(job: Job) -> CompiledPlan:
     rates = Rates(job.rates[0], dict(job.rates[1])) if job.rates else None
     apart: dict[str, Any] = {"pushed": job.pushed, "counted": dict(job.counted), "refined": job.refined}
     planned = plan(job.entries, job.time, rates, kinds_apart=True, **apart)
-    return bind(planned, dict(job.columns), job.order_by, job.time_columns)
+    return compile_plan(planned, dict(job.columns), job.order_by, job.time_columns)
 
 
 def job_of(
@@ -130,7 +134,7 @@ def job_of(
     )
     if not ties:
         return job
-    needed = job.bound.binding.needed
+    needed = job.compiled.binding.needed
     known = {*order_by, *([time] if planned.time_columns == [time] else [])}
     others = sorted(name for name, dtype in needed.items() if not dtype.is_nested() and name not in known)
     return replace(job, order_by=(*order_by, *others))
@@ -157,4 +161,4 @@ def _parts(asked: Aggregate) -> Iterable[Aggregate]:
 
 
 def time_names(job: Job) -> list[str]:
-    return [time_name(name) for name in job.bound.binding.time_columns]
+    return [time_name(name) for name in job.compiled.binding.time_columns]

@@ -1,80 +1,99 @@
-"""Slicers: prepared events as the tables that travel, one per group.
+"""Slicers: prepared events as the tables of every group, one per group.
 
     events ── Slicer ──▶ slices of every group ── Gathered ──▶ merged, once they have become many
            ── Unordered ──▶ the events of groups that need the order
 
-What is made where the events are, in a task of Spark or at a node, and put together elsewhere.
+An engine slices its batches with it; a task of Spark or a node slices where the events are, and elsewhere the tables of
+many are put together.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import polars as pl
 
-from windrow.core.ordered.state import OrderedState
+from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.plan.groups import Group, Source, Timeline
 from windrow.core.slices.kernel import Edges, filter_name, roll_up, slice
 from windrow.core.slices.table import SliceSchema, merge
-from windrow.core.stream.job import Job
+from windrow.core.stream.compiled import CompiledPlan
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session, Tumbling
 
-Tables = dict[str, pl.DataFrame]  # by the name of their group
+Tables = dict[str, pl.DataFrame]  # by the name of their group; or `<group>|<part>`, if it has several
+
+
+def named_tables(groups: Mapping[str, Mapping[str, pl.DataFrame]]) -> Tables:
+    """Name the tables of several groups by group and part."""
+    return {f"{name}|{part}": table for name, tables in groups.items() for part, table in tables.items()}
+
+
+def parts_of(name: str, tables: Mapping[str, pl.DataFrame]) -> Tables:
+    """The tables of one group, by their part."""
+    named = ((key.rpartition("|"), table) for key, table in tables.items())
+    return {part: table for (group, _, part), table in named if group == name}
+
+
+def seen_by(source: Source, events: pl.DataFrame) -> pl.DataFrame:
+    """The events that satisfy the filter of a source."""
+    return events if source.where is None else events.filter(pl.col(filter_name(source.where.text)))
 
 
 class Slicer:
     """Turns prepared events into the slices of every group that is not ordered."""
 
-    def __init__(self, job: Job, cut: bool = False) -> None:
+    def __init__(self, plan: CompiledPlan, cut: bool = False) -> None:
         """With `cut`, slices end at every multiple of a session's gap too, where sessions can come to be cut."""
-        self.bound = job.bound
-        self._groups = [group for group in self.bound.plan.groups if not group.ordered]
-        self._edges: dict[str, tuple[Edges, Edges]] = {}
-        self._schemas: dict[str, tuple[SliceSchema, SliceSchema]] = {}
-        for group in self._groups:
-            self._edges[group.name] = edges_of(group, False, cut), edges_of(group, True, cut)
-            own, shared = (self.bound.binding.schema(group, shared) for shared in (False, True))
-            self._schemas[group.name] = own, shared
+        self._groups = {one.group.name: one for one in plan.groups if not one.group.ordered}
+        self._edges = {name: _edges(one, cut) for name, one in self._groups.items()}
+        self._sources = dict.fromkeys(one.group.source for one in self._groups.values())
 
     def slice(self, events: pl.DataFrame) -> Tables:
         """One table per group, by the group's name."""
-        seen: dict[Source, pl.DataFrame] = {}
-        found: Tables = {}
-        made: Tables = {}
-        for group in self._groups:
-            if group.source not in seen:
-                where = group.source.where
-                seen[group.source] = events.filter(pl.col(filter_name(where.text))) if where else events
-            if group.parent is not None and group.parent.name in made:
-                found[group.name] = self.rolled_up(group, made[group.parent.name])
+        return self.slice_by_source({source: seen_by(source, events) for source in self._sources})
+
+    def slice_by_source(self, events: Mapping[Source, pl.DataFrame]) -> Tables:
+        """The same where each source sees events of its own."""
+        tables: Tables = {}
+        shared: Tables = {}  # slices from which other groups are rolled up
+        for name, compiled in self._groups.items():
+            group = compiled.group
+            if group.parent is not None and group.parent.name in shared:
+                tables[name] = self.rolled_up(group, shared[group.parent.name])
                 continue
-            edges, schema = self._edges[group.name][1], self._schemas[group.name][1]
-            table = slice(seen[group.source], group.source.time, edges, schema)
+            tables[name] = slice(events[group.source], group.source.time, self._edges[name][1], compiled.shared_schema)
             if group.children:
-                made[group.name] = table
-                table = self.rolled_up(group, table)
-            found[group.name] = table
-        return found
+                shared[name], tables[name] = tables[name], self.rolled_up(group, tables[name])
+        return tables
 
     def rolled_up(self, group: Group, shared: pl.DataFrame) -> pl.DataFrame:
         """A group's own slices from those that it shares with others, or from those of its parent."""
-        return roll_up(shared, self._edges[group.name][0], self._schemas[group.name][0])
+        return roll_up(shared, self._edges[group.name][0], self._groups[group.name].schema)
 
     def shared_schema(self, group: Group) -> SliceSchema:
         """Of the slices that a group shares with those that are rolled up from it."""
-        return self._schemas[group.name][1]
+        return self._groups[group.name].shared_schema
 
     def spread(self, group: Group, shared: pl.DataFrame) -> Tables:
         """A group's own slices, and those of the groups that are rolled up from it."""
         return {one.name: self.rolled_up(one, shared) for one in (group, *group.children)}
 
     def merge(self, name: str, tables: list[pl.DataFrame]) -> pl.DataFrame:
-        return merge(tables, self._schemas[name][0])
+        return merge(tables, self._groups[name].schema)
 
 
-def edges_of(group: Group, shared: bool, cut: bool) -> Edges:
+def _edges(compiled: CompiledGroup, cut: bool) -> tuple[Edges, Edges]:
+    """The edges of a group's own slices, and of those that it shares."""
+    sessions = (isinstance(timeline.window, Session) for timeline in compiled.group.needs(shared=True)[0])
+    if cut and any(sessions):
+        return cut_at_gaps(compiled.group, shared=False), cut_at_gaps(compiled.group, shared=True)
+    return compiled.edges, compiled.shared_edges
+
+
+def cut_at_gaps(group: Group, shared: bool) -> Edges:
+    """A group's edges with every multiple of its sessions' gaps."""
     timelines = group.needs(shared)[0]
-    gaps = {timeline.window.gap for timeline in timelines if isinstance(timeline.window, Session)} if cut else set()
+    gaps = {timeline.window.gap for timeline in timelines if isinstance(timeline.window, Session)}
     cells = [Timeline(Tumbling(gap, 0, True), INT64_MIN, INT64_MAX, False) for gap in gaps]
     return Edges.of([*timelines, *cells])
 
@@ -106,21 +125,19 @@ class Gathered:
 class Unordered:
     """The events of groups that need the order, as they wait for it."""
 
-    def __init__(self, job: Job) -> None:
-        self._kept: dict[str, tuple[Any, list[str], list[pl.DataFrame]]] = {}
-        for group in job.bound.plan.groups:
-            state = job.bound.states[group.identity]
-            if isinstance(state, OrderedState) and not group.is_apart:
-                needed = list(dict.fromkeys((*state.ordering.needed, "nth")))
-                self._kept[group.name] = group.source.where, needed, []
+    def __init__(self, plan: CompiledPlan) -> None:
+        groups = [one for one in plan.groups if one.group.ordered and not one.group.is_apart]
+        self._sources = {one.group.name: one.group.source for one in groups}
+        self._columns = {one.group.name: list(dict.fromkeys((*one.travels, "nth"))) for one in groups}
+        self._events: dict[str, list[pl.DataFrame]] = {name: [] for name in self._sources}
 
     def add(self, events: pl.DataFrame) -> int:
+        """Take events, and return how many bytes they are."""
         size = 0
-        for where, needed, several in self._kept.values():
-            chosen = events if where is None else events.filter(pl.col(filter_name(where.text)))
-            several.append(chosen[needed])
-            size += int(several[-1].estimated_size())
+        for name, source in self._sources.items():
+            self._events[name].append(seen_by(source, events)[self._columns[name]])
+            size += int(self._events[name][-1].estimated_size())
         return size
 
     def tables(self) -> Tables:
-        return {name: pl.concat(several) for name, (_, _, several) in self._kept.items() if several}
+        return {name: pl.concat(parts) for name, parts in self._events.items() if parts}

@@ -1,102 +1,135 @@
-"""Events behind the watermark: which windows leave them out, and how the rest still get them.
+"""Events behind the watermark: which windows leave them out, and how the others still get them.
 
-An event older than the watermark (minus `updates`) is left out of the windows that are frozen, and only of those: it
-goes into its slice like any other, where every window that is still open finds it. Frozen fixed windows are never
-assembled again, so nothing needs to be done for them. A frozen session must not grow or fuse through it, so it goes
-into a slice of its own that is barred from the sessions that leave it out. What needs the order of events leaves it
-out altogether: in an ordered group its slice stands outside of the order.
+An event older than the watermark (minus `updates`) is left out of the windows that are final, and only of those: it
+goes into its slice like any other, where every window that is still open finds it. Final fixed windows are never
+assembled again, so nothing needs to be done for them. A final session must not grow or fuse through it, so it goes
+into a slice of its own, with the number of an exclusion set: the sessions that leave it out. What needs the order of
+events leaves it out altogether: in an ordered group its slice stands outside of the order.
+
+Nothing here changes a state. New exclusion sets are returned with the slices that refer to them by number, and the
+caller takes both in, or neither.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from windrow.core.arrays.dataframes import join_keys
-from windrow.core.arrays.range_queries import Ints
+from windrow.core.arrays.range_queries import CHUNK, Ints
 from windrow.core.assemble.due import Lattices
-from windrow.core.assemble.group_state import GroupState
-from windrow.core.assemble.sessions import left_out
+from windrow.core.assemble.group_state import ExclusionSet, GroupState
+from windrow.core.assemble.sessions import Runs, gap_of, left_out
 from windrow.core.expressions.parse import Expression
 from windrow.core.plan.groups import ROWS, Held
 from windrow.core.slices.custom_edges import Irregular
 from windrow.core.slices.kernel import filter_name, slice, time_name
-from windrow.core.windows.fixed import INT64_MIN, Session
+from windrow.core.windows.fixed import INT64_MIN
 from windrow.core.windows.ordered import Mask, OrderedWindow
 
-OUT_OF_ORDER = (-1, 0)  # bars events from everything that needs the order
+OUT_OF_ORDER = (-1, 0)  # in an exclusion set: everything that needs the order
 
 
-def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, final_before: int) -> tuple[pl.DataFrame, Mask]:
-    """The slices of the events behind the watermark, and which events some window has left out."""
-    group = state.group
-    time = events[time_name(group.source.time)].to_numpy()
-    late = behind & (time < final_before)
-    dropped = np.zeros(len(time), np.bool_)
-    wanted = behind & ~late
-    at = np.flatnonzero(late)
-    exclusion = np.zeros(len(time), np.int32)
-    if len(at):
-        starts, place = np.unique(state.edges.floor(time[at]), return_inverse=True)
-        for where, (lattices, irregular) in _asked(state).items():
-            kept = np.ones(len(at), np.bool_) if where is None else events[filter_name(where.text)].to_numpy()[at]
-            out, in_ = _fixed(starts, lattices, final_before)
-            if irregular:
-                outside, inside = irregular.touches(starts, final_before)
-                out, in_ = out | outside, in_ | inside
-            dropped[at] |= kept & out[place]
-            wanted[at] |= in_[place]
-        dropped[at] |= _out_of_order(state, events, time)[at]
-        masks, _ = _sessions(state, events, time, time, final_before)
-        for timeline, out_of in masks.items():
-            dropped[at] |= out_of[at]
-            wanted[at] |= ~out_of[at] & (time[at] >= timeline[1])
-        exclusion = _exclusions(state, masks, at, len(time))
+class Behind(NamedTuple):
+    """What a group makes of events behind the watermark."""
+
+    table: pl.DataFrame  # the slices that some window still takes
+    left_out: Ints  # of each event or slice that came: how many events some final window leaves out
+    exclusions: list[ExclusionSet]  # those of the state and new ones; to become the state's, with the slices
+
+
+class _Items(NamedTuple):
+    """Events, or runs of events that were sliced elsewhere; some of them begin before everything is final."""
+
+    table: pl.DataFrame  # with their keys
+    first: Ints
+    last: Ints
+    late: Ints  # the indices of those that begin behind
+    start: Ints  # of the late ones: the edge before them
+    counts: Callable[[Expression | None], Ints]  # of the late ones: how many events satisfy a filter
+
+
+class _Late(NamedTuple):
+    """What becomes of late items, in their order."""
+
+    wanted: Mask  # whether some window that is not final takes it
+    left_out: Ints
+    excluded: npt.NDArray[np.int32]  # the number of its exclusion set
+    reach: Ints  # up to when final sessions of its key reach, whichever reaches furthest
+    exclusions: list[ExclusionSet]
+
+
+def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, final_before: int) -> Behind:
+    """Slice the events behind the watermark; those that are not yet final are in all of their windows."""
+    time = events[time_name(state.group.source.time)].to_numpy()
+    at = np.flatnonzero(behind & (time < final_before))
+
+    def counts(where: Expression | None) -> Ints:
+        kept = np.ones(len(at), np.int64)
+        return kept if where is None else events[filter_name(where.text)].to_numpy()[at].astype(np.int64)
+
+    late = _judge(state, _Items(events, time, time, at, state.compiled.edges.floor(time[at]), counts), final_before)
+    wanted, excluded, left = behind.copy(), np.zeros(len(time), np.int32), np.zeros(len(time), np.int64)
+    wanted[at], excluded[at] = late.wanted, late.excluded
+    left[at] = np.maximum(late.left_out, _out_of_order(state, counts, time[at]))
     chosen = events.filter(pl.Series(wanted))
     if state.schema.has_runs:
-        chosen = chosen.with_columns(pl.Series("excluded", exclusion[wanted], dtype=pl.Int32))
-    return slice(chosen, group.source.time, state.edges, state.schema), dropped
+        chosen = chosen.with_columns(pl.Series("excluded", excluded[wanted], dtype=pl.Int32))
+    return Behind(slice(chosen, state.group.source.time, state.compiled.edges, state.schema), left, late.exclusions)
 
 
-def slices_behind(state: GroupState, table: pl.DataFrame, final_before: int) -> tuple[pl.DataFrame, int]:
-    """The same for slices that were made without knowing the watermark: those that some window still takes, and of
-    how many events some window has left out.
+def slices_behind(state: GroupState, table: pl.DataFrame, final_before: int) -> Behind:
+    """The same for slices that were made without knowing the watermark: drop those that no window takes any more.
 
-    A run that holds both late and timely events is taken whole, and begins after the sessions that are frozen.
+    A run that holds both late and timely events is taken whole, and begins after the sessions that are final.
     """
-    start = table["slice_start"].to_numpy()
-    runs = state.schema.has_runs
-    first = table["first"].to_numpy() if runs else start
-    behind = first < final_before
-    if not behind.any():
-        return table, 0
-    last = table["last"].to_numpy() if runs else start
-    at = np.flatnonzero(behind)
-    wanted, left = ~behind, np.zeros(table.height, np.int64)
-    starts, place = np.unique(start[at], return_inverse=True)
-    for where, (lattices, irregular) in _asked(state).items():
-        out, in_ = _fixed(starts, lattices, final_before)
-        if irregular:
-            outside, inside = irregular.touches(starts, final_before)
-            out, in_ = out | outside, in_ | inside
-        count = table[state.schema.names[Held(ROWS, where)]["count"]].fill_null(0).to_numpy()[at]
-        left[at] = np.maximum(left[at], np.where(out[place], count, 0))
-        wanted[at] |= in_[place]
-    masks, reach = _sessions(state, table, first, last, final_before)
-    if masks:
-        count = table[state.schema.names[Held(ROWS, None)]["count"]].to_numpy()
-        for timeline, out in masks.items():
-            left = np.where(out, np.maximum(left, count), left)
-            wanted |= ~out & (first >= timeline[1])
-        exclusion = _exclusions(state, masks, at, table.height)
-        begin = np.where(behind & (last >= final_before), np.maximum(first, reach + 1), first)
-        table = table.with_columns(pl.Series("excluded", exclusion, dtype=pl.Int32), pl.Series("first", begin))
-    return (table if wanted.all() else table.filter(pl.Series(wanted))), int(left.sum())
+    start, runs = table["slice_start"].to_numpy(), state.schema.has_runs
+    first, last = (table[name].to_numpy() for name in ("first", "last")) if runs else (start, start)
+    at, left = np.flatnonzero(first < final_before), np.zeros(table.height, np.int64)
+    if not len(at):
+        return Behind(table, left, state.exclusions)
+
+    def counts(where: Expression | None) -> Ints:
+        column: Ints = table[state.schema.names[Held(ROWS, where)]["count"]].fill_null(0).to_numpy()
+        return column[at]
+
+    late = _judge(state, _Items(table, first, last, at, start[at], counts), final_before)
+    left[at] = late.left_out
+    if runs:
+        excluded, begin = np.zeros(table.height, np.int32), first.copy()
+        excluded[at] = late.excluded
+        begin[at] = np.where(last[at] >= final_before, np.maximum(first[at], late.reach + 1), first[at])
+        table = table.with_columns(pl.Series("excluded", excluded, dtype=pl.Int32), pl.Series("first", begin))
+    wanted = np.ones(table.height, np.bool_)
+    wanted[at] = late.wanted
+    return Behind(table if wanted.all() else table.filter(pl.Series(wanted)), left, late.exclusions)
 
 
-def _asked(state: GroupState) -> dict[Expression | None, tuple[Lattices, Irregular]]:
-    """For each filter, what queries with it ask for: lattices and irregular windows; not those that need order."""
+def _judge(state: GroupState, items: _Items, final_before: int) -> _Late:
+    """Ask every window that does not need the order whether it holds a late item, and whether it is final."""
+    at = items.late
+    wanted, left = np.zeros(len(at), np.bool_), np.zeros(len(at), np.int64)
+    if not len(at):
+        return _Late(wanted, left, np.zeros(0, np.int32), left, state.exclusions)
+    starts, slice_of = np.unique(items.start, return_inverse=True)
+    for where, (lattices, irregular) in _fixed_windows(state).items():
+        out, in_ = _fixed(starts, lattices, irregular, final_before)
+        left = np.maximum(left, np.where(out[slice_of], items.counts(where), 0))
+        wanted |= in_[slice_of]
+    masks, reach = _sessions(state, items, final_before)
+    for (_, since), mask in masks.items():
+        left = np.maximum(left, np.where(mask, items.counts(None), 0))
+        wanted |= ~mask & (items.first[at] >= since)
+    excluded, exclusions = _exclusions(state, masks, len(at))
+    return _Late(wanted, left, excluded, reach, exclusions)
+
+
+def _fixed_windows(state: GroupState) -> dict[Expression | None, tuple[Lattices, Irregular]]:
+    """The lattices and the irregular windows of queries that do not need the order, by their filter."""
     lattices, signatures = state.assembler.lattices, list(state.group.signatures)
     timelines: dict[Expression | None, set[int]] = {}
     for timeline, signature in state.group.members:
@@ -104,99 +137,105 @@ def _asked(state: GroupState) -> dict[Expression | None, tuple[Lattices, Irregul
             timelines.setdefault(signatures[signature].where, set()).add(timeline)
     return {
         where: (
-            lattices.take(np.isin(lattices.timeline, list(places))),
-            Irregular(state.assembler.timelines, places),
+            lattices.take(np.isin(lattices.timeline, list(numbers))),
+            Irregular(state.assembler.timelines, numbers),
         )
-        for where, places in timelines.items()
+        for where, numbers in timelines.items()
     }
 
 
-def _out_of_order(state: GroupState, events: pl.DataFrame, time: Ints) -> Mask:
-    """The events that some query sees that needs the order."""
-    out = np.zeros(len(time), np.bool_)
-    if not state.group.ordered:
-        return out
-    timelines, signatures = list(state.group.timelines), list(state.group.signatures)
-    for place, number in state.group.members:
-        timeline, signature = timelines[place], signatures[number]
-        if isinstance(timeline.window, OrderedWindow) or signature.needs_order:
-            kept = True if signature.where is None else events[filter_name(signature.where.text)].to_numpy()
-            out |= (time >= timeline.since) & kept
-    return out
+def _fixed(starts: Ints, lattices: Lattices, irregular: Irregular, final_before: int) -> tuple[Mask, Mask]:
+    """For each slice, by the edge it begins at: does a final window hold it, and does one that is not final?
 
-
-def _fixed(starts: Ints, lattices: Lattices, final_before: int) -> tuple[Mask, Mask]:
-    """For each slice: does a frozen window hold it, does one that is not?"""
+    No window's edge lies inside a slice, so that a window holds all of it if it holds the time where it begins. The
+    windows of a lattice end in the order in which they start. So some window that holds the time is final if the
+    earliest of them is, and some is not if the latest is not; those between need no look.
+    """
     out, in_ = np.zeros(len(starts), np.bool_), np.zeros(len(starts), np.bool_)
-    known = np.flatnonzero(starts > INT64_MIN)
-    x = starts[known][:, None]
-    step = max(1, 4_000_000 // max(1, len(known)))
-    for begin in range(0, len(lattices.period), step):
-        part = lattices.take(np.arange(begin, min(begin + step, len(lattices.period))))
-        latest = part.phase + (x - part.phase) // part.period * part.period
-        earliest = part.phase + ((x - part.length - part.phase) // part.period + 1) * part.period
-        waits = part.phase - (part.phase - np.maximum(part.since, x - part.length)) // part.period * part.period
-        earliest = np.maximum(earliest, waits)
-        asked = (earliest <= latest) & (earliest < part.until)
-        ends = np.minimum(
-            latest, part.phase + (np.minimum(part.until, x + 1) - 1 - part.phase) // part.period * part.period
-        )
-        out[known] |= (asked & (earliest + part.length <= final_before)).any(axis=1)
-        in_[known] |= (asked & (ends + part.length > final_before)).any(axis=1)
+    known = np.flatnonzero(starts > INT64_MIN)  # before the first edge there is no window
+    times = starts[known][:, None]
+    step = max(1, CHUNK // max(1, len(known)))
+    for begin in range(0, len(lattices), step):
+        part = lattices.take(np.arange(begin, min(begin + step, len(lattices))))
+        earliest, latest = part.around(times)
+        is_held = earliest <= latest
+        out[known] |= (is_held & (earliest + part.length <= final_before)).any(axis=1)
+        in_[known] |= (is_held & (latest + part.length > final_before)).any(axis=1)
+    if irregular:
+        outside, inside = irregular.touches(starts, final_before)
+        out, in_ = out | outside, in_ | inside
     return out, in_
 
 
-def _sessions(
-    state: GroupState, events: pl.DataFrame, first: Ints, last: Ints, final_before: int
-) -> tuple[dict[tuple[int, int], Mask], Ints]:
-    """For each session timeline, as (gap, since), which events of the batch it leaves out; events may be runs.
+def _out_of_order(state: GroupState, counts: Callable[[Expression | None], Ints], time: Ints) -> Ints:
+    """The late events that some query sees that needs the order: 1 or 0 for each."""
+    out = np.zeros(len(time), np.int64)
+    timelines, signatures = list(state.group.timelines), list(state.group.signatures)
+    for place, number in state.group.members if state.group.ordered else ():
+        timeline, signature = timelines[place], signatures[number]
+        if isinstance(timeline.window, OrderedWindow) or signature.needs_order:
+            out |= (time >= timeline.since) * counts(signature.where)
+    return out
 
-    The second is for each of them up to when frozen sessions of its key reach, whichever reaches furthest.
+
+def _sessions(state: GroupState, items: _Items, final_before: int) -> tuple[dict[tuple[int, int], Mask], Ints]:
+    """For each session timeline, as (gap, since), which late items it leaves out; and how far final sessions reach.
+
+    An item is judged among all of its key: a timely one can connect a late one to what is open.
     """
     masks: dict[tuple[int, int], Mask] = {}
-    furthest = np.full(len(first), INT64_MIN)
-    timelines = [timeline for timeline in state.session_timelines if state.assembler.asked_out_of_order(timeline)]
+    reach = np.full(len(items.first), INT64_MIN)
+    timelines = [one for one in state.compiled.session_timelines if state.assembler.is_unordered(one)]
     if not timelines:
-        return masks, furthest
-    keys = list(state.schema.keys)
-    rows = state.rows
-    if keys:
-        named = events.select(keys)
-        late = named.filter(pl.Series(first < final_before)).unique().with_row_index("_number")
-        numbered = join_keys(named.with_row_index("_event"), late, keys, "inner")
-        at, key = numbered["_event"].to_numpy(), numbered["_number"].cast(pl.Int64).to_numpy()
-    else:
-        at, key = np.arange(len(first)), np.zeros(len(first), np.int64)
+        return masks, reach[items.late]
+    keys, rows = _LateKeys(items, list(state.schema.keys)), state.rows
+    key = keys.numbers(items.table)
+    at = np.flatnonzero(key >= 0)
     views = {timeline: view for view, several in state.session_views(rows) for timeline in several}
     for timeline in timelines:
-        assert isinstance(timeline.window, Session)
         view = views.get(timeline, rows)
-        runs = view.runs
-        if keys:
-            table = join_keys(view.keys, late, keys, "left")
-            code = table["_number"].cast(pl.Int64).fill_null(-1).to_numpy()[runs.key] if len(runs.key) else runs.key
-        else:
-            code = runs.key
-        chosen = np.flatnonzero(code >= 0)
-        order = chosen[np.lexsort((runs.last[chosen], runs.first[chosen], code[chosen]))]
-        near = type(runs)(code[order], runs.slice_start[order], runs.first[order], runs.last[order])
-        mask = np.zeros(len(first), np.bool_)
-        mask[at], reach = left_out(near, timeline, final_before, key, first[at], last[at])
-        masks[timeline.window.gap, timeline.since] = mask
-        furthest[at] = np.maximum(furthest[at], reach)
-    return masks, furthest
+        runs = keys.runs(keys.numbers(view.keys)[view.runs.key], view.runs)
+        mask = np.zeros(len(reach), np.bool_)
+        mask[at], final_until = left_out(runs, timeline, final_before, key[at], items.first[at], items.last[at])
+        masks[gap_of(timeline), timeline.since] = mask[items.late]
+        reach[at] = np.maximum(reach[at], final_until)
+    return masks, reach[items.late]
 
 
-def _exclusions(state: GroupState, masks: dict[tuple[int, int], Mask], at: Ints, size: int) -> npt.NDArray[np.int32]:
-    """A number for each event's set of sessions that leave it out, known to the state."""
-    exclusion = np.zeros(size, np.int32)
-    if not masks and not state.group.ordered:
-        return exclusion
-    matrix = np.stack([np.ones(len(at), np.bool_), *(mask[at] for mask in masks.values())], axis=1)
+class _LateKeys:
+    """The keys that have late items, numbered."""
+
+    def __init__(self, items: _Items, names: list[str]) -> None:
+        self._names = names
+        self._keys = items.table[names][items.late].unique().with_row_index("_number") if names else pl.DataFrame()
+
+    def numbers(self, table: pl.DataFrame) -> Ints:
+        """The number of each row's key, -1 where the key has no late item; without keys all are 0."""
+        if not self._names:
+            return np.zeros(max(1, table.height), np.int64)
+        numbered = join_keys(table.select(self._names), self._keys, self._names, "left")
+        return numbered["_number"].cast(pl.Int64).fill_null(-1).to_numpy()
+
+    @staticmethod
+    def runs(number: Ints, runs: Runs) -> Runs:
+        """The runs of these keys by number and time, given each run's number."""
+        chosen = np.flatnonzero(number >= 0)
+        order = chosen[np.lexsort((runs.last[chosen], runs.first[chosen], number[chosen]))]
+        return Runs(number[order], runs.slice_start[order], runs.first[order], runs.last[order])
+
+
+def _exclusions(
+    state: GroupState, masks: Mapping[tuple[int, int], Mask], size: int
+) -> tuple[npt.NDArray[np.int32], list[ExclusionSet]]:
+    """The number of each late item's exclusion set, and all sets: those of the state, and new ones after them."""
+    numbers, exclusions, is_ordered = np.zeros(size, np.int32), list(state.exclusions), state.group.ordered
+    if not masks and not is_ordered:
+        return numbers, exclusions
+    matrix = np.stack([np.ones(size, np.bool_), *masks.values()], axis=1)
     for row in np.unique(matrix, axis=0):
         members = frozenset(name for name, out in zip(masks, row[1:], strict=True) if out)
-        members |= {OUT_OF_ORDER} if state.group.ordered else frozenset()
-        if members not in state.exclusions:
-            state.exclusions.append(members)
-        exclusion[at[(matrix == row).all(axis=1)]] = state.exclusions.index(members)
-    return exclusion
+        members |= {OUT_OF_ORDER} if is_ordered else frozenset()
+        if members not in exclusions:
+            exclusions.append(members)
+        numbers[(matrix == row).all(axis=1)] = exclusions.index(members)
+    return numbers, exclusions

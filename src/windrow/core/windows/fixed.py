@@ -34,6 +34,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 FURTHEST = 2**62  # times and bounds stay within ±FURTHEST, so that differences of two never wrap around
 
 Duration = str | timedelta | int
+Times = npt.NDArray[np.int64]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _UNITS = {
@@ -126,10 +127,41 @@ class Lattice(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The edges phase + k·period, with 0 ≤ phase < period."""
+    """The times phase + k·period, for every integer k.
 
-    period: int
-    phase: int
+    Period, phase and the times that a method takes are integers or arrays: arrays of periods and phases are as many
+    grids, and NumPy's broadcasting says which time meets which grid. All arithmetic on grids is here, and rounds down.
+    """
+
+    period: int | Times
+    phase: int | Times
+
+    def number(self, time: int | Times) -> Times:
+        """The k of the last grid time at or before a time."""
+        number: Times = np.floor_divide(np.subtract(time, self.phase), self.period)
+        return number
+
+    def number_from(self, time: int | Times) -> Times:
+        """The k of the first grid time at or after a time: by -⌊-x⌋ = ⌈x⌉, as `time - 1` could leave the 64 bits."""
+        number: Times = np.negative(np.floor_divide(np.subtract(self.phase, time), self.period))
+        return number
+
+    def time(self, number: int | Times) -> Times:
+        """The grid time of a k."""
+        time: Times = np.add(self.phase, np.multiply(number, self.period))
+        return time
+
+    def at_or_before(self, time: int | Times) -> Times:
+        """The last grid time at or before a time."""
+        return self.time(self.number(time))
+
+    def at_or_after(self, time: int | Times) -> Times:
+        """The first grid time at or after a time."""
+        return self.time(self.number_from(time))
+
+    def after(self, time: int | Times) -> Times:
+        """The first grid time after a time."""
+        return self.time(self.number(time) + 1)
 
 
 WINDOWS: dict[str, type[Window]] = {}  # every kind of window by its name
@@ -167,9 +199,6 @@ class Window:
     def to_dict(self) -> dict[str, Any]:
         """A description in plain data, from which `window_from_dict` makes the same window."""
         return {"kind": self.kind} | {field.name: getattr(self, field.name) for field in fields(self)}
-
-
-Times = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -305,12 +334,12 @@ def window_from_dict(described: dict[str, Any]) -> Window:
     kind = rest.pop("kind")
     if kind not in WINDOWS:
         raise ValueError(f"there is no window called {kind!r} here: import the module that defines it")
-    return WINDOWS[kind](**{name: _frozen(value) for name, value in rest.items()})
+    return WINDOWS[kind](**{name: _plain(value) for name, value in rest.items()})
 
 
-def _frozen(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """Plain data as a window holds it: JSON makes lists of tuples."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+    return tuple(map(_plain, value)) if isinstance(value, list) else value
 
 
 def _arguments(window: Tumbling | Sliding | Cumulating, *lengths: int) -> str:

@@ -1,17 +1,18 @@
-"""The root's side of counting windows that nodes agree on: pieces of all nodes, and the boundaries that they decide.
+"""Boundary resolvers: the root finds where counting windows of one key begin and end, over all nodes.
 
-    pieces ──▶ a line for each node and key ── a boundary that no slice reaches across ──▶ a slice of all nodes
-                                            └─ else: what the root has to ask for
+    segments ──▶ the runs of each node ──▶ a boundary that no slice reaches across ──▶ what lies before it, of all nodes
+                                       └─ else: what the root has to ask for
 
 **When a boundary is right.** Between two boundaries there are as many events as positions. The next one is found among
-the pieces of all nodes after the last one: it lies after the event that is the n-th of them in the order (time, node,
-rank). It is right if every slice ends at that event or before, or begins after it, and if nothing that is not here can
-come before it: what a node has not sent is no older than the first event that it holds back, or than the time up to
-which it is final. This is judged by the order of events alone. Which scheme cut the pieces does not matter.
+the segments of all nodes after the last one: it lies after the event that is the n-th of them in the order (time, node,
+rank). It is right if every slice ends at that event or before, or begins after it (`_Candidate`), and if nothing that
+is not here can come before it (`_is_complete`): what a node has not sent is no older than the first event that it
+holds back, or than the time up to which it is final. This is judged by the order of events alone. Which scheme cut the
+segments does not matter.
 
-**What is asked.** Slices that may hold the boundary (`refine.bounds`) are asked for what is in them: first sub-slices,
-then events. Counts before it are asked for their states. What is asked follows from the pieces that are here, so that
-a root that was restarted asks again.
+**What is requested.** Of slices that may hold the boundary (`refine.bounds`) the root requests what is in them: first
+sub-slices, then events. Of counts before it, it requests the states. Requests follow from the segments that are here,
+so that a root that was restarted makes them again.
 
 A node that is not waited for any more, because it is silent, loses what cannot be decided without it: the events of
 slices that reach across a boundary. They count as late. What it brings later and lies before a boundary is late, too.
@@ -20,20 +21,34 @@ slices that reach across a boundary. They count as late. What it brings later an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 
+from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Mask
-from windrow.nodes.counting.runs import Line, Piece, Stretch, Units
-from windrow.nodes.counting.schemes import CERTAIN, NOTHING_KNOWN, SCHEMES, History, Scheme, Told, choose, sub_slice
+from windrow.nodes.counting.runs import Interval, Line, Runs, Segment
+from windrow.nodes.counting.schemes import (
+    CERTAIN,
+    NOTHING_KNOWN,
+    SCHEMES,
+    Choice,
+    Directive,
+    History,
+    Scheme,
+    choose,
+    sub_slice,
+)
 from windrow.nodes.counting.tables import ANEW, Form, Key
 from windrow.nodes.refine import Bounds, bounds, undecided
 
-AHEAD = 64  # boundaries for which it is asked at once
-Ask = tuple[int, int, str]  # ranks, and what is asked of them
+AHEAD = 64  # boundaries for which requests are made at once
+Ask = tuple[int, int, str]  # ranks, and what is requested of them
 
 
 @dataclass(frozen=True)
@@ -42,10 +57,68 @@ class Reached:
 
     watermark: int  # of the tree
     finals: Mapping[str, int]  # of each node: nothing that it will read is older; an idle one is not waited for
-    lost: set[str]  # nodes that are not there to be waited for or asked, or have been told that all is over
+    lost: set[str]  # nodes that nobody waits for, or that know that all is over: no request reaches them
 
 
-class Tally:
+class Boundary(NamedTuple):
+    """Where a boundary cuts the events of each node, and the time and node of the last event before it, if known."""
+
+    cuts: dict[str, int]
+    last: tuple[int, str] | None = None
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """What the segments that are here say of the next boundary: it lies after the n-th of their events.
+
+    That event is no less than `lower` and no more than `upper`, as ranks in the order of all (`refine.bounds`). Where
+    `unclear` is empty both are the same: a slice with events on both sides of `lower` would be unclear, so that as many
+    events end by there as begin by there, which are n or more, and `upper` is the first event of which that is true.
+    """
+
+    runs: Runs
+    lower: int
+    upper: int
+    torn: Mask  # slices with events before the last boundary, or too late, beside others: they have to be opened
+    unclear: Mask  # these, and slices that may have events before and after the boundary
+
+    @staticmethod
+    def of(runs: Runs, torn: Mask, size: int) -> _Candidate:
+        """The boundary after so many events."""
+        lower, upper, sure, possible = (int(bound[0]) for bound in bounds(*runs.keys, runs.count, np.array([size])))
+        # where as many events surely lie up to `upper` as may, none is on the wrong side, whatever is in the slices
+        is_sure = sure == possible == size and not torn.any()
+        unclear = torn if is_sure else torn | (runs.is_slice & (runs.first <= upper) & (runs.last > lower))
+        return _Candidate(runs, lower, upper, torn, unclear)
+
+    @property
+    def last(self) -> tuple[int, str]:
+        """The time and the node of the last event before the boundary, or of one after it while that is unclear."""
+        return self.runs.at(self.upper)
+
+    @property
+    def undecided(self) -> Mask:
+        """Segments that only their node can complete: unclear ones, and counts without states."""
+        return self.unclear | (self.runs.is_count & (self.runs.first <= self.upper))
+
+    @property
+    def counts(self) -> Mask:
+        """The counts that surely lie before the boundary."""
+        certain = self.lower if self.unclear.any() else self.upper
+        return ~self.unclear & self.runs.is_count & (self.runs.last <= certain)
+
+    def cuts(self, lines: Mapping[str, Line]) -> dict[str, int]:
+        """The rank at which the boundary cuts each node: after its last segment before the boundary."""
+        inside = self.runs.last <= self.upper
+        cuts = {name: line.cut for name, line in lines.items()}
+        for node, name in enumerate(self.runs.names):
+            own = inside & (self.runs.node == node)
+            if own.any():
+                cuts[name] = int(self.runs.hi[own].max())
+        return cuts
+
+
+class BoundaryResolver:
     """One key of a counted group, over all nodes."""
 
     def __init__(self, form: Form, key: Key) -> None:
@@ -56,71 +129,69 @@ class Tally:
         self.lines: dict[str, Line] = {}
         self.history = History()
         self.choice = NOTHING_KNOWN
-        self.asks: dict[str, list[Ask]] = {}
-        self.told: dict[str, tuple[Told, int]] = {}  # and the number of the rewinding
+        self.asks: dict[str, list[Ask]] = {}  # of each node: the requests that the last `finish` made
+        self.directives: dict[str, tuple[Directive, int]] = {}  # and the number of the rewinding
         self.corrected = False  # the boundary that comes next has needed a correction
         self.boundaries = self.corrections = 0
-        self.late: Counter[str] = Counter()  # events of each node that came too late, until somebody asks
+        self.late: Counter[str] = Counter()  # events of each node that came too late, until somebody fetches it
 
-    # --- pieces in ------------------------------------------------------------------------------------------------
+    # --- segments in ----------------------------------------------------------------------------------------------
 
-    def absorb(self, node: str, pieces: list[tuple[Piece, int | None, int | None]]) -> None:
-        """Pieces of a node, in order; some are the content of one that is here, or take the place of several."""
+    def absorb(self, node: str, segments: list[tuple[Segment, int | None, int | None]]) -> None:
+        """Segments of a node, in order; some are the content of one that is here, or take the place of several."""
         line = self.lines.setdefault(node, Line())
-        for number, (piece, of_lo, of_hi) in enumerate(pieces):
+        for (of_lo, of_hi), group in groupby(segments, key=lambda row: row[1:]):
+            content = [segment for segment, *_ in group]
             if of_hi == ANEW:
-                since = max(of_lo or 0, line.gone)
-                if number == 0 or pieces[number - 1][1:] != (of_lo, of_hi):
-                    line.pieces = [one for one in line.pieces if one.hi <= since]
-                line.covered = piece.hi
-                line.pieces += [piece] if piece.hi > since else []
+                since = max(of_lo or 0, line.gone)  # what was left out stays left out
+                line.segments = [segment for segment in line.segments if segment.hi <= since]
+                line.segments += [segment for segment in content if segment.hi > since]
+                line.covered = content[-1].hi
             elif of_lo is None or of_hi is None:
-                line.covered = piece.hi
-                line.pieces.append(piece)
-            elif number == 0 or pieces[number - 1][1:] != (of_lo, of_hi):
-                content = [one for one, *of in pieces[number:] if of == [of_lo, of_hi]]
-                self._open(line, of_lo, of_hi, content)
-        line.pieces = [one for one in (self._trimmed(line, one) for one in line.pieces) if one is not None]
+                line.segments += content
+                line.covered = content[-1].hi
+            else:
+                self._open(line, of_lo, of_hi, [segment for segment, *of in segments if of == [of_lo, of_hi]])
+        line.segments = [self._trimmed(line, segment) for segment in line.segments if segment.hi > line.cut]
         if self.floor is not None:
             self._leave_out_late(node, line)
 
     @staticmethod
-    def _open(line: Line, lo: int, hi: int, content: list[Piece]) -> None:
-        """Put the content of pieces in their place, if they are still here as they were asked for."""
-        inside = [place for place, one in enumerate(line.pieces) if lo <= one.lo and one.hi <= hi]
-        if not inside or any(line.pieces[place].kind == "events" for place in inside):
+    def _open(line: Line, lo: int, hi: int, content: list[Segment]) -> None:
+        """Put the content of segments in their place, if they are still here as they were requested."""
+        inside = [index for index, segment in enumerate(line.segments) if lo <= segment.lo and segment.hi <= hi]
+        if not inside or any(line.segments[index].kind == "events" for index in inside):
             return
-        if line.pieces[inside[0]].lo == lo and line.pieces[inside[-1]].hi == hi:
-            is_known = lo < line.gone < hi  # a part of it was left out
-            line.pieces[inside[0] : inside[-1] + 1] = [one for one in content if not is_known or one.hi > line.gone]
+        if line.segments[inside[0]].lo == lo and line.segments[inside[-1]].hi == hi:
+            is_partial = lo < line.gone < hi  # a part of it was left out
+            fresh = [segment for segment in content if not is_partial or segment.hi > line.gone]
+            line.segments[inside[0] : inside[-1] + 1] = fresh
 
-    def _trimmed(self, line: Line, piece: Piece) -> Piece | None:
-        """What of a piece comes after the last boundary; a slice that reaches across it is left to be asked for."""
-        if piece.hi <= line.cut:
-            return None
-        since = line.since(piece.lo, piece.hi)
-        return piece.after(since, self.form.time) if piece.lo < since and piece.kind == "events" else piece
+    def _trimmed(self, line: Line, segment: Segment) -> Segment:
+        """What of a segment comes after the last boundary; a slice that reaches across it is left to be requested."""
+        since = line.since(segment.lo, segment.hi)
+        return segment.after(since, self.form.time) if segment.lo < since and segment.kind == "events" else segment
 
     def _leave_out_late(self, node: str, line: Line) -> None:
-        """Events before the last boundary come too late; where a slice has some, it is left to be asked for."""
+        """Drop events before the last boundary: they come too late. A slice with others is left to be opened."""
         assert self.floor is not None
         kept, cut = [], line.cut
-        for piece in line.pieces:
-            if piece.lo < cut or not self._is_late(node, piece.first):
-                kept.append(piece)
+        for segment in line.segments:
+            if segment.lo < cut or not self._is_late(node, segment.first):
+                kept.append(segment)
                 continue
-            if piece.kind == "events" and piece.events is not None:
-                late = int((piece.events[self.form.time] < self._from(node)).sum())
+            if segment.kind == "events" and segment.events is not None:
+                late = int((segment.events[self.form.time] < self._from(node)).sum())
                 self.late[node] += late
-                line.cut = piece.lo + late
-                if late < piece.hi - piece.lo:
-                    kept.append(piece.after(piece.lo + late, self.form.time))
-            elif self._is_late(node, piece.last):
-                self.late[node] += piece.hi - piece.lo
-                line.cut = piece.hi
+                line.cut = segment.lo + late
+                if late < segment.hi - segment.lo:
+                    kept.append(segment.after(segment.lo + late, self.form.time))
+            elif self._is_late(node, segment.last):
+                self.late[node] += segment.hi - segment.lo
+                line.cut = segment.hi
             else:
-                kept.append(piece)
-        line.pieces = kept
+                kept.append(segment)
+        line.segments = kept
 
     def _from(self, node: str) -> int:
         """The first time at which an event of a node may come after the last boundary."""
@@ -133,174 +204,175 @@ class Tally:
 
     # --- boundaries -----------------------------------------------------------------------------------------------
 
-    def finish(self, known: Reached) -> list[Stretch]:
-        """Find the boundaries that can be found: what lies between them."""
-        found: list[Stretch] = []
+    def finish(self, reached: Reached) -> list[Interval]:
+        """Find the boundaries that can be found, and note what to request for the next one: what lies between them."""
+        between: list[Interval] = []
         self.asks = {}
-        chosen = SCHEMES[next((told.scheme for told, _ in self.told.values()), "refine")]
+        scheme = SCHEMES[next((directive.scheme for directive, _ in self.directives.values()), "refine")]
         while True:
             size = self.form.boundaries.after(self.position) - self.position
-            if chosen.is_exact:
-                cuts = self._exact(size, chosen, known)
-            else:
-                cuts = self._expected(size, known)
-            if cuts is None:
-                return found
-            found.append(self._take(cuts, size))
+            boundary = self._exact(size, scheme, reached) if scheme.is_exact else self._expected(size, reached)
+            if boundary is None:
+                return between
+            if boundary.last is not None:
+                self.length = boundary.last[0] - self.floor[0] if self.floor is not None else 0
+                self.floor = boundary.last
+            between.append(self._take(boundary.cuts, size))
 
-    def _expected(self, size: int, known: Reached) -> dict[str, int] | None:
-        """Where the boundary is taken to be, if everyone has come so far."""
+    def _expected(self, size: int, reached: Reached) -> Boundary | None:
+        """Take the boundary to be where it was predicted, if every node has come so far."""
         cuts = {}
-        for node, (told, _) in self.told.items():
-            expected, _ = told.predicted(self.position + size)
+        for node, (directive, _) in self.directives.items():
+            expected, _ = directive.predicted(self.position + size)
             line = self.lines[node]
-            if line.covered < expected and known.finals.get(node, INT64_MIN) < INT64_MAX:
+            if line.covered < expected and reached.finals.get(node, INT64_MIN) < INT64_MAX:
                 return None
             cuts[node] = min(expected, max(line.covered, line.cut))
-        return cuts if any(cut > self.lines[node].cut for node, cut in cuts.items()) else None
+        return Boundary(cuts) if any(cut > self.lines[node].cut for node, cut in cuts.items()) else None
 
-    def _exact(self, size: int, scheme: Scheme, known: Reached) -> dict[str, int] | None:
-        """The ranks at which the next boundary cuts, or None while that is not known; `asks` is what would help."""
-        if sum(line.size for line in self.lines.values()) < size:
-            self._ask_for_more(scheme, None, known)
+    def _exact(self, size: int, scheme: Scheme, reached: Reached) -> Boundary | None:
+        """Find the boundary after so many events; None while it is not certain, with requests for what is missing."""
+        candidate = self._candidate(size)
+        if candidate is None or not self._is_complete(*candidate.last, reached):
+            self._request_more(scheme, None if candidate is None else candidate.last[0], reached)
             return None
-        units = Units.of(self.lines, self.form.time, size)
-        (lower, upper, sure, possible) = (int(one[0]) for one in bounds(*units.keys, units.count, np.array([size])))
-        time, node = units.at(upper)
-        torn = units.is_slice & ((units.lo < units.cut) | self._is_partly_late(units))
-        open_ = torn | (units.is_slice & (units.first <= upper) & (units.last > lower))
-        if sure == possible == size and not torn.any():
-            open_ = torn
-        if not self._reaches(time, node, known):
-            self._ask_for_more(scheme, time, known)
+        if reached.lost and self._drop_lost(candidate, reached.lost):
+            return self._exact(size, scheme, reached)  # of what is left; each time segments are fewer
+        opened, counts = candidate.unclear, candidate.counts
+        if not opened.any() and not counts.any():
+            return Boundary(candidate.cuts(self.lines), candidate.last)
+        self._request(candidate.runs, opened, counts)
+        self.corrected |= scheme.corrects
+        if not (scheme.corrects or candidate.torn.any()):  # what a wrong prediction has cut will be cut again
+            self._request_ahead(self.position + size, reached)
+        return None
+
+    @property
+    def _size(self) -> int:
+        """How many events are here after the last boundary."""
+        return sum(line.size for line in self.lines.values())
+
+    def _candidate(self, size: int) -> _Candidate | None:
+        """The boundary after so many events, as far as segments say; None if there are not so many."""
+        if self._size < size:
             return None
-        untold = open_ | ((units.kind == "count") & (units.first <= upper))
-        if known.lost and self._drop_lost(units, untold, known.lost):
-            return self._exact(size, scheme, known)
-        states = ~open_ & (units.kind == "count") & (units.last <= lower)
-        if not open_.any():
-            states = (units.kind == "count") & (units.last <= upper)
-        self._ask(units, open_, states)
-        if open_.any() or states.any():
-            self.corrected |= scheme.corrects
-            if not (scheme.corrects or torn.any()):  # what a wrong prediction has cut will be cut again
-                self._ask_ahead(self.position + size, known)
-            return None
-        inside = units.last <= upper
-        cuts = {name: line.cut for name, line in self.lines.items()}
-        for place, name in enumerate(units.names):
-            mine = inside & (units.node == place)
-            if mine.any():
-                cuts[name] = int(units.hi[mine].max())
-        self.length = time - self.floor[0] if self.floor is not None else 0
-        self.floor = time, node
-        return cuts
+        runs = Runs.of(self.lines, self.form.time, size)
+        return _Candidate.of(runs, runs.is_slice & ((runs.lo < runs.since) | self._is_partly_late(runs)), size)
 
-    def _ask_ahead(self, position: int, known: Reached) -> None:
-        """Ask at once for what the boundaries after a position will need, as far as pieces reach."""
-        size, nth = sum(line.size for line in self.lines.values()), list[int]()
-        while len(nth) < AHEAD and (position := self.form.boundaries.after(position)) - self.position <= size:
-            nth.append(position - self.position)
-        if not nth:
-            return
-        units = Units.of(self.lines, self.form.time, nth[-1])
-        found = bounds(*units.keys, units.count, np.array(nth))
-        reached = np.array([self._reaches(*units.at(int(upper)), known) for upper in found.upper])
-        found = Bounds(*(one[reached] for one in found))
-        here = np.isin(units.node, [place for place, name in enumerate(units.names) if name not in known.lost])
-        open_ = here & undecided(*units.keys, found) & units.is_slice
-        asked = {(name, lo, hi) for name, asks in self.asks.items() for lo, hi, _ in asks}
-        for place in np.flatnonzero(open_):
-            open_[place] = (units.names[units.node[place]], units.lo[place], units.hi[place]) not in asked
-        nothing = np.zeros_like(open_)
-        self._ask(units, open_, nothing)
-        counts = here & ~open_ & (units.kind == "count")
-        for since, upto in zip(found.upper[:-1], found.lower[1:], strict=True) if counts.any() else ():
-            self._ask(units, nothing, counts & (units.first > since) & (units.last <= upto))
+    def _is_partly_late(self, runs: Runs) -> Mask:
+        """Segments of which some events come too late."""
+        since = np.array([self._from(name) if self.floor else INT64_MIN for name in runs.names], np.int64)
+        return np.asarray(runs.first_time < since[runs.node])
 
-    def _is_partly_late(self, units: Units) -> Mask:
-        """Pieces of which some events come too late."""
-        since = np.array([self._from(name) if self.floor else INT64_MIN for name in units.names], np.int64)
-        return np.asarray(units.first_time < since[units.node])
+    def _is_complete(self, time: int, node: str, reached: Reached) -> bool:
+        """Whether nothing that is not here can come before an event of a node.
 
-    def _reaches(self, time: int, node: str, known: Reached) -> bool:
-        """Whether nothing that is not here can come before an event of a node."""
-        if time >= known.watermark:
+        Events are ordered by (time, node, rank): of another node nothing may be missing that is older, or as old if
+        that node stands before this one. Of the node itself what is missing has a higher rank.
+        """
+        if time >= reached.watermark:
             return False
-        for name in {*known.finals, *self.lines} - known.lost:
+        for name in {*reached.finals, *self.lines} - reached.lost:
             line = self.lines.get(name)
             if line is not None and line.rewind:
                 return False
-            least = self._reach(name, known)
+            least = self._reach(name, reached)
             if name != node and (least < time or (least == time and name < node)):
                 return False
         return True
 
-    def _reach(self, name: str, known: Reached) -> int:
-        """What a node has not sent is not older than this."""
+    def _reach(self, name: str, reached: Reached) -> int:
+        """The time that everything reaches that a node has not sent: nothing of it is older."""
         line = self.lines.get(name)
-        return known.finals.get(name, INT64_MIN) if line is None or line.next is None else line.next
+        return reached.finals.get(name, INT64_MIN) if line is None or line.next is None else line.next
 
-    def _drop_lost(self, units: Units, untold: Mask, gone: Collection[str]) -> bool:
-        """What only a node could tell that is not there any more counts as late."""
-        lost = [place for place in np.flatnonzero(untold) if units.names[units.node[place]] in gone]
-        for place in lost:
-            name = units.names[units.node[place]]
-            line, lo, hi = self.lines[name], int(units.lo[place]), int(units.hi[place])
-            line.pieces = [one for one in line.pieces if (one.lo, one.hi) != (lo, hi)]
+    def _drop_lost(self, candidate: _Candidate, lost: Collection[str]) -> bool:
+        """Drop what only lost nodes could complete, and count it as late; returns whether there was any."""
+        runs = candidate.runs
+        dropped = [index for index in np.flatnonzero(candidate.undecided) if runs.names[runs.node[index]] in lost]
+        for index in dropped:
+            name, lo, hi = runs.names[runs.node[index]], int(runs.lo[index]), int(runs.hi[index])
+            line = self.lines[name]
+            line.segments = [segment for segment in line.segments if (segment.lo, segment.hi) != (lo, hi)]
             self.late[name] += hi - max(lo, line.since(lo, hi))
             line.gone = max(line.gone, hi)
-        return bool(lost)
+        return bool(dropped)
 
-    def _ask_for_more(self, scheme: Scheme, time: int | None, known: Reached) -> None:
-        """Where nodes wait to be asked: for what they hold back, once all others have come as far."""
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def _request(self, runs: Runs, opened: Mask, counts: Mask) -> None:
+        """Request what is in some slices, and the states of some counts."""
+        for index in np.flatnonzero(opened):
+            name = runs.names[runs.node[index]]
+            self.asks.setdefault(name, []).append((int(runs.lo[index]), int(runs.hi[index]), "events"))
+        for node, name in enumerate(runs.names):  # counts that follow each other become one slice
+            own = np.flatnonzero(counts & (runs.node == node))
+            for run in np.split(own, np.flatnonzero(runs.lo[own][1:] != runs.hi[own][:-1]) + 1) if len(own) else ():
+                self.asks.setdefault(name, []).append((int(runs.lo[run[0]]), int(runs.hi[run[-1]]), "slice"))
+
+    def _request_ahead(self, position: int, reached: Reached) -> None:
+        """Request at once what the boundaries after a position will need, as far as segments reach."""
+        size, nth = self._size, list[int]()
+        while len(nth) < AHEAD and (position := self.form.boundaries.after(position)) - self.position <= size:
+            nth.append(position - self.position)
+        if not nth:
+            return
+        runs = Runs.of(self.lines, self.form.time, nth[-1])
+        found = bounds(*runs.keys, runs.count, np.array(nth))
+        complete = np.array([self._is_complete(*runs.at(int(upper)), reached) for upper in found.upper])
+        found = Bounds(*(bound[complete] for bound in found))
+        here = np.isin(runs.node, [node for node, name in enumerate(runs.names) if name not in reached.lost])
+        opened = here & undecided(*runs.keys, found) & runs.is_slice
+        requested = {(name, lo, hi) for name, asks in self.asks.items() for lo, hi, _ in asks}
+        for index in np.flatnonzero(opened):
+            opened[index] = (runs.names[runs.node[index]], runs.lo[index], runs.hi[index]) not in requested
+        nothing = np.zeros_like(opened)
+        self._request(runs, opened, nothing)
+        counts = here & ~opened & runs.is_count
+        # a slice of counts must not reach across a boundary: those between two of them go together
+        for since, upto in zip(found.upper[:-1], found.lower[1:], strict=True) if counts.any() else ():
+            self._request(runs, nothing, counts & (runs.first > since) & (runs.last <= upto))
+
+    def _request_more(self, scheme: Scheme, time: int | None, reached: Reached) -> None:
+        """Of nodes that wait for a request, request what they hold back, once all others have come as far."""
         if not scheme.waits:
             return
         boundary = self.form.boundaries.after(self.position)
         for name, line in self.lines.items():
-            told = self.told.get(name, (Told(), 0))[0]
-            expected, margin = told.predicted(boundary)
-            is_told = told.scheme == scheme.name and told.position == self.position
-            if line.next is None or name in known.lost or not is_told or line.covered < expected + margin:
+            directive = self.directives.get(name, (Directive(), 0))[0]
+            expected, margin = directive.predicted(boundary)
+            is_current = directive.scheme == scheme.name and directive.position == self.position
+            if line.next is None or name in reached.lost or not is_current or line.covered < expected + margin:
                 continue
-            others = (self._reach(other, known) for other in {*known.finals, *self.lines} - known.lost - {name})
-            if line.next <= min([known.watermark if time is None else time, *others]):
+            others = (self._reach(other, reached) for other in {*reached.finals, *self.lines} - reached.lost - {name})
+            if line.next <= min([reached.watermark if time is None else time, *others]):
                 self.asks.setdefault(name, []).append((line.covered, line.covered, "more"))
                 self.corrected |= scheme.corrects
 
-    def _ask(self, units: Units, open_: Mask, states: Mask) -> None:
-        for place in np.flatnonzero(open_):
-            name = units.names[units.node[place]]
-            self.asks.setdefault(name, []).append((int(units.lo[place]), int(units.hi[place]), "events"))
-        for number, name in enumerate(units.names):  # counts that follow each other are one slice
-            mine = np.flatnonzero(states & (units.node == number))
-            runs = np.split(mine, np.flatnonzero(units.lo[mine][1:] != units.hi[mine][:-1]) + 1)
-            for run in runs if len(mine) else []:
-                self.asks.setdefault(name, []).append((int(units.lo[run[0]]), int(units.hi[run[-1]]), "slice"))
-
-    def _take(self, cuts: dict[str, int], size: int) -> Stretch:
-        """Everything before a boundary."""
-        found, of_nodes = Stretch(self.key, self.position), {}
+    def _take(self, cuts: dict[str, int], size: int) -> Interval:
+        """Take everything before a boundary, which becomes the last one."""
+        between, of_nodes = Interval(self.key, self.position), {}
         for name, line in self.lines.items():
             cut = cuts.get(name, line.cut)
-            rest = []
-            for piece in line.pieces:
-                if piece.lo < cut:
-                    found.add(name, piece, cut, self.form.time)
-                if piece.hi > cut:
-                    rest.append(piece if piece.lo >= cut else piece.after(cut, self.form.time))
-            of_nodes[name] = cut - line.cut
-            line.pieces, line.cut = rest, cut
+            for segment in line.segments:
+                if segment.lo < cut:
+                    between.add(name, segment, cut, self.form.time)
+            of_nodes[name], line.cut = cut - line.cut, cut
+            line.segments = [
+                segment if segment.lo >= cut else segment.after(cut, self.form.time)
+                for segment in line.segments
+                if segment.hi > cut
+            ]
         self.position += size
         self.history.add(size, of_nodes)
         self.boundaries += 1
         self.corrections += int(self.corrected)
-        return found
+        return between
 
-    # --- what nodes are told --------------------------------------------------------------------------------------
+    # --- directives -----------------------------------------------------------------------------------------------
 
     def plan(self, scheme: str, trip: int, temporal: bool, rewinds: dict[str, int]) -> None:
-        """After boundaries were settled: what nodes are to expect."""
+        """After boundaries were found: what nodes are to expect, by the scheme, or by the one that `auto` chooses."""
         name = scheme
         if scheme == "auto" and self.history.is_enough:
             form = self.form
@@ -309,24 +381,114 @@ class Tally:
             name = self.choice.scheme
         is_approximate = name in SCHEMES and not SCHEMES[name].is_exact
         for node, line in self.lines.items():
-            if is_approximate and node in self.told and self.told[node][0].scheme == name:
-                continue  # what it was told once it goes on with
-            kept = (self.told[node][0].kept if node in self.told else 0) if self.form.bags else line.cut
-            told = self.form.first._replace(settled=line.cut, kept=kept, position=self.position, patience=self.length)
+            if is_approximate and node in self.directives and self.directives[node][0].scheme == name:
+                continue  # its first directive stays in force
+            kept = (
+                (self.directives[node][0].kept if node in self.directives else 0) if self.form.multisets else line.cut
+            )
+            directive = self.form.first._replace(
+                settled=line.cut, kept=kept, position=self.position, patience=self.length
+            )
             if self.history.is_enough:
-                size = self.history.stretches[-1][0]
+                size = self.history.intervals[-1][0]
                 share = self.history.share(node)
                 unit = sub_slice(int(share * size), self.form.event_bytes, len(self.form.pieces))
                 margin = CERTAIN * self.history.change(node)
-                told = told._replace(scheme=name, share=share, margin=margin, unit=unit)
-            if self.corrected and name == "async" and any(piece.kind == "slice" for piece in line.pieces):
+                directive = directive._replace(scheme=name, share=share, margin=margin, unit=unit)
+            if self.corrected and name == "async" and any(segment.kind == "slice" for segment in line.segments):
                 rewinds[node] = line.rewind = rewinds.get(node, 0) + 1
-            self.told[node] = told, max(line.rewind, self.told.get(node, (told, 0))[1])
+            self.directives[node] = directive, max(line.rewind, self.directives.get(node, (directive, 0))[1])
         self.corrected = False
 
     def let_go(self, needed: Mapping[str, int]) -> bool:
-        """Nodes need keep nothing before these ranks, or else the last boundary; returns whether that is news."""
-        before = dict(self.told)
-        for node, (told, rewind) in before.items():
-            self.told[node] = told._replace(kept=needed.get(node, told.settled)), rewind
-        return self.told != before
+        """Let nodes drop what is before these ranks, or else before the last boundary; returns whether that is news."""
+        before = dict(self.directives)
+        for node, (directive, rewind) in before.items():
+            self.directives[node] = directive._replace(kept=needed.get(node, directive.settled)), rewind
+        return self.directives != before
+
+    # --- what is kept ---------------------------------------------------------------------------------------------
+
+    @property
+    def row(self) -> tuple[Any, ...]:
+        """Everything but what is in tables of their own."""
+        return *(getattr(self, name) for name in _NUMBERS), *(self.floor or (None, None)), *self.choice
+
+    @staticmethod
+    def of(form: Form, key: Key, row: tuple[Any, ...]) -> BoundaryResolver:
+        """A resolver from its row."""
+        resolver = BoundaryResolver(form, key)
+        *numbers, time, node, scheme, why = row
+        for name, value in zip(_NUMBERS, numbers, strict=True):
+            setattr(resolver, name, value)
+        resolver.floor, resolver.choice = None if node is None else (time, node), Choice(scheme, why)
+        return resolver
+
+
+# --- resolvers as tables, in which a root keeps them in its log store -------------------------------------------------
+
+_NUMBERS = ("position", "length", "corrected", "boundaries", "corrections")  # of a resolver
+_LINE = ("cut", "covered", "next", "rewind", "gone")
+_SEGMENT = ("lo", "hi", "first", "last", "kind")
+
+
+def to_tables(form: Form, resolvers: Mapping[Key, BoundaryResolver]) -> Tables:
+    """The resolvers of a group as tables; the events and the states of segments lie one after the other."""
+    rows: dict[str, list[Any]] = {name: [] for name in _schemas(form)}
+    events, states = [pl.DataFrame(schema=form.sent)], [pl.DataFrame(schema=form.states)]
+    for key, resolver in resolvers.items():
+        rows["keys"].append((*key, *resolver.row))
+        for number, (size, of_nodes) in enumerate(resolver.history.intervals):
+            rows["history"] += [(*key, number, size, node, own) for node, own in of_nodes.items()]
+        rows["directives"] += [
+            (*key, node, *directive, rewind) for node, (directive, rewind) in resolver.directives.items()
+        ]
+        for node, line in resolver.lines.items():
+            rows["lines"].append((*key, node, *(getattr(line, name) for name in _LINE)))
+            rows["segments"] += [
+                (*key, node, *(getattr(segment, name) for name in _SEGMENT)) for segment in line.segments
+            ]
+            events += [segment.events.select(*form.sent) for segment in line.segments if segment.events is not None]
+            tables = ((segment.table, segment.row) for segment in line.segments)
+            states += [table[row : row + 1].select(*form.states) for table, row in tables if table is not None]
+    found = {name: pl.DataFrame(rows[name], schema=schema, orient="row") for name, schema in _schemas(form).items()}
+    return found | {"events": pl.concat(events), "states": pl.concat(states)}
+
+
+def _schemas(form: Form) -> dict[str, dict[str, pl.DataType]]:
+    number, text = pl.Int64(), pl.String()
+    of_node = {**form.keys, "node": text}
+    own = {name: pl.Boolean() if name == "corrected" else number for name in _NUMBERS}
+    return {
+        "keys": {**form.keys, **own, "floor_time": number, "floor_node": text, "scheme": text, "why": text},
+        "lines": {**of_node, **dict.fromkeys(_LINE, number)},
+        "directives": of_node | {name: dtype for name, dtype in form.directive.items() if name not in form.keys},
+        "history": {**form.keys, "number": number, "size": number, "node": text, "own": number},
+        "segments": {**of_node, **{name: text if name == "kind" else number for name in _SEGMENT}},
+    }
+
+
+def from_tables(form: Form, tables: Mapping[str, pl.DataFrame]) -> dict[Key, BoundaryResolver]:
+    """The way back."""
+
+    def rows(name: str) -> Iterator[tuple[Key, tuple[Any, ...]]]:
+        return ((row[: len(form.keys)], row[len(form.keys) :]) for row in tables[name].iter_rows())
+
+    resolvers = {key: BoundaryResolver.of(form, key, row) for key, row in rows("keys")}
+    for key, (number, size, node, own) in rows("history"):
+        intervals = resolvers[key].history.intervals
+        intervals += [(size, {})] if len(intervals) <= number else []
+        intervals[number][1][node] = own
+    for key, (node, *values) in rows("lines"):
+        resolvers[key].lines[node] = Line(*values)
+    for key, (node, *values, rewind) in rows("directives"):
+        resolvers[key].directives[node] = Directive(*values), rewind
+    event = state = 0
+    for key, (node, *values) in rows("segments"):
+        segment = Segment(*values)
+        if segment.kind == "events":
+            segment, event = replace(segment, events=tables["events"].slice(event, segment.size)), event + segment.size
+        elif segment.kind == "slice":
+            segment, state = replace(segment, row=state, table=tables["states"]), state + 1
+        resolvers[key].lines[node].segments.append(segment)
+    return resolvers

@@ -1,132 +1,138 @@
-"""Pieces of the ordered events of nodes, as the root has them: a line for each node, and where each is in the order."""
+"""Segments of the ordered events of nodes, as the root has them, and where each lies in the order of all."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import polars as pl
 
-from windrow.core.arrays.range_queries import Ints
+from windrow.core.arrays.range_queries import Ints, ramp
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Mask
 from windrow.nodes.counting.tables import Key
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A run of a node's events of one key."""
+class Segment:
+    """A run of a node's events of one key: as events, as a slice, or as a mere count."""
 
-    lo: int
+    lo: int  # the ranks of its first event, and after its last
     hi: int
-    first: int
+    first: int  # their times
     last: int
     kind: str
     row: int = 0  # of `table`, which has the states
     table: pl.DataFrame | None = None
     events: pl.DataFrame | None = None
 
-    def after(self, rank: int, time: str) -> Piece:
-        """What of its events comes from a rank on."""
+    @property
+    def size(self) -> int:
+        return self.hi - self.lo
+
+    def after(self, rank: int, time: str) -> Segment:
+        """Its events from a rank on."""
         assert self.events is not None
-        rest = self.events.slice(rank - self.lo)
-        return replace(self, lo=rank, first=int(rest[time][0]), events=rest)
+        events = self.events.slice(rank - self.lo)
+        return replace(self, lo=rank, first=int(events[time][0]), events=events)
 
 
 @dataclass
 class Line:
-    """A node's pieces of a key after the last boundary."""
+    """A node's segments of a key after the last boundary."""
 
     cut: int = 0  # the rank of that boundary
-    covered: int = 0  # the rank after the last piece
+    covered: int = 0  # the rank after the last segment
     next: int | None = None  # the time of the first event that the node holds back
-    pieces: list[Piece] = field(default_factory=list)
-    rewind: int = 0  # it has to cut again what it has cut since; until it has, nothing is settled
+    rewind: int = 0  # it has to cut again what it has cut since; until it has, no boundary is found
     gone: int = 0  # what is not here of the events before this rank was left out, and stays so if it comes again
+    segments: list[Segment] = field(default_factory=list)
 
     def since(self, lo: int, hi: int) -> int:
-        """The first rank of a piece that counts, if it is in there: what is before it is settled, or was left out."""
+        """The first rank of a segment that counts: what is before it lies before the boundary, or was left out."""
         return max(self.cut, self.gone if lo < self.gone < hi else 0)
 
     @property
     def size(self) -> int:
-        return sum(piece.hi - piece.lo for piece in self.pieces)
+        return sum(segment.size for segment in self.segments)
 
 
 @dataclass
-class Stretch:
-    """What all nodes have of a key between two boundaries: events, slices, and which of their bags are at nodes."""
+class Interval:
+    """What all nodes have of a key between two boundaries: events, slices, and which multisets are still at nodes."""
 
     key: Key
     position: int
     first: int = INT64_MAX
     last: int = INT64_MIN
-    raw: list[tuple[str, pl.DataFrame]] = field(default_factory=list)
+    raw: list[tuple[str, pl.DataFrame]] = field(default_factory=list)  # nodes, and events of theirs
     slices: list[tuple[pl.DataFrame, int]] = field(default_factory=list)  # tables, and the row in them
-    bags: list[tuple[str, int, int]] = field(default_factory=list)  # the ranks of slices that follow each other
+    bags: list[tuple[str, int, int]] = field(default_factory=list)  # nodes, and ranks of slices that follow each other
 
-    def add(self, node: str, piece: Piece, cut: int, time: str) -> None:
-        """What of a piece comes before a rank."""
-        first, last = piece.first, piece.last
-        if piece.events is not None:
-            inside = piece.events.head(cut - piece.lo)
+    def add(self, node: str, segment: Segment, cut: int, time: str) -> None:
+        """Take the part of a segment before a rank."""
+        first, last = segment.first, segment.last
+        if segment.events is not None:
+            inside = segment.events.head(cut - segment.lo)
             self.raw.append((node, inside))
             last = int(inside[time][-1])
         else:
-            assert piece.table is not None
-            self.slices.append((piece.table, piece.row))
-            follows = bool(self.bags) and (self.bags[-1][0], self.bags[-1][2]) == (node, piece.lo)
-            self.bags.append((node, self.bags.pop()[1] if follows else piece.lo, piece.hi))
+            assert segment.table is not None
+            self.slices.append((segment.table, segment.row))
+            follows = bool(self.bags) and (self.bags[-1][0], self.bags[-1][2]) == (node, segment.lo)
+            self.bags.append((node, self.bags.pop()[1] if follows else segment.lo, segment.hi))
         self.first, self.last = min(self.first, first), max(self.last, last)
 
 
+_KINDS = ("events", "slice", "count")
+
+
 @dataclass(frozen=True)
-class Units:
-    """Pieces and events of all nodes: where each begins and ends in the order, as numbers that can be compared."""
+class Runs:
+    """Segments of all nodes, and events one by one where they are here: where each begins and ends in the order.
+
+    The order of all events is (time, node, rank); `first` and `last` are numbers that compare as the first and the last
+    event of a run do.
+    """
 
     names: list[str]
-    node: Ints
+    node: Ints  # the index of its name
     lo: Ints
     hi: Ints
-    cut: Ints
-    kind: Any
+    since: Ints  # the first rank that counts, if it is in there
+    kind: Ints  # the index in `_KINDS`
     first_time: Ints
     last_time: Ints
     first: Ints
     last: Ints
 
     @staticmethod
-    def of(lines: Mapping[str, Line], time: str, most: int) -> Units:
-        """Those that can hold one of the first `most` events of all, so that of each node the first as many."""
+    def of(lines: Mapping[str, Line], time: str, most: int) -> Runs:
+        """Those that can hold one of the first `most` events of all: of each node those with its first `most`."""
         names = sorted(lines)
-        parts: list[tuple[Any, ...]] = []
-        for place, name in enumerate(names):
+        rows: list[tuple[int, ...]] = []
+        times = [np.empty(0, np.int64)]
+        for node, name in enumerate(names):
             line, left = lines[name], most
-            for piece in line.pieces:
+            for segment in line.segments:
                 if left <= 0:
                     break
-                if piece.events is not None:
-                    times = piece.events[time].head(left).to_numpy()
-                    lo = np.arange(piece.lo, piece.lo + len(times))
-                    parts.append((place, lo, lo + 1, line.cut, "events", times, times))
-                else:
-                    one = (np.array([number]) for number in (piece.lo, piece.hi))
-                    ends = (np.array([piece.first]), np.array([piece.last]))
-                    parts.append((place, *one, line.since(piece.lo, piece.hi), piece.kind, *ends))
-                left -= piece.hi - piece.lo
-        sizes = [len(part[1]) for part in parts]
-        node, cut, kind = (np.repeat(np.array([part[at] for part in parts]), sizes) for at in (0, 3, 4))
-        lo, hi, first, last = (np.concatenate([part[at] for part in parts]) for at in (1, 2, 5, 6))
-        keys = np.concatenate((first, last)), np.append(node, node), np.append(lo, hi - 1)
-        order = np.lexsort(keys[::-1])
-        other = np.zeros(len(order), np.bool_)
-        for key in keys:
-            other[1:] |= key[order][1:] != key[order][:-1]
-        ranks = np.empty(len(order), np.int64)
-        ranks[order] = np.cumsum(other)
-        return Units(names, node, lo, hi, cut, kind, first, last, ranks[: len(lo)], ranks[len(lo) :])
+                hi, since = segment.hi, line.since(segment.lo, segment.hi)
+                if segment.events is not None:
+                    hi, since = min(hi, segment.lo + left), line.cut
+                    times.append(segment.events[time].head(left).to_numpy())
+                rows.append((node, segment.lo, hi, since, _KINDS.index(segment.kind), segment.first, segment.last))
+                left -= segment.size
+        table = np.array(rows, np.int64).T
+        sizes = np.where(table[4] == 0, table[2] - table[1], 1)
+        nodes, lo, hi, starts, kind, first, last = np.repeat(table, sizes, axis=1)
+        is_event = kind == 0
+        lo = lo + ramp(sizes)
+        hi[is_event] = lo[is_event] + 1
+        first[is_event] = last[is_event] = np.concatenate(times)
+        ranks = _ranks(np.append(first, last), np.append(nodes, nodes), np.append(lo, hi - 1))
+        return Runs(names, nodes, lo, hi, starts, kind, first, last, ranks[: len(lo)], ranks[len(lo) :])
 
     @property
     def keys(self) -> tuple[Ints, Ints]:
@@ -138,10 +144,26 @@ class Units:
 
     @property
     def is_slice(self) -> Mask:
-        """Of more than one event, so that it is not known what is in them."""
-        return np.asarray((self.kind != "events") & (self.hi - self.lo > 1))
+        """Of more than one event, so that it is not known what is in them; events stand one by one."""
+        return np.asarray(self.hi - self.lo > 1)
+
+    @property
+    def is_count(self) -> Mask:
+        """Without states."""
+        return np.asarray(self.kind == _KINDS.index("count"))
 
     def at(self, rank: int) -> tuple[int, str]:
-        """The time and the node of the event that is last in a unit."""
-        place = int(np.flatnonzero(self.last == rank)[0])
-        return int(self.last_time[place]), self.names[self.node[place]]
+        """The time and the node of the event that is last in a run."""
+        index = int(np.flatnonzero(self.last == rank)[0])
+        return int(self.last_time[index]), self.names[self.node[index]]
+
+
+def _ranks(*keys: Ints) -> Ints:
+    """Numbers that compare as the tuples of these keys do, from 0; equal tuples have equal numbers."""
+    order = np.lexsort(keys[::-1])
+    is_next = np.zeros(len(order), np.bool_)
+    for key in keys:
+        is_next[1:] |= key[order][1:] != key[order][:-1]
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.cumsum(is_next)
+    return ranks

@@ -1,14 +1,14 @@
 """The tables in which nodes and the root speak of counting windows.
 
     counting           the node: up to which time it is final, what it has heard, how many events were too late
-    counting|gone      from nodes between it and the root: it is waited for no more, or again
+    gone               from nodes between it and the root: it is waited for no more, or again
     <group>|pieces     key, node, ranks, first and last time, kind, states of slices; `of` which piece it is the content
     <group>|events     the events of pieces that are sent as they are, one after the other
     <group>|reach      key, node, and the time of the first event that no piece has; null if there is none
 
 and where quantiles are asked, those of `quantiles`; and down, in a request:
 
-    <group>            key, what is settled and what to expect (`counting.Told`)
+    <group>            key, what is settled and what to expect (`counting.Directive`)
     <group>|ask        key, ranks, and what is asked of them: the events, their slice, or more of what comes after them
 """
 
@@ -25,18 +25,17 @@ import polars as pl
 
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.ordered.slicing import Ordering
-from windrow.core.ordered.state import OrderedState
+from windrow.core.ordered.state import CompiledOrderedGroup
 from windrow.core.plan.groups import ROWS, Group, Held
 from windrow.core.slices.table import BAGS
-from windrow.core.stream.compiled import state_of
 from windrow.core.stream.job import Job
 from windrow.core.windows.fixed import INT64_MIN
 from windrow.core.windows.ordered import Counting
-from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Told, sub_slice
-from windrow.nodes.pushdown import differs
-from windrow.nodes.quantiles.protocol import RankForm
+from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Directive, sub_slice
+from windrow.nodes.quantiles.protocol import MultisetSchema
+from windrow.nodes.tables import GONE, GONE_COLUMNS, differs
 
-COUNTING, GONE = "counting", "counting|gone"
+COUNTING = "counting"
 NODE_COLUMN = "order:0"  # of events: the node, which in a batch stands in the pieces instead
 ANEW = -1  # of a piece: it and those after it take the place of all that were sent from there on
 FURTHEST = 1 << 48  # no rank is as great: sums of some thousand counts fit into 64 bits
@@ -55,19 +54,19 @@ class Form:
     """What the tables of a counted group look like; prepared once per plan."""
 
     def __init__(self, group: Group, job: Job) -> None:
-        state = state_of(group, job.bound.binding, job.time_columns)
-        assert isinstance(state, OrderedState)
-        self.group, self.state, self.schema = group, state, state.schema
-        self.ordering: Ordering = state.ordering
+        compiled = job.bound.by_name[group.name]
+        assert isinstance(compiled, CompiledOrderedGroup)
+        self.compiled, self.group, self.schema = compiled, group, compiled.schema
+        self.ordering: Ordering = compiled.ordering
         self.time = self.ordering.time
         self.keys = {name: _plain(dtype) for name, dtype in self.schema.keys.items()}
         self.boundaries = Boundaries(self.ordering.grids[INT64_MIN])
         self.events = {name: dtype for name, dtype in self.ordering.needed.items() if name in self.ordering.read}
         self.sent = {name: dtype for name, dtype in self.events.items() if name != NODE_COLUMN}
-        self.bags = RankForm(group, self.schema) if group.refined else None  # those that do not travel in slices
-        kept = set(self.bags.bags.values()) if self.bags else set()
+        self.multisets = MultisetSchema(compiled) if group.refined else None  # those that stay at nodes
+        kept = set(self.multisets.multisets.values()) if self.multisets else set()
         held = tuple(one for one in self.schema.held if one not in kept)
-        self._sliced = Ordering(group, replace(self.schema, held=held), state.edges) if kept else self.ordering
+        self._sliced = Ordering(group, replace(self.schema, held=held), self.compiled.edges) if kept else self.ordering
         names = {name for one in held for name in self.schema.names[one].values()}
         self.states = {name: dtype for name, dtype in self.schema.columns.items() if name in names}
         windows = [line.window for line in group.timelines]
@@ -95,27 +94,31 @@ class Form:
     @property
     def lasting(self) -> int:
         """How many events before a boundary may be needed after it: for quantiles, those of the longest window."""
-        return max(n for n, _ in self._windows) if self.bags else 0
+        return max(n for n, _ in self._windows) if self.multisets else 0
 
     def is_in_window(self, position: int) -> bool:
         """Whether some window has the event at a position."""
         return any(position % step < n for n, step in self._windows)
 
     @property
-    def first(self) -> Told:
+    def first(self) -> Directive:
         """How a node begins, of which nothing is known: it may be the only one that has events."""
         unit = sub_slice(self.boundaries.widest, self.event_bytes, len(self.pieces))
-        return Told("refine", unit=unit)
+        return Directive("refine", unit=unit)
 
     @property
     def name(self) -> str:
         return self.group.name
 
     @property
-    def told(self) -> dict[str, pl.DataType]:
+    def directive(self) -> dict[str, pl.DataType]:
         """The columns of what the root tells a node."""
         numbers = {"share": pl.Float64(), "margin": pl.Float64(), "scheme": pl.String()}
-        return {**self.keys, **{name: numbers.get(name, pl.Int64()) for name in Told._fields}, "rewind": pl.Int64()}
+        return {
+            **self.keys,
+            **{name: numbers.get(name, pl.Int64()) for name in Directive._fields},
+            "rewind": pl.Int64(),
+        }
 
     @property
     def ask(self) -> dict[str, pl.DataType]:
@@ -125,8 +128,7 @@ class Form:
     @property
     def requests(self) -> dict[str, dict[str, pl.DataType]]:
         """The tables in which the root asks a node."""
-        wanted = {f"{self.name}|wanted {bag}": self.bags.wanted for bag in self.bags.bags} if self.bags else {}
-        return {f"{self.name}|ask": self.ask, **wanted}
+        return {f"{self.name}|ask": self.ask, **(self.multisets.requests if self.multisets else {})}
 
     # --- what cannot be -------------------------------------------------------------------------------------------
 
@@ -142,11 +144,11 @@ class Form:
             mine[part] = pl.DataFrame(schema=needed) if table is None else table
         if mine["reach"]["node"].null_count():
             return f"{self.name}|reach has no node in its batch"
-        if self.bags and (reason := self.bags.wrong_with(tables)):
+        if self.multisets and (reason := self.multisets.wrong_with(tables)):
             return reason
-        return self._wrong_pieces(mine["pieces"], mine["events"])
+        return self._wrong_segments(mine["pieces"], mine["events"])
 
-    def _wrong_pieces(self, pieces: pl.DataFrame, events: pl.DataFrame) -> str | None:
+    def _wrong_segments(self, pieces: pl.DataFrame, events: pl.DataFrame) -> str | None:
         what = f"{self.name}|pieces"
         certain = ("node", "lo", "hi", "first", "last", "kind")
         if (
@@ -186,11 +188,11 @@ class Form:
     def wrong_request(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why a request cannot be heard; None if it can."""
         told, asked = tables.get(self.name), tables.get(f"{self.name}|ask")
-        for name, table, types in ((self.name, told, self.told), (f"{self.name}|ask", asked, self.ask)):
+        for name, table, types in ((self.name, told, self.directive), (f"{self.name}|ask", asked, self.ask)):
             if table is not None and (reason := differs(name, table, types, types)):
                 return reason.replace("batch", "request")
         if told is not None:
-            lacks = any(told[name].null_count() for name in self.told if name not in self.keys)
+            lacks = any(told[name].null_count() for name in self.directive if name not in self.keys)
             if (
                 lacks
                 or not told["scheme"].is_in(list(SCHEMES)).all()
@@ -205,14 +207,14 @@ class Form:
                 or not (asked["lo"] <= asked["hi"]).all()
             ):
                 return f"{self.name}|ask cannot be in a request"
-        return self.bags.wrong_request(tables) if self.bags else None
+        return self.multisets.wrong_request(tables) if self.multisets else None
 
     def sliced(self, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
         """What travels of runs of events in order that begin at these places."""
         return self._lifted(self._sliced, events, at).select(*self.states)
 
     def lifted(self, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
-        """The states of such runs, with all bags."""
+        """The states of such runs, with all multisets."""
         return self._lifted(self.ordering, events, at)
 
     def _lifted(self, ordering: Ordering, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
@@ -239,18 +241,12 @@ NODES: dict[str, pl.DataType] = {
     "rewound": pl.Int64(),
     "late": pl.Int64(),
 }
-GOING: dict[str, pl.DataType] = {"node": pl.String(), "gone": pl.Boolean()}
-
-
-def gone_table(names: Iterable[str], gone: bool) -> pl.DataFrame:
-    """That nobody waits for these nodes, or everybody again."""
-    return pl.DataFrame([(name, gone) for name in names], schema=GOING, orient="row")
 
 
 def wrong_with(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> str | None:
     """Why the tables of counted groups cannot be taken; None if they can."""
     forms = list(forms)
-    for name, types in ((COUNTING, NODES), (GONE, GOING)):
+    for name, types in ((COUNTING, NODES), (GONE, GONE_COLUMNS)):
         table = tables.get(name)
         if not forms or table is None:
             continue
@@ -264,7 +260,7 @@ def wrong_with(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> str
 def names_in(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> list[str]:
     """The nodes of which tables that were checked speak."""
     parts = [f"{form.name}|{part}" for form in forms for part in ("pieces", "reach")]
-    parts += [name for form in forms if form.bags for name in form.bags.tables]
+    parts += [name for form in forms if form.multisets for name in form.multisets.tables]
     return sorted(
         {name for part in (COUNTING, GONE, *parts) if part in tables for name in tables[part]["node"].to_list()}
     )
@@ -274,7 +270,7 @@ def tables_of(job: Job) -> set[str]:
     """The names of the tables that counted groups have in a batch."""
     forms = forms_of(job)
     names = {f"{form.name}|{part}" for form in forms for part in ("pieces", "events", "reach")}
-    names |= {name for form in forms if form.bags for name in form.bags.tables}
+    names |= {name for form in forms if form.multisets for name in form.multisets.tables}
     return {COUNTING, GONE, *names} if forms else set()
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from windrow.io import query_files
+from windrow.io.atomic import replacing
 from windrow.nodes.process.config import ConfigError, NodeConfig
 from windrow.nodes.process.log_store import FileSpool
 from windrow.nodes.process.result_sink import Outlet, ResultFiles, ResultLines
@@ -145,7 +146,7 @@ class NodeProcess:
             config.children,
             time.time_ns() // 1_000_000,
             self._spool,
-            config.asked,
+            config.query_set,
             joins=config.joins,
             lateness=config.lateness,
             eager=self._is_eager,
@@ -388,9 +389,8 @@ class NodeProcess:
         said = self.status()
         if said != self._told:
             self._told = said
-            hidden = self.config.spool / ".status.json"
-            hidden.write_text(json.dumps(said))
-            hidden.replace(self.config.spool / "status.json")
+            with replacing(self.config.spool / "status.json", durable=False) as file:
+                file.write(json.dumps(said).encode())
 
 
 def machine_needs(machine: Machine, replayable: bool) -> Mapping[str, Any]:

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from windrow.core.query.query import QueryError
-from windrow.core.slices.table import pack, unpack
 from windrow.core.windows.ordered import JOINED, scope_of
+from windrow.io.atomic import replacing
+from windrow.io.tables import pack, unpack
 from windrow.nodes.protocol.journal import Spool
 from windrow.nodes.protocol.messages import Batch, MessageError, from_bytes, to_bytes
 from windrow.nodes.queries import Asked
@@ -93,13 +94,13 @@ class SliceOutlet:
         since, changes = self.newest + 1, list[int]()
         if (self._folder / ASKED).exists():
             known = self._said()
-            if _lasting(known.asked) == _lasting(asked) and known.plan == _fingerprint(asked):
+            if _lasting(known.asked) == _lasting(asked) and known.plan == asked.job.bound.plan.fingerprint:
                 return
             changes = [*known.changes, since]
             kept = tuple(query for query in known.asked.queries if query in asked.queries)
             if _lasting(replace(known.asked, queries=kept)) == _lasting(asked):
                 since = known.since  # only less is asked
-        said = {"asked": asked.to_dict(), "plan": _fingerprint(asked), "since": since, "changes": changes}
+        said = {"asked": asked.to_dict(), "plan": asked.job.bound.plan.fingerprint, "since": since, "changes": changes}
         self._write(ASKED, pack(said, {"columns": asked.table}))
 
     def put(self, batch: Batch) -> None:
@@ -117,18 +118,9 @@ class SliceOutlet:
         self._put = batch.number
 
     def _write(self, name: str, data: bytes) -> None:
-        hidden = self._folder / f".{name}"
         self._folder.mkdir(parents=True, exist_ok=True)
-        with hidden.open("wb") as file:
+        with replacing(self._folder / name) as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(self._folder / name)
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     # --- the reader's side --------------------------------------------------------------------------------------------
 
@@ -136,10 +128,10 @@ class SliceOutlet:
     def asked(self) -> Asked:
         """What is asked of the tree."""
         said = self._said()
-        if _fingerprint(said.asked) != said.plan:
+        if said.asked.job.bound.plan.fingerprint != said.plan:
             raise OutletError(
                 f"the root of {self.path!r} runs another version of windrow, whose plan for these queries is "
-                f"{said.plan}; here it is {_fingerprint(said.asked)}: use the same version for both"
+                f"{said.plan}; here it is {said.asked.job.bound.plan.fingerprint}: use the same version for both"
             )
         return said.asked
 
@@ -251,10 +243,6 @@ class SliceOutlet:
 
     def _file(self, number: int) -> Path:
         return self._folder / _name(number)
-
-
-def _fingerprint(asked: Asked) -> str:
-    return asked.job.bound.plan.fingerprint
 
 
 def _lasting(asked: Asked) -> Asked:

@@ -16,11 +16,11 @@ from typing import Any
 
 import polars as pl
 
+from windrow.io import EVENTS_AT_ONCE
 from windrow.nodes.sources import Read, Source
 
-AHEAD = 2  # reads that wait
-GATHERED = 1_000_000  # events that are taken at once, about
-WAIT = 0.2  # seconds that a source is asked to wait for events
+READS_AHEAD = 2  # that wait to be taken
+READ_WAIT = 0.2  # seconds that a source is asked to wait for events
 
 
 class Feed:
@@ -61,7 +61,7 @@ class Feed:
         """What was read and not taken, several reads at once."""
         with self._changed:
             several: list[Read] = []
-            while self._ready and sum(one.events.height for one in several) < GATHERED:
+            while self._ready and sum(one.events.height for one in several) < EVENTS_AT_ONCE:
                 several.append(self._ready.popleft())
             if not several:
                 return None
@@ -77,7 +77,7 @@ class Feed:
         self._thread.join(wait)
 
     def _may_read(self) -> bool:
-        return self._wanted and not self._over and len(self._ready) < AHEAD
+        return self._wanted and not self._over and len(self._ready) < READS_AHEAD
 
     def _run(self) -> None:
         try:
@@ -102,7 +102,7 @@ class Feed:
     def _read(self, generation: int, needed: Mapping[str, pl.DataType], resume: Mapping[str, Any] | None) -> None:
         if resume is not None:
             self._source.resume(resume)
-        found = self._source.read(needed, WAIT)
+        found = self._source.read(needed, READ_WAIT)
         if found is None:
             return
         with self._changed:

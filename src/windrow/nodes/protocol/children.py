@@ -28,7 +28,7 @@ class Child:
     gone: list[str] = field(default_factory=list)  # of these, those that have said that nothing more comes
     holding: dict[str, bool] = field(default_factory=dict)  # local nodes below that count, whether they may be asked
     away: list[str] = field(default_factory=list)  # of these, those for which nobody waits that is between
-    keeping: dict[str, bool] = field(default_factory=dict)  # likewise, local nodes below that keep bags
+    keeping: dict[str, bool] = field(default_factory=dict)  # likewise, local nodes below that keep multisets
     late: int = 0  # events that came too late for some window; the root knows
     state: Literal["expected", "live", "silent", "left"] = "expected"
 
@@ -55,7 +55,7 @@ class Child:
         self.holding |= {name: not over for name, over in nodes.select("node", "over").rows()}
 
     def miss(self, nodes: pl.DataFrame) -> None:
-        """Nodes below have been heard no more, or again (`forms.GOING`)."""
+        """Nodes below have been heard no more, or again (`tables.GONE`)."""
         for name, gone in nodes.select("node", "gone").rows():
             self.away = [*(one for one in self.away if one != name), *([name] if gone else [])]
 
@@ -66,11 +66,11 @@ class Child:
 
     @property
     def is_kept(self) -> bool:
-        """The same of a node that keeps bags."""
+        """The same of a node that keeps multisets."""
         return any(kept for name, kept in self.keeping.items() if name not in self.away)
 
     def keep(self, nodes: pl.DataFrame) -> None:
-        """Local nodes below have spoken of the bags that they keep (`bagforms.NODES`)."""
+        """Local nodes below have spoken of the multisets that they keep (`quantiles.tables.NODES`)."""
         self.keeping |= {name: not over for name, over in nodes.select("node", "over").rows()}
 
     def hear_of(self, nodes: pl.DataFrame) -> None:

@@ -19,7 +19,7 @@ from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.nodes.counting.tables import tables_of as counting_tables
 from windrow.nodes.protocol.local import Closing, apart
 from windrow.nodes.pushdown import tables_of
-from windrow.nodes.quantiles.tables import tables_of as bag_tables
+from windrow.nodes.quantiles.tables import tables_of as quantile_tables
 
 
 class Merger:
@@ -34,19 +34,10 @@ class Merger:
         self.events: dict[str, int] = {}  # of each local node, how many were wholly sent
 
     def _use(self, job: Job) -> None:
-        bags, awaited = bag_tables(job)
-        self.job, self._closing, self._passed = job, Closing(job), tables_of(job) | counting_tables(job) | bags
+        quantiles, awaited = quantile_tables(job)
+        self.job, self._closing, self._passed = job, Closing(job), tables_of(job) | counting_tables(job) | quantiles
         self._urgent = counting_tables(job) | awaited
-        self._schemas = {
-            group.name: None if group.ordered else job.bound.states[group.identity].schema
-            for group in job.bound.plan.groups
-            if not group.is_apart
-        }
-        self._orderings = {
-            group.name: job.bound.states[group.identity].ordering  # type: ignore[attr-defined]
-            for group in job.bound.plan.groups
-            if group.ordered and not group.is_apart
-        }
+        self._groups = {one.group.name: one for one in job.bound.groups if not one.group.is_apart}
 
     def absorb(self, tables: Mapping[str, pl.DataFrame], events: Mapping[str, int]) -> None:
         """Take a batch in; what the plan does not know any more is left out."""
@@ -54,12 +45,9 @@ class Merger:
         for name, table in tables.items():
             if name in self._passed:
                 self._passing.setdefault(name, []).append(table)
-            if name not in self._schemas:
+            if name not in self._groups:
                 continue
-            schema = self._schemas[name]
-            self._held.setdefault(name, []).append(
-                self._orderings[name].conform(table) if schema is None else schema.conform(table)
-            )
+            self._held.setdefault(name, []).append(self._groups[name].conform(table))
             if name not in self._closing.at_once:
                 last[name] = int(table["slice_start"].max())  # type: ignore[arg-type]
         self._waiting.append((dict(events), last))
@@ -78,11 +66,10 @@ class Merger:
         tables = self._passed_on()
         self._passing = {}
         for name, parts in self._held.items():
-            schema = self._schemas[name]
-            if schema is None:
+            if self._groups[name].group.ordered:
                 tables[name], self._held[name] = pl.concat(parts), []
             else:
-                tables[name], still = apart(merge(parts, schema), bounds.get(name, INT64_MAX))
+                tables[name], still = apart(merge(parts, self._groups[name].schema), bounds.get(name, INT64_MAX))
                 self._held[name] = [still]
         self._held = {name: parts for name, parts in self._held.items() if parts and parts[0].height}
         self._sent = self._closing.bounds(watermark)
@@ -104,8 +91,8 @@ class Merger:
         """Everything that it knows, as plain data and tables; `restore` goes on with them."""
         tables = self._passed_on()
         for name, parts in self._held.items():
-            schema = self._schemas[name]
-            tables[name] = pl.concat(parts) if schema is None else merge(parts, schema)
+            compiled = self._groups[name]
+            tables[name] = pl.concat(parts) if compiled.group.ordered else merge(parts, compiled.schema)
         return {"sent": self._sent, "events": self.events, "waiting": self._waiting}, tables
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:

@@ -31,13 +31,13 @@ from windrow.core.slices.binding import InputError, no_time
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.ingest import time_range
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered, edges_of
+from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session
 from windrow.core.windows.ordered import NODE
 from windrow.nodes.counting.local import Counted
 from windrow.nodes.protocol.messages import Position
 from windrow.nodes.pushdown import Pushed
-from windrow.nodes.quantiles.local import Keeping
+from windrow.nodes.quantiles.local import LocalQuantiles
 from windrow.nodes.queries import Asked
 
 Mark = dict[str, Any]  # a place in a source, in the source's own words
@@ -63,7 +63,9 @@ class Closing:
         groups = job.bound.plan.groups
         groups = [group for group in groups if not group.is_apart]
         self.at_once = {group.name for group in groups if group.ordered or _has_sessions(group)}
-        self._edges = {group.name: edges_of(group, False, False) for group in groups if group.name not in self.at_once}
+        self._edges = {
+            group.name: job.bound.by_name[group.name].edges for group in groups if group.name not in self.at_once
+        }
 
     def bounds(self, watermark: int) -> dict[str, int]:
         """For each group whose slices wait, the last of its edges at or before the watermark."""
@@ -98,16 +100,16 @@ class Reader:
         self.pushed = Pushed(asked.job, node)
         late = asked.job.time_columns[asked.job.time].lateness if lateness is None else lateness
         self.counted = Counted(asked.job, node, late or 0, eager, unit)
-        self.kept = Keeping(asked.job, node, eager, unit)
+        self.quantiles = LocalQuantiles(asked.job, node, eager, unit)
         self._use(asked)
 
     def _use(self, asked: Asked) -> None:
         self.asked, self.job = asked, asked.job
-        self._slicer, self._closing = Slicer(self.job, cut=True), Closing(self.job)
+        self._slicer, self._closing = Slicer(self.job.bound, cut=True), Closing(self.job)
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._open, self._unordered, self._has_events = Gathered(self._slicer), Unordered(self.job), False
+        self._open, self._unordered, self._has_events = Gathered(self._slicer), Unordered(self.job.bound), False
 
     # --- where it is in the source --------------------------------------------------------------------------------
 
@@ -123,8 +125,8 @@ class Reader:
         if self.counted:
             before = self._chunks[0].before if self._chunks else self.counted.newest
             whole["counted"] = self.counted.saved(before, count)
-        if self.kept:
-            whole["kept"] = self.kept.saved(count)
+        if self.quantiles:
+            whole["quantiles"] = self.quantiles.saved(count)
         if count == self.count:
             return whole
         return {**whole, "read": self.count, "sent": self._sent, "whole": self._whole, "plan": self.asked.version}
@@ -146,8 +148,8 @@ class Reader:
             self._recut = position.get("plan", self.asked.version) != self.asked.version
             if "counted" in position:
                 self.counted.restore(position["counted"])
-            if "kept" in position:
-                self.kept.restore(position["kept"])
+            if "quantiles" in position:
+                self.quantiles.restore(position["quantiles"])
         self.watermark = max(self.watermark, watermark)
 
     # --- events in ------------------------------------------------------------------------------------------------
@@ -161,7 +163,7 @@ class Reader:
             new = prepared.filter(pl.col("nth") >= self._again) if again.height else prepared
             if again.height:
                 self._slice_again(again)
-                self.kept.take_again(again)
+                self.quantiles.take_again(again)
             if new.height:
                 self._open.add(self._slicer.slice(new))
                 self._unordered.add(new)
@@ -181,7 +183,7 @@ class Reader:
         Where nothing waits in slices, every batch has all that was read, or the spool has it (`pushed`).
         """
         before = self._chunks[-1].slices if self._chunks else {}
-        holds = (bool(chunk.counts) and not self._eager) or bool(self.kept)
+        holds = (bool(chunk.counts) and not self._eager) or bool(self.quantiles)
         if holds or any(name not in before or start > before[name] for name, start in chunk.slices.items()):
             chunk.is_sent = not chunk.slices
             self._chunks.append(chunk)
@@ -238,14 +240,14 @@ class Reader:
         windows = self.pushed.due(INT64_MAX if ended else self.watermark, gone=ended or leaves)
         windows |= self.counted.due(self.watermark, self.count, flush, rests, leaves, ended)
         slices = self._slices_due(everything, leaves)
-        windows |= self.kept.due(leaves, ended, flush)
+        windows |= self.quantiles.due(leaves, ended, flush)
         self._forget_chunks()
         return windows or None if slices is None else slices | windows
 
     def hear(self, tables: Tables, number: int, over: bool) -> None:
         """A request of the root."""
         self.counted.hear(tables, number, over)
-        self.kept.hear(tables)
+        self.quantiles.request(tables)
 
     @property
     def is_full(self) -> bool:
@@ -263,8 +265,8 @@ class Reader:
         for name, table in self._open.tables().items():
             bound = INT64_MAX if everything else bounds.get(name, INT64_MAX)
             tables[name], kept[name] = apart(self._slicer.merge(name, [table]), bound)
-            if name in self.kept and tables[name].height:
-                tables |= self.kept.thinned(name, tables[name], self.count, bound, leaves)
+            if name in self.quantiles and tables[name].height:
+                tables |= self.quantiles.refined(name, tables[name], self.count, bound, leaves)
         tables |= self._unordered.tables()
         self._begin_anew()
         self._open.add(kept)
@@ -278,7 +280,7 @@ class Reader:
 
     def _forget_chunks(self) -> None:
         """Of what was sent, and is settled, nothing has to be read again."""
-        low = min(self.counted.oldest, self.kept.oldest)
+        low = min(self.counted.oldest, self.quantiles.oldest)
         while self._chunks and self._chunks[0].is_sent and self._chunks[0].newest < low:
             self.counted.passed(self._chunks.pop(0).counts)
 
@@ -289,7 +291,7 @@ class Reader:
         self._use(asked)
         self.pushed.switch(self.job)
         self.counted.switch(self.job)
-        self.kept.switch(self.job)
+        self.quantiles.switch(self.job)
         self._forget_chunks()
         self._sent = self._closing.bounds(self.watermark)
         self._forget_chunks()

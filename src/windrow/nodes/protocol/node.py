@@ -134,7 +134,7 @@ class Machine(Parent):
         """Whether the root may still ask something of it, or of a node below."""
         if self._reader is not None:
             counts = bool(self._reader.counted) and not self._reader.counted.is_over
-            return counts or not self._reader.kept.is_over
+            return counts or not self._reader.quantiles.is_over
         asked = self.asked
         if asked is None:
             return False
@@ -180,7 +180,7 @@ class Machine(Parent):
         """Of a local node: what it holds back goes once nothing has come for a while; of the root: what it asks."""
         if self._reader is None:
             return self._requests(now)
-        if not (self._reader.counted or self._reader.kept) or self._reader.is_behind or self._leaving:
+        if not (self._reader.counted or self._reader.quantiles) or self._reader.is_behind or self._leaving:
             return []
         self._spoke_at = now if self._spoke_at is None else self._spoke_at
         if now - self._spoke_at < AGAIN or self._link.sent:
@@ -410,10 +410,10 @@ class Machine(Parent):
         said["batches"] = {"made": self._link.number, "unacknowledged": len(self._link.sent)}
         if self._assembly is not None:
             said["overflows"] = self._assembly.overflows
-            if self._assembly.agreement:
-                said["counting"] = self._assembly.agreement.status()
-            if self._assembly.refining:
-                said["refining"] = self._assembly.refining.status()
+            if self._assembly.counting:
+                said["counting"] = self._assembly.counting.status()
+            if self._assembly.quantiles:
+                said["refining"] = self._assembly.quantiles.status()
         if self._reader is not None:
             held = self._link.confirmed.get("count", 0)
             said["events"] = {"read": self._reader.count, "acknowledged": held, "left_out": self._reader.left_out}

@@ -15,7 +15,7 @@ import polars as pl
 from windrow.core.query.query import Query
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.nodes.counting.tables import COUNTING, GONE, gone_table, names_in
+from windrow.nodes.counting.tables import COUNTING, names_in
 from windrow.nodes.protocol.children import Child, Children, after, cut_from
 from windrow.nodes.protocol.intermediate import Merger
 from windrow.nodes.protocol.journal import Journal
@@ -35,8 +35,9 @@ from windrow.nodes.protocol.messages import (
 from windrow.nodes.protocol.root import Assembly
 from windrow.nodes.protocol.send_window import AGAIN, Uplink
 from windrow.nodes.pushdown import NODES, nodes_table
-from windrow.nodes.quantiles.tables import REFINING
+from windrow.nodes.quantiles.tables import QUANTILES
 from windrow.nodes.queries import Asked
+from windrow.nodes.tables import GONE, gone_table
 
 Out = list[tuple[str, Message]]
 _COLUMNS = "columns"  # in a checkpoint, an empty table of events
@@ -174,7 +175,7 @@ class Parent:
             return f"its clock is {(batch.watermark - now) // 1_000_000:,} seconds ahead; mend it, or raise max_ahead"
         reason = self.asked.wrong_with(batch.tables) or self._wrong_names(batch)
         if reason is None and self._assembly is not None:
-            reason = self._assembly.agreement.wrong_with(batch.tables)
+            reason = self._assembly.wrong_with(batch.tables)
         return reason
 
     def _wrong_names(self, batch: Batch) -> str | None:
@@ -204,8 +205,8 @@ class Parent:
             child.hold(batch.tables[COUNTING])
         if GONE in batch.tables:
             child.miss(batch.tables[GONE])
-        if REFINING in batch.tables:
-            child.keep(batch.tables[REFINING])
+        if QUANTILES in batch.tables:
+            child.keep(batch.tables[QUANTILES])
         if self._assembly is not None:
             child.late += self._assembly.absorb(batch.tables, now)
         elif self._merger is not None:
@@ -241,10 +242,8 @@ class Parent:
         moved, self._watermark = least > self._watermark, least
         if self._assembly is not None:
             found = self._assembly.advance(least)
-            for node, late in self._assembly.agreement.late().items():
-                next(child for child in self._known.values() if node in child.holding).late += late
-            for node, late in self._assembly.refining.late().items():
-                next(child for child in self._known.values() if node in child.keeping).late += late
+            for node, late in self._assembly.late().items():
+                next(child for child in self._known.values() if node in {*child.holding, *child.keeping}).late += late
             if self.asked.pending:
                 found = found.filter(~pl.col("query").is_in([name for name, _ in self.asked.pending]))
             return self._send({"results": found}, now) if found.height else []
@@ -264,12 +263,10 @@ class Parent:
         """What the root tells and asks local nodes, through those between them."""
         if self._assembly is None:
             return []
-        found = list(self._assembly.agreement.requests(now)) if self._assembly.agreement else []
-        found += [(node, 0, False, tables) for node, tables in self._assembly.refining.requests(now)]
         routes = {node: name for name, child in self._known.items() for node in (*child.holding, *child.keeping)}
         return [
             (routes[node], Request(self._known[routes[node]].epoch, node, number, int(over), tables))
-            for node, number, over, tables in found
+            for node, number, over, tables in self._assembly.requests(now)
             if node in routes
         ]
 
@@ -293,21 +290,15 @@ class Parent:
     def _have_gone(self, child: Child, gone: bool) -> None:
         """Windows of other nodes do not wait for those of local nodes that are not heard; those of one that has said
         itself that it goes never do."""
-        counting, keeping = (
-            [one for one in names if one not in child.away] for names in (child.holding, child.keeping)
-        )
-        if self._assembly is not None:
-            self._assembly.agreement.has_gone(counting, gone)
-            self._assembly.refining.has_gone(keeping, gone)
-        elif self._merger is not None and (counting or keeping):
-            self._merger.absorb({GONE: gone_table([*dict.fromkeys((*counting, *keeping))], gone)}, {})
+        tables: Tables = {}
+        if names := [name for name in {**child.holding, **child.keeping} if name not in child.away]:
+            tables[GONE] = gone_table(names, gone)
         names = [name for name in child.events if name not in child.gone]
-        tables = {NODES: nodes_table(names, gone)}
-        if not names or self.asked is None or not self.asked.pushed:
-            return
-        if self._assembly is not None:
+        if names and self.asked is not None and self.asked.pushed:
+            tables[NODES] = nodes_table(names, gone)
+        if tables and self._assembly is not None:
             self._assembly.absorb(tables)
-        elif self._merger is not None:
+        elif tables and self._merger is not None:
             self._merger.absorb(tables, {})
 
     def _plan(self, child: Child) -> Plan:
@@ -356,7 +347,7 @@ class Parent:
         self._link.number = header["number"]
         for batch in kept.log:
             self._take(batch, 0)
-        if self._assembly is not None and self._assembly.agreement:
+        if self._assembly is not None and self._assembly.counting:
             self._advance(0)  # what it asks is not kept, and nobody may have more to say before it is asked
         for name, child in self._known.items():
             if child.counts and not (self.joins or name in self.children):  # it was, when this node was started before

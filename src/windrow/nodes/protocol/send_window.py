@@ -7,8 +7,8 @@ the back-pressure that a slow parent needs.
 from __future__ import annotations
 
 from windrow.nodes.protocol.messages import Batch, Position
+from windrow.nodes.requests import AGAIN as AGAIN
 
-AGAIN = 1_000_000  # microseconds after which what is not answered is said again, at first
 SELDOM = 30 * AGAIN  # and at most
 WINDOW = 32  # batches that may be on their way without an acknowledgement
 WEIGHT = 64 << 20  # and bytes of their tables

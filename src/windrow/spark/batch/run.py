@@ -19,26 +19,23 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from windrow.core.arrays.dataframes import in_parts
-from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.results import too_large
 from windrow.core.operators.base import Multiset
 from windrow.core.operators.collect import Collect
-from windrow.core.ordered.state import OrderedState
 from windrow.core.plan.groups import Entry, Group, held_by
-from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.binding import no_time, quoted
 from windrow.core.slices.kernel import filter_name, key_name, time_name
-from windrow.core.slices.table import unpack
 from windrow.core.stream import deduplicate
-from windrow.core.stream.compiled import state_of
+from windrow.core.stream.group_states import GroupStates
 from windrow.core.stream.job import Job, time_names
 from windrow.core.stream.job_slicer import Gathered, Slicer
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Counting
+from windrow.io.tables import unpack
 from windrow.spark import payloads
 from windrow.spark.batch import positions, quantiles
 from windrow.spark.batch.jvm_operators import lift
-from windrow.spark.batch.jvm_slicing import POSITION, Cut, cut_of, group_of
+from windrow.spark.batch.jvm_slicing import POSITION, Cut, cut_of
 from windrow.spark.pickling import mapped
 from windrow.spark.settings import shuffle_partitions
 from windrow.spark.slice_rows import check
@@ -107,7 +104,7 @@ def _way(entry: Entry, job: Job, group: Group) -> Way:
         return Way(in_order, _IN_ORDER, repeats_of)
     if query.distinct_on:
         return Way(by_kernel, "repeats are dropped first, by the Polars kernel", repeats_of)
-    schema = job.bound.states[group.identity].schema
+    schema = job.bound.by_name[group.name].schema
     held = dict.fromkeys(one for asked in query.asked for one in held_by(asked, query.filter_inside))
     for one in held:
         if isinstance(one.operator, Multiset):
@@ -279,7 +276,7 @@ def by_kernel(df: DataFrame, job: Job, partial: bool) -> DataFrame:
     keeps_values = any(isinstance(operator, Multiset | Collect) for operator in held)
 
     def pack(batches: Batches) -> Batches:
-        slicer = Slicer(job)
+        slicer = Slicer(job.bound)
         gathered = Gathered(slicer)
         for frame in events_of(batches, job, EVENTS):
             gathered.add(slicer.slice(frame))
@@ -322,29 +319,24 @@ def assembled(rows: DataFrame, job: Job, partial: bool = False, plan: str | None
     return mapped(shuffled, assemble, struct(job.bound.results.empty.schema))
 
 
-ALL = WatermarkStep(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX)
-
-
 def results_of(tables: dict[str, list[pl.DataFrame]], job: Job, partial: bool = False) -> pl.DataFrame:
     """All windows of these slices, and of the events of groups that need the order."""
-    emitted: list[Emitted] = []
-    for group in job.bound.plan.groups:
-        if group.name in tables:
-            state = state_of(group, job.bound.binding, job.time_columns)
-            if isinstance(state, OrderedState):
-                state.hold(pl.concat(tables[group.name]).sort("nth"))  # each node's events as it had them
-            else:
-                for table in tables[group.name]:
-                    state.absorb(table)
-            emitted.extend(state.step(ALL, partial=partial))
-    return built(emitted, job)
+    groups = [compiled for compiled in job.bound.groups if compiled.group.name in tables]
+    states = GroupStates(job.bound, job.time_columns, [compiled.state() for compiled in groups])
+    for compiled in groups:
+        parts = tables[compiled.group.name]
+        if compiled.group.ordered:
+            parts = [pl.concat(parts).sort("nth")]  # each node's events as it had them
+        for table in parts:
+            states.absorb({compiled.group.name: table})
+    return emitted_at(INT64_MAX, states, partial)
 
 
-def built(emitted: Iterable[Emitted], job: Job) -> pl.DataFrame:
-    """Results; what does not fit into 64 bits is refused."""
-    results, overflows = job.bound.results.build(emitted)
-    if overflows:
-        raise too_large(overflows)
+def emitted_at(watermark: int, states: GroupStates, partial: bool = False) -> pl.DataFrame:
+    """The results of states once a watermark has come; what does not fit into 64 bits is refused."""
+    results = states.results(states.advance(dict.fromkeys(states.time_columns, watermark), partial))
+    if states.overflowed:
+        raise too_large(states.overflowed)
     return results
 
 
@@ -378,18 +370,13 @@ def _through_state(events: DataFrame, job: Job, group: Group, partial: bool) -> 
     time, where, name = time_name(group.source.time), group.source.where, group.name
 
     def answer(batches: Batches) -> Batches:
-        state = state_of(group_of(job, name), job.bound.binding, job.time_columns)
-        assert isinstance(state, OrderedState)
-        schema, mark = result_schema(job), INT64_MIN
+        states = GroupStates(job.bound, job.time_columns, [job.bound.by_name[name].state()])
+        schema = result_schema(job)
         for frame in events_of(batches, job):
-            state.hold(frame)
-            now = int(frame[time].max())  # type: ignore[arg-type]
-            if now > mark:
-                yield from to_arrow(built(state.step(WatermarkStep(mark, now, mark, now)), job), schema)
-                mark = now
-        yield from to_arrow(
-            built(state.step(WatermarkStep(mark, INT64_MAX, mark, INT64_MAX), partial=partial), job), schema
-        )
+            states.absorb({name: frame})
+            newest = int(frame[time].max())  # type: ignore[arg-type]
+            yield from to_arrow(emitted_at(newest, states), schema)  # nothing comes before it: events are in order
+        yield from to_arrow(emitted_at(INT64_MAX, states, partial), schema)
 
     if where is not None:
         events = events.where(F.col(quoted(filter_name(where.text))))

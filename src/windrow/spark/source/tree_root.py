@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from windrow.core.ordered.state import OrderedState
 from windrow.core.query.query import QueryError
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Gathered, Slicer, Tables
@@ -137,20 +136,20 @@ class Root:
 
     def tables(self, first: int, last: int, job: Job) -> Tables:
         """The tables of some batches, each group's in one."""
-        outlet, slicer = self.outlet, Slicer(job, cut=True)
+        outlet, slicer = self.outlet, Slicer(job.bound, cut=True)
         gathered, held = Gathered(slicer), dict[str, list[pl.DataFrame]]()
         for number in range(first, last + 1):
             batch = outlet.read(number)
             for group in job.bound.plan.groups:
-                table, state = batch.tables.get(group.name), job.bound.states[group.identity]
+                table, compiled = batch.tables.get(group.name), job.bound.by_name[group.name]
                 if table is None:
                     continue
-                if isinstance(state, OrderedState):  # a node's events come in its order, in a batch and after it
+                if group.ordered:  # a node's events come in its order, in a batch and after it
                     nth = pl.int_range(number << 32, (number << 32) + pl.len(), dtype=pl.Int64)
-                    table = state.ordering.conform(table).with_columns(nth=nth)
+                    table = compiled.conform(table).with_columns(nth=nth)
                     held.setdefault(group.name, []).append(table)
                 else:
-                    gathered.add({group.name: state.schema.conform(table)})
+                    gathered.add({group.name: compiled.conform(table)})
         merged = {name: slicer.merge(name, [table]) for name, table in gathered.tables().items()}
         return merged | {name: pl.concat(several) for name, several in held.items()}
 

@@ -9,7 +9,6 @@ the index, what the windows that end need, and for ordered groups what they hold
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,23 +18,23 @@ import numpy as np
 import polars as pl
 
 from windrow.core.assemble.emitted import Emitted
-from windrow.core.assemble.group_state import Change, GroupState
+from windrow.core.assemble.group_state import CompiledGroup, GroupState
 from windrow.core.ordered.state import OrderedState
-from windrow.core.plan.groups import Entry, Group, Timeline
+from windrow.core.plan.groups import Entry, Group, Timeline, cut_from
+from windrow.core.plan.plan import fingerprint_of
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.query.query import Query
 from windrow.core.slices.custom_edges import last_end
 from windrow.core.slices.table import merge
-from windrow.core.stream.compiled import state_of
-from windrow.core.stream.ingest import hold
+from windrow.core.stream.compiled import CompiledPlan
+from windrow.core.stream.group_states import GroupStates
 from windrow.core.stream.job import Job
-from windrow.core.stream.late import slices_behind
-from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, ContextFreeWindow, Session
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, ContextFreeWindow
 from windrow.core.windows.ordered import Counting, DataDrivenWindow
 from windrow.spark.stream.key_partitions import Drawers, Ordered, closings
 from windrow.spark.stream.slice_store import Chunks, Store, chunks_of, from_bytes, needed_from, next_end, to_bytes
 
-VERSION = 2
+VERSION = 3
 INDEX = "index"
 
 
@@ -76,7 +75,6 @@ class Bucket:
 
     def __init__(self, store: Store, job: Job, buckets: int) -> None:
         self._store, self._job, self._buckets = store, job, buckets
-        self._job_now = job  # with the queries that are there now
         self._time_column = replace(job.time_columns[job.time])
         saved = store.get(INDEX)
         self.is_new = saved is None
@@ -125,42 +123,56 @@ class Bucket:
         gone: set[str] = set()
         if asked is not None:
             gone = self._change(asked, self._first_unseen(now, newest))
-        self._job_now = job = replace(self._job, entries=tuple(self._entries))
-        bound = job.bound
-        self._time_column.watermark = self._watermark
-        step = self._time_column.step_to(now)
-        self._time_column.watermark = now
+        plan = replace(self._job, entries=tuple(self._entries)).compiled
+        step = replace(self._time_column, watermark=self._watermark).step_to(now)
         later = {one.query.name: one.since for one in self._entries if one.since > INT64_MIN}
-        told = Told(bound.results.empty, since=later)
-        emitted: list[Emitted] = []
-        names = {group.name for group in bound.plan.groups}
+        told = Told(plan.results.empty, since=later)
+        emitted: dict[str, list[Emitted]] = {}
         dropped: dict[tuple[str, ...], int] = {}
-        for group in bound.plan.groups:
-            told.dropped = 0
-            new = [part[group.name] for part in tables if group.name in part]
-            if not new and group.name not in self._groups:
-                continue
-            state = state_of(group, bound.binding, job.time_columns)
-            self._check_types(state)
-            state.exclusions = [
-                frozenset((a, b) for a, b in exclusion) for exclusion in self._saved(group).get("bars", [[]])
-            ]
-            if isinstance(state, OrderedState):
-                emitted += self._in_order(state, new, step, told)
-            else:
-                emitted += self._sliced(state, new, step, told)
-            # windows of several kinds leave out the same events, by and large
-            dropped[group.keys] = max(told.dropped, dropped.get(group.keys, 0))
+        for compiled in plan.groups:
+            name = compiled.group.name
+            new = [part[name] for part in tables if name in part]
+            if new or name in self._groups:
+                emitted[name], left_out = self._step_group(plan, compiled, new, step, told)
+                # windows of several kinds leave out the same events, by and large
+                keys = compiled.group.keys
+                dropped[keys] = max(left_out, dropped.get(keys, 0))
         told.dropped = sum(dropped.values())
-        for name in set(self._groups) - names:
+        for name in set(self._groups) - set(plan.by_name):
             self._forget(name)
-        told.results, overflows = bound.results.build(emitted)
+        told.results, overflows = plan.results.build(one for several in emitted.values() for one in several)
         told.overflows = overflows.total()
         self._watermark = now
         self._entries = [
             one for place, one in enumerate(self._entries) if one.query.name not in gone and place not in self._over
         ]
         return told
+
+    def _step_group(
+        self,
+        plan: CompiledPlan,
+        compiled: CompiledGroup,
+        new: list[pl.DataFrame],
+        step: WatermarkStep,
+        told: Told,
+    ) -> tuple[list[Emitted], int]:
+        """What a group emits, and how many events some of its windows leave out.
+
+        Windows that end are emitted before what is new is taken in: Spark's watermark is that of the micro-batch
+        before, so that events of this one may be late for them. What these change is emitted after it.
+        """
+        saved = self._saved(compiled.group)
+        self._check_types(compiled, saved)
+        state, time_column = compiled.state(), replace(self._time_column, watermark=self._watermark)
+        if "exclusions" in saved:
+            state.restore(saved)
+        group = _Group(state, saved, GroupStates(plan, {self._job.time: time_column}, [state]))
+        if isinstance(state, OrderedState):
+            self._in_order(group, state, new, step, told)
+        else:
+            self._sliced(group, new, step, told)
+        saved |= state.header()
+        return group.emitted, group.dropped
 
     def save(self, timer: int | None) -> None:
         self.timer = timer
@@ -180,83 +192,71 @@ class Bucket:
         found: dict[str, Any] = self._groups.setdefault(group.name, {})
         return found
 
-    def _check_types(self, state: GroupState) -> None:
-        """Refuse state whose columns have other types than in this plan."""
-        columns = dict(state.schema.columns)
-        if isinstance(state, OrderedState):
-            columns |= state.ordering.needed
-        known: dict[str, str] = self._saved(state.group).get("types", {})
-        now = {name: str(dtype) for name, dtype in columns.items()}
+    @staticmethod
+    def _check_types(compiled: CompiledGroup, saved: dict[str, Any]) -> None:
+        """Refuse state whose columns have other types than in this plan, and note the types."""
+        known: dict[str, str] = saved.get("types", {})
+        now = {name: str(dtype) for name, dtype in {**compiled.schema.columns, **compiled.travels}.items()}
         for name, dtype in now.items():
             if known.get(name, dtype) != dtype:
                 raise StateError(
-                    f"this checkpoint holds {name.partition(':')[2] or name!r} of group {state.group.name} as "
+                    f"this checkpoint holds {name.partition(':')[2] or name!r} of group {compiled.group.name} as "
                     f"{known[name]}, and here it is {dtype}: go on with the types as they were, or start with a new "
                     "checkpoint"
                 )
-        self._saved(state.group)["types"] = now
+        saved["types"] = now
 
     # --- slices -------------------------------------------------------------------------------------------------
 
-    def _sliced(self, state: GroupState, new: list[pl.DataFrame], step: WatermarkStep, told: Told) -> list[Emitted]:
+    def _sliced(self, group: _Group, new: list[pl.DataFrame], step: WatermarkStep, told: Told) -> None:
         """A group whose slices merge in any order: sessions, or windows whose bounds are known without the events."""
-        saved = self._saved(state.group)
-        chunks = Chunks.read(state.group.name, self._store, saved.get("chunks"))
+        state, name = group.state, group.state.group.name
+        chunks = Chunks.read(name, self._store, group.saved.get("chunks"))
         state.revisions.table = revisions = self._table(state.group, "revisions")
         table = merge([state.schema.conform(part) for part in new], state.schema) if new else None
-        if state.session_timelines:
-            emitted = self._sessions(state, chunks, table, step, told)
+        if state.compiled.session_timelines:
+            self._sessions(group, chunks, table, step)
         else:
-            emitted = self._fixed(state, chunks, table, step, told)
-        saved["chunks"] = chunks.saved()
-        saved["bars"] = [sorted(exclusion) for exclusion in state.exclusions]
+            self._fixed(group, chunks, table, step)
+        group.saved["chunks"] = chunks.saved()
         self._put(state.group, "revisions", state.revisions.table, revisions)
         told.slices += chunks.rows
         self._note_over(state, chunks.oldest, step.final_before)
         if chunks.runs:
             ends = next_end(state, max(step.now, chunks.oldest)) if step.now > INT64_MIN else INT64_MIN
             self.next_due = min(self.next_due, ends, chunks.closes + 1 if chunks.closes < INT64_MAX else INT64_MAX)
-        return emitted
 
-    def _fixed(
-        self, state: GroupState, chunks: Chunks, table: pl.DataFrame | None, step: WatermarkStep, told: Told
-    ) -> list[Emitted]:
+    def _fixed(self, group: _Group, chunks: Chunks, table: pl.DataFrame | None, step: WatermarkStep) -> None:
         """Windows that end read the chunks that they span; late slices within `updates` everything."""
-        emitted: list[Emitted] = []
+        state = group.state
         whole = False  # whether everything is read
         if step.now > step.before:
             since = needed_from(state, step.before, step.now)
             whole = since < INT64_MAX and bool(state.assembler.irregular)
             if since < INT64_MAX:
-                self._load(state, chunks.load(INT64_MIN if whole else since))
-                emitted += state.step(step)
+                _load(state, chunks.load(INT64_MIN if whole else since))
+            group.advance(step.now)
             if not whole:
                 chunks.forget(state.assembler.lattices.horizon(step.final_before))
         if table is not None:
-            change = None
             if (table["slice_start"] < step.now).any():
                 if not whole and self._time_column.updates > 0:
-                    self._load(state, chunks.load())
+                    _load(state, chunks.load())
                     whole = True
-                table, change = self._behind(state, table, step, told)
+                table = group.without_late(table)
             if whole:
                 state.absorb(table)
             else:
                 chunks.add(table, state.schema, *chunks_of(state, table))
-            if change is not None:
-                emitted += state.step(WatermarkStep(step.now, step.now, step.final_before, step.final_before), change)
+            group.advance(step.now)
         if whole:
             chunks.forget(INT64_MAX)
             chunks.add(state.rows.table, state.schema, *chunks_of(state, state.rows.table))
-        return emitted
 
-    def _sessions(
-        self, state: GroupState, chunks: Chunks, table: pl.DataFrame | None, step: WatermarkStep, told: Told
-    ) -> list[Emitted]:
+    def _sessions(self, group: _Group, chunks: Chunks, table: pl.DataFrame | None, step: WatermarkStep) -> None:
         """Sessions that may end, and those of keys with late slices, are read with the others of their drawers."""
-        saved, schema = self._saved(state.group), state.schema
-        drawers = Drawers(self._buckets, saved.get("drawers", 1))
-        emitted: list[Emitted] = []
+        state, schema = group.state, group.state.schema
+        drawers = Drawers(self._buckets, group.saved.get("drawers", 1))
         opened = chunks.closing(step.now) if step.now > step.before else set()
         late = False
         if table is not None:
@@ -264,17 +264,15 @@ class Bucket:
             late = bool(behind.any())
             opened |= set(drawers.of(table.filter(behind)).tolist())
         if opened:
-            self._load(state, chunks.load_only(opened))
-            if step.now > step.before:
-                emitted += state.step(step)
+            _load(state, chunks.load_only(opened))
+        group.advance(step.now)
         if table is not None:
-            table, change = self._behind(state, table, step, told) if late else (table, None)
+            table = group.without_late(table) if late else table
             at = drawers.of(table)
             inside = np.isin(at, list(opened))
             state.absorb(table.filter(pl.Series(inside)))
             chunks.add(table.filter(pl.Series(~inside)), schema, at[~inside])
-            if change is not None:
-                emitted += state.step(WatermarkStep(step.now, step.now, step.final_before, step.final_before), change)
+            group.advance(step.now)
         fitting = drawers.fitting(chunks.rows)
         if fitting is not drawers:
             others = {run.chunk for run in chunks.runs} - opened
@@ -284,20 +282,7 @@ class Bucket:
         if opened:
             closes = closings(state, fitting, step.now, self._time_column.updates)
             chunks.replace(opened, state.rows.table, fitting.of(state.rows.table), closes)
-        saved["drawers"] = fitting.count
-        return emitted
-
-    def _behind(
-        self, state: GroupState, table: pl.DataFrame, step: WatermarkStep, told: Told
-    ) -> tuple[pl.DataFrame, Change | None]:
-        """Slices without those that come too late; and what the late ones change, with `updates`."""
-        table, dropped = slices_behind(state, table, step.final_before)
-        told.dropped += dropped
-        if not self._time_column.updates:
-            return table, None
-        late = table.filter(table["first" if state.schema.has_runs else "slice_start"] < step.now)
-        change = Change(merge([late], state.schema), step.final_before, state.told(step.now)) if late.height else None
-        return table, change
+        group.saved["drawers"] = fitting.count
 
     def _note_over(self, state: GroupState, oldest: int, final_before: int) -> None:
         """Note the queries that were being removed and have emitted their last window."""
@@ -312,20 +297,15 @@ class Bucket:
             if is_over:
                 self._over |= _queries(state, timeline)
 
-    def _load(self, state: GroupState, runs: list[pl.DataFrame]) -> None:
-        tables = [state.schema.conform(run) for run in runs]
-        revisions = state.revisions.table
-        state.load({"slices": merge(tables, state.schema) if tables else state.schema.empty()})
-        state.revisions.table = revisions
-
     # --- order --------------------------------------------------------------------------------------------------
 
-    def _in_order(self, state: OrderedState, new: list[pl.DataFrame], step: WatermarkStep, told: Told) -> list[Emitted]:
+    def _in_order(
+        self, group: _Group, state: OrderedState, new: list[pl.DataFrame], step: WatermarkStep, told: Told
+    ) -> None:
         """A group that holds events until their order is final: drawers are opened in which one is, or is late."""
-        saved, group, time = self._saved(state.group), state.group, state.ordering.time
-        held = Ordered(group.name, self._store, self._buckets, saved.get("held"))
+        saved, time, moves = group.saved, state.ordering.time, step.now > step.before
+        held = Ordered(state.group.name, self._store, self._buckets, saved.get("held"))
         opened: set[int] = set()
-        moves = step.now > step.before
         if moves:
             opened = held.numbers if self._concerns_all(state, step, saved) else held.due(step.now)
         late = None
@@ -337,41 +317,37 @@ class Bucket:
             late = events.filter(is_late) if is_late.any() else None
             if late is not None:
                 opened |= set(held.drawers.of(late).tolist())
-                if saved.get("form") != _form(group):
+                if saved.get("form") != _form(state.group):
                     opened |= held.numbers  # so that all drawers have the columns of one plan
             held.wait(events.filter(~is_late), time)
-        emitted: list[Emitted] = []
         if opened:
             held.load(state, opened, step.now)
-            if moves and state.may_be_due(step):
-                emitted += state.step(step)
+            group.advance(step.now)
             if late is not None:
-                emitted += self._late_in_order(state, late, step, told)
+                group.absorb(late)
+                group.advance(step.now)
             held.replace(state, opened)
-            saved["form"] = _form(group)
-        for timeline, place in group.timelines.items():
+            saved["form"] = _form(state.group)
+        for timeline, place in state.group.timelines.items():
             if moves and timeline.closing and state.is_over(place, step.final_before):
                 self._over |= _queries(state, timeline)
         fitting = held.drawers.fitting(held.slices + held.events)
         if fitting != held.drawers:
-            whole = state_of(group, self._job_now.bound.binding, self._job_now.time_columns)
-            assert isinstance(whole, OrderedState)
-            held.fit(whole, fitting)
-        saved["held"], saved["bars"] = held.saved(), [sorted(exclusion) for exclusion in state.exclusions]
+            held.fit(state.compiled.state(), fitting)
+        saved["held"] = held.saved()
         told.slices += held.slices
         told.held_events += held.events
         if self._has_times(state) and held.has_tables:
             self.next_due = min(self.next_due, step.now + 1 if step.now > INT64_MIN else INT64_MIN)
         elif held.first < INT64_MAX:
             self.next_due = min(self.next_due, held.first + 1)
-        return emitted
 
     def _concerns_all(self, state: OrderedState, step: WatermarkStep, saved: Mapping[str, Any]) -> bool:
         """Whether a step may have something to say of any key: times have come, or queries have come or go."""
         ends = state.sequences.ends(step) or state.assembler.any_end(step.before, step.now)
         goes = any(timeline.closing for timeline in state.group.timelines)
         kept = (
-            bool(state.session_timelines) or self._time_column.updates > 0
+            bool(state.compiled.session_timelines) or self._time_column.updates > 0
         )  # what ends, or is let go, without an event
         return ends or goes or kept or saved.get("form", "") != _form(state.group)
 
@@ -379,14 +355,6 @@ class Bucket:
     def _has_times(state: OrderedState) -> bool:
         """Whether some of its windows end at a time, and not at an event."""
         return any(not isinstance(line.window, Counting | DataDrivenWindow) for line in state.group.timelines)
-
-    def _late_in_order(self, state: OrderedState, late: pl.DataFrame, step: WatermarkStep, told: Told) -> list[Emitted]:
-        taken = hold(state, late, self._time_column)
-        told.dropped += taken.finish()
-        change = taken.changes.get(state.group.identity)
-        if change is None:
-            return []
-        return list(state.step(WatermarkStep(step.now, step.now, step.final_before, step.final_before), change))
 
     # --- queries that come and go -------------------------------------------------------------------------------
 
@@ -401,12 +369,12 @@ class Bucket:
             if entry is None or entry.query != one.query:
                 since = INT64_MIN if one.since is None else one.since
                 if not self.is_new:
-                    since = self._aligned(one.query, max(since, begin))
+                    since = cut_from(one.query, max(since, begin))
                 if not (one.closing and self.is_new):
                     entries[name] = Entry(one.query, since)
                 entry = entries.get(name)
             if one.closing and entry is not None and not entry.closing:
-                entries[name] = entry._replace(until=self._aligned(one.query, begin), closing=True)
+                entries[name] = entry._replace(until=cut_from(one.query, begin), closing=True)
         self._entries = list(entries.values())
         return {name for name, entry in entries.items() if name not in names}
 
@@ -415,13 +383,6 @@ class Bucket:
         unit = 1 if self._job.is_integer else 1000
         first = INT64_MIN if newest is None else (newest // unit + 1) * unit
         return first if watermark == INT64_MIN else max(first, watermark + -(-self._lateness // unit) * unit + unit)
-
-    @staticmethod
-    def _aligned(query: Query, moment: int) -> int:
-        """The next time at which the slices of a session query are cut in any case."""
-        if isinstance(query.window, Session) and moment > INT64_MIN:
-            return -(-moment // query.window.gap) * query.window.gap
-        return moment
 
     # --- tables -------------------------------------------------------------------------------------------------
 
@@ -446,9 +407,40 @@ class Bucket:
             self._store.delete(f"{name}|revisions")
 
 
+@dataclass
+class _Group:
+    """A group in a step: its state, what the index says of it, and what it emits and leaves out."""
+
+    state: GroupState
+    saved: dict[str, Any]
+    states: GroupStates
+    emitted: list[Emitted] = field(default_factory=list)
+    dropped: int = 0
+
+    def advance(self, watermark: int) -> None:
+        """Emit what is due at a watermark, and what late slices have changed since the last time."""
+        for emitted in self.states.advance(dict.fromkeys(self.states.time_columns, watermark)).values():
+            self.emitted += emitted
+
+    def without_late(self, table: pl.DataFrame) -> pl.DataFrame:
+        """Slices that some window still takes, of those that are behind the watermark."""
+        table, dropped = self.states.without_late(self.state, table)
+        self.dropped += dropped
+        return table
+
+    def absorb(self, table: pl.DataFrame) -> None:
+        self.dropped += self.states.absorb({self.state.group.name: table})
+
+
+def _load(state: GroupState, runs: list[pl.DataFrame]) -> None:
+    """Fill a state with slices that were stored; it keeps its revisions."""
+    tables = [state.schema.conform(run) for run in runs]
+    state.load({"slices": merge(tables, state.schema) if tables else state.schema.empty()})
+
+
 def _form(group: Group) -> str:
     """What the tables of an ordered group depend on."""
-    return hashlib.sha256(repr((list(group.timelines), [one.text for one in group.held])).encode()).hexdigest()[:16]
+    return fingerprint_of([group], list(map(repr, group.timelines)), [one.text for one in group.held])
 
 
 def _queries(state: GroupState, timeline: Timeline) -> set[int]:

@@ -74,8 +74,10 @@ def closings(state: GroupState, drawers: Drawers, now: int, updates: int) -> dic
         for one in sessions(view.runs, timelines):
             ends = one.last + one.gap
             np.minimum.at(found, drawer[one.key[ends >= now]], ends[ends >= now])
-    if len(rows) and state.session_timelines:
-        largest = max(state.session_timelines, key=gap_of)._replace(since=INT64_MIN, until=INT64_MAX, closing=False)
+    if len(rows) and state.compiled.session_timelines:
+        largest = max(state.compiled.session_timelines, key=gap_of)._replace(
+            since=INT64_MIN, until=INT64_MAX, closing=False
+        )
         ordered = rows if rows.runs.in_order else rows.by_first()
         drawer = drawers.of_keys(ordered)
         for one in sessions(ordered.runs, [largest]):

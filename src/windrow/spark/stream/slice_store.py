@@ -182,8 +182,7 @@ def needed_from(state: GroupState, before: int, now: int) -> int:
         return INT64_MAX
     if before == INT64_MIN or now == INT64_MAX:
         return INT64_MIN
-    end = lattices.phase + lattices.length
-    first = end + ((before - end) // lattices.period + 1) * lattices.period  # the first end after `before`
+    first = lattices.ends.after(before)
     due = first <= now
     return int((first - lattices.length)[due].min()) if due.any() else INT64_MAX
 
@@ -195,5 +194,4 @@ def next_end(state: GroupState, after: int) -> int:
     lattices = state.assembler.lattices
     if not len(lattices.period):
         return INT64_MAX
-    end = lattices.phase + lattices.length
-    return int((end + ((after - end) // lattices.period + 1) * lattices.period).min())
+    return int(lattices.ends.after(after).min())

@@ -1,0 +1,49 @@
+"""What every runtime is told of a stream beside its queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from windrow.core.plan.watermark import Lengths, TimeColumn, plain, time_columns_of
+from windrow.core.query.query import Query, time_of
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """On which column time is measured, how far events may be out of order, and what is done about bad ones."""
+
+    time: str
+    lateness: Lengths = 0
+    updates: Lengths = None
+    order_by: tuple[str, ...] = ()
+    bad_events: str = "raise"
+
+    @staticmethod
+    def of(
+        queries: Iterable[Query],
+        time: str | None,
+        lateness: Lengths = 0,
+        updates: Lengths = None,
+        order_by: str | Sequence[str] = (),
+        bad_events: str = "raise",
+    ) -> StreamOptions:
+        """The options that a user has given, checked; the time may be left out where the queries name it."""
+        if bad_events not in ("raise", "drop"):
+            raise ValueError(f"bad_events must be 'raise' or 'drop', not {bad_events!r}")
+        columns = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        return StreamOptions(time_of(queries, time), lateness, updates, columns, bad_events)
+
+    def time_columns(self, names: Sequence[str]) -> dict[str, TimeColumn]:
+        """Time columns at the beginning of the stream."""
+        return time_columns_of(names, self.time, self.lateness, self.updates)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options as plain data, from which `from_dict` makes the same."""
+        lengths = {"lateness": plain(self.lateness), "updates": plain(self.updates)}
+        return {"time": self.time, **lengths, "order_by": list(self.order_by), "bad_events": self.bad_events}
+
+    @staticmethod
+    def from_dict(described: Mapping[str, Any]) -> StreamOptions:
+        return StreamOptions(**{**described, "order_by": tuple(described["order_by"])})

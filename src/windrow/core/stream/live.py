@@ -1,0 +1,306 @@
+"""Queries over a stream, as far as it has come: everything that an engine knows, and every step that it makes.
+
+    push(batch) ──▶ slices of every group ──▶ the watermark moves ──▶ results
+    advance(watermarks)                   ──▶ the watermark moves ──▶ results
+
+A step may fail halfway. Whoever makes one keeps a `copy`, which costs nothing, as tables never change, and goes back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from windrow.core.assemble.emitted import Emitted
+from windrow.core.plan.groups import Entry, Rates
+from windrow.core.plan.options import StreamOptions
+from windrow.core.plan.plan import Plan, plan
+from windrow.core.plan.watermark import TimeColumn
+from windrow.core.query.query import Query
+from windrow.core.slices.binding import Binding, InputError
+from windrow.core.stream.compiled import CompiledPlan, compile_plan
+from windrow.core.stream.group_states import GroupStates
+from windrow.core.stream.ingest import Kept, admit, measured, repeats_of, take
+from windrow.core.stream.job_slicer import Slicer
+from windrow.core.windows.fixed import EPOCH, FURTHEST, INT64_MAX, INT64_MIN, since_1970
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Counts since the engine was made, and what it holds now.
+
+    events:       taken in
+    late:         behind the watermark when they came
+    dropped:      left out of at least one window
+    bad:          without a time, left out with bad_events="drop"
+    repeats:      dropped by distinct_on, once for each set of columns
+    results:      rows emitted
+    overflows:    integer sums that did not fit into int64, emitted as null
+    slices:       live now
+    held_events:  not in slices yet: their order is not final, or `latest` may still need them
+    state_bytes:  in memory
+    watermarks:   of each time column; None before its first event
+    """
+
+    events: int = 0
+    late: int = 0
+    dropped: int = 0
+    bad: int = 0
+    repeats: int = 0
+    results: int = 0
+    overflows: int = 0
+    slices: int = 0
+    held_events: int = 0
+    state_bytes: int = 0
+    watermarks: Mapping[str, int | datetime | None] = field(default_factory=dict)
+
+
+class Begun(NamedTuple):
+    """What there is once the types of columns are known: states, what slices for them, and the rates planned for."""
+
+    states: GroupStates
+    slicer: Slicer
+    rates: Rates | None
+
+
+class Pushed(NamedTuple):
+    """What a batch has brought: results, and its events that some window has left out (None if there are none)."""
+
+    results: pl.DataFrame
+    left_out: pl.DataFrame | None
+
+
+@dataclass
+class Live:
+    """Queries, the states of their groups, and how far each time column has come."""
+
+    options: StreamOptions
+    entries: Sequence[Entry]
+    rates: Rates | None
+    plan: Plan
+    time_columns: dict[str, TimeColumn]
+    columns: dict[str, pl.DataType] = field(default_factory=dict)  # of all batches, also those that no query reads
+    begun: Begun | None = None  # None before the first batch with events
+    kept: Kept = field(default_factory=dict)
+    arrived: int = 0
+    finished: bool = False
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @staticmethod
+    def of(queries: Sequence[Query], options: StreamOptions, rates: Rates | None = None, still: bool = False) -> Live:
+        """Queries over a stream that has not begun; with `still` its watermark waits for the end, as a table's does."""
+        entries = [Entry(query) for query in queries]
+        planned = plan(entries, options.time, rates)
+        time_columns = options.time_columns(planned.time_columns)
+        for time_column in time_columns.values():
+            time_column.still = still
+        return Live(options, entries, rates, planned, time_columns)
+
+    def copy(self) -> Live:
+        """The same, of which either may change without the other."""
+        time_columns = {name: replace(time_column) for name, time_column in self.time_columns.items()}
+        begun = self.begun and self.begun._replace(states=self.begun.states.copy(time_columns))
+        return replace(
+            self, time_columns=time_columns, begun=begun, columns=dict(self.columns), counts=Counter(self.counts)
+        )
+
+    @property
+    def states(self) -> GroupStates | None:
+        """The states of its groups; None before the first batch with events."""
+        return self.begun.states if self.begun else None
+
+    # --- the stream -----------------------------------------------------------------------------------------------
+
+    def push(self, batch: pl.DataFrame, clock: Callable[[], int]) -> Pushed:
+        """Take a batch, move the watermarks by it, and give the results that this makes final."""
+        begun = self.begun or self.begin(batch)
+        compiled = begun.states.plan
+        admitted = admit(batch, compiled, self.time_columns, self.options.bad_events, self.arrived, clock)
+        events, spans = admitted.events, admitted.spans
+        self.arrived += batch.height
+        self.counts["bad"] += admitted.bad
+        if not events.height:
+            return Pushed(self.nothing(), None)
+        self.use(begun)
+        states = begun.states
+        taken = take(events, states.states, begun.slicer, self.time_columns, self.kept, spans)
+        self.columns |= {name: dtype for name, dtype in batch.schema.items() if name not in self.columns}
+        self.kept = self.kept | taken.kept
+        dropped = states.take(taken)
+        self.counts.update(events=events.height, late=taken.late, dropped=dropped, repeats=taken.repeats)
+        left_out = None
+        if dropped and taken.dropped is not None:
+            there = batch if admitted.missing is None else batch.filter(~admitted.missing)
+            left_out = there.filter(pl.Series(taken.dropped))
+        watermarks = {}
+        for name, (_, newest) in spans.items():
+            time_column = self.time_columns[name]
+            time_column.seen = newest if time_column.seen is None else max(time_column.seen, newest)
+            watermarks[name] = time_column.after(newest)
+        return Pushed(self.advance(watermarks), left_out)
+
+    def advance(self, watermarks: Mapping[str, int], partial: bool = False) -> pl.DataFrame:
+        """Move watermarks, give what is due, and let go of queries that were being removed and are over."""
+        if self.states is None:
+            for name, watermark in watermarks.items():
+                self.time_columns[name].watermark = watermark
+            return self.nothing()
+        emitted: Mapping[str, list[Emitted]] = self.states.advance(watermarks, partial)
+        results = self.states.results(emitted)
+        self.counts["results"] += results.height
+        over = {entry.query.name for entry in self.entries if entry.closing and self._is_over(entry)}
+        if over:
+            self.change([entry for entry in self.entries if entry.query.name not in over])
+        return results
+
+    def finish(self, partial: bool = False) -> pl.DataFrame:
+        """The end of the stream."""
+        self.finished = True
+        return self.advance(dict.fromkeys(self.time_columns, INT64_MAX), partial)
+
+    def nothing(self) -> pl.DataFrame:
+        """No results, with all columns once these are known."""
+        return pl.DataFrame(schema={"query": pl.String}) if self.states is None else self.states.plan.results.empty
+
+    # --- its queries ----------------------------------------------------------------------------------------------
+
+    def begin(self, batch: pl.DataFrame) -> Begun:
+        """States for the types of a first batch, planned for the rates that it shows; `use` goes on with them."""
+        rates = self.rates
+        if rates is None and batch.height and self.plan.depends_on_rates:
+            rates = measured(batch, Binding(self.plan, batch.schema, self.options.order_by), self.options.time)
+        planned = self.plan if rates is self.rates else plan(self.entries, self.options.time, rates)
+        compiled = self._compiled(planned, batch.schema)
+        unknown = [name for name, dtype in compiled.binding.needed.items() if dtype == pl.Null()]
+        if unknown and not all(time_column.still for time_column in self.time_columns.values()):
+            raise InputError(
+                f"column {unknown[0]!r} has no value in this first batch, so its type is not known; cast it"
+            )
+        return Begun(GroupStates(compiled, self.time_columns), Slicer(compiled), rates)
+
+    def use(self, begun: Begun) -> None:
+        """Go on with these states."""
+        self.begun, self.plan, self.rates = begun, begun.states.plan.plan, begun.rates
+
+    def change(self, entries: Sequence[Entry]) -> None:
+        """Go on with other queries; refused whole or done."""
+        apart = self.states.plan.plan.apart if self.states else None
+        planned = plan(entries, self.options.time, self.rates, apart)
+        # a time column that no query asks for now keeps its watermark
+        self.time_columns = self.options.time_columns(planned.time_columns) | self.time_columns
+        if self.states is not None:
+            compiled = self._compiled(planned, self.columns)
+            states = GroupStates(compiled, self.time_columns)
+            states.take_over(self.states)
+            states.overflowed = self.states.overflowed
+            self.use(Begun(states, Slicer(compiled), self.rates))
+        self.entries, self.plan = entries, planned
+        needed = {repeats_of(group.source) for group in planned.groups}
+        self.kept = {name: table for name, table in self.kept.items() if name in needed}
+
+    def _compiled(self, planned: Plan, columns: Mapping[str, pl.DataType]) -> CompiledPlan:
+        return compile_plan(planned, columns, self.options.order_by, self.time_columns)
+
+    def _is_over(self, entry: Entry) -> bool:
+        final_before = self.time_columns[entry.query.time or self.options.time].final_before
+        if self.states is None or final_before <= entry.until:
+            return False
+        return self.states.is_over(next(number for number, one in enumerate(self.plan.entries) if one is entry))
+
+    # --- what it says of itself -----------------------------------------------------------------------------------
+
+    @property
+    def metrics(self) -> Metrics:
+        """What was counted, and what is held now."""
+        watermarks = {
+            name: None if time_column.watermark == INT64_MIN else self.shown(time_column.watermark, name)
+            for name, time_column in self.time_columns.items()
+        }
+        counts: dict[str, int] = dict(self.counts)
+        size = sum(int(table.estimated_size()) for table in self.kept.values())
+        if states := self.states:
+            size += states.size
+            counts |= {"overflows": states.overflowed.total(), "slices": states.slices}
+            counts["held_events"] = states.held_events
+        return Metrics(**counts, state_bytes=size, watermarks=watermarks)
+
+    def _dtype(self, name: str) -> pl.DataType | None:
+        """The type of a time column, once it is known."""
+        states = self.states
+        return states.plan.binding.time_columns.get(name) if states else None
+
+    def shown(self, moment: int, name: str) -> int | datetime:
+        """A time as users write it."""
+        dtype = self._dtype(name)
+        if dtype is None or dtype.is_integer():
+            return moment
+        try:
+            shown = EPOCH + timedelta(microseconds=moment)
+        except OverflowError:  # Python's years end before ours
+            return moment
+        return shown if getattr(dtype, "time_zone", None) else shown.replace(tzinfo=None)
+
+    def moment(self, value: int | datetime, name: str) -> int:
+        """A time on a time column as a whole number, within what windows can be written for."""
+        if isinstance(value, datetime):
+            dtype = self._dtype(name)
+            if dtype is not None and dtype.is_integer():
+                raise TypeError(f"{name!r} is a number, so a time on it is an integer, not {value!r}")
+            value = since_1970(value)
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise TypeError(f"a time is an integer or a datetime, not {value!r}")
+        return max(-FURTHEST, min(FURTHEST, int(value)))
+
+    # --- saved ----------------------------------------------------------------------------------------------------
+
+    def saved(self) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
+        """Everything that it knows, as plain data and tables, from which `load` makes the same."""
+        kept = list(self.kept.items())
+        tables = {f"kept {number}": table for number, (_, table) in enumerate(kept)}
+        if self.states is not None:
+            tables |= {"columns": pl.DataFrame(schema=self.columns)} | self.states.tables()
+        header = {
+            "options": self.options.to_dict(),
+            "plan": self.plan.fingerprint,
+            "entries": [[entry.query.to_dict(), entry.since, entry.until, entry.closing] for entry in self.entries],
+            "rates": [self.rates.events, dict(self.rates.keys)] if self.rates else None,
+            "apart": sorted(self.states.plan.plan.apart) if self.states else None,
+            "time_columns": {name: asdict(time_column) for name, time_column in self.time_columns.items()},
+            "counts": dict(self.counts),
+            "overflowed": dict(self.states.overflowed) if self.states else {},
+            "arrived": self.arrived,
+            "finished": self.finished,
+            "states": self.states.header() if self.states else None,
+            "kept": [name for name, _ in kept],
+        }
+        return header, tables
+
+    @staticmethod
+    def load(header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> Live:
+        """What `saved` was taken of."""
+        options = StreamOptions.from_dict(header["options"])
+        entries = [Entry(Query.from_dict(query), *rest) for query, *rest in header["entries"]]
+        rates = Rates(*header["rates"]) if header["rates"] else None
+        apart = None if header["apart"] is None else frozenset(header["apart"])
+        planned = plan(entries, options.time, rates, apart)
+        if planned.fingerprint != header["plan"]:
+            raise ValueError("this snapshot was taken under another plan than its queries have here")
+        time_columns = {name: TimeColumn(**one) for name, one in header["time_columns"].items()}
+        live = Live(options, entries, rates, planned, time_columns)
+        live.arrived, live.finished, live.counts = header["arrived"], header["finished"], Counter(header["counts"])
+        for number, (name, on, since) in enumerate(header["kept"]):
+            live.kept[name, tuple(on), since] = tables[f"kept {number}"]
+        if header["states"] is not None:
+            live.columns = dict(tables["columns"].schema)
+            compiled = live._compiled(planned, live.columns)
+            states = GroupStates(compiled, time_columns)
+            states.overflowed = Counter(header["overflowed"])
+            states.load(header["states"], tables)
+            live.use(Begun(states, Slicer(compiled), rates))
+        return live
