@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java test test-core lint bench bench-core bench-spark bench-nodes flink docs demo clean
+.PHONY: help setup java test test-core soak lint bench bench-core bench-spark bench-nodes flink docs demo clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -22,6 +22,9 @@ test: java lint ## lint, then all tests
 
 test-core: $(STAMP) ## the core's own tests: no Java, no browser, no broker, no tree; a minute
 	$(PYTEST) -m "not spark and not browser and not nodes and not mqtt" $(ARGS)
+
+soak: java $(STAMP) ## what draws at random, with fresh seeds until the time is up; ARGS="--minutes 30"
+	$(BIN)/python tests/soak.py $(ARGS)
 
 lint: $(STAMP) ## ruff (rules and format) and mypy
 	$(BIN)/ruff check .

@@ -10,17 +10,21 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("POLARS_MAX_THREADS", "1")  # a thread for each worker, before Polars is imported
-# Spark's short jobs are over before the second compiler has paid for itself: this halves their processor time, also in
-# processes that tests start
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+# Spark's short jobs are over before a second compiler, parallel collectors and the verification of its own jars have
+# paid for themselves: without, they take less than half the processor time, also in processes that tests start
+os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+)
 
 import warnings
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 _VARIABLE = "WINDROW_SEED"
 
@@ -63,14 +67,26 @@ NODES = (
 )
 
 
-LONG = ("test_spark_kill", "test_demo", "test_spark_cli", "test_spark_streaming", "test_spark_sql", "test_tree")
+LONG = (
+    "test_bench",
+    "test_demo",
+    "test_examples",
+    "test_spark_cli",
+    "test_spark_kill",
+    "test_spark_sql",
+    "test_spark_streaming",
+    "test_spark_tables",
+    "test_tree",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever is about a tree of nodes carries the mark; what takes long comes first, so that nobody waits for it."""
+    """Marks that follow from what a test is; what takes long comes first, so that nobody waits for it."""
     for item in items:
         if item.path.stem in NODES or "docs/nodes.md" in item.name:
             item.add_marker("nodes")
+        if isinstance(item, pytest.Function) and ("seed" in item.fixturenames or is_hypothesis_test(item.obj)):
+            item.add_marker("soak")
     items.sort(key=lambda item: item.path.stem not in LONG)
 
 
@@ -90,10 +106,19 @@ def pytest_report_header() -> str:
     return f"seed: {SEED} (repeat with {_VARIABLE}={SEED})"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def seed() -> int:
-    """For tests that draw random numbers without Hypothesis."""
-    return SEED or 0
+    """For tests that draw random numbers without Hypothesis; `soak.py` changes it as it goes."""
+    return _asked_seed() or 0
+
+
+# A few rows are computed sooner than a plan is compiled, or modules are imported in each of Spark's workers. Sessions
+# that tests start in processes of their own, as the command line does, compile and import as those of users do.
+SPARK = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.python.daemon.module": "spark_daemon",
+}
 
 
 @pytest.fixture(scope="session")
@@ -102,9 +127,10 @@ def spark() -> Iterator[Any]:
     pytest.importorskip("pyspark.sql")
     from windrow.spark import session
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
-        made = session("local[2]")
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # for the daemon
+        made = session("local[2]", **SPARK)
     made.sparkContext.setLogLevel("ERROR")
     yield made
     made.stop()

@@ -331,7 +331,7 @@ def _wrong_account(ran: Ran) -> list[str]:
     run, found = ran.run, list[str]()
     root = run.machines["root"]
     assert root.as_parent.subtree.assembly is not None
-    agreement = root.as_parent.subtree.assembly.agreement
+    agreement = root.as_parent.subtree.assembly.counting
     for child, known in root.as_parent.subtree.children.items():
         leaves = [name for name in run.tree.leaves if _is_below(run.tree, name, child)]
         taken = sum(
@@ -342,7 +342,7 @@ def _wrong_account(ran: Ran) -> list[str]:
         )
         open_ = sum(
             line.size
-            for tallies in agreement._tallies.values()
+            for tallies in agreement._resolvers.values()
             for tally in tallies.values()
             for name, line in tally.lines.items()
             if name in leaves

@@ -19,7 +19,7 @@ from polars.testing import assert_frame_equal
 
 import windrow as wr
 from windrow.cli import main
-from windrow.cli.progress import EVERY, Shown
+from windrow.cli.progress import LINE_EVERY, Shown
 from windrow.cli.results import complete, in_order
 from windrow.io import event_files
 
@@ -134,7 +134,7 @@ def test_a_run_over_files_of_every_format_gives_what_windows_gives(windrow: Wind
 def test_parts_of_files_give_what_the_whole_gives(
     windrow: Windrow, monkeypatch: pytest.MonkeyPatch, mixed_up: int
 ) -> None:
-    monkeypatch.setattr(event_files, "CHUNK", 100)  # so that there are many parts
+    monkeypatch.setattr(event_files, "EVENTS_AT_ONCE", 100)  # so that there are many parts
     frame, draw = events(), random.Random(2)
     arrival = [at.timestamp() + draw.uniform(0, mixed_up) for at in frame["ts"]]
     frame = frame[sorted(range(frame.height), key=arrival.__getitem__)]
@@ -145,7 +145,7 @@ def test_parts_of_files_give_what_the_whole_gives(
 
 
 def test_repeats_in_other_parts_are_the_same_repeats(windrow: Windrow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_files, "CHUNK", 10)
+    monkeypatch.setattr(event_files, "EVENTS_AT_ONCE", 10)
     frame = events(60)
     write(pl.concat([frame, frame.with_columns(pl.col("ts") - pl.duration(seconds=1))]), Path("data.csv"))
     text = "queries: [{name: q, window: tumbling(1 hour), aggregates: [count(), min(ts)], distinct_on: [k, x]}]"
@@ -431,7 +431,7 @@ def test_plain_lines_come_at_intervals() -> None:
         now[0] = float(second)
         shown.at(events=second * 1000, results=second, dropped=0, watermark=datetime(2024, 5, 1, 8, 0, second))
     lines = stream.getvalue().splitlines()
-    assert len(lines) == 11 // EVERY
+    assert len(lines) == 11 // LINE_EVERY
     assert lines[0] == "5,000 events, 1,000/s, watermark 2024-05-01 08:00:05, 5 results, 0 left out"
 
 

@@ -164,6 +164,14 @@ def test_several_measures_have_a_watermark_each() -> None:
     assert engine.metrics.watermarks == {"at": NOON + timedelta(hours=2, minutes=10), "km": 6}
 
 
+def test_columns_stand_in_the_order_of_the_queries() -> None:
+    asked = ["max(x)", "count()", "mean(x)", "min(x)", "stddev(x)", "sum(x)"]
+    queries = [wr.Query(text, wr.tumbling(10), text) for text in asked]
+    engine = wr.Engine(queries, "t")
+    engine.push(pl.DataFrame({"t": [0, 1], "x": [1, 2]}))
+    assert engine.finish().columns == ["query", "window_start", "window_end", "revision", *asked]
+
+
 # --- sums and decimals ------------------------------------------------------------------------------------------------
 
 LARGE = pl.DataFrame({"t": [0, 1, 2], "x": [INT64_MAX, INT64_MAX, INT64_MAX], "k": ["a", "a", "b"]})

@@ -316,7 +316,7 @@ def test_a_name_that_has_not_been_heard_for_long_is_free_again(
         first.say(Hello("stranger", 1))
         assert isinstance(first.hear(), Welcome)
         assert "stranger is connected already" in refused(root.address, Hello("stranger", 2))
-        monkeypatch.setattr(flight_server, "UNHEARD", 0.0)
+        monkeypatch.setattr(flight_server, "SILENT", 0.0)
         with Raw(root.address) as second:
             second.say(Hello("stranger", 2))
             assert isinstance(second.hear(), Welcome)
@@ -587,7 +587,7 @@ def test_what_waits_at_the_end_still_arrives() -> None:
 
 
 def test_a_link_that_is_cut_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "MOST", 0.1)
+    monkeypatch.setattr(client, "LONGEST_DELAY", 0.1)
     taken: list[Message] = []
     notes: list[str] = []
     with (
@@ -607,8 +607,8 @@ def test_a_link_that_is_cut_comes_again(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_parent_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "LOST", 0.3)
-    monkeypatch.setattr(client, "EVERY", 0.1)
-    monkeypatch.setattr(flight_server, "EVERY", 60.0)
+    monkeypatch.setattr(client, "BEAT_EVERY", 0.1)
+    monkeypatch.setattr(flight_server, "BEAT_EVERY", 60.0)
     opened: list[int] = []
     with serving(lambda name, message: None) as server:
         one = Link(

@@ -37,6 +37,8 @@ ORDER = [
     "snapshot",
     "engine",
     "nodes.refine",
+    "nodes.tables",
+    "nodes.requests",
     "nodes.quantiles",
     "nodes.counting",
     "nodes.pushdown",
@@ -105,19 +107,12 @@ STILL_SAID = {"DataDrivenWindow", "held_events"}  # public
 MOST_LINES, MOST_LOCALS = 50, 20  # of a function, without its docstring
 LONG_FUNCTIONS = {
     "cli:run": "one parameter for each option of the command",
-    "core.assemble.results:_values": "",
-    "core.assemble.results:_spread": "",
     "core.query.query:__init__": "",
     "core.slices.binding:_bind": "",
     "demo:main": "",
-    "nodes.counting.coordinator:absorb": "",
-    "nodes.counting.coordinator:_absorb": "",
-    "nodes.quantiles.root:_of_windows": "",
     "report.charts:_panel": "",
     "report.charts:_lanes": "",
     "report.plans:picture": "",
-    "spark.api:windows": "",
-    "spark.batch.quantiles:_refined": "",
     "testing.strategies:batches": "",
 }
 

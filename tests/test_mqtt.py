@@ -345,7 +345,7 @@ def test_a_broker_that_has_forgotten_the_session_is_noted(broker: Mosquitto, pub
 def test_a_broker_that_has_lost_only_the_last_messages_is_noted(
     broker: Mosquitto, publish: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt, "PATIENCE", 0.1)
+    monkeypatch.setattr(mqtt, "AGAIN_WITHIN", 0.1)
     made = begun(broker)
     publish.numbers(0, 3)
     held, mark = numbers_of(made, lambda found: 2 in found)

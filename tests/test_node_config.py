@@ -70,11 +70,11 @@ def test_an_intermediate_node(tmp_path: Path) -> None:
 def test_the_root(tmp_path: Path) -> None:
     more = "lateness: 5 seconds\norder_by: key\npush_down: true\nlocal_keys: [key]\n"
     found = read(tmp_path, "root", ROOT + more)
-    assert found.asked is not None
-    assert [query.name for query in found.asked.queries] == ["q1"]
-    assert found.asked.columns == (("ts", pl.Datetime("us", "UTC")), ("key", pl.String()), ("value", pl.Float64()))
-    assert (found.asked.lateness, found.asked.order_by) == ("5 seconds", ("key",))
-    assert (found.asked.push_down, found.asked.local_keys) == (True, ("key",))
+    assert found.query_set is not None
+    assert [query.name for query in found.query_set.queries] == ["q1"]
+    assert found.query_set.columns == (("ts", pl.Datetime("us", "UTC")), ("key", pl.String()), ("value", pl.Float64()))
+    assert (found.query_set.lateness, found.query_set.order_by) == ("5 seconds", ("key",))
+    assert (found.query_set.push_down, found.query_set.local_keys) == (True, ("key",))
     assert (found.results, found.feeds) == (str(tmp_path / "results"), "results")
 
 
@@ -83,8 +83,8 @@ def test_queries_may_be_a_file_with_options_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "asked.yaml").write_text(text)
     lines = [line for line in ROOT.splitlines() if not line.startswith(("queries", "time"))]
     found = read(tmp_path, "root", "\n".join([*lines, "queries: asked.yaml", "results: '-'"]))
-    assert found.asked is not None
-    assert (found.asked.time, found.asked.lateness, found.results) == ("ts", "3 seconds", "-")
+    assert found.query_set is not None
+    assert (found.query_set.time, found.query_set.lateness, found.results) == ("ts", "3 seconds", "-")
 
 
 @pytest.mark.parametrize(

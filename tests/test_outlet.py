@@ -9,7 +9,7 @@ import pytest
 
 import windrow as wr
 from trees import COLUMNS, QUERIES, Tree, asking, events_of
-from windrow.core.slices.table import pack, unpack
+from windrow.io.tables import pack, unpack
 from windrow.nodes.process.slice_sink import Head, SliceSink, SliceSinkError
 from windrow.nodes.protocol.messages import Batch
 from windrow.nodes.queries import Asked

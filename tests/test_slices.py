@@ -23,8 +23,9 @@ from windrow.core.plan.plan import Plan, plan
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.binding import Binding
 from windrow.core.slices.kernel import Edges, roll_up, slice
-from windrow.core.slices.table import SliceSchema, merge, pack, unpack
+from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session
+from windrow.io.tables import pack, unpack
 from windrow.testing.strategies import (
     AGGREGATES,
     FILTERS,
@@ -187,7 +188,7 @@ def test_threads_may_pack_the_same_table_at_once() -> None:
     code = """
 import threading
 import polars as pl
-from windrow.core.slices.table import pack
+from windrow.io.tables import pack
 
 table = pl.DataFrame({"a": range(20_000)})
 threads = [threading.Thread(target=lambda: [pack({}, {"t": table}) for _ in range(100)]) for _ in range(3)]

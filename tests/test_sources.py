@@ -57,9 +57,9 @@ def drained(source: Source, wait: float = 0.0) -> tuple[pl.DataFrame, dict[str, 
 @contextmanager
 def chunks_of(size: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(event_files, "CHUNK", size)
-        patch.setattr(tail_files, "BLOCK", size * 40)
-        patch.setattr(generated, "MOST", size)
+        patch.setattr(event_files, "EVENTS_AT_ONCE", size)
+        patch.setattr(tail_files, "READ_BYTES", size * 40)
+        patch.setattr(generated, "MADE_AT_ONCE", size)
         yield
 
 
@@ -331,7 +331,7 @@ def test_compressed_lines_are_read_whole_and_cannot_grow(tmp_path: Path) -> None
 def test_parquet_is_read_on_without_the_row_groups_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.parquet"
     some_events(100).write_parquet(path, row_group_size=10)
-    monkeypatch.setattr(event_files, "CHUNK", 10)
+    monkeypatch.setattr(event_files, "EVENTS_AT_ONCE", 10)
     source = files(tmp_path)
     mark = [source.read(NEEDED, 0.0) for _ in range(7)][-1].mark  # type: ignore[union-attr]
     data = bytearray(path.read_bytes())
@@ -345,7 +345,7 @@ def test_parquet_is_read_on_without_the_row_groups_before(tmp_path: Path, monkey
 
 
 def test_files_are_deleted_once_their_events_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_files, "CHUNK", 2)
+    monkeypatch.setattr(event_files, "EVENTS_AT_ONCE", 2)
     for name, begin in (("a", 0), ("b", 3)):
         some_events(3, begin).write_parquet(tmp_path / f"{name}.parquet", row_group_size=2)
     source = files(tmp_path, delete=True)
@@ -361,7 +361,7 @@ def test_files_are_deleted_once_their_events_are_held(tmp_path: Path, monkeypatc
 
 
 def test_a_query_that_comes_can_need_another_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_files, "CHUNK", 2)
+    monkeypatch.setattr(event_files, "EVENTS_AT_ONCE", 2)
     some_events(6).write_parquet(tmp_path / "a.parquet", row_group_size=2)
     source = files(tmp_path)
     first = source.read({"ts": NEEDED["ts"]}, 0.0)
@@ -395,7 +395,7 @@ def test_columns_that_do_not_fit_are_refused(tmp_path: Path, change: Any, compla
 
 
 def test_a_file_that_has_changed_or_gone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_files, "CHUNK", 2)
+    monkeypatch.setattr(event_files, "EVENTS_AT_ONCE", 2)
     path = tmp_path / "a.parquet"
     some_events(6).write_parquet(path, row_group_size=2)
     first = files(tmp_path).read(NEEDED, 0.0)

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from windrow.core.slices.table import unpack
 from windrow.core.stream.job import job_of
+from windrow.io.tables import unpack
 from windrow.spark.batch import positions, quantiles
 from windrow.spark.batch import run as batch
 from windrow.spark.batch.time_cells import Cells

@@ -19,9 +19,9 @@ from hypothesis import given, settings
 
 import windrow as wr
 from windrow.core.plan.groups import Entry
-from windrow.core.slices.table import pack, unpack
 from windrow.core.stream.job import job_of
 from windrow.core.windows.fixed import INT64_MIN
+from windrow.io.tables import pack, unpack
 from windrow.spark import payloads
 from windrow.spark.stream import key_partitions
 from windrow.spark.stream import query as streaming

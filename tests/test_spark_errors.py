@@ -186,7 +186,7 @@ def without_windrow(spark: Any, tmp_path: Path) -> Iterator[None]:
     worker.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spark.sparkContext, "pythonExec", str(worker))  # what PYSPARK_PYTHON is read into
-        patch.setattr(source, "_KNOWING", set())
+        patch.setattr(source, "_REGISTERED", set())
         yield
     spark.dataSource.register(source.shipped(source.WindrowSource))  # with the other Python again
 

@@ -1,4 +1,4 @@
-"""Exactly once: a streaming query that is killed three times ends with the result of the whole table."""
+"""Exactly once: a streaming query that is killed again and again ends with the result of the whole table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 
 FOLDERS = ("source", "checkpoint", "sink")
 SCRIPT = Path(__file__).parent / "spark_stream.py"
-FILES, KILLS = 8, 3  # enough that each time there is something left to do
+FILES = 8  # enough that each time there is something left to do
 PATIENCE = 240  # seconds that a run may take on a machine that does other things
 BEGIN = datetime(2024, 5, 31, 12, tzinfo=UTC)
 END = BEGIN + timedelta(days=1)
@@ -68,12 +68,12 @@ class Running:
         self._log.close()
 
 
-def test_killed_three_times(spark: Any, tmp_path: Path, seed: int) -> None:
+def test_killed_two_or_three_times(spark: Any, tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     Source(tmp_path / "source", batches(draw))
     told = []
     committed = 0
-    for _ in range(KILLS):
+    for _ in range(2 + seed % 2):
         running = Running(tmp_path)
         committed, delay = committed + 1, draw.uniform(0, 0.5)
         try:

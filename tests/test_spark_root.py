@@ -34,8 +34,8 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from windrow.core.slices.table import unpack
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.io.tables import unpack
 from windrow.spark import Root, nodes
 from windrow.spark.slice_rows import delay_of, row_schema
 from windrow.spark.source.options import Settings, options_of

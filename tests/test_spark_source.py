@@ -32,7 +32,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from windrow.core.slices.table import unpack
+from windrow.io.tables import unpack
 from windrow.spark import Generator
 from windrow.spark.batch.run import results_of
 from windrow.spark.slice_rows import row_schema

@@ -152,22 +152,16 @@ SELECT k, window.start, window.end, avg(x) AS m FROM events GROUP BY k, window(t
 """
 
 
-SETTINGS = {
-    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",  # sorting groups would mix up their events
-    "spark.sql.codegen.wholeStage": "false",  # compiling takes longer than these few rows
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
+FALLBACK = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"  # sorting groups would mix up their events
 
 
 @pytest.fixture(scope="module")
 def view(spark: Any, seed: int) -> Iterator[pl.DataFrame]:
     found = events(seed)
     table(spark, found).coalesce(1).createOrReplaceTempView("events")
-    for name, value in SETTINGS.items():
-        spark.conf.set(name, value)
+    spark.conf.set(FALLBACK, "100000")
     yield found
-    for name in SETTINGS:
-        spark.conf.unset(name)
+    spark.conf.unset(FALLBACK)
 
 
 def spark_s_own(spark: Any, text: str, queries: list[wr.Query]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -144,8 +145,9 @@ def events_of(member: Member, most: float = math.inf) -> list[dict[str, Any]]:
 
 
 def test_whatever_is_killed_the_root_says_what_one_process_says(
-    tmp_path: Path, started: Callable[[Tree], Processes]
+    tmp_path: Path, started: Callable[[Tree], Processes], seed: int
 ) -> None:
+    dice = random.Random(seed)
     made = {"rate": 30, "length": "20 seconds", "disorder": "400 ms", "keys": 2, "speed": 4}
     source = {"source": {"generator": made}}
     below = {"parent": "plant", **source}
@@ -157,7 +159,8 @@ def test_whatever_is_killed_the_root_says_what_one_process_says(
     processes.start("root")
     processes.start("plant", "west")
     processes.start("north", "south")
-    for share, name in ((0.05, "north"), (0.15, "plant"), (0.3, "root")):
+    victims = dice.sample(["north", "plant", "root"], 3)
+    for share, name in zip((0.05, 0.15, dice.uniform(0.2, 0.35)), victims, strict=True):
         until(lambda share=share: processes.accepted >= share * len(rows), f"{share:.0%} of the events")
         processes.kill(name)
         assert processes.accepted < len(rows), "it was killed too late to mean anything"
@@ -175,8 +178,9 @@ def test_whatever_is_killed_the_root_says_what_one_process_says(
 
 
 def test_whatever_is_killed_while_nodes_agree_on_windows_they_hold_what_they_hold_in_one_process(
-    tmp_path: Path, started: Callable[[Tree], Processes]
+    tmp_path: Path, started: Callable[[Tree], Processes], seed: int
 ) -> None:
+    dice = random.Random(seed)
     made = {"rate": 40, "length": "16 seconds", "disorder": "400 ms", "keys": 2, "speed": 4}
     source = {"source": {"generator": made}}
     below = {"parent": "plant", **source}
@@ -196,7 +200,7 @@ def test_whatever_is_killed_while_nodes_agree_on_windows_they_hold_what_they_hol
     processes.start("root")
     processes.start("plant", "west")
     processes.start("north", "south")
-    for count, name in ((4, "north"), (20, "root")):
+    for count, name in zip((4, dice.randint(10, 20)), dice.sample(["north", "root"], 2), strict=True):
         until(lambda count=count: agreed() >= count, f"that {count} ends are agreed on")
         processes.kill(name)
         assert processes.accepted < len(rows), "it was killed too late to mean anything"

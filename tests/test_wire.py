@@ -10,7 +10,7 @@ import pytest
 
 from test_nodes import MESSAGES
 from windrow.nodes.protocol.messages import Batch, Message, MessageError, to_bytes
-from windrow.nodes.transport.wire import MOST, Reader, Writer
+from windrow.nodes.transport.wire import MOST_STREAMED, Reader, Writer
 
 
 def batch(number: int, rows: int = 3) -> Batch:
@@ -60,5 +60,5 @@ def test_garbled_bytes_are_refused_and_nothing_else_happens(seed: int) -> None:
 def test_a_few_bytes_do_not_become_many() -> None:
     bomb = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     data = bomb.compress(b"{" * 10**8) + bomb.flush(zlib.Z_SYNC_FLUSH)
-    with pytest.raises(MessageError, match=f"larger than {MOST:,} bytes"):
+    with pytest.raises(MessageError, match=f"larger than {MOST_STREAMED:,} bytes"):
         Reader().read(b"S" + data)

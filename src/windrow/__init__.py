@@ -52,12 +52,12 @@ from windrow.core.aggregates.functions import (
 from windrow.core.aggregates.functions import (
     range_ as range,
 )
+from windrow.core.expressions.errors import SqlError
 from windrow.core.expressions.parse import ExpressionError
 from windrow.core.plan.groups import Rates
 from windrow.core.plan.plan import Plan, plan
 from windrow.core.query.query import Query, QueryError
 from windrow.core.query.sql.statements import sql
-from windrow.core.query.sql.tokens import SqlError
 from windrow.core.slices.binding import InputError
 from windrow.core.stream.live import Metrics
 from windrow.core.windows.fixed import ContextFreeWindow, cumulating, session, sliding, tumbling

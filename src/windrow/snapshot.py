@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from windrow.core.slices.table import pack, unpack
 from windrow.core.stream.live import Live
+from windrow.io.tables import pack, unpack
 
 
 def write(live: Live, late: pl.DataFrame, keep_late: int) -> bytes:

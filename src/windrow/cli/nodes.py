@@ -158,11 +158,11 @@ def explain(tree: TreeFile = Path("tree.yaml"), debug: Debug = False) -> None:
     """
     from windrow.cli.trees import agreed, statuses
     from windrow.io.yaml_files import placed
-    from windrow.nodes.process.config import ConfigError, asked_of, fields_of
+    from windrow.nodes.process.config import ConfigError, fields_of, query_set_of
 
     given = fields_of(tree, "windrow tree")
     with placed(str(tree), ConfigError):
-        asked = asked_of(given, tree.parent)
+        asked = query_set_of(given)
     print("\n".join([asked.explain(), *(agreed(statuses(_tree(tree))) if "nodes" in given else [])]))
 
 

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-EVERY = 5.0  # seconds between plain lines
+LINE_EVERY = 5.0  # seconds between plain lines
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Shown:
         if self._bar:
             done = self.counts.done
             self._bar.update(self._task, description=text, total=None if done is None else 1.0, completed=done or 0)
-        elif not self._quiet and text and self._clock() - self._told >= EVERY:
+        elif not self._quiet and text and self._clock() - self._told >= LINE_EVERY:
             self.say(text)
 
     def say(self, text: str) -> None:

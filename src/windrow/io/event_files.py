@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 
 import polars as pl
 import pyarrow as pa
@@ -21,8 +22,8 @@ import pyarrow.parquet as pq
 
 from windrow.core.arrays.dataframes import in_parts
 from windrow.core.slices.binding import InputError
+from windrow.io import EVENTS_AT_ONCE
 
-CHUNK = 1_000_000  # events that are read at a time, about
 SUFFIXES = {
     ".parquet": "parquet",
     ".pq": "parquet",
@@ -36,8 +37,8 @@ SUFFIXES = {
     ".ndjson": "json",
 }
 FORMATS = ("parquet", "arrow", "csv", "json")
-TELLING = 10_000  # rows of a file that tell its types, and files that are asked, where they do not say themselves
-TELLING_FILES = 10
+ROWS_THAT_TELL = 10_000  # the types of a file whose format does not have them
+FILES_THAT_TELL = 10  # of several
 
 
 # --- which files there are ------------------------------------------------------------------------------------------
@@ -51,28 +52,45 @@ def files_of(path: str) -> list[str]:
     if os.path.isfile(path):
         return [path]
     if os.path.isdir(path):
-        found = below(path)
-        if not found:
+        paths = below(path)
+        if not paths:
             raise InputError(f"the directory {path!r} has no files of events")
-        return found
+        return paths
     if glob.escape(path) == path:
         raise InputError(f"there is no file or directory {path!r}")
-    found = []
-    for one in sorted(glob.glob(path, recursive=True)):
-        if not is_hidden(os.path.basename(one.rstrip("/"))):
-            found += below(one) if os.path.isdir(one) else [one]
-    if not found:
+    paths = fitting(path)
+    if not paths:
         raise InputError(f"nothing fits {path!r}")
-    return list(dict.fromkeys(found))
+    return paths
+
+
+def fitting(pattern: str) -> list[str]:
+    """The files that fit a pattern, and those below the directories that do, each once."""
+    paths = [path for path in glob.glob(pattern, recursive=True) if not is_hidden(os.path.basename(path.rstrip("/")))]
+    files = [below(path) if os.path.isdir(path) else [path] for path in sorted(paths)]
+    return list(dict.fromkeys(chain.from_iterable(files)))
 
 
 def below(top: str) -> list[str]:
     """All files below a directory, in the order of their names."""
-    found = []
+    paths = []
     for folder, folders, names in os.walk(top):
         folders[:] = [name for name in folders if not is_hidden(name)]
-        found += [os.path.join(folder, name) for name in names if not is_hidden(name)]
-    return sorted(found)
+        paths += [os.path.join(folder, name) for name in names if not is_hidden(name)]
+    return sorted(paths)
+
+
+def root_of(path: str) -> str:
+    """The directory in which a pattern begins; a path that is none is its own."""
+    while glob.escape(path) != path:
+        path = os.path.dirname(path)
+    return path or "."
+
+
+def name_below(root: str, path: str) -> str:
+    """What a file is called from a directory on."""
+    begin = os.path.join(root, "")
+    return path.removeprefix(begin) if path.startswith(begin) else os.path.relpath(path, root)
 
 
 def is_hidden(name: str) -> bool:
@@ -82,8 +100,8 @@ def is_hidden(name: str) -> bool:
 def form_of(path: str) -> str | None:
     """The format that a file's name says."""
     root, suffix = os.path.splitext(path.lower())
-    found = SUFFIXES.get(os.path.splitext(root)[1] if suffix == ".gz" else suffix)
-    return None if suffix == ".gz" and found not in ("csv", "json") else found
+    form = SUFFIXES.get(os.path.splitext(root)[1] if suffix == ".gz" else suffix)
+    return None if suffix == ".gz" and form not in ("csv", "json") else form
 
 
 @dataclass(frozen=True)
@@ -98,25 +116,25 @@ class EventFiles:
     def of(path: str, form: str | None = None, types: Mapping[str, pl.DataType] | None = None) -> EventFiles:
         """The files of a path; `types` says of what type columns of CSV and JSON are, where the first rows mislead."""
         paths = files_of(path)
-        forms = {one: form or form_of(one) for one in paths}
-        for one, known in forms.items():
-            if known is None:
+        forms = {file: form or form_of(file) for file in paths}
+        for file, own_form in forms.items():
+            if own_form is None:
                 raise InputError(
-                    f"file {one!r}: its name does not say whether it is {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+                    f"file {file!r}: its name does not say whether it is {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
                 )
-            if known != forms[paths[0]]:
-                raise InputError(f"file {one!r} is {known}, and {paths[0]!r} is {forms[paths[0]]}; take one format")
-        known = forms[paths[0]]
-        assert known is not None
-        columns = columns_of(paths, known)
+            if own_form != forms[paths[0]]:
+                raise InputError(f"file {file!r} is {own_form}, and {paths[0]!r} is {forms[paths[0]]}; take one format")
+        shared_form = forms[paths[0]]
+        assert shared_form is not None
+        columns = columns_of(paths, shared_form)
         if not columns:
             raise InputError(f"file {paths[0]!r} is empty, and so has no columns; CSV needs a header, JSON an event")
         for name in types or {}:
             if name not in columns:
                 raise InputError(f"there is no column {name!r} in {paths[0]!r}; there are {', '.join(columns)}")
-        if types and known in ("parquet", "arrow"):
-            raise InputError(f"files of {known} say their types themselves")
-        return EventFiles(paths, known, columns | dict(types or {}))
+        if types and shared_form in ("parquet", "arrow"):
+            raise InputError(f"files of {shared_form} say their types themselves")
+        return EventFiles(paths, shared_form, columns | dict(types or {}))
 
     @property
     def size(self) -> int:
@@ -154,14 +172,14 @@ def columns_of(paths: Sequence[str], form: str) -> dict[str, pl.DataType]:
                 assert isinstance(frame, pl.DataFrame)
                 return dict(frame.schema)
     heads = []
-    for path in paths[:TELLING_FILES]:
+    for path in paths[:FILES_THAT_TELL]:
         with named(path):
             heads.append(_head(path, form))
     try:
-        told = pl.concat([head for head in heads if head.height] or heads[:1], how="diagonal_relaxed")
+        head = pl.concat([head for head in heads if head.height] or heads[:1], how="diagonal_relaxed")
     except pl.exceptions.PolarsError as error:
         raise InputError(f"the files {paths[0]!r} and others have different types: {_first_line(error)}") from error
-    return _types(told)
+    return _types(head)
 
 
 def columns_in(lines: bytes, form: str) -> dict[str, pl.DataType]:
@@ -169,19 +187,19 @@ def columns_in(lines: bytes, form: str) -> dict[str, pl.DataType]:
     return _types(_head(io.BytesIO(lines), form)) if lines else {}
 
 
-def _types(told: pl.DataFrame) -> dict[str, pl.DataType]:
-    return {name: pl.String() if dtype == pl.Null() else dtype for name, dtype in told.schema.items()}
+def _types(head: pl.DataFrame) -> dict[str, pl.DataType]:
+    return {name: pl.String() if dtype == pl.Null() else dtype for name, dtype in head.schema.items()}
 
 
 def _head(path: str | io.BytesIO, form: str) -> pl.DataFrame:
     """The first rows, with types that hold them all."""
     if form == "csv":
-        few = {"n_rows": TELLING, "infer_schema_length": TELLING, "raise_if_empty": False}
+        few = {"n_rows": ROWS_THAT_TELL, "infer_schema_length": ROWS_THAT_TELL, "raise_if_empty": False}
         # rows behind the first are parsed too, by the way; those that do not fit are none of theirs
         return pl.read_csv(path, try_parse_dates=True, ignore_errors=True, **few)  # type: ignore[arg-type]
     if isinstance(path, str) and not os.path.getsize(path):
         return pl.DataFrame()
-    head = pl.scan_ndjson(path, infer_schema_length=TELLING).head(TELLING).collect()
+    head = pl.scan_ndjson(path, infer_schema_length=ROWS_THAT_TELL).head(ROWS_THAT_TELL).collect()
     times = {}
     for name, dtype in head.schema.items():
         if dtype == pl.String() and head[name].null_count() < head.height:
@@ -207,24 +225,24 @@ def read(path: str, form: str, needed: Mapping[str, pl.DataType], skip: int = 0)
         begin, end = skip, 0
         for number, size in enumerate(sizes):
             end += size
-            if end > begin and (end - begin >= CHUNK or number == len(sizes) - 1):
+            if end > begin and (end - begin >= EVENTS_AT_ONCE or number == len(sizes) - 1):
                 whole = pl.scan_parquet(path, glob=False).slice(begin, end - begin).select(there).collect()
-                for at in range(0, whole.height, CHUNK):
-                    yield whole[at : at + CHUNK]
+                for at in range(0, whole.height, EVENTS_AT_ONCE):
+                    yield whole[at : at + EVENTS_AT_ONCE]
                 begin = end
     elif form == "csv":
         header = pl.read_csv(path, n_rows=0, raise_if_empty=False).columns
         types = {name: needed[name] for name in header if name in needed}
         if header:
             scan = pl.scan_csv(path, schema_overrides=types, glob=False).select(list(types) or header[:1])
-            yield from _behind(scan.collect_batches(chunk_size=CHUNK, maintain_order=True), skip)
+            yield from _behind(scan.collect_batches(chunk_size=EVENTS_AT_ONCE, maintain_order=True), skip)
     elif form == "json":
         if os.path.getsize(path):
             yield from _behind(_json_lines(path, needed), skip)
     else:
         with open_arrow(path) as (_, batches):
-            for several in in_parts(batches, CHUNK):
-                table = pa.Table.from_batches(several)
+            for part in in_parts(batches, EVENTS_AT_ONCE):
+                table = pa.Table.from_batches(part)
                 past = min(skip, table.num_rows)
                 skip -= past
                 if past < table.num_rows:
@@ -246,7 +264,7 @@ def _behind(frames: Iterable[pl.DataFrame], skip: int) -> Iterator[pl.DataFrame]
 def _json_lines(path: str, needed: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
     texts = {name: pl.String() if is_text_in_json(dtype) else dtype for name, dtype in needed.items()}
     parsed = [from_text(name, dtype) for name, dtype in needed.items() if is_text_in_json(dtype)]
-    for frame in pl.scan_ndjson(path, schema=texts).collect_batches(chunk_size=CHUNK, maintain_order=True):
+    for frame in pl.scan_ndjson(path, schema=texts).collect_batches(chunk_size=EVENTS_AT_ONCE, maintain_order=True):
         yield frame.with_columns(parsed)
 
 

@@ -25,8 +25,8 @@ from windrow.core.arrays.range_queries import ramp
 from windrow.core.plan.watermark import plain
 from windrow.core.query.query import QueryError
 from windrow.core.windows.fixed import Duration, duration, since_1970
+from windrow.io import EVENTS_AT_ONCE
 
-CHUNK = 1_000_000  # events that are made at a time
 TICK = 1_000_000  # microseconds
 _BLOCK = 1 << 15  # events that are mixed at a time, which stay in the cache
 _MASK = 2**64 - 1
@@ -75,7 +75,7 @@ class Generator:
     @staticmethod
     def from_json(text: str) -> Generator:
         """The generator that `to_json` described; what is left out has its default."""
-        known = {field.name for field in fields(Generator)}
+        words = {field.name for field in fields(Generator)}
         try:
             given = json.loads(text)
         except ValueError as error:
@@ -83,8 +83,8 @@ class Generator:
         if not isinstance(given, dict):
             raise QueryError('option generator must be a JSON object such as {"nodes": 2, "rate": 1000}')
         for name in given:
-            if name not in known:
-                raise QueryError(f"generator: there is no {name!r}; there are {', '.join(sorted(known))}")
+            if name not in words:
+                raise QueryError(f"generator: there is no {name!r}; there are {', '.join(sorted(words))}")
         return Generator(**given)
 
     def to_json(self) -> str:
@@ -138,7 +138,7 @@ class Generator:
             yield frame, f"node {node!r}"
 
     def events(
-        self, number: int, begin: int, end: int, first: int, skip: int = 0, most: int = CHUNK
+        self, number: int, begin: int, end: int, first: int, skip: int = 0, most: int = EVENTS_AT_ONCE
     ) -> Iterator[pl.DataFrame]:
         """The events of a node from one tick, whose first has this position, to another; the first few are skipped."""
         counts = self.counts(number, begin, end)

@@ -23,9 +23,23 @@ from typing import Any
 from windrow.core.query.query import Query, QueryError
 from windrow.core.query.sql.statements import sql
 from windrow.core.windows.fixed import duration
-from windrow.io.yaml_files import Fields, Wrong, load, placed
+from windrow.io.yaml_files import Check, Fields, Wrong, is_text, load, must, placed, text, text_of
 
-OPTIONS = ("time", "lateness", "updates", "order_by", "bad_events")
+
+def _lengths(value: Any, word: str) -> None:
+    for length in value.values() if isinstance(value, dict) else [value]:
+        duration(length, word)
+
+
+OPTIONS: Mapping[str, Check] = {
+    "time": must("be the name of a column, not {!r}", is_text),
+    "lateness": _lengths,
+    "updates": _lengths,
+    "order_by": must(
+        "be names of columns, not {!r}", lambda names: all(map(is_text, names if type(names) is list else [names]))
+    ),
+    "bad_events": must("be 'raise' or 'drop', not {!r}", ("raise", "drop").__contains__),
+}
 _QUERY = ("name", "window", "aggregates", "by", "where", "time", "distinct_on", "having")
 
 
@@ -42,86 +56,55 @@ def read(path: Path) -> QueryFile:
     suffix = path.suffix.lower()
     if suffix not in (".sql", ".yaml", ".yml"):
         raise QueryError(f"{path}: queries are SQL or YAML: call the file .sql or .yaml")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise QueryError(f"there is no file {str(path)!r} of queries") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise QueryError(f"{path} cannot be read: {error}") from error
-    return of_sql(text, str(path)) if suffix == ".sql" else of_yaml(text, str(path))
+    content = text_of(path, QueryError, " of queries")
+    return of_sql(content, str(path)) if suffix == ".sql" else of_yaml(content, str(path))
 
 
-def of_sql(text: str, name: str) -> QueryFile:
+def of_sql(content: str, name: str) -> QueryFile:
     """The queries of an SQL text; `name` is what errors call it."""
     try:
-        return QueryFile(tuple(sql(text)))
+        return QueryFile(tuple(sql(content)))
     except ValueError as error:
         raise QueryError(f"{name}: {error}") from error
 
 
-def of_yaml(text: str, name: str) -> QueryFile:
+def of_yaml(content: str, name: str) -> QueryFile:
     """The queries and options of a YAML text; `name` is what errors call it."""
     with placed(name, QueryError):
-        return described(load(text))
+        given = load(content)
+        if not isinstance(given, Fields) or "queries" not in given:
+            raise Wrong("it has no queries; write queries: and a list of them")
+        given.allow(("queries", *OPTIONS))
+        queries = queries_in(given)
+        for word, check in OPTIONS.items():
+            given.read(word, check)
+        return QueryFile(queries, {word: given[word] for word in OPTIONS if word in given})
 
 
-def described(given: Any) -> QueryFile:
-    """The queries and options that a file has been read to; what is wrong with them is `Wrong`."""
-    if not isinstance(given, Fields) or "queries" not in given:
-        raise Wrong("it has no queries; write queries: and a list of them")
-    given.check(("queries", *OPTIONS))
-    return QueryFile(listed(given), _options(given))
-
-
-def listed(given: Fields) -> tuple[Query, ...]:
+def queries_in(given: Fields) -> tuple[Query, ...]:
     """The queries of a list under `queries`."""
-    several = given["queries"]
-    if not isinstance(several, list) or not several:
-        raise Wrong("queries must be a list: - name: …", given.lines["queries"])
-    return tuple(_query(one, number) for number, one in enumerate(several, 1))
+    listed = given["queries"]
+    if not isinstance(listed, list) or not listed:
+        raise given.wrong("queries must be a list: - name: …", "queries")
+    return tuple(_query(described, number) for number, described in enumerate(listed, 1))
 
 
 def _query(given: Any, number: int) -> Query:
     if not isinstance(given, Fields):
         raise Wrong(f"query {number} must have the fields {', '.join(_QUERY)}, not be {given!r}")
-    named = given.setdefault("name", f"q{number}")
+    given = given.over({"name": f"q{number}"})
     try:
-        given.check(_QUERY)
-        for wanted in ("window", "aggregates"):
-            if wanted not in given:
-                raise Wrong(f"it has no {wanted}", given.line)
-        for text in ("name", "window", "where", "time", "having"):
-            if text in given and not isinstance(given[text], str):
-                raise Wrong(f"{text} must be text, not {given[text]!r}", given.lines.get(text, given.line))
+        given.allow(_QUERY)
+        for needed in ("window", "aggregates"):
+            if needed not in given:
+                raise given.wrong(f"it has no {needed}")
+        for word in ("name", "window", "where", "time", "having"):
+            given.read(word, text)
         return Query(**{str(name): value for name, value in given.items()})
     except Wrong as error:
-        raise Wrong(f"query {named!r}: {error}", error.line) from error
+        raise Wrong(f"query {given['name']!r}: {error}", error.line) from error
     except (ValueError, TypeError) as error:
         blamed = next((word for word in ("where", "by", "distinct_on", "having") if f": {word}" in str(error)), None)
         if "is not a window" in str(error):
             blamed = "window"
-        raise Wrong(str(error), given.lines.get(blamed or "aggregates", given.line)) from error
-
-
-def _options(given: Fields) -> dict[str, Any]:
-    options = {name: given[name] for name in OPTIONS if name in given}
-    for name, value in options.items():
-        try:
-            _check(name, value)
-        except (TypeError, ValueError) as error:
-            raise Wrong(str(error), given.lines[name]) from error
-    return options
-
-
-def _check(name: str, value: Any) -> None:
-    if name in ("lateness", "updates"):
-        for one in value.values() if isinstance(value, dict) else [value]:
-            duration(one, name)
-    elif name == "bad_events" and value not in ("raise", "drop"):
-        raise ValueError(f"bad_events must be 'raise' or 'drop', not {value!r}")
-    elif name == "time" and not isinstance(value, str):
-        raise ValueError(f"time must be the name of a column, not {value!r}")
-    elif name == "order_by" and not all(
-        isinstance(one, str) for one in (value if isinstance(value, list) else [value])
-    ):
-        raise ValueError(f"order_by must be names of columns, not {value!r}")
+        raise given.wrong(str(error), blamed or "aggregates") from error

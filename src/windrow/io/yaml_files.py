@@ -1,16 +1,23 @@
-"""YAML in plain values that knows its lines, so that whatever is wrong with a file is said with its place.
+"""YAML in plain values that knows its lines, and the one way in which fields of a file are read and checked.
 
-text ── load ──▶ `Fields` and lists; `Wrong` with a line ── placed ──▶ an error that names file and line
+text ── load ──▶ `Fields` and lists ── read: a field, its check, a default ──▶ values
+                                    └─ `Wrong` with a line ── placed ──▶ an error that names file and line
+
+A check takes a value and the name of its field, and gives what the value means, None or "" where it means nothing. It
+raises ValueError or TypeError for what cannot be; `read` adds the field, unless the error begins with it, and the line.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import yaml
+
+Check = Callable[[Any, str], Any]
 
 
 class Wrong(ValueError):
@@ -22,23 +29,118 @@ class Wrong(ValueError):
 
 
 class Fields(dict[Any, Any]):
-    """A mapping of the file, with its line and those of its fields."""
+    """A mapping of the file, with its line and those of its fields, and the folder that paths are relative to."""
 
-    line: int
-    lines: dict[Any, int]
+    def __init__(self, values: Mapping[Any, Any], line: int, lines: Mapping[Any, int], folder: Path) -> None:
+        super().__init__(values)
+        self.line, self.lines, self.folder = line, lines, folder
 
-    def check(self, words: Collection[str]) -> None:
+    def allow(self, words: Collection[str]) -> None:
         """Refuse a field that is none of these, so that none is silently left out."""
         for word in self:
             if word not in words:
-                near = difflib.get_close_matches(str(word), words, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(words)}"
-                raise Wrong(f"there is no field {word!r}; {hint}", self.lines[word])
+                raise self.wrong(f"there is no field {word!r}; {hint(str(word), words)}", word)
+
+    def read(self, word: str, check: Check, default: Any = None) -> Any:
+        """What a field means; the default where it is not there, or means nothing."""
+        if word not in self:
+            return default
+        with self.blaming(word):
+            value = check(self[word], word)
+        value = default if value in (None, "") else value
+        return self.folder / value if isinstance(value, Path) else value
+
+    @contextmanager
+    def blaming(self, word: str) -> Iterator[None]:
+        """Errors name a field, with its line."""
+        try:
+            yield
+        except Wrong:
+            raise
+        except (ValueError, TypeError) as error:
+            reason = str(error) if str(error).startswith(word) else f"{word}: {error}"
+            raise self.wrong(reason, word) from error
+
+    def wrong(self, reason: str, word: str | None = None) -> Wrong:
+        """An error in the line of a field, or where the mapping begins."""
+        return Wrong(reason, self.lines.get(word, self.line))
+
+    def over(self, others: Mapping[str, Any]) -> Fields:
+        """These fields, and others that come from elsewhere, where these do not have them."""
+        return Fields({**others, **self}, self.line, {**getattr(others, "lines", {}), **self.lines}, self.folder)
+
+    def only(self, words: Collection[str]) -> Fields:
+        """Those of these fields, with their lines."""
+        return Fields({word: self[word] for word in words if word in self}, self.line, self.lines, self.folder)
 
 
-def load(text: str) -> Any:
+def must(be: str, fits: Callable[[Any], bool]) -> Check:
+    """A value for which something holds; `{!r}` in the words is the value."""
+
+    def check(value: Any, word: str) -> Any:
+        if not fits(value):
+            raise ValueError(f"{word} must {be.format(value)}")
+        return value
+
+    return check
+
+
+def is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def one_of(*choices: Any) -> Check:
+    return must(f"be {' or '.join(str(choice).lower() for choice in choices)}, not {{!r}}", choices.__contains__)
+
+
+def whole(most: int) -> Check:
+    return must(
+        f"be a whole number from 1 to {most:,}, not {{!r}}", lambda value: type(value) is int and 0 < value <= most
+    )
+
+
+text = must("be text, not {!r}", is_text)
+
+
+def made(make: Callable[[str], Any]) -> Check:
+    """What a text means."""
+    return lambda value, word: make(value) if text(value, word) else None
+
+
+def section(make: Callable[..., Any], shown: str, **checks: Check) -> Check:
+    """What is made of the fields of a mapping."""
+
+    def check(value: Any, word: str) -> Any:
+        if not isinstance(value, Fields):
+            raise ValueError(f"{word} must have fields: {shown}")
+        value.allow(tuple(checks))
+        read = {name: value.read(name, inner) for name, inner in checks.items()}
+        return make(**{name: inner for name, inner in read.items() if inner is not None})
+
+    return check
+
+
+def hint(word: str, words: Iterable[str]) -> str:
+    """What a word may have been meant to be."""
+    near = difflib.get_close_matches(word, list(words), 1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(words)}"
+
+
+def text_of(path: Path, kind: type[Exception], more: str) -> str:
+    """The text of a file; `more` is said of one that is not there."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise kind(f"there is no file {str(path)!r}{more}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise kind(f"{path} cannot be read: {error}") from error
+
+
+def load(text: str, folder: Path = Path()) -> Any:
     """Read a text; nothing in it is evaluated."""
-    return yaml.load(text, _Loader)
+    loader = _Loader(text)
+    loader.folder = folder
+    return loader.get_single_data()
 
 
 @contextmanager
@@ -59,19 +161,21 @@ def placed(name: str, kind: type[Exception]) -> Iterator[None]:
 class _Loader(yaml.SafeLoader):
     """YAML in plain values."""
 
+    folder: Path
+
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> Fields:
     loader.flatten_mapping(node)
-    found = Fields()
-    found.line, found.lines = node.start_mark.line + 1, {}
+    values, lines = dict[Any, Any](), dict[Any, int]()
     for key_node, value_node in node.value:
         key, line = loader.construct_object(key_node, deep=True), key_node.start_mark.line + 1
         if not isinstance(key, str | int | float | bool | None):
             raise Wrong("a field must have a name", line)
-        if key in found:
+        if key in values:
             raise Wrong(f"{key!r} is there twice", line)
-        found[key], found.lines[key] = loader.construct_object(value_node, deep=True), line
-    return found
+        values[key], lines[key] = loader.construct_object(value_node, deep=True), line
+    return Fields(values, node.start_mark.line + 1, lines, loader.folder)
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+yaml.SafeDumper.add_representer(Fields, yaml.SafeDumper.represent_dict)

@@ -28,10 +28,11 @@ from windrow.core.ordered.node_windows import NODE_KEY, CompiledJoinedGroup, Joi
 from windrow.core.ordered.state import CompiledOrderedGroup, OrderedState
 from windrow.core.plan.groups import Group
 from windrow.core.plan.watermark import WatermarkStep
-from windrow.core.slices.table import pack, unpack
-from windrow.core.stream.group_states import GroupStates, named_tables, parts_of
+from windrow.core.stream.group_states import GroupStates
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Tables, seen_by
+from windrow.core.stream.job_slicer import Tables, named_tables, parts_of, seen_by
+from windrow.io.tables import pack, unpack
+from windrow.nodes.tables import differs
 
 NODES = "nodes"
 _NODES = {"node": pl.String(), "gone": pl.Boolean(), "late": pl.Int64()}
@@ -67,15 +68,6 @@ def wrong_with(job: Job, tables: Mapping[str, pl.DataFrame]) -> str | None:
             if name in tables and (reason := differs(name, tables[name], types, needed[name])):
                 return reason
     return differs(NODES, tables[NODES], _NODES, _NODES) if NODES in tables and _groups(job) else None
-
-
-def differs(name: str, table: pl.DataFrame, wanted: Mapping[str, pl.DataType], needed: Iterable[str]) -> str | None:
-    """What columns of a table are of another type or not there."""
-    for column, dtype in table.schema.items():
-        if wanted.get(column, dtype) != dtype:
-            return f"{column!r} of {name} is {dtype} in its batch, not {wanted[column]}"
-    missing = [column for column in needed if column not in table.columns]
-    return f"{name} has no {missing[0]!r} in its batch" if missing else None
 
 
 def _opened_columns(compiled: CompiledJoinedGroup) -> dict[str, pl.DataType]:

@@ -29,7 +29,7 @@ from windrow.nodes.counting.tables import wrong_with as wrong_counting
 from windrow.nodes.explain import explain
 from windrow.nodes.pushdown import wrong_with
 from windrow.nodes.quantiles import tables as quantile_tables
-from windrow.nodes.quantiles.protocol import can_be_refined
+from windrow.nodes.quantiles.protocol import MultisetSchema, can_be_refined
 
 
 @dataclass(frozen=True)
@@ -244,12 +244,12 @@ class Asked:
             for name in (*compiled.schema.keys, time_name(self.time) if group.ordered else "slice_start"):
                 if name not in table.columns:
                     return f"{group.name} has no {name!r} in its batch"
-        reason = quantile_tables.wrong_with(self._bag_forms, tables) or wrong_with(self.job, tables)
+        reason = quantile_tables.wrong_with(self._multiset_schemas, tables) or wrong_with(self.job, tables)
         return reason or wrong_counting(self.forms, tables)
 
     @cached_property
-    def _bag_forms(self) -> list[quantile_tables.TimeForm]:
-        return list(quantile_tables.forms_of(self.job).values())
+    def _multiset_schemas(self) -> list[MultisetSchema]:
+        return list(quantile_tables.schemas_of(self.job).values())
 
     def explain(self) -> str:
         """What travels for each query, and why."""

@@ -1,13 +1,18 @@
-"""`windows` on a Spark DataFrame."""
+"""`windows` on a Spark DataFrame: of events or of slices, whole or a stream, each in a way of its own (`_WAYS`).
+
+A stream of events may have a query book instead of queries.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from windrow.core.assemble.results import own_columns
 from windrow.core.plan.groups import Rates
@@ -44,57 +49,114 @@ def windows(
     buckets:  streaming only: into how many parts the keys are put, for as long as the checkpoint lives
     metrics:  streaming only: the name of the observed metrics, which count what was dropped
     """
-    if queries is None:
-        queries = queries_of(df)
-    if isinstance(queries, QueryBook) and not df.isStreaming:
+    sliced = is_slices(df)
+    _refuse(df.isStreaming, sliced, isinstance(queries, QueryBook), updates is not None, partial)
+    order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+    options = {"lateness": lateness, "updates": updates, "bad_events": bad_events, "rates": rates}
+    if isinstance(queries, QueryBook):
+        return _stream_with_book(_Call(df, [], time, order, options, partial, buckets, metrics), queries)
+    listed = _listed(queries_of(df) if queries is None else queries)
+    answer = _WAYS["slices" if sliced else "events", "stream" if df.isStreaming else "whole"]
+    results = answer(_Call(df, listed, time, order, options, partial, buckets, metrics))
+    own = {query.name: own_columns(query, results.columns) for query in listed}  # for `results_of`
+    return results.withMetadata("query", {META: json.dumps(own)})
+
+
+def _refuse(streams: bool, sliced: bool, has_book: bool, updates: bool, partial: bool) -> None:
+    """Refuse what does not go together."""
+    if has_book and not streams:
         raise TypeError("a query book is for a streaming DataFrame; for a whole one say book.queries")
-    asked = [] if isinstance(queries, QueryBook) else [queries] if isinstance(queries, Query) else list(queries)
-    if is_slices(df):
-        if isinstance(queries, QueryBook):
-            raise TypeError("slices are cut for the queries that were given where they are made, not for a query book")
-        by = (order_by,) if isinstance(order_by, str) else tuple(order_by)
-        sliced = job_of_slices(df, asked, time, lateness=lateness, updates=updates, order_by=by)
-        if df.isStreaming:
-            return _noted(streaming.windows_of_slices(df, sliced, buckets, metrics), asked)
-        if updates is not None:
-            raise ValueError("updates is for a streaming DataFrame: a whole one has no late events")
-        found = batch.assembled(df.select("bucket", "payload"), sliced, partial, fingerprint(sliced))
-        return _noted(found, asked)
-    time = time_of(queries.queries if isinstance(queries, QueryBook) else asked, time)
-    if df.isStreaming:
-        df = streaming.with_ties(df)
-    if not df.isStreaming and any((query.time or time) == ARRIVAL for query in asked):
-        raise QueryError("a whole table has no arrival times; name a time column")
-    ordering = (order_by,) if isinstance(order_by, str) else tuple(order_by)
-    job: Job
-    try:
-        job = job_of(
-            asked,
-            time,
-            polars_columns(df.schema),
-            lateness=lateness,
-            updates=updates,
-            order_by=(*ordering, streaming.TIE) if df.isStreaming else ordering,
-            bad_events=bad_events,
-            rates=rates,
-            ties=not df.isStreaming,
-        )
-        if isinstance(queries, QueryBook):
-            columns = [name for name, _ in job.columns if name != streaming.TIE]
-            queries.bind({"schema": df.schema.jsonValue(), "columns": columns, "time": time, "order_by": ordering})
-    except QueryError as error:
-        raise in_spark_words(error, df.schema) from error
-    if df.isStreaming:
-        if partial:
-            raise ValueError("partial is for a whole DataFrame: a stream has no end")
-        if buckets is None:
-            buckets = max(8, shuffle_partitions(df.sparkSession))
-        if isinstance(queries, QueryBook):
-            return streaming.windows_of_book(df, job, queries, buckets, metrics)
-        return _noted(streaming.windows(df, job, buckets, metrics), asked)
-    if updates is not None:
+    if has_book and sliced:
+        raise TypeError("slices are cut for the queries that were given where they are made, not for a query book")
+    if updates and not streams:
         raise ValueError("updates is for a streaming DataFrame: a whole one has no late events")
-    return _noted(batch.windows(df, job, partial), asked)
+    if partial and streams and not sliced:
+        raise ValueError("partial is for a whole DataFrame: a stream has no end")
+
+
+class _Call(NamedTuple):
+    """What `windows` was called with."""
+
+    df: DataFrame
+    queries: list[Query]
+    time: str | None
+    order_by: tuple[str, ...]
+    options: dict[str, Any]  # of the job
+    partial: bool
+    buckets: int | None
+    metrics: str
+
+    def stream_buckets(self) -> int:
+        return max(8, shuffle_partitions(self.df.sparkSession)) if self.buckets is None else self.buckets
+
+
+def _whole_events(call: _Call) -> DataFrame:
+    time = time_of(call.queries, call.time)
+    if any((query.time or time) == ARRIVAL for query in call.queries):
+        raise QueryError("a whole table has no arrival times; name a time column")
+    job = _job(call.df.schema, call.queries, time, order_by=call.order_by, **call.options)
+    return batch.windows(call.df, job, call.partial)
+
+
+def _whole_slices(call: _Call) -> DataFrame:
+    job = _job_of_slices(call)
+    return batch.assembled(call.df.select("bucket", "payload"), job, call.partial, fingerprint(job))
+
+
+def _stream_of_events(call: _Call) -> DataFrame:
+    df, job = _with_ties(call, call.queries)
+    return streaming.windows(df, job, call.stream_buckets(), call.metrics)
+
+
+def _stream_of_slices(call: _Call) -> DataFrame:
+    return streaming.windows_of_slices(call.df, _job_of_slices(call), call.buckets, call.metrics)
+
+
+def _stream_with_book(call: _Call, book: QueryBook) -> DataFrame:
+    """The queries of a book over events, of which the book learns the columns, so that it refuses what does not fit."""
+    df, job = _with_ties(call, book.queries)
+    columns = [name for name, _ in job.columns if name != streaming.TIE]
+    with _spark_words(df.schema):
+        book.bind({"schema": df.schema.jsonValue(), "columns": columns, "time": job.time, "order_by": call.order_by})
+    return streaming.windows_of_book(df, job, book, call.stream_buckets(), call.metrics)
+
+
+_WAYS: dict[tuple[str, str], Callable[[_Call], DataFrame]] = {
+    ("events", "whole"): _whole_events,
+    ("slices", "whole"): _whole_slices,
+    ("events", "stream"): _stream_of_events,
+    ("slices", "stream"): _stream_of_slices,
+}
+
+
+def _with_ties(call: _Call, queries: Sequence[Query]) -> tuple[DataFrame, Job]:
+    """Streaming events with what breaks ties in time, and the job over them."""
+    df, time = streaming.with_ties(call.df), time_of(queries, call.time)
+    order = (*call.order_by, streaming.TIE)
+    return df, _job(df.schema, call.queries, time, order_by=order, ties=False, **call.options)
+
+
+def _job(schema: StructType, queries: Sequence[Query], time: str, **options: Any) -> Job:
+    with _spark_words(schema):
+        return job_of(queries, time, polars_columns(schema), **options)
+
+
+def _job_of_slices(call: _Call) -> Job:
+    lengths = {name: call.options[name] for name in ("lateness", "updates")}
+    return job_of_slices(call.df, call.queries, call.time, order_by=call.order_by, **lengths)
+
+
+@contextmanager
+def _spark_words(schema: StructType) -> Iterator[None]:
+    """Refusals name types as Spark does."""
+    try:
+        yield
+    except QueryError as error:
+        raise in_spark_words(error, schema) from error
+
+
+def _listed(queries: Query | Iterable[Query]) -> list[Query]:
+    return [queries] if isinstance(queries, Query) else list(queries)
 
 
 def explain(df: DataFrame, queries: Query | Iterable[Query], time: str | None = None, **options: Any) -> str:
@@ -105,11 +167,8 @@ def explain(df: DataFrame, queries: Query | Iterable[Query], time: str | None = 
     time:     the column that windows are measured on; can be left out where the queries name it
     options:  as of `windows`: `lateness`, `updates`, `order_by`, `bad_events`, `rates`
     """
-    asked = [queries] if isinstance(queries, Query) else list(queries)
-    try:
-        job = job_of(asked, time_of(asked, time), polars_columns(df.schema), **options)
-    except QueryError as error:
-        raise in_spark_words(error, df.schema) from error
+    listed = _listed(queries)
+    job = _job(df.schema, listed, time_of(listed, time), **options)
     return job.bound.plan.explain() if df.isStreaming else batch.describe(job)
 
 
@@ -129,9 +188,3 @@ def results_of(results: DataFrame, query: str | Query) -> DataFrame:
         raise KeyError(f"there are no results of a query called {name!r}; there are {', '.join(map(repr, known))}")
     own = own_columns(query, results.columns) if isinstance(query, Query) else known.get(name, results.columns)
     return results.where(F.col("query") == name).select(*(F.col(quoted(column)) for column in own))
-
-
-def _noted(results: DataFrame, queries: Iterable[Query]) -> DataFrame:
-    """Results that know which columns are whose, for `results_of`."""
-    own = {query.name: own_columns(query, results.columns) for query in queries}
-    return results.withMetadata("query", {META: json.dumps(own)})

@@ -3,7 +3,7 @@
     events ── slice ──▶ tables, one per group ── split ──▶ one row (bucket, payload) per bucket
 
 A key always falls into the same bucket, in every process and version, because state is kept by bucket. A payload is
-`slices.pack` of one table per group.
+`slices.table.pack` of one table per group.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import polars as pl
 import pyarrow as pa
 
 from windrow.core.arrays.hashing import GOLDEN, mix
-from windrow.core.slices.table import pack
 from windrow.core.stream.compiled import CompiledPlan
 from windrow.core.stream.job_slicer import Tables
+from windrow.io.tables import pack
 
 SCHEMA = pa.schema([("bucket", pa.int32()), ("payload", pa.binary())])
 ROW = "bucket INT, payload BINARY"
@@ -27,7 +27,7 @@ ROW = "bucket INT, payload BINARY"
 
 def split(tables: Tables, bound: CompiledPlan, buckets: int) -> dict[int, Tables]:
     """The tables of each bucket; a group without keys lies in one."""
-    found: dict[int, Tables] = {}
+    by_bucket: dict[int, Tables] = {}
     for group in bound.plan.groups:
         table = tables.get(group.name)
         if table is None or not table.height:
@@ -35,15 +35,15 @@ def split(tables: Tables, bound: CompiledPlan, buckets: int) -> dict[int, Tables
         keys = [name for name in table.columns if name.startswith("key:")]
         if not group.keys:
             at = int(hashed(pl.DataFrame({"name": [group.name]}))[0] % np.uint64(buckets))
-            found.setdefault(at, {})[group.name] = table
+            by_bucket.setdefault(at, {})[group.name] = table
             continue
         bucket = (hashed(table.select(keys)) % np.uint64(buckets)).astype(np.int64)
         order = np.argsort(bucket, kind="stable")
         numbers, first = np.unique(bucket[order], return_index=True)
         ordered = table[order]
         for number, begin, end in zip(numbers, first, np.append(first[1:], len(order)), strict=True):
-            found.setdefault(int(number), {})[group.name] = ordered[int(begin) : int(end)]
-    return found
+            by_bucket.setdefault(int(number), {})[group.name] = ordered[int(begin) : int(end)]
+    return by_bucket
 
 
 def rows(split_tables: Mapping[int, Tables], header: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
@@ -58,29 +58,29 @@ def row(bucket: int, payload: bytes) -> pa.RecordBatch:
 
 def hashed(keys: pl.DataFrame) -> npt.NDArray[np.uint64]:
     """A hash of each row, the same on every machine and in every version; equal keys have equal hashes."""
-    found = np.zeros(keys.height, np.uint64)
+    hashes = np.zeros(keys.height, np.uint64)
     with np.errstate(over="ignore"):
         for column in keys:
-            found = mix(found * np.uint64(31) + _numbers(column))
-    return found
+            hashes = mix(hashes * np.uint64(31) + _numbers(column))
+    return hashes
 
 
 def _numbers(column: pl.Series) -> npt.NDArray[np.uint64]:
-    """A number for each value, the same for equal ones; null has one of its own."""
+    """A number for each value, the same for equal values; null has one of its own."""
     dtype = column.dtype
     if dtype.is_float():
         values = column.cast(pl.Float64).fill_null(0.0).to_numpy().copy()
         values[values == 0] = 0.0  # also -0.0; Polars leaves it as it is when it adds 0.0
         values[np.isnan(values)] = np.nan
-        found = values.view(np.uint64)
+        numbers = values.view(np.uint64)
     elif dtype == pl.String() or dtype == pl.Binary() or isinstance(dtype, pl.Decimal):
-        found = _of_bytes(column)
+        numbers = _of_bytes(column)
     elif dtype == pl.Null():
-        found = np.zeros(len(column), np.uint64)
+        numbers = np.zeros(len(column), np.uint64)
     else:
-        found = column.to_physical().cast(pl.Int64).fill_null(0).to_numpy().astype(np.int64).view(np.uint64)
+        numbers = column.to_physical().cast(pl.Int64).fill_null(0).to_numpy().astype(np.int64).view(np.uint64)
     nulls = column.is_null().to_numpy()
-    return np.where(nulls, np.uint64(GOLDEN), found) if nulls.any() else found
+    return np.where(nulls, np.uint64(GOLDEN), numbers) if nulls.any() else numbers
 
 
 def _of_bytes(column: pl.Series) -> npt.NDArray[np.uint64]:
@@ -91,16 +91,16 @@ def _of_bytes(column: pl.Series) -> npt.NDArray[np.uint64]:
     )
     _, offsets_buffer, data_buffer = array.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int64)[array.offset : array.offset + len(array) + 1]
-    found = np.zeros(len(array), np.uint64)
+    polynomials = np.zeros(len(array), np.uint64)
     if not len(array) or offsets[-1] == offsets[0]:
-        return found
+        return polynomials
     data = np.frombuffer(data_buffer, np.uint8)[offsets[0] : offsets[-1]].astype(np.uint64) + np.uint64(1)
     sizes = np.diff(offsets)
     powers = np.cumprod(np.full(int(sizes.max()), np.uint64(0x100000001B3)))
     within = np.arange(len(data)) - np.repeat(offsets[:-1] - offsets[0], sizes)
     full = np.flatnonzero(sizes)
-    found[full] = np.add.reduceat(data * powers[within], (offsets[:-1] - offsets[0])[full])
-    return found
+    polynomials[full] = np.add.reduceat(data * powers[within], (offsets[:-1] - offsets[0])[full])
+    return polynomials
 
 
 def read_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:

@@ -1,6 +1,6 @@
-"""Shipping: functions and sources on their way to Spark's workers, which may be a Python without windrow.
+"""Pickling: functions and sources on their way to Spark's workers, which may be a Python without windrow.
 
-What is here is sent by value, so that it runs on any worker, and says what is wrong where windrow is missing.
+This module is itself sent by value, so that it runs on any worker and says what is wrong where windrow is missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Origins: what a DataFrame of slices says of the events that they were made of.
+"""Slices as rows of a DataFrame, and their origin: what it says of the events that they were made of.
 
     bucket INT, payload BINARY, watermark TIMESTAMP, node STRING, events BIGINT
 
@@ -10,7 +10,6 @@ else, and refuses slices that were cut for other queries.
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,18 +21,19 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
+from windrow.core.plan.plan import fingerprint_of
 from windrow.core.plan.watermark import Lengths, plain
 from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.binding import InputError
-from windrow.core.slices.table import pack
 from windrow.core.stream.job import Job, job_of
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX
+from windrow.io.tables import pack
 from windrow.spark.payloads import split
 from windrow.spark.types import END_MS, SHIFT_MS, arrow_schema
 
 META = "windrow"  # the key of the metadata
-VERSION = 2
+VERSION = 3
 
 Marks = dict[str, dict[str, Any]]
 """How far each node has been read, as it stands in an offset.
@@ -70,29 +70,29 @@ class Origin:
     buckets: int
     plan: str  # the fingerprint
     queries: tuple[str, ...]  # their names
-    asked: str  # the queries themselves, as `asked_text` writes them
+    described: str  # the queries themselves, as `text_of` writes them
 
     def to_json(self) -> str:
         types = base64.b64encode(pl.DataFrame(schema=self.columns).to_arrow().schema.serialize().to_pybytes()).decode()
-        said = {"version": VERSION, "columns": types, "time": self.time, "order_by": self.order_by}
-        said |= {"lateness": plain(self.lateness), "bad_events": self.bad_events, "buckets": self.buckets}
-        return json.dumps(said | {"plan": self.plan, "queries": self.queries, "asked": self.asked})
+        fields = {"version": VERSION, "columns": types, "time": self.time, "order_by": self.order_by}
+        fields |= {"lateness": plain(self.lateness), "bad_events": self.bad_events, "buckets": self.buckets}
+        return json.dumps(fields | {"plan": self.plan, "queries": self.queries, "asked": self.described})
 
     @staticmethod
     def from_json(text: str) -> Origin:
-        said = json.loads(text)
-        if said.pop("version") != VERSION:
+        fields = json.loads(text)
+        if fields.pop("version") != VERSION:
             raise QueryError("these slices were made by another version of windrow")
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(said.pop("columns"))))
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(fields.pop("columns"))))
         frame = pl.from_arrow(schema.empty_table())
         assert isinstance(frame, pl.DataFrame)
-        order_by, queries = tuple(said.pop("order_by")), tuple(said.pop("queries"))
-        return Origin(dict(frame.schema), order_by=order_by, queries=queries, **said)
+        fields |= {name: tuple(fields[name]) for name in ("order_by", "queries")}
+        return Origin(dict(frame.schema), described=fields.pop("asked"), **fields)
 
     @property
     def cut_for(self) -> list[Query]:
         """The queries that the slices were cut for."""
-        return [Query.from_dict(one) for one in json.loads(zlib.decompress(base64.b64decode(self.asked)))]
+        return [Query.from_dict(query) for query in from_text(self.described)]
 
     def job(self, queries: Iterable[Query], lateness: Lengths = 0, updates: Lengths = None) -> Job:
         """A job over its events."""
@@ -108,26 +108,22 @@ class Origin:
         )
 
 
-def asked_text(queries: Iterable[Query]) -> str:
-    """Queries as an origin has them: there may be thousands."""
-    described = json.dumps([query.to_dict() for query in queries])
-    return base64.b64encode(zlib.compress(described.encode())).decode()
+def text_of(described: Sequence[dict[str, Any]]) -> str:
+    """Descriptions of queries as a text, compressed, because there may be thousands."""
+    return base64.b64encode(zlib.compress(json.dumps(described).encode())).decode()
+
+
+def from_text(text: str) -> list[dict[str, Any]]:
+    """The descriptions that `text_of` wrote."""
+    return json.loads(zlib.decompress(base64.b64decode(text)))  # type: ignore[no-any-return]
 
 
 def fingerprint(job: Job) -> str:
     """The same for two jobs that cut the same events into the same slices."""
-    bound = job.bound
-    groups = [
-        [
-            group.name,
-            group.ordered,
-            sorted(one.text + one.operator.form for one in group.held),
-            sorted(f"{one.line} {one.until} {one.closing}" for one in group.timelines),
-        ]
-        for group in sorted(bound.plan.groups, key=lambda group: group.name)
-    ]
-    types = sorted((name, str(dtype)) for name, dtype in bound.binding.needed.items())
-    return hashlib.sha256(json.dumps([groups, types, job.order_by]).encode()).hexdigest()[:16]
+    groups = sorted(job.bound.plan.groups, key=lambda group: group.name)
+    windows = [sorted(f"{one.line} {one.until} {one.closing}" for one in group.timelines) for group in groups]
+    types = sorted((name, str(dtype)) for name, dtype in job.bound.binding.needed.items())
+    return fingerprint_of(groups, windows, types, job.order_by)
 
 
 def row_schema(origin: Origin) -> t.StructType:
@@ -154,16 +150,20 @@ def rows_of(
     to_all: bool,
     newest: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Tables as rows: one for each bucket that has something, or with `to_all` for each, and at least one, because it
-    carries the watermark, in Spark's microseconds. The first one says how many events there were. Each payload says
-    the greatest time before this micro-batch, of all nodes: a query that comes takes effect after it."""
+    """Tables as rows: one for each bucket that has something, or with `to_all` for each.
+
+    There is at least one row, because it carries the watermark (`mark`, in Spark's microseconds). The first row says
+    how many events there were. Each payload has `newest`, the greatest time that any node had before this micro-batch:
+    a query that comes takes effect after it.
+    """
     origin, columns = origin_of(schema), arrow_schema(schema)
     assert origin is not None
-    found = split(tables, job.bound, origin.buckets)
-    if to_all or not found:
-        found |= {bucket: {} for bucket in range(origin.buckets if to_all else 1) if bucket not in found}
-    for bucket, several in found.items():
-        values = [[bucket], [pack({"plan": origin.plan, "newest": newest}, several)], [mark], [node], [events]]
+    by_bucket = split(tables, job.bound, origin.buckets)
+    if to_all or not by_bucket:
+        by_bucket |= {bucket: {} for bucket in range(origin.buckets if to_all else 1) if bucket not in by_bucket}
+    for bucket, bucket_tables in by_bucket.items():
+        payload = pack({"plan": origin.plan, "newest": newest}, bucket_tables)
+        values = [[bucket], [payload], [mark], [node], [events]]
         arrays = [pa.array(value, field.type) for value, field in zip(values, columns, strict=True)]
         yield pa.record_batch(arrays, schema=columns)
         events = 0
@@ -173,8 +173,8 @@ def origin_of(schema: t.StructType) -> Origin | None:
     """What a schema says of slices; None if it has none."""
     if not {"bucket", "payload"} <= set(schema.names):
         return None
-    said = schema["payload"].metadata.get(META)
-    return None if said is None else Origin.from_json(said)
+    text = schema["payload"].metadata.get(META)
+    return None if text is None else Origin.from_json(text)
 
 
 def is_slices(df: DataFrame) -> bool:

@@ -32,8 +32,8 @@ from typing import Any, ClassVar
 
 import polars as pl
 
-from windrow.core.aggregates.formula import SYNONYMS
 from windrow.core.aggregates.functions import FUNCTIONS, Aggregate, Function
+from windrow.core.aggregates.reader import SYNONYMS
 from windrow.core.expressions import parse as expressions
 from windrow.core.expressions.parse import parse
 from windrow.core.operators.base import Operator

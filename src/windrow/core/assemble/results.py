@@ -5,12 +5,16 @@
 A query's row is null in the columns of aggregates that it does not have, and in keys that are not its own;
 `results_of` gives one query's own columns. Here HAVING is carried out: a row that does not satisfy it is not written,
 and one with a revision, which replaces a row that may have been, is taken back.
+
+What is emitted comes in **chunks**, each with the answers of a block: an answer is a window, a query, and a row of the
+block's columns, which many queries share. The answers of all chunks are laid end to end, and `order` says which of
+them becomes which row of the results.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -20,10 +24,12 @@ import polars as pl
 
 from windrow.core.aggregates.functions import Aggregate
 from windrow.core.arrays.dataframes import empty_frame, join_keys
+from windrow.core.arrays.range_queries import Ints
 from windrow.core.assemble.answers import Answers, lost_column
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import CompiledGroup
-from windrow.core.plan.groups import Signature
+from windrow.core.operators.base import Combined
+from windrow.core.plan.groups import Held, Signature
 from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.kernel import key_name
 from windrow.core.windows.fixed import Window
@@ -65,226 +71,249 @@ class ResultSchema:
         """Find the type of every aggregate's column; one name with two types is refused."""
         nothing = np.empty(0, np.int64)
         for compiled in groups:
-            empty = compiled.schema.empty()
+            schema, group = compiled.schema, compiled.group
+            empty, example_of = schema.empty(), group.asked_by
             combined = {
-                one: one.operator.combine(compiled.schema.state(empty, one), nothing, nothing)
-                for one in compiled.schema.held
+                partial: partial.operator.combine(schema.state(empty, partial), nothing, nothing)
+                for partial in schema.held
             }
-            known: dict[Any, pl.DataType] = {}
-            for signature, place in compiled.group.signatures.items():
-                for asked in signature.aggregates:
-                    alike = (asked.function, asked.inputs, asked.parts, tuple(map(id, asked.operators)))
-                    if alike not in known:
-                        dtype = _type_of(signature, asked, combined, self.queries[compiled.group.asked_by[place]])
-                        known[alike] = pl.Int64() if dtype == pl.Int128() else dtype
-                    dtype = known[alike]
-                    if self.columns.setdefault(asked.name, dtype) != dtype:
-                        whose = self.queries[compiled.group.asked_by[place]]
-                        raise QueryError(
-                            f"query {whose.name!r}: column {asked.name!r} would be {dtype} here and "
-                            f"{self.columns[asked.name]} in another query; give one an alias"
-                        )
-                    if asked.name in self.keys:
-                        raise QueryError(f"column {asked.name!r} is both a key and an aggregate; give one an alias")
+            types: dict[Any, pl.DataType] = {}  # thousands of aggregates differ by their name alone
+            for signature, place in group.signatures.items():
+                query = self.queries[example_of[place]]
+                for aggregate in signature.aggregates:
+                    alike = (aggregate.function, aggregate.inputs, aggregate.parts, *map(id, aggregate.operators))
+                    if alike not in types:
+                        dtype = _type_of(signature, aggregate, combined, query)
+                        types[alike] = pl.Int64() if dtype == pl.Int128() else dtype
+                    self._add_column(aggregate.name, types[alike], query)
                 if signature.having:
-                    asked, query = signature.having, self.queries[compiled.group.asked_by[place]]
-                    dtype = _type_of(signature, asked, combined, query, "having: ")
+                    dtype = _type_of(signature, signature.having, combined, query, "having: ")
                     if dtype != pl.Boolean():
-                        raise QueryError(f"query {query.name!r}: having: {asked.text!r} is {dtype}, not true or false")
+                        text = signature.having.text
+                        raise QueryError(f"query {query.name!r}: having: {text!r} is {dtype}, not true or false")
         lists = dict.fromkeys(query.aggregates for query in self.queries)  # columns stand in the order of the queries
-        names = dict.fromkeys(asked.name for several in lists for asked in several)
+        names = dict.fromkeys(aggregate.name for aggregates in lists for aggregate in aggregates)
         self.columns = {name: self.columns[name] for name in names}
+
+    def _add_column(self, name: str, dtype: pl.DataType, query: Query) -> None:
+        if self.columns.setdefault(name, dtype) != dtype:
+            raise QueryError(
+                f"query {query.name!r}: column {name!r} would be {dtype} here and "
+                f"{self.columns[name]} in another query; give one an alias"
+            )
+        if name in self.keys:
+            raise QueryError(f"column {name!r} is both a key and an aggregate; give one an alias")
 
     def build(self, emitted: Iterable[Emitted]) -> tuple[pl.DataFrame, Counter[str]]:
         """The result table, and for each column how many integers did not fit into int64."""
         overflows: Counter[str] = Counter()
-        chunks = [one for one in _having(emitted, overflows) if len(one.answers.window)]
+        chunks = [chunk for chunk in _having(emitted, overflows) if len(chunk.answers.window)]
         if not chunks:
             return self.empty, overflows
-        chunks.sort(key=lambda one: not one.retracted)  # of rows in the same place, what is taken back comes first
-        window = [one.answers.window for one in chunks]
-        start = np.concatenate([one.windows.start[at] for one, at in zip(chunks, window, strict=True)])
-        end = np.concatenate([one.windows.end[at] for one, at in zip(chunks, window, strict=True)])
-        ranks = _ranks(chunks)
-        key = np.concatenate([ranks[n][one.windows.key[window[n]]] for n, one in enumerate(chunks)])
-        query = np.concatenate([one.answers.query for one in chunks])
-        revision = np.concatenate([one.revision[at] for one, at in zip(chunks, window, strict=True)])
-        position = None
-        if self.positions:
-            position = np.concatenate([_positions(one)[at] for one, at in zip(chunks, window, strict=True)])
-        order = _sorted(end, self.rank[query], key, start, position)
+        chunks.sort(key=lambda chunk: not chunk.retracted)  # of rows with the same bounds, what is taken back is first
+        start = _of_windows(chunks, lambda chunk: chunk.windows.start)
+        end = _of_windows(chunks, lambda chunk: chunk.windows.end)
+        query = np.concatenate([chunk.answers.query for chunk in chunks])
+        position = _of_windows(chunks, _positions) if self.positions else None
+        order = _sorted(end, self.rank[query], _key_ranks(chunks), start, position)
         columns: dict[str, pl.Series] = {"query": self.names.gather(query[order])}
         columns |= self._keys(chunks, order)
         columns["window_start"] = _as(pl.Series(start[order]), self.bound)
         columns["window_end"] = _as(pl.Series(end[order]), self.bound)
         if position is not None:
-            places = pl.Series(position[order])
-            columns["position"] = places.set(places < 0, None)
+            positions = pl.Series(position[order])
+            columns["position"] = positions.set(positions < 0, None)
+        revision = _of_windows(chunks, lambda chunk: chunk.revision)
         columns["revision"] = pl.Series(revision[order], dtype=pl.Int32)
         if self.retractions:
-            taken_back = np.concatenate([np.full(len(one.answers.window), one.retracted) for one in chunks])
-            columns["retracted"] = pl.Series(taken_back[order])
-        values, lost = self._values(chunks, order)
-        results = pl.concat([pl.DataFrame(columns), *values], how="horizontal")
-        return results if len(values) < 2 else results.select(self.empty.columns), overflows + lost
+            retracted = np.concatenate([np.full(len(chunk.answers.window), chunk.retracted) for chunk in chunks])
+            columns["retracted"] = pl.Series(retracted[order])
+        answers = [_narrowed(chunk.answers, overflows) for chunk in chunks]
+        results = pl.concat([pl.DataFrame(columns), *self._values(answers, order)], how="horizontal")
+        in_order = results.columns == self.empty.columns
+        return results if in_order else results.select(self.empty.columns), overflows
 
-    def _keys(self, chunks: list[Emitted], order: Any) -> dict[str, pl.Series]:
+    def _keys(self, chunks: list[Emitted], order: Ints) -> dict[str, pl.Series]:
         if not self.keys:
             return {}
-        frames = [one.keys.keys_at(one.windows.key[one.answers.window]) for one in chunks]
-        sizes = [len(one.answers.window) for one in chunks]
-        found = {}
+        frames = [chunk.keys.keys_at(chunk.windows.key[chunk.answers.window]) for chunk in chunks]
+        columns = {}
         for key, dtype in self.keys.items():
-            name = key_name(key)
-            nothing = pl.Series([None], dtype=dtype)
+            name, null = key_name(key), pl.Series([None], dtype=dtype)
             parts = [
-                frame[name] if name in frame.columns else nothing.new_from_index(0, size)
-                for frame, size in zip(frames, sizes, strict=True)
+                frame[name] if name in frame.columns else null.new_from_index(0, len(chunk.answers.window))
+                for frame, chunk in zip(frames, chunks, strict=True)
             ]
-            found[key] = pl.concat([part.alias(key) for part in parts]).gather(order)
-        return found
+            columns[key] = pl.concat([part.alias(key) for part in parts]).gather(order)
+        return columns
 
-    def _values(self, chunks: list[Emitted], order: Any) -> tuple[list[pl.DataFrame], Counter[str]]:
-        """The columns of the aggregates, in frames of columns that the same chunks have."""
-        users: dict[str, list[int]] = {name: [] for name in self.columns}
-        apart: set[str] = set()  # names that not all answers of a chunk have
-        for place, one in enumerate(chunks):
-            for name in one.answers.names.names:
-                users[name].append(place)
-            if one.answers.names.signatures > 1:
-                apart.update(one.answers.names.names)
+    def _values(self, chunks: Sequence[Answers], order: Ints) -> Iterator[pl.DataFrame]:
+        """The columns of the aggregates, in frames: of whole chunks, together where the same chunks have them.
+
+        In a chunk with one signature every answer has every column. In one with several, each answer has the columns
+        of its own signature only: they are filled answer by answer, together where they have the same type.
+        """
+        chunks_with: dict[str, list[int]] = {name: [] for name in self.columns}
+        some_have: set[str] = set()  # names that not all answers of a chunk have
+        for number, answers in enumerate(chunks):
+            for name in answers.names.names:
+                chunks_with[name].append(number)
+            if answers.names.signatures > 1:
+                some_have.update(answers.names.names)
         together: dict[tuple[int, ...], list[str]] = {}
-        for name, places in users.items():
-            if name not in apart:
-                together.setdefault(tuple(places), []).append(name)
-        ends = np.cumsum([len(one.answers.window) for one in chunks])
-        frames: list[pl.DataFrame] = []
-        overflows: Counter[str] = Counter()
-        if apart:
-            frame, overflows = self._spread([one.answers for one in chunks], [*apart], order)
-            frames.append(frame)
-        for chosen, names in together.items():
-            parts: list[pl.DataFrame] = []
-            base = 0
-            index = np.full(len(order), -1)  # every row that no chunk has points at nothing
-            for place in chosen:
-                answers = chunks[place].answers
-                part, gone = _narrowed(answers.columns, names)
-                lost = +Counter({name: int(rows.gather(answers.row).sum()) for name, rows in gone.items()})
-                index[ends[place] - len(answers.row) : ends[place]] = answers.row + base
-                parts.append(part)
-                base, overflows = base + part.height, overflows + lost
-            whole = pl.concat(parts) if parts else self.empty.select(names)
-            index = index[order]
-            if index.min() >= 0:
-                frames.append(whole[index])
+        by_type: dict[pl.DataType, list[str]] = {}
+        for name, numbers in chunks_with.items():
+            if name in some_have:
+                by_type.setdefault(self.columns[name], []).append(name)
             else:
-                at = pl.Series(index)
-                frames.append(whole.select(pl.all().gather(at.set(at < 0, None))))
-        return frames, overflows
+                together.setdefault(tuple(numbers), []).append(name)
+        for having_them, names in together.items():
+            yield self._of_chunks(chunks, having_them, names, order)
+        for dtype, names in by_type.items():
+            yield _of_answers(chunks, names, dtype, order)
 
-    def _spread(self, several: list[Answers], names: list[str], order: Any) -> tuple[pl.DataFrame, Counter[str]]:
-        """Columns that only some answers have; all of a type are filled at once, laid end to end."""
-        rank = np.argsort(order, kind="stable")  # where each answer stands
-        number = {name: place for place, name in enumerate(names)}
-        sources: list[pl.Series] = []
-        overflows: Counter[str] = Counter()
-        parts = []
-        begin = 0
-        for answers in several:
-            answer, name, column = answers.names.cells(answers.signature)
-            name = np.array([number.get(one, -1) for one in answers.names.names], np.int64)[name]
-            row = answers.row[answer]
-            narrow, gone = _narrowed(answers.columns, answers.names.columns)
-            for lost, rows in gone.items():
-                mine = (column == answers.names.columns.index(lost)) & (name >= 0)
-                counts = np.bincount(name[mine], rows.to_numpy()[row[mine]], len(names)).astype(np.int64)
-                overflows += Counter({names[at]: int(counts[at]) for at in np.flatnonzero(counts)})
-            parts.append(np.stack((name, rank[begin + answer], column + len(sources), row))[:, name >= 0])
-            sources += narrow.get_columns()
-            begin += len(answers.row)
-        name, to, source, row = np.concatenate(parts, axis=1)
-        columns: list[pl.Series] = []
-        for dtype in dict.fromkeys(self.columns[one] for one in names):
-            alike = [one for one in names if self.columns[one] == dtype]
-            values = [one for one in sources if one.dtype == dtype]
-            starts = np.cumsum([0, *(len(one) if one.dtype == dtype else 0 for one in sources)])
-            line = np.full(len(names), -1)
-            line[[number[one] for one in alike]] = np.arange(len(alike))
-            cell = slice(None) if len(alike) == len(names) else np.flatnonzero(line[name] >= 0)
-            index = np.full(len(alike) * len(order), starts[-1], np.uint32)  # every other one points at nothing
-            index[line[name[cell]] * len(order) + to[cell]] = starts[source[cell]] + row[cell]
-            whole = pl.concat([*values, pl.Series([None], dtype=dtype)], rechunk=True)[index]
-            columns += [whole.slice(at * len(order), len(order)).alias(one) for at, one in enumerate(alike)]
-        return pl.DataFrame(columns), overflows
+    def _of_chunks(
+        self, chunks: Sequence[Answers], numbers: tuple[int, ...], names: list[str], order: Ints
+    ) -> pl.DataFrame:
+        """Columns that all answers of some chunks have, and no others: null in the rows of other chunks.
+
+            answer   chunk   row of the chunk    index      columns of chunks 0 and 2, end to end
+               0       0             0             0         0   count 3   sum 1.5
+               1       0             1             1         1   count 4   sum 2.5
+               2       0             1             1         2   count 7   sum 0.5
+               3       1             –            -1
+               4       2             0             2
+
+        So row i of the results has what is at index[order[i]].
+        """
+        index = np.full(len(order), -1)
+        ends = np.cumsum([len(answers.row) for answers in chunks])
+        tables: list[pl.DataFrame] = []
+        height = 0
+        for number in numbers:
+            row, columns = chunks[number].row, chunks[number].columns
+            index[ends[number] - len(row) : ends[number]] = row + height
+            tables.append(columns if columns.columns == names else columns.select(names))
+            height += columns.height
+        table = pl.concat(tables) if tables else self.empty.select(names)
+        index = index[order]
+        if index.min() >= 0:
+            return table[index]
+        at = pl.Series(index)
+        return table.select(pl.all().gather(at.set(at < 0, None)))
+
+
+def _of_answers(chunks: Sequence[Answers], names: Sequence[str], dtype: pl.DataType, order: Ints) -> pl.DataFrame:
+    """Columns of one type that some answers have and others have not, all filled by one gather.
+
+        cells     row 0   row 1   row 2          values: the chunks' columns of the type, end to end behind a null
+        p50(x)      1       0       2               0      1      2      3
+        p90(x)      0       3       0              null   4.5    5.5    9.0
+
+    A cell is where a name and a row of the results meet, and says at which value it points: at the null, unless an
+    answer has a result of that name. The cells of all names are read as one long column, which is then cut by name.
+    """
+    cells = np.zeros((len(names), len(order)), np.uint32)
+    number = {name: at for at, name in enumerate(names)}
+    to_row = np.empty(len(order), np.int64)  # where each answer stands in the results
+    to_row[order] = np.arange(len(order))
+    values, height = [pl.Series([None], dtype=dtype)], 1
+    for answers in chunks:
+        row, to_row = to_row[: len(answers.row)], to_row[len(answers.row) :]
+        columns = [answers.columns[name] for name in answers.names.columns]
+        first = np.cumsum([height, *(len(column) if column.dtype == dtype else 0 for column in columns)])
+        answer, name_at, column_at = answers.names.cells(answers.signature)
+        line = np.array([number.get(name, -1) for name in answers.names.names], np.int64)[name_at]
+        chosen = line >= 0
+        answer, line, column_at = answer[chosen], line[chosen], column_at[chosen]
+        cells[line, row[answer]] = first[column_at] + answers.row[answer]
+        values += [column for column in columns if column.dtype == dtype]
+        height = int(first[-1])
+    filled = pl.concat(values, rechunk=True)[cells.ravel()]
+    return pl.DataFrame([filled.slice(at * len(order), len(order)).alias(name) for name, at in number.items()])
+
+
+def _of_windows(chunks: Sequence[Emitted], column: Callable[[Emitted], Ints]) -> Ints:
+    """What a column of the windows says for every answer of all chunks."""
+    return np.concatenate([column(chunk)[chunk.answers.window] for chunk in chunks])
 
 
 def _type_of(
-    signature: Signature, asked: Aggregate, combined: Mapping[Any, Any], query: Query, what: str = ""
+    signature: Signature, aggregate: Aggregate, combined: Mapping[Held, Combined], query: Query, what: str = ""
 ) -> pl.DataType:
     """The type of an aggregate's results; a formula over types that do not fit is refused."""
     try:
-        return asked.lower([combined[one] for one in signature.held_by(asked)]).dtype
+        return aggregate.lower([combined[partial] for partial in signature.held_by(aggregate)]).dtype
     except ValueError as error:
         raise QueryError(f"query {query.name!r}: {what}{error}") from error
 
 
 def _having(emitted: Iterable[Emitted], overflows: Counter[str]) -> Iterator[Emitted]:
-    """The answers that satisfy their HAVING, and those that do not but may have been told before: as taken back."""
-    for one in emitted:
-        answers = one.answers
+    """The answers that satisfy their HAVING, and those that do not but may have been emitted before: as taken back."""
+    for chunk in emitted:
+        answers = chunk.answers
         if answers.having is None:
-            yield one
+            yield chunk
             continue
         holds, *lost = answers.having.get_columns()
         for column in lost:
             overflows += Counter({holds.name: int(column.gather(answers.row).sum())})
         kept = holds.fill_null(False).to_numpy()[answers.row]
-        yield replace(one, answers=answers.take(np.flatnonzero(kept)))
-        gone = answers.take(np.flatnonzero(~kept & (one.revision[answers.window] > 0)))
-        yield replace(one, answers=gone.without_results(), retracted=True)
+        yield replace(chunk, answers=answers.take(np.flatnonzero(kept)))
+        gone = answers.take(np.flatnonzero(~kept & (chunk.revision[answers.window] > 0)))
+        yield replace(chunk, answers=gone.without_results(), retracted=True)
 
 
-def _narrowed(columns: pl.DataFrame, names: list[str]) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
-    """128-bit integers as int64, null where they do not fit; and of each column in which rows something did not."""
-    chosen = columns if columns.columns == names else columns.select(names)
-    if wide := [name for name, dtype in chosen.schema.items() if isinstance(dtype, pl.Int128)]:
-        chosen = chosen.with_columns(pl.col(wide).cast(pl.Int64, strict=False))
-    gone = {name: chosen[name].is_null() & columns[name].is_not_null() for name in wide}
-    if columns.width > len(chosen.columns):  # there is more than results: what was lost
-        there = set(columns.columns)
-        gone |= {name: columns[lost_column(name)] for name in names if lost_column(name) in there}
-    return chosen, {name: rows for name, rows in gone.items() if rows.any()}
+def _narrowed(answers: Answers, overflows: Counter[str]) -> Answers:
+    """The answers with 128-bit integers as int64, null where they do not fit; counts what was lost for each result."""
+    wide = [name for name, dtype in answers.columns.schema.items() if isinstance(dtype, pl.Int128)]
+    if not wide and answers.columns.width == len(answers.names.columns):
+        return answers
+    columns = answers.columns.with_columns(pl.col(wide).cast(pl.Int64, strict=False)) if wide else answers.columns
+    lost = {name: columns[name].is_null() & answers.columns[name].is_not_null() for name in wide}
+    there = set(columns.columns)
+    lost |= {name: columns[lost_column(name)] for name in answers.names.columns if lost_column(name) in there}
+    lost = {name: rows for name, rows in lost.items() if rows.any()}
+    if lost:
+        answer, name, column = answers.names.cells(answers.signature)
+        for column_name, rows in lost.items():
+            chosen = column == answers.names.columns.index(column_name)
+            counts = np.bincount(name[chosen], rows.to_numpy()[answers.row[answer[chosen]]], len(answers.names.names))
+            overflows += Counter({answers.names.names[at]: int(counts[at]) for at in np.flatnonzero(counts)})
+    return replace(answers, columns=columns)
 
 
-def _ranks(chunks: list[Emitted]) -> list[Any]:
-    """For each chunk the rank of its keys: their number, unless what is taken back numbers them in another way."""
-    if not any(one.retracted for one in chunks):
-        return [np.arange(one.windows.key.max(initial=-1) + 1) for one in chunks]
-    names = {tuple(one.keys.keys.columns) for one in chunks}
-    known = {}
-    for columns in names:
-        if columns:
-            every = pl.concat([one.keys.keys for one in chunks if tuple(one.keys.keys.columns) == columns])
-            known[columns] = every.unique().sort(columns).with_row_index("_rank")
-    ranks = []
-    for one in chunks:
-        columns = tuple(one.keys.keys.columns)
-        if columns:
-            found = join_keys(one.keys.keys, known[columns], columns, "left")
-            ranks.append(found["_rank"].cast(pl.Int64).to_numpy())
-        else:
-            ranks.append(np.zeros(int(one.windows.key.max(initial=-1)) + 1, np.int64))
-    return ranks
+def _key_ranks(chunks: Sequence[Emitted]) -> Ints:
+    """The rank of every answer's key: its number, unless chunks that are taken back number keys in another way."""
+    keys = _of_windows(chunks, lambda chunk: chunk.windows.key)
+    if not any(chunk.retracted for chunk in chunks):
+        return keys
+    tables: dict[tuple[str, ...], list[pl.DataFrame]] = {}
+    for chunk in chunks:
+        tables.setdefault(tuple(chunk.keys.keys.columns), []).append(chunk.keys.keys)
+    ranked = {
+        columns: pl.concat(several).unique().sort(columns).with_row_index("_rank")
+        for columns, several in tables.items()
+        if columns
+    }
+
+    def ranks(chunk: Emitted) -> Ints:
+        columns = tuple(chunk.keys.keys.columns)
+        if not columns:
+            return np.zeros_like(chunk.windows.key)
+        rank = join_keys(chunk.keys.keys, ranked[columns], columns, "left")["_rank"].cast(pl.Int64).to_numpy()
+        return rank[chunk.windows.key]
+
+    return _of_windows(chunks, ranks)
 
 
-def _positions(one: Emitted) -> Any:
+def _positions(chunk: Emitted) -> Ints:
     """The position of each window, -1 where it has none."""
-    found = one.windows.position
-    return np.full(len(one.windows.lo), -1) if found is None else found
+    position = chunk.windows.position
+    return np.full(len(chunk.windows.lo), -1) if position is None else position
 
 
-def _sorted(end: Any, rank: Any, key: Any, start: Any, position: Any = None) -> Any:
+def _sorted(end: Ints, rank: Ints, key: Ints, start: Ints, position: Ints | None = None) -> Ints:
     """The order of emission: end, query, key, start, position."""
     if len(end) > 1:
         step = [int(column.max()) - int(column.min()) + 1 for column in (end, rank, key)]

@@ -100,11 +100,13 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """The same for two plans whose slice tables can be merged."""
-        parts = [
-            [group.name, group.ordered, sorted(one.text + one.operator.form for one in group.held)]
-            for group in self.groups
-        ]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+        return fingerprint_of(self.groups)
+
+
+def fingerprint_of(groups: Iterable[Group], *others: object) -> str:
+    """The same for groups whose slice tables can be merged, if the others, which JSON can write, are the same too."""
+    tables = [[each.name, each.ordered, sorted(one.text + one.operator.form for one in each.held)] for each in groups]
+    return hashlib.sha256(json.dumps([*tables, *others]).encode()).hexdigest()[:16]
 
 
 def plan(

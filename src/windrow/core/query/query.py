@@ -10,16 +10,13 @@ from typing import Any
 
 from windrow.core.aggregates.formula import aggregate, formula
 from windrow.core.aggregates.functions import Aggregate
+from windrow.core.expressions.errors import QueryError as QueryError
 from windrow.core.expressions.parse import Expression, parse
 from windrow.core.windows.fixed import Session, Window, window_from_dict
 from windrow.core.windows.ordered import JOINED, NODE, OrderedWindow, scope_of
 from windrow.core.windows.parse import window as window_of
 
 RESERVED = ("query", "window_start", "window_end", "revision", "retracted", "position")
-
-
-class QueryError(ValueError):
-    """A query that cannot be answered: which one, which column, and why."""
 
 
 @dataclass(frozen=True)

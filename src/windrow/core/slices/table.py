@@ -1,4 +1,4 @@
-"""The slice table: its schema, how two become one, and how it travels.
+"""The slice table: its schema, and how two become one.
 
 A row is one slice of one key: the events between two neighbouring edges, or, where sessions are asked for, one run of
 them that is connected under the group's smallest gap.
@@ -22,9 +22,6 @@ runs that are at most a gap apart or that no edge parts, so that any tree of mer
 
 from __future__ import annotations
 
-import io
-import json
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -39,7 +36,6 @@ from windrow.core.operators.base import Fields
 from windrow.core.operators.choose import Choices, Selection
 from windrow.core.plan.groups import Held
 
-VERSION = 3
 BAGS = "bags"  # a column: bags that are kept at nodes
 KEPT_BAG = pl.Struct({"node": pl.String(), "send": pl.Int64(), "row": pl.Int64()})
 
@@ -192,42 +188,3 @@ def finish(
             for column, (name, dtype) in zip(columns, schema.columns.items(), strict=True)
         ]
     )
-
-
-def pack(header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> bytes:
-    """A header and named tables as bytes: a JSON line, then Arrow IPC streams."""
-    parts = []
-    for table in (one.clone() for one in tables.values()):  # a table that is written is locked, and others may read it
-        buffer = io.BytesIO()
-        is_large = table.height > 64 or table.estimated_size() > 65536  # one row can hold all values of a slice
-        table.write_ipc_stream(buffer, compression="zstd" if is_large else "uncompressed")
-        parts.append(buffer.getvalue())
-    sizes = dict(zip(tables, map(len, parts), strict=True))
-    body = b"".join(parts)
-    first = json.dumps({"windrow": VERSION, **header, "tables": sizes, "crc32": zlib.crc32(body)}).encode()
-    return b"\n".join((first, body))
-
-
-def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
-    """The way back; refuses what is not ours, is cut short, or is of another version."""
-    line, _, rest = bytes(data).partition(b"\n")
-    try:
-        header = json.loads(line)
-        version = header["windrow"]
-    except (ValueError, KeyError, TypeError):
-        raise ValueError("these bytes are not a snapshot of windrow") from None
-    if version != VERSION:
-        raise ValueError(f"this snapshot has version {version}; this windrow reads version {VERSION}")
-    tables, at = {}, 0
-    try:
-        sizes = dict(header["tables"])
-        if sum(sizes.values()) > len(rest):
-            raise ValueError(f"this snapshot is cut short: {len(rest)} of {sum(sizes.values())} bytes are there")
-        if zlib.crc32(rest) != header["crc32"]:
-            raise ValueError("this snapshot is damaged: its checksum is not that of its content")
-        for name, size in sizes.items():
-            tables[name] = pl.read_ipc_stream(io.BytesIO(rest[at : at + size]))
-            at += size
-    except (KeyError, TypeError, pl.exceptions.PolarsError) as error:
-        raise ValueError(f"this snapshot is damaged: {type(error).__name__}: {error}") from error
-    return header, tables

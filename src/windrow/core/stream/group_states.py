@@ -25,7 +25,7 @@ from windrow.core.slices.kernel import time_name
 from windrow.core.slices.table import merge
 from windrow.core.stream.compiled import CompiledPlan
 from windrow.core.stream.ingest import Taken, buffer, change_of
-from windrow.core.stream.job_slicer import Tables
+from windrow.core.stream.job_slicer import Tables, named_tables, parts_of
 from windrow.core.stream.late import slices_behind
 
 
@@ -177,14 +177,3 @@ class GroupStates:
 def _begins(state: GroupState, table: pl.DataFrame) -> pl.Series:
     """When each slice begins: at its first event, where slices are runs of events."""
     return table["first" if state.schema.has_runs else "slice_start"]
-
-
-def named_tables(groups: Mapping[str, Mapping[str, pl.DataFrame]]) -> Tables:
-    """The tables of several groups in one mapping, as `<group>|<part>`."""
-    return {f"{name}|{part}": table for name, tables in groups.items() for part, table in tables.items()}
-
-
-def parts_of(name: str, tables: Mapping[str, pl.DataFrame]) -> Tables:
-    """Those of one group, by their part."""
-    named = ((key.rpartition("|"), table) for key, table in tables.items())
-    return {part: table for (group, _, part), table in named if group == name}

@@ -20,7 +20,18 @@ from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.stream.compiled import CompiledPlan
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session, Tumbling
 
-Tables = dict[str, pl.DataFrame]  # by the name of their group
+Tables = dict[str, pl.DataFrame]  # by the name of their group; or `<group>|<part>`, if it has several
+
+
+def named_tables(groups: Mapping[str, Mapping[str, pl.DataFrame]]) -> Tables:
+    """Name the tables of several groups by group and part."""
+    return {f"{name}|{part}": table for name, tables in groups.items() for part, table in tables.items()}
+
+
+def parts_of(name: str, tables: Mapping[str, pl.DataFrame]) -> Tables:
+    """The tables of one group, by their part."""
+    named = ((key.rpartition("|"), table) for key, table in tables.items())
+    return {part: table for (group, _, part), table in named if group == name}
 
 
 def seen_by(source: Source, events: pl.DataFrame) -> pl.DataFrame:

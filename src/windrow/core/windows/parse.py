@@ -1,7 +1,7 @@
 """Windows as text: `sliding('1 hour', '5 minutes')`, as programs write them, as files do, and as `str` shows them.
 
 A known name, and between its brackets literals or plain words, of which none is evaluated: `tumbling(1 hour)` and
-`frames(speed > 0)` need no quotes. Aggregates as text are in `formulas`.
+`frames(speed > 0)` need no quotes.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-import re
 from collections.abc import Callable
+from itertools import chain, repeat
 from typing import Any
 
-from windrow.core.aggregates.formula import arguments_of, closing
+from windrow.core.expressions.errors import SqlError, TextError
+from windrow.core.expressions.tokens import Phrase, phrase_of
 from windrow.core.windows.fixed import WINDOWS, Window, cumulating, session, sliding, tumbling
 from windrow.core.windows.ordered import counting, frames, latest, punctuated
 
@@ -34,25 +35,29 @@ def window(text: str) -> Window:
 
     text:  such as `tumbling('1 minute')`, `counting(100, step=10)`, `session(10 minutes)`
     """
-    found = re.match(r"\s*(\w+)\s*\(", text)
     try:
-        if not found or closing(text, found.end()) != len(text.rstrip()) - 1:
-            raise ValueError("write it like tumbling('1 minute')")
-        make = _maker(found[1])
-        names = list(inspect.signature(make).parameters)
-        positional: list[Any] = []
-        named: dict[str, Any] = {}
-        for argument in arguments_of(text[found.end() : text.rindex(")")]):
-            keyword = re.match(r"(\w+)\s*=\s*(?!=)(.*)", argument, re.DOTALL)
-            if keyword and keyword[1] in names:
-                named[keyword[1]] = _value(keyword[2])
-            elif keyword and keyword[1] == "scope":
-                raise ValueError(f"{found[1]} has no scope: only counting, punctuated and frames have one")
-            else:
-                positional.append(_value(argument))
-        return make(*positional, **named)
+        return _window(phrase_of(text))
+    except SqlError as error:
+        raise TextError(f"{text!r} is not a window: {error.reason}", error.line, error.column) from None
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{text!r} is not a window: {error}") from error
+        raise TextError(f"{text!r} is not a window: {error}", 1, 1) from error
+
+
+def _window(phrase: Phrase) -> Window:
+    call, behind = phrase.call(0) if phrase.is_call(0) else (None, 0)
+    if call is None or behind < len(phrase):
+        phrase.refuse("write it like tumbling('1 minute')", behind)
+    name = phrase[0].name
+    make = _maker(name)
+    parameters = inspect.signature(make).parameters
+    positional, named = call.parted({*parameters, "scope"}, "=")
+    if "scope" in named and "scope" not in parameters:
+        raise ValueError(f"{name} has no scope: only counting, punctuated and frames have one")
+    # of the user's own windows we don't know what text means
+    predicates = {key for key in parameters if name in MAKERS and str(parameters[key].annotation).startswith("str")}
+    keys = chain(parameters, repeat(""))
+    values = [_value(argument, key in predicates) for key, argument in zip(keys, positional, strict=False)]
+    return make(*values, **{key: _value(argument, key in predicates) for key, argument in named.items()})
 
 
 def _maker(name: str) -> Callable[..., Window]:
@@ -66,9 +71,9 @@ def _maker(name: str) -> Callable[..., Window]:
     )
 
 
-def _value(text: str) -> Any:
-    """A literal as Python writes it, or the words themselves."""
+def _value(argument: Phrase, is_predicate: bool) -> Any:
+    """A literal as Python writes it, a predicate, or the words themselves."""
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+        return ast.literal_eval(argument.text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return argument.expression("a predicate").text if is_predicate else argument.text

@@ -383,7 +383,7 @@ class Tally:
         for node, line in self.lines.items():
             if is_approximate and node in self.told and self.told[node][0].scheme == name:
                 continue  # its first directive stays in force
-            kept = (self.told[node][0].kept if node in self.told else 0) if self.form.bags else line.cut
+            kept = (self.told[node][0].kept if node in self.told else 0) if self.form.multisets else line.cut
             told = self.form.first._replace(settled=line.cut, kept=kept, position=self.position, patience=self.length)
             if self.history.is_enough:
                 size = self.history.stretches[-1][0]

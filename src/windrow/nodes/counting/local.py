@@ -28,7 +28,8 @@ from windrow.core.windows.ordered import Mask
 from windrow.nodes.counting.ordered_log import Strand
 from windrow.nodes.counting.schemes import SCHEMES, Cut, Told, sub_slice
 from windrow.nodes.counting.tables import ANEW, COUNTING, NODE_COLUMN, NODES, Form, Key, forms_of, from_text, to_text
-from windrow.nodes.quantiles.rank_local import RankBags
+from windrow.nodes.quantiles.local import Identity, Multisets, Values
+from windrow.nodes.quantiles.protocol import multiset_of
 
 AT_ONCE = 1024  # events that are sent as they are when they are asked for; of more, sub-slices first
 
@@ -46,12 +47,31 @@ class Strands:
 
     def __init__(self, form: Form, node: str, unit: int | None = None) -> None:
         self.form, self.node = form, node
-        self.bags = RankBags(form, node, unit) if form.bags else None
+        self._unit = unit
+        self.multisets = self._new_multisets()
         self.by_key: dict[Key, Strand] = {}
         self.waiting: list[pl.DataFrame] = []
         self.base: dict[Key, int] = {}  # events of each key before the position from where the node would read again
         self.told_reach: dict[Key, int | None] = {}
         self._pieces: list[Piece] = []
+
+    def _new_multisets(self) -> Multisets | None:
+        schema = self.form.multisets
+        return Multisets(schema, self.node, self._multiset, self._unit, self.form.keys) if schema else None
+
+    def _multiset(self, identity: Identity, _: Mapping[str, Any]) -> Values | None:
+        """The values of the events between two ranks; None if they are not here (any more)."""
+        strand = self.by_key.get(identity.key)
+        if strand is None or not strand.start <= identity.send < identity.row <= strand.top:
+            return None
+        assert self.form.multisets is not None
+        partial = self.form.multisets.multisets[identity.operator]
+        return Values(*multiset_of(strand.between(identity.send, identity.row), partial))
+
+    def _forget_multisets(self, key: Key, rank: int) -> None:
+        """Nothing is requested of events of a key before a rank any more."""
+        if self.multisets:
+            self.multisets.forget(lambda identity, _: identity.key == key and identity.row <= rank)
 
     # --- events in ------------------------------------------------------------------------------------------------
 
@@ -138,8 +158,7 @@ class Strands:
                 continue  # it has been overtaken
             strand.told = fresh
             strand.forget(fresh.kept)
-            if self.bags:
-                self.bags.forget(key, fresh.kept)
+            self._forget_multisets(key, fresh.kept)
             strand.answered = {one for one in strand.answered if one[0] >= fresh.settled}
             if rewind > strand.rewound:
                 strand.rewound = rewind
@@ -147,8 +166,9 @@ class Strands:
                     self._again(key, strand, max(fresh.settled, strand.start))
         for row in asks.select(*self.form.ask).iter_rows() if asks is not None else ():
             self._answer(row[:size], *row[size:])
-        if self.bags:
-            self.bags.hear(tables, self.by_key)
+        if self.multisets:
+            wanted = [name for name in self.multisets.schema.requests if name in tables]
+            self.multisets.request({name: self.form.with_plain_keys(tables[name]) for name in wanted})
 
     def forget(self) -> None:
         """Nothing is needed any more."""
@@ -156,8 +176,7 @@ class Strands:
         for key, strand in self.by_key.items():
             strand.covered = strand.top
             strand.forget(strand.top)
-            if self.bags:
-                self.bags.forget(key, strand.top)
+            self._forget_multisets(key, strand.top)
 
     def _again(self, key: Key, strand: Strand, rank: int) -> None:
         """Cut everything from a rank on again."""
@@ -211,8 +230,8 @@ class Strands:
             if events:
                 found[f"{form.name}|events"] = pl.concat(events)
             self._pieces = []
-        if self.bags:
-            found |= self.bags.tables()
+        if self.multisets:
+            found |= self.multisets.tables()
         for strand in self.by_key.values():
             if not SCHEMES[strand.told.scheme].is_exact:  # nothing is asked of it, and of some nodes nothing expected
                 strand.covered = strand.covered if strand.told.share > 0 else strand.top
@@ -289,8 +308,7 @@ class Strands:
     def restore(self, saved: Any) -> None:
         """Go on where a batch has left off; the events come again."""
         self.by_key, self.waiting, self.base, self.told_reach, self._pieces = {}, [], {}, {}, []
-        if self.bags:
-            self.bags = RankBags(self.form, self.node, self.bags.unit)
+        self.multisets = self._new_multisets()
         for *key, base, covered, settled, kept in saved if not self.form.keys else from_text(saved).iter_rows():
             self.base[tuple(key)] = base
             told = self.form.first._replace(settled=settled, kept=kept)

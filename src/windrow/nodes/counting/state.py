@@ -1,9 +1,9 @@
-"""The root's state of counting windows that nodes agree on: stretches between boundaries, of all nodes.
+"""The root's state of counting windows that nodes agree on: segments of the order between boundaries, of all nodes.
 
-    boundaries ──▶ a stretch, with the bags that are at nodes ── asks for their units, then for some values ──▶ windows
+    boundaries ──▶ a segment, with the multisets at nodes ── blocks, then some values are requested ──▶ windows
 
-A stretch waits until all ranks are known of the windows that end with it (`ranks`); those of a key go on in their
-order. Without quantiles there is nothing to wait for.
+A segment waits until all ranks are known of the windows that end with it (`RemoteMultisets`); those of a key go on in
+their order. Without quantiles there is nothing to wait for.
 """
 
 from __future__ import annotations
@@ -25,68 +25,75 @@ from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.table import BAGS, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Mask
-from windrow.nodes.counting.ordered_log import Strand
 from windrow.nodes.counting.runs import Stretch
 from windrow.nodes.counting.tables import NODE_COLUMN, Form, Key
-from windrow.nodes.quantiles.protocol import BAG
-from windrow.nodes.quantiles.rank_local import RankBags
-from windrow.nodes.quantiles.root import PLACE, Due, Ranks, placed
+from windrow.nodes.quantiles.local import Identity, Multisets, Values
+from windrow.nodes.quantiles.protocol import IDENTITY, multiset_of
+from windrow.nodes.quantiles.root import PLACE, Due, RemoteMultisets, placed
 
-_STRETCH = "_stretch"  # a column: the number of a stretch
+_SEGMENT = "_segment"  # a column: the number of a segment
 
 
-def slices_of(form: Form, several: Sequence[Stretch]) -> pl.DataFrame:
-    """A slice for each stretch."""
-    parts: list[pl.DataFrame] = []
-    frames = [(place, *part) for place, one in enumerate(several) for part in one.raw]
-    if frames:
-        sizes = [events.height for *_, events in frames]
-        numbers = pl.Series(_STRETCH, np.repeat([place for place, *_ in frames], sizes))
-        nodes = pl.Series(NODE_COLUMN, [node for _, node, _ in frames]).gather(np.repeat(np.arange(len(sizes)), sizes))
-        events = pl.concat([events.select(*form.sent) for *_, events in frames]).with_columns(numbers, nodes)
-        events = events.sort(_STRETCH, form.time, NODE_COLUMN, maintain_order=True)
-        at = np.flatnonzero(_begins(events[_STRETCH].to_numpy()))
-        parts.append(form.lifted(events.select(*form.events), at).with_columns(events[_STRETCH].gather(at)))
-    tables: dict[int, tuple[pl.DataFrame, list[int], list[int]]] = {}
-    for place, one in enumerate(several):
-        for table, row in one.slices:
-            _, rows, of = tables.setdefault(id(table), (table, [], []))
-            rows.append(row)
-            of.append(place)
-    parts += [
-        table[rows].select(*form.states).with_columns(pl.Series(_STRETCH, of)) for table, rows, of in tables.values()
-    ]
+def slices_of(form: Form, segments: Sequence[Stretch]) -> pl.DataFrame:
+    """A slice for each segment."""
+    parts = [*_of_events(form, segments), *_of_slices(form, segments)]
     if not parts:
         return form.schema.empty()
     states = pl.concat(parts, how="diagonal")
-    number: Ints = states[_STRETCH].to_numpy()
-    # a slice may begin anywhere here, so that those of one stretch, and no others, become one
-    known = {"slice_start": [one.position for one in several], "position": [one.position for one in several]}
-    known |= {"first": [one.first for one in several], "last": [one.last for one in several]}
-    columns = [pl.Series(name, values, dtype=pl.Int64).gather(number) for name, values in known.items()]
-    columns += [column.gather(number) for column in form.typed_keys([one.key for one in several]).get_columns()]
-    if form.bags:
-        columns.append(_at_nodes(form, several, number))
-    rest = {**form.schema.unordered, "excluded": 0, "fresh": False}
-    rest = {name: value for name, value in rest.items() if name not in known}
-    table = states.drop(_STRETCH).with_columns(
-        *columns, *(pl.lit(value, form.schema.columns[name]).alias(name) for name, value in rest.items())
+    number: Ints = states[_SEGMENT].to_numpy()
+    # a slice may begin anywhere here, so that those of one segment, and no others, become one
+    numbers = {"slice_start": [one.position for one in segments], "position": [one.position for one in segments]}
+    numbers |= {"first": [one.first for one in segments], "last": [one.last for one in segments]}
+    columns = [pl.Series(name, values, dtype=pl.Int64).gather(number) for name, values in numbers.items()]
+    columns += [column.gather(number) for column in form.typed_keys([one.key for one in segments]).get_columns()]
+    if form.multisets:
+        columns.append(_at_nodes(form, segments, number))
+    constants = {**form.schema.unordered, "excluded": 0, "fresh": False}
+    constants = {name: value for name, value in constants.items() if name not in numbers}
+    table = states.drop(_SEGMENT).with_columns(
+        *columns, *(pl.lit(value, form.schema.columns[name]).alias(name) for name, value in constants.items())
     )
     table = merge([form.schema.conform(table)], form.schema)
     return table.with_columns(slice_start=pl.lit(INT64_MIN, pl.Int64), fresh=pl.lit(True))
 
 
-def _at_nodes(form: Form, several: Sequence[Stretch], number: Ints) -> pl.Series:
-    """The bags of stretches that are at nodes, with the first part of each; of those that no window has, none."""
+def _of_events(form: Form, segments: Sequence[Stretch]) -> Iterator[pl.DataFrame]:
+    """The states of segments that have come as events, in the order of all nodes."""
+    parts = [(number, *part) for number, segment in enumerate(segments) for part in segment.raw]
+    if not parts:
+        return
+    sizes = [events.height for *_, events in parts]
+    numbers = pl.Series(_SEGMENT, np.repeat([number for number, *_ in parts], sizes))
+    nodes = pl.Series(NODE_COLUMN, [node for _, node, _ in parts]).gather(np.repeat(np.arange(len(sizes)), sizes))
+    events = pl.concat([events.select(*form.sent) for *_, events in parts]).with_columns(numbers, nodes)
+    events = events.sort(_SEGMENT, form.time, NODE_COLUMN, maintain_order=True)
+    begins = np.flatnonzero(_begins(events[_SEGMENT].to_numpy()))
+    yield form.lifted(events.select(*form.events), begins).with_columns(events[_SEGMENT].gather(begins))
+
+
+def _of_slices(form: Form, segments: Sequence[Stretch]) -> Iterator[pl.DataFrame]:
+    """The states of segments that have come as slices; rows of one table are taken at once."""
+    tables: dict[int, tuple[pl.DataFrame, list[int], list[int]]] = {}
+    for number, segment in enumerate(segments):
+        for table, row in segment.slices:
+            _, rows, numbers = tables.setdefault(id(table), (table, [], []))
+            rows.append(row)
+            numbers.append(number)
+    for table, rows, numbers in tables.values():
+        yield table[rows].select(*form.states).with_columns(pl.Series(_SEGMENT, numbers))
+
+
+def _at_nodes(form: Form, segments: Sequence[Stretch], number: Ints) -> pl.Series:
+    """The multisets of segments that are at nodes, with the first part of each; none if no window has the segment."""
     first = np.zeros(len(number), np.bool_)
     first[np.unique(number, return_index=True)[1]] = True
-    named = [
-        [dict(zip(BAG, bag, strict=True)) for bag in several[of].bags]
-        if is_first and form.is_in_window(several[of].position)
+    identities = [
+        [dict(zip(IDENTITY, identity, strict=True)) for identity in segments[of].bags]
+        if is_first and form.is_in_window(segments[of].position)
         else None
         for of, is_first in zip(number.tolist(), first.tolist(), strict=True)
     ]
-    return pl.Series(BAGS, named, dtype=form.schema.columns[BAGS])
+    return pl.Series(BAGS, identities, dtype=form.schema.columns[BAGS])
 
 
 class CountedState(OrderedState):
@@ -94,83 +101,81 @@ class CountedState(OrderedState):
 
     def __init__(self, form: Form) -> None:
         self.form = form
-        self.ranks = Ranks(form.bags) if form.bags else None
-        self.found: list[pl.DataFrame] = []
-        self.stretches = form.schema.empty()  # that wait
-        self._gone: set[str] = set()
+        self.multisets = RemoteMultisets(form.multisets) if form.multisets else None
+        self.ready: list[pl.DataFrame] = []  # segments that go on into windows
+        self.undecided = form.schema.empty()  # and those that wait
         super().__init__(form.compiled)
 
     @property
-    def asks(self) -> dict[str, pl.DataFrame]:
-        """Of each kind of bag, what the root has to ask for: node, and as `quantiles` says."""
-        return self.ranks.asks if self.ranks else {}
-
-    @property
-    def waiting_rows(self) -> int:
-        return self.stretches.height
+    def wanted(self) -> dict[str, pl.DataFrame]:
+        """Of each operator, what the root has to request: node, and as `quantiles.protocol` says."""
+        return self.multisets.wanted if self.multisets else {}
 
     def status(self) -> dict[str, Any]:
-        """How many units have come, how many of them were asked for, and how many bags are left out."""
-        return self.ranks.counts if self.ranks else {}
+        """How many blocks have come, how many of them were asked for, and how many multisets are left out."""
+        return self.multisets.counts if self.multisets else {}
 
     # --- what comes in --------------------------------------------------------------------------------------------
 
-    def hear(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        """Units and values of a batch."""
-        if self.ranks:
-            self.ranks.hear(tables)
+    def absorb_answers(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """Take in the blocks and values of a batch."""
+        if self.multisets:
+            self.multisets.absorb(tables)
 
     def check_again(self) -> None:
         """Other quantiles may be asked for."""
-        if self.ranks:
-            self.ranks.is_news = True
+        if self.multisets:
+            self.multisets.is_news = True
 
     def take_events(self, key: Key, node: str, lo: int, hi: int, events: pl.DataFrame) -> None:
-        """Events of a node that may be in stretches: it goes, and cannot be asked for their values any more."""
-        if self.ranks is None:
+        """Events of a node that may be in segments: it goes, and nothing can be requested of it any more."""
+        if self.multisets is None:
             return
-        names = self.ranks.names(self._live())
+        names = self.multisets.names(self._live())
         names = names.filter((pl.col("node") == node) & (pl.col("send") >= lo) & (pl.col("row") <= hi))
         plain = self.form.with_plain_keys(names)
-        mine = [tuple(row) == key for row in plain.select(*self.form.keys).iter_rows()] if key else True
-        names = names.filter(mine)
-        strand = Strand(lo, hi, self.form.first)
-        strand.add(events)
-        bags = RankBags(self.form, node, unit=1)  # so that all values are known
-        wanted = self.ranks.units_of(names)
-        bags.hear({f"{self.form.name}|wanted {bag}": wanted for bag in self.ranks.stores}, {key: strand})
-        self.ranks.know(bags.tables())
+        names = names.filter([tuple(row) == key for row in plain.select(*self.form.keys).iter_rows()] if key else True)
+        schema = self.multisets.schema
+
+        def values_of(identity: Identity, _: Mapping[str, Any]) -> Values:
+            inside = events[identity.send - lo : identity.row - lo]
+            return Values(*multiset_of(inside, schema.multisets[identity.operator]))
+
+        local = Multisets(schema, node, values_of, forced=1, key_types=self.form.keys)  # so that all values are known
+        wanted = self.form.with_plain_keys(self.multisets.summaries_of(names))
+        local.request(dict.fromkeys(schema.requests, wanted))
+        self.multisets.replace(local.tables())
 
     # --- windows --------------------------------------------------------------------------------------------------
 
-    def finish(self, several: Sequence[Stretch], gone: set[str], step: WatermarkStep) -> None:
-        """Stretches that follow on what is here; those go on into windows of which all ranks are known."""
-        fresh = [slices_of(self.form, several)] if several else []
-        if self.ranks is None:
-            self.found += fresh
+    def finish(self, segments: Sequence[Stretch], gone: set[str], step: WatermarkStep) -> None:
+        """Segments that follow on what is here; those go on into windows of which all ranks are known."""
+        fresh = [slices_of(self.form, segments)] if segments else []
+        if self.multisets is None:
+            self.ready += fresh
             return
-        is_news = bool(fresh) or self.ranks.is_news or gone != self._gone
-        self.stretches, self._gone = pl.concat([self.stretches, *fresh]), set(gone)
-        if not is_news or not self.stretches.height:
+        self.multisets.wait_without(gone)
+        self.undecided = pl.concat([self.undecided, *fresh])
+        if not (fresh or self.multisets.is_news) or not self.undecided.height:
             return
         rows = self._with_places(self._live().sort(self.schema.order))
         before = self.base.at(rows.keys)
         now = {**before, "count": np.maximum.reduceat(rows.stop, np.flatnonzero(_begins(rows.key)))}
         windows = self._complete(rows, Progress(before, now, np.full(rows.key_count, INT64_MAX)), step)
-        (waits,), _ = self.ranks.find([Due(rows, windows)], gone)
+        (waits,), _ = self.multisets.search([Due(rows, windows)])
         first = np.full(rows.key_count, INT64_MAX)  # where the first window ends that waits
         np.minimum.at(first, windows.key[waits], rows.stop[windows.hi[waits] - 1])
         is_new = rows.position >= before["count"][rows.key]
         goes_on = is_new & (rows.stop < first[rows.key])
         table = rows.table.drop(PLACE)
-        self.found.append(table.filter(pl.Series(goes_on)))
-        self.stretches = table.filter(pl.Series(is_new & ~goes_on))
+        self.ready.append(table.filter(pl.Series(goes_on)))
+        self.undecided = table.filter(pl.Series(is_new & ~goes_on))
 
     def _live(self) -> pl.DataFrame:
-        """The slices of windows that are not complete, and the stretches that wait."""
+        """The slices of windows that are not complete, and the segments that wait."""
         rows = rows_in_order(self.rows)
         needed = self.sequences.counting_needs(rows, self._known(rows.keys), keep_emitted=False)
-        return pl.concat([rows.table.filter(pl.Series(needed)), self.stretches])
+        return pl.concat([rows.table.filter(pl.Series(needed)), self.undecided])
 
     def _with_places(self, table: pl.DataFrame) -> OrderedRows:
         return OrderedRows(placed(table), self.schema)
@@ -180,13 +185,13 @@ class CountedState(OrderedState):
         return Windows.join(one.windows for one in self.sequences.found(rows, progress, step, partial=False))
 
     def may_be_due(self, step: WatermarkStep) -> bool:
-        return any(table.height for table in self.found)
+        return any(table.height for table in self.ready)
 
     def _slice(self, step: WatermarkStep) -> Sliced | None:
         if not self.may_be_due(step):
             return None
-        table = pl.concat(self.found).sort(self.schema.order)
-        self.found = []
+        table = pl.concat(self.ready).sort(self.schema.order)
+        self.ready = []
         names = list(self.schema.keys)
         keys = table.select(names).unique(maintain_order=True) if names else pl.DataFrame()
         known = self.base.at(keys)
@@ -203,46 +208,45 @@ class CountedState(OrderedState):
     def _in_sequence(
         self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool
     ) -> Iterator[Emitted]:
-        if self.ranks:
+        if self.multisets:
             due = Due(self._with_places(rows.table), self._complete(rows, progress, step))
-            rows = OrderedRows(self.ranks.filled(rows.table, [due]), self.schema)
+            rows = OrderedRows(self.multisets.filled(rows.table, [due]), self.schema)
         yield from super()._in_sequence(rows, progress, step, partial)
 
     def needed(self) -> dict[Key, dict[str, int]] | None:
-        """Of each key and node the first rank of which values may be asked; None if no bags are at nodes."""
-        if self.ranks is None:
+        """Of each key and node the first rank of which values may be requested; None if no multisets are at nodes."""
+        if self.multisets is None:
             return None
         live = self._live()
-        self.ranks.forget(live)
-        first = self.ranks.names(live).group_by("node", *self.form.keys).agg(pl.col("send").min())
-        found: dict[Key, dict[str, int]] = {}
+        self.multisets.forget(live)
+        first = self.multisets.names(live).group_by("node", *self.form.keys).agg(pl.col("send").min())
+        ranks: dict[Key, dict[str, int]] = {}
         for node, send, *key in self.form.with_plain_keys(first).select("node", "send", *self.form.keys).iter_rows():
-            found.setdefault(tuple(key), {})[node] = send
-        return found
+            ranks.setdefault(tuple(key), {})[node] = send
+        return ranks
 
     # --- what is kept ---------------------------------------------------------------------------------------------
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        waiting = {"stretches": pl.concat([*self.found, self.stretches])}
-        return super().tables() | waiting | (self.ranks.tables() if self.ranks else {})
+        segments = {"segments": pl.concat([*self.ready, self.undecided])}
+        return super().tables() | segments | (self.multisets.tables() if self.multisets else {})
 
     def header(self) -> dict[str, Any]:
         """What it knows beside its tables."""
-        return {"gone": sorted(self._gone), "ranks": self.ranks.header()} if self.ranks else {}
+        return self.multisets.header() if self.multisets else {}
 
     def restore(self, header: Mapping[str, Any]) -> None:
-        if self.ranks and header:
-            self._gone = set(header["gone"])
-            self.ranks.restore(header["ranks"])
+        if self.multisets and header:
+            self.multisets.restore(header)
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
         super().load(tables)
-        waiting = self.schema.conform(tables["stretches"])
-        if self.ranks:
-            self.stretches = waiting
-            self.ranks.load(tables)
+        segments = self.schema.conform(tables["segments"])
+        if self.multisets:
+            self.undecided = segments
+            self.multisets.load(tables)
         else:  # whatever they waited for, nobody asks for it any more
-            self.found = [waiting]
+            self.ready = [segments]
 
 
 def _begins(number: Ints) -> Mask:

@@ -1,7 +1,7 @@
 """The tables in which nodes and the root speak of counting windows.
 
     counting           the node: up to which time it is final, what it has heard, how many events were too late
-    counting|gone      from nodes between it and the root: it is waited for no more, or again
+    gone               from nodes between it and the root: it is waited for no more, or again
     <group>|pieces     key, node, ranks, first and last time, kind, states of slices; `of` which piece it is the content
     <group>|events     the events of pieces that are sent as they are, one after the other
     <group>|reach      key, node, and the time of the first event that no piece has; null if there is none
@@ -32,10 +32,10 @@ from windrow.core.stream.job import Job
 from windrow.core.windows.fixed import INT64_MIN
 from windrow.core.windows.ordered import Counting
 from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Told, sub_slice
-from windrow.nodes.pushdown import differs
-from windrow.nodes.quantiles.protocol import RankForm
+from windrow.nodes.quantiles.protocol import MultisetSchema
+from windrow.nodes.tables import GONE, GONE_COLUMNS, differs
 
-COUNTING, GONE = "counting", "counting|gone"
+COUNTING = "counting"
 NODE_COLUMN = "order:0"  # of events: the node, which in a batch stands in the pieces instead
 ANEW = -1  # of a piece: it and those after it take the place of all that were sent from there on
 FURTHEST = 1 << 48  # no rank is as great: sums of some thousand counts fit into 64 bits
@@ -63,8 +63,8 @@ class Form:
         self.boundaries = Boundaries(self.ordering.grids[INT64_MIN])
         self.events = {name: dtype for name, dtype in self.ordering.needed.items() if name in self.ordering.read}
         self.sent = {name: dtype for name, dtype in self.events.items() if name != NODE_COLUMN}
-        self.bags = RankForm(group, self.schema) if group.refined else None  # those that do not travel in slices
-        kept = set(self.bags.bags.values()) if self.bags else set()
+        self.multisets = MultisetSchema(group, self.schema) if group.refined else None  # those that stay at nodes
+        kept = set(self.multisets.multisets.values()) if self.multisets else set()
         held = tuple(one for one in self.schema.held if one not in kept)
         self._sliced = Ordering(group, replace(self.schema, held=held), self.compiled.edges) if kept else self.ordering
         names = {name for one in held for name in self.schema.names[one].values()}
@@ -94,7 +94,7 @@ class Form:
     @property
     def lasting(self) -> int:
         """How many events before a boundary may be needed after it: for quantiles, those of the longest window."""
-        return max(n for n, _ in self._windows) if self.bags else 0
+        return max(n for n, _ in self._windows) if self.multisets else 0
 
     def is_in_window(self, position: int) -> bool:
         """Whether some window has the event at a position."""
@@ -124,8 +124,7 @@ class Form:
     @property
     def requests(self) -> dict[str, dict[str, pl.DataType]]:
         """The tables in which the root asks a node."""
-        wanted = {f"{self.name}|wanted {bag}": self.bags.wanted for bag in self.bags.bags} if self.bags else {}
-        return {f"{self.name}|ask": self.ask, **wanted}
+        return {f"{self.name}|ask": self.ask, **(self.multisets.requests if self.multisets else {})}
 
     # --- what cannot be -------------------------------------------------------------------------------------------
 
@@ -141,7 +140,7 @@ class Form:
             mine[part] = pl.DataFrame(schema=needed) if table is None else table
         if mine["reach"]["node"].null_count():
             return f"{self.name}|reach has no node in its batch"
-        if self.bags and (reason := self.bags.wrong_with(tables)):
+        if self.multisets and (reason := self.multisets.wrong_with(tables)):
             return reason
         return self._wrong_pieces(mine["pieces"], mine["events"])
 
@@ -204,14 +203,14 @@ class Form:
                 or not (asked["lo"] <= asked["hi"]).all()
             ):
                 return f"{self.name}|ask cannot be in a request"
-        return self.bags.wrong_request(tables) if self.bags else None
+        return self.multisets.wrong_request(tables) if self.multisets else None
 
     def sliced(self, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
         """What travels of runs of events in order that begin at these places."""
         return self._lifted(self._sliced, events, at).select(*self.states)
 
     def lifted(self, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
-        """The states of such runs, with all bags."""
+        """The states of such runs, with all multisets."""
         return self._lifted(self.ordering, events, at)
 
     def _lifted(self, ordering: Ordering, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
@@ -238,18 +237,12 @@ NODES: dict[str, pl.DataType] = {
     "rewound": pl.Int64(),
     "late": pl.Int64(),
 }
-GOING: dict[str, pl.DataType] = {"node": pl.String(), "gone": pl.Boolean()}
-
-
-def gone_table(names: Iterable[str], gone: bool) -> pl.DataFrame:
-    """That nobody waits for these nodes, or everybody again."""
-    return pl.DataFrame([(name, gone) for name in names], schema=GOING, orient="row")
 
 
 def wrong_with(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> str | None:
     """Why the tables of counted groups cannot be taken; None if they can."""
     forms = list(forms)
-    for name, types in ((COUNTING, NODES), (GONE, GOING)):
+    for name, types in ((COUNTING, NODES), (GONE, GONE_COLUMNS)):
         table = tables.get(name)
         if not forms or table is None:
             continue
@@ -263,7 +256,7 @@ def wrong_with(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> str
 def names_in(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> list[str]:
     """The nodes of which tables that were checked speak."""
     parts = [f"{form.name}|{part}" for form in forms for part in ("pieces", "reach")]
-    parts += [name for form in forms if form.bags for name in form.bags.tables]
+    parts += [name for form in forms if form.multisets for name in form.multisets.tables]
     return sorted(
         {name for part in (COUNTING, GONE, *parts) if part in tables for name in tables[part]["node"].to_list()}
     )
@@ -273,7 +266,7 @@ def tables_of(job: Job) -> set[str]:
     """The names of the tables that counted groups have in a batch."""
     forms = forms_of(job)
     names = {f"{form.name}|{part}" for form in forms for part in ("pieces", "events", "reach")}
-    names |= {name for form in forms if form.bags for name in form.bags.tables}
+    names |= {name for form in forms if form.multisets for name in form.multisets.tables}
     return {COUNTING, GONE, *names} if forms else set()
 
 

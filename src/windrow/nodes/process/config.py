@@ -1,4 +1,4 @@
-"""What a node is told: `node.yaml`, read for the role that the command says.
+"""The configuration of a node: `node.yaml`, read for the role that the command says.
 
     name: north                        # every node
     parent: grpc+tls://plant:8815      # local and intermediate; with token_file, tls: {ca: …}
@@ -6,16 +6,16 @@
     listen: 0.0.0.0:8815               # intermediate and root; with tokens, tls: {cert: …, key: …}
     queries: queries.sql               # root; with time, columns, lateness, results
 
-A path in, a `NodeConfig` out. Paths in a file are relative to it. Whatever is wrong is said with file, line and field;
-a field that the role does not have is refused, so that none is silently left out.
+A path in, a `NodeConfig` out. Paths in a file are relative to it. Errors name file, line and field; a field that the
+role does not have is refused, so that none is silently left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, get_type_hints
 
 import polars as pl
 
@@ -23,13 +23,28 @@ from windrow.core.expressions.types import type_of, types_of
 from windrow.core.query.query import Query
 from windrow.core.windows.fixed import duration
 from windrow.io import query_files
-from windrow.io.yaml_files import Fields, Wrong, load, placed
+from windrow.io.yaml_files import (
+    Check,
+    Fields,
+    Wrong,
+    is_text,
+    load,
+    made,
+    must,
+    one_of,
+    placed,
+    section,
+    text,
+    text_of,
+    whole,
+)
 from windrow.nodes.protocol.messages import LARGEST
 from windrow.nodes.protocol.node import AHEAD
 from windrow.nodes.queries import Asked
 from windrow.nodes.sources import source_of
 from windrow.nodes.transport.security import (
     NAMES,
+    NO_TLS,
     OPERATOR,
     AccessError,
     Address,
@@ -39,121 +54,183 @@ from windrow.nodes.transport.security import (
     check_parent,
     token_of,
 )
-from windrow.nodes.transport.server import Limits
+from windrow.nodes.transport.server import LIMITS, Limits
 
-T = TypeVar("T")
 _FILES = ("files", "path", "password_file", "ca", "certificate", "key")  # of a source
 Role = Literal["local", "intermediate", "root"]
 ROLES: tuple[Role, ...] = ("local", "intermediate", "root")
-
-_EVERY = ("name", "spool", "tls", "timeout", "max_ahead", "limits")
-_CHILD = ("parent", "token", "token_file", "at_stop")
-_PARENT = ("listen", "tokens", "children", "joins")
-_TRAVELS = ("push_down", "local_keys", "counting", "quantiles")
-ASKED = ("queries", "time", "columns", "lateness", "order_by", "bad_events", *_TRAVELS)
-FIELDS: dict[Role, tuple[str, ...]] = {
-    "local": (*_EVERY, *_CHILD, "source", "lateness", "idle"),
-    "intermediate": (*_EVERY, *_CHILD, *_PARENT),
-    "root": (*_EVERY, *_PARENT, *ASKED, "results", "feeds"),
-}
+_CHILD, _PARENT = ROLES[:2], ROLES[1:]
+QUERY_SET = (
+    *("queries", "time", "columns", "lateness", "order_by", "bad_events"),
+    *("push_down", "local_keys", "counting", "quantiles"),
+)
+_CHECKED_TOGETHER = ("lateness", "order_by", "local_keys", "counting")  # with the queries
 
 
 class ConfigError(ValueError):
     """A file that does not say what it has to: where, and what to write."""
 
 
+def _name(value: Any, word: str) -> Any:
+    if value and is_text(value) and (value == OPERATOR or not NAMES.fullmatch(value)):
+        raise ValueError(f"{word} {value!r}: take letters, digits, _ . and -, not {OPERATOR}")
+    return must("be text, not {!r}", lambda name: is_text(name) and name)(value, word)
+
+
+def _names(value: Any, word: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(is_text(name) and NAMES.fullmatch(name) for name in value):
+        raise ValueError(f"{word} must be a list of names, like [a, b]")
+    return tuple(dict.fromkeys(value))
+
+
+def _source(value: Any, word: str) -> Mapping[str, Any]:
+    if not isinstance(value, str | Fields):
+        raise ValueError(f"{word} must have fields, not be {value!r}")
+    source = {"kind": value} if isinstance(value, str) else source_from(value)
+    source_of(source, "node").close()  # refuses what cannot be
+    return source
+
+
+def source_from(described: Fields) -> Fields:
+    """A source with its files found from the folder."""
+    source = described.over({})
+    for word, value in described.items():
+        if isinstance(value, Fields):
+            source[word] = source_from(value)
+        elif word in _FILES and isinstance(value, str):
+            source[word] = str(described.folder / value)
+    return source
+
+
+_address, _path = made(Address.of), made(Path)
+_order_by = must(
+    "be a column or a list of columns",
+    lambda columns: is_text(columns) or (isinstance(columns, list) and all(map(is_text, columns))),
+)
+_schemes = must(
+    "be a scheme, or one for each query: {{query: scheme}}",
+    lambda given: all(map(is_text, [*given, *given.values()] if isinstance(given, dict) else [given])),
+)
+
+
+def _length(value: Any, word: str) -> int | None:
+    return None if value is None else duration(value, word).units
+
+
+def _time(value: Any, word: str) -> int | None:
+    if value is not None and ((length := duration(value, word)).units <= 0 or not length.temporal):
+        raise ValueError(f"{word} must be a time such as 30 seconds, not {value!r}")
+    return _length(value, word)
+
+
+def _time_or_never(value: Any, word: str) -> int | None:
+    return 0 if value in ("never", False) else _time(value, word)
+
+
+def _columns(value: Any, word: str) -> dict[str, pl.DataType]:
+    """Columns as text, or each with its type."""
+    if isinstance(value, str):
+        return types_of(value)
+    if isinstance(value, Mapping) and value and all(map(is_text, value.values())):
+        return {str(name): type_of(described) for name, described in value.items()}
+    raise ValueError(f"{word} must be like ts TIMESTAMP, key STRING, value DOUBLE")
+
+
+_tls = section(
+    Files, "cert and key of a node that listens, ca of one that has a parent", cert=_path, key=_path, ca=_path
+)
+_limits = section(
+    Limits, "message (bytes) and rate (messages in a second)", message=whole(LARGEST), rate=whole(1_000_000)
+)
+
+
 @dataclass(frozen=True)
 class NodeConfig:
-    """Everything that a node's process has to know."""
+    """Everything that a node's process has to know; lengths of time are in microseconds.
 
-    name: str
+    Beside each type stands the check by which it is read, and the roles that have it.
+    """
+
     role: Role
-    parent: Address | None = None
-    token: str | None = None
-    listen: Address | None = None
-    tokens: Path | None = None
-    tls: Files = field(default_factory=Files)
-    children: tuple[str, ...] = ()
-    joins: bool = False
-    spool: Path | None = None
-    source: Mapping[str, Any] = field(default_factory=dict)
-    lateness: int | None = None
-    idle: int | None = None  # microseconds, like all lengths of time here
-    timeout: int | None = None
-    max_ahead: int | None = AHEAD
-    limits: Limits = field(default_factory=Limits)
-    at_stop: Literal["leave", "stay"] = "leave"
-    asked: Asked | None = None
-    results: str = "results"
-    feeds: Literal["results", "slices"] = "results"
+    name: Annotated[str, _name, ROLES]
+    spool: Annotated[Path | None, _path, ROLES] = None
+    tls: Annotated[Files, _tls, ROLES] = NO_TLS
+    timeout: Annotated[int | None, _time, ROLES] = None
+    max_ahead: Annotated[int | None, _time_or_never, ROLES] = AHEAD
+    limits: Annotated[Limits, _limits, ROLES] = LIMITS
+    parent: Annotated[Address | None, _address, _CHILD] = None
+    token: Annotated[str | None, text, _CHILD] = None
+    token_file: Annotated[Path | None, _path, _CHILD] = None
+    at_stop: Annotated[Literal["leave", "stay"], one_of("leave", "stay"), _CHILD] = "stay"
+    listen: Annotated[Address | None, _address, _PARENT] = None
+    tokens: Annotated[Path | None, _path, _PARENT] = None
+    children: Annotated[tuple[str, ...], _names, _PARENT] = ()
+    joins: Annotated[bool, one_of(True, False), _PARENT] = False
+    source: Annotated[Mapping[str, Any], _source, ("local",)] = field(default_factory=dict)
+    lateness: Annotated[int | None, _length, ("local",)] = None
+    idle: Annotated[int | None, _time, ("local",)] = None
+    query_set: Asked | None = None
+    results: Annotated[str, text, ("root",)] = "results"
+    feeds: Annotated[Literal["results", "slices"], one_of("results", "slices"), ("root",)] = "results"
+
+
+_TYPES = get_type_hints(NodeConfig, include_extras=True).items()
+_CHECKS: dict[Role, dict[str, Check]] = {
+    role: {name: one.__metadata__[0] for name, one in _TYPES if role in getattr(one, "__metadata__", ((), ()))[1]}
+    for role in ROLES
+}
+FIELDS = {role: [*checks] for role, checks in _CHECKS.items()}
+FIELDS["root"][-2:-2] = QUERY_SET
 
 
 def read(path: Path, role: Role) -> NodeConfig:
     """Read a node's file."""
     given = fields_of(path, "windrow node")
     with placed(str(path), ConfigError):
-        return node_of(given, role, path.parent)
+        return node_of(given, role)
 
 
-def fields_of(path: Path, command: str) -> Fields:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"there is no file {str(path)!r}; see {command} --help") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+def fields_of(path: Path, command: str, folder: Path | None = None) -> Fields:
+    """The fields of a file; `command` is what its users call, and `folder` what paths in it are relative to."""
+    content = text_of(path, ConfigError, f"; see {command} --help")
     with placed(str(path), ConfigError):
-        given = load(text)
+        given = load(content, folder or path.parent)
         if not isinstance(given, Fields):
             raise Wrong("it must have fields, like name: north")
     return given
 
 
-def node_of(given: Fields, role: Role, folder: Path) -> NodeConfig:
+def node_of(given: Fields, role: Role) -> NodeConfig:
     """A node from its fields; what is wrong with them is `Wrong`."""
     for other in ROLES:
         elsewhere = [word for word in given if word in FIELDS[other] and word not in FIELDS[role]]
         if elsewhere:
-            raise Wrong(f"{elsewhere[0]!r} is for a node that is {other}, not {role}", given.lines[elsewhere[0]])
-    given.check(FIELDS[role])
-    at = _Reading(given, folder)
-    name = at.text("name", needed="every node has one, by which its parent knows it")
-    if not NAMES.fullmatch(name) or name == OPERATOR:
-        raise Wrong(f"name {name!r}: take letters, digits, _ . and -, not {OPERATOR}", given.lines["name"])
-    config = NodeConfig(
-        name,
-        role,
-        parent=at.made("parent", Address.of) if role != "root" else None,
-        token=_token(at),
-        listen=at.made("listen", Address.of) if role != "local" else None,
-        tokens=at.path("tokens"),
-        tls=_tls(at),
-        children=at.names("children"),
-        joins=at.choice("joins", (True, False), not at.names("children")) if role != "local" else False,
-        spool=at.path("spool"),
-        source=at.source(name) if role == "local" else {},
-        lateness=at.length("lateness") if role == "local" else None,
-        idle=at.time("idle"),
-        timeout=at.time("timeout"),
-        max_ahead=None if given.get("max_ahead") in ("never", False) else at.time("max_ahead", AHEAD),
-        limits=_limits(at),
-        at_stop=at.choice("at_stop", ("leave", "stay"), "leave" if role == "local" else "stay"),
-        asked=asked_of(given, folder) if role == "root" else None,
-        results=at.results(),
-        feeds=at.choice("feeds", ("results", "slices"), "results"),
-    )
-    _check(config, at)
+            raise given.wrong(f"{elsewhere[0]!r} is for a node that is {other}, not {role}", elsewhere[0])
+    given.allow(FIELDS[role])
+    if "name" not in given:
+        raise given.wrong("it has no name: every node has one, by which its parent knows it")
+    if role == "local" and given.get("source") is None:
+        raise given.wrong("it has no source; write source: and where its events come from")
+    described = given.over({"at_stop": "leave"} if role == "local" else {"joins": not given.get("children")})
+    checks = _CHECKS[role].items()
+    values = {word: described.read(word, check, getattr(NodeConfig, word, None)) for word, check in checks}
+    if role == "root":
+        values |= {"query_set": query_set_of(given), "results": _results(given)}
+    if values.get("token_file"):
+        values["token"] = _token(given, values["token_file"])
+    config = NodeConfig(role, **values | {"max_ahead": values["max_ahead"] or None})
+    _check(config, given)
     return config
 
 
-def _check(config: NodeConfig, at: _Reading) -> None:
+def _check(config: NodeConfig, given: Fields) -> None:
     """Refuse what does not go together."""
     if config.role != "root" and config.parent is None:
-        raise Wrong("it has no parent; write parent: grpc://host:port", at.given.line)
+        raise given.wrong("it has no parent; write parent: grpc://host:port")
     if config.role != "local" and config.listen is None:
-        raise Wrong("it has no listen; write listen: host:port, 127.0.0.1:0 for any free port", at.given.line)
+        raise given.wrong("it has no listen; write listen: host:port, 127.0.0.1:0 for any free port")
     if config.role != "local" and config.spool is None:
-        raise Wrong("it has no spool; write spool: and a directory for what must not be lost", at.given.line)
+        raise given.wrong("it has no spool; write spool: and a directory for what must not be lost")
     blamed = "listen"
     try:
         if config.listen is not None:
@@ -162,200 +239,71 @@ def _check(config: NodeConfig, at: _Reading) -> None:
             blamed = "parent"
             check_parent(config.parent, config.token)
     except AccessError as error:
-        raise Wrong(str(error), at.given.lines.get(blamed)) from error
+        raise Wrong(str(error), given.lines.get(blamed)) from error
 
 
-def _token(at: _Reading) -> str | None:
-    path = at.path("token_file")
-    if path is not None and "token" in at.given:
-        raise Wrong("token and token_file are both there; leave one of them out", at.given.lines["token"])
-    if path is not None:
-        return at.blame("token_file", lambda: token_of(path))
-    return at.text("token") or None
+def _token(given: Fields, token_file: Path) -> str:
+    if "token" in given:
+        raise given.wrong("token and token_file are both there; leave one of them out", "token")
+    with given.blaming("token_file"):
+        return token_of(token_file)
 
 
-def _tls(at: _Reading) -> Files:
-    given = at.given.get("tls", Fields())
-    if not isinstance(given, Fields):
-        raise Wrong(
-            "tls must have fields: cert and key of a node that listens, ca of one that has a parent",
-            at.given.lines["tls"],
-        )
-    given.check(("cert", "key", "ca"))
-    inner = _Reading(given, at.folder)
-    return Files(inner.path("cert"), inner.path("key"), inner.path("ca"))
+def _results(given: Fields) -> str:
+    results: str = given.read("results", text, "results")
+    if (given.folder / results).is_file():
+        raise Wrong(f"results {results!r} is a file; name a directory, or '-'", given.lines.get("results"))
+    return results if results == "-" else str(given.folder / results)
 
 
-def _limits(at: _Reading) -> Limits:
-    given = at.given.get("limits", Fields())
-    if not isinstance(given, Fields):
-        raise Wrong(
-            "limits must have fields: message (bytes) and rate (messages in a second)", at.given.lines["limits"]
-        )
-    given.check(("message", "rate"))
-    inner = _Reading(given, at.folder)
-    return Limits(inner.number("message", LARGEST, LARGEST), inner.number("rate", 1000, 1_000_000))
-
-
-# --- what is asked --------------------------------------------------------------------------------------------------
-
-
-def asked_of(given: Fields, folder: Path) -> Asked:
-    """What the root is asked: queries from a file or in place, and how events are to be taken."""
-    at = _Reading(given, folder)
+def query_set_of(given: Fields) -> Asked:
+    """The queries of a root, from a file or in place, and how events are to be taken."""
     if "queries" not in given:
-        raise Wrong(
-            "it has no queries; write queries: and a file, .sql or .yaml, or the queries themselves", given.line
-        )
-    queries, options = at.blame("queries", lambda: _queries(given, folder))
-    said = {**options, **{word: given[word] for word in ASKED[1:] if word in given}}
-    if "columns" not in said:
-        raise Wrong("it has no columns; write columns: ts TIMESTAMP, key STRING, value DOUBLE", given.line)
-    columns = at.blame("columns", lambda: columns_of(said["columns"]))
+        raise given.wrong("it has no queries; write queries: and a file, .sql or .yaml, or the queries themselves")
+    with given.blaming("queries"):
+        queries, options = _queries(given)
+    given = given.over(options)
+    if "columns" not in given:
+        raise given.wrong("it has no columns; write columns: ts TIMESTAMP, key STRING, value DOUBLE")
+    columns = given.read("columns", _columns)
     times = list(dict.fromkeys(query.time for query in queries if query.time))
-    time = said.get("time") or (times[0] if len(times) == 1 else None)
+    time = given.get("time") or (times[0] if len(times) == 1 else None)
     if not isinstance(time, str):
-        raise Wrong("it has no time; write time: and the column that windows are measured on", given.line)
+        raise given.wrong("it has no time; write time: and the column that windows are measured on")
     if time not in columns:
-        raise Wrong(f"time {time!r} is none of the columns {', '.join(columns)}", given.lines.get("time", given.line))
-    lateness = said.get("lateness", 0)
-    at.blame("lateness", lambda: duration(lateness, "lateness"))
-    order_by = [said["order_by"]] if isinstance(said.get("order_by"), str) else said.get("order_by", [])
-    if not isinstance(order_by, list) or not all(isinstance(one, str) for one in order_by):
-        raise Wrong("order_by must be a column or a list of columns", given.lines.get("order_by"))
-    bad = said.get("bad_events", "raise")
-    if bad not in ("raise", "drop"):
-        raise Wrong(f"bad_events must be raise or drop, not {bad!r}", given.lines.get("bad_events"))
-    push_down, local_keys = at.choice("push_down", (True, False), False), at.names("local_keys")
-    counting = said.get("counting", "auto")
-    schemes = [*counting, *counting.values()] if isinstance(counting, dict) else [counting]
-    if not all(isinstance(one, str) for one in schemes):
-        line = given.lines.get("counting", given.line)
-        raise Wrong("counting must be a scheme, or one for each query: {query: scheme}", line)
-    quantiles = at.choice("quantiles", ("refine", "whole"), "refine")
+        raise given.wrong(f"time {time!r} is none of the columns {', '.join(columns)}", "time")
+    given.read("lateness", duration)
+    order_by = given.read("order_by", _order_by, ())
     try:
-        return Asked.of(queries, time, columns, lateness, order_by, bad, push_down, local_keys, counting, quantiles)
+        return Asked.of(
+            queries,
+            time,
+            columns,
+            given.get("lateness", 0),
+            [order_by] if is_text(order_by) else order_by,
+            given.read("bad_events", one_of("raise", "drop"), "raise"),
+            given.read("push_down", one_of(True, False), False),
+            given.read("local_keys", _names, ()),
+            given.read("counting", _schemes, "auto"),
+            given.read("quantiles", one_of("refine", "whole"), "refine"),
+        )
+    except Wrong:
+        raise
     except ValueError as error:
-        told = str(error)
-        words = ("lateness", "order_by", "local_keys", "counting")
-        word = next((one for one in words if told.startswith(one)), "queries")
-        reason = f"queries: {told}" if word == "queries" else told
-        raise Wrong(reason, given.lines.get(word, given.line)) from error
+        reason = str(error)
+        blamed = next((word for word in _CHECKED_TOGETHER if reason.startswith(word)), "queries")
+        raise given.wrong(f"queries: {reason}" if blamed == "queries" else reason, blamed) from error
 
 
-def _queries(given: Fields, folder: Path) -> tuple[tuple[Query, ...], dict[str, Any]]:
-    said = given["queries"]
-    if isinstance(said, list):
-        return query_files.listed(given), {}
-    if not isinstance(said, str):
-        raise Wrong("queries must be a file, SQL, or a list of queries", given.lines["queries"])
-    if "\n" in said.strip() or said.strip().upper().startswith("SELECT"):
-        return query_files.of_sql(said, "queries").queries, {}
-    found = query_files.read(folder / said)
-    if "updates" in found.options:
-        raise Wrong(f"{said}: a tree has no updates; leave them out", given.lines["queries"])
-    return found.queries, dict(found.options)
-
-
-def columns_of(said: object) -> dict[str, pl.DataType]:
-    """Columns as text, or each with its type."""
-    if isinstance(said, str):
-        return types_of(said)
-    if isinstance(said, Mapping) and said and all(isinstance(one, str) for one in said.values()):
-        return {str(name): type_of(text) for name, text in said.items()}
-    raise ValueError("columns must be like ts TIMESTAMP, key STRING, value DOUBLE")
-
-
-def source_from(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A source as it is described, with its files found from the folder."""
-    found: dict[str, Any] = {}
-    for word, value in given.items():
-        if isinstance(value, Mapping):
-            found[word] = source_from(value, folder)
-        else:
-            found[word] = str(folder / value) if word in _FILES and isinstance(value, str) else value
-    return found
-
-
-# --- values of fields -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """The fields of a mapping, each as it has to be."""
-
-    given: Fields
-    folder: Path
-
-    def blame(self, word: str, make: Callable[[], T]) -> T:
-        """Make something of a field; what is wrong is said with the field's line."""
-        try:
-            return make()
-        except Wrong:
-            raise
-        except (ValueError, TypeError) as error:
-            reason = str(error) if str(error).startswith(word) else f"{word}: {error}"
-            raise Wrong(reason, self.given.lines.get(word, self.given.line)) from error
-
-    def text(self, word: str, needed: str = "") -> str:
-        value = self.given.get(word, "")
-        if not isinstance(value, str) or (needed and not value):
-            why = f"it has no {word}: {needed}" if word not in self.given else f"{word} must be text, not {value!r}"
-            raise Wrong(why, self.given.lines.get(word, self.given.line))
-        return value
-
-    def path(self, word: str) -> Path | None:
-        value = self.text(word)
-        return self.folder / value if value else None
-
-    def made(self, word: str, make: Callable[[str], T]) -> T | None:
-        value = self.text(word)
-        return self.blame(word, lambda: make(value)) if value else None
-
-    def names(self, word: str) -> tuple[str, ...]:
-        value = self.given.get(word, [])
-        if not isinstance(value, list) or not all(isinstance(one, str) and NAMES.fullmatch(one) for one in value):
-            raise Wrong(f"{word} must be a list of names, like [a, b]", self.given.lines[word])
-        return tuple(dict.fromkeys(value))
-
-    def time(self, word: str, default: int | None = None) -> int | None:
-        value = self.given.get(word)
-        if value is None:
-            return default
-        length = self.blame(word, lambda: duration(value, word))
-        if not length.temporal or length.units <= 0:
-            raise Wrong(f"{word} must be a time such as 30 seconds, not {value!r}", self.given.lines[word])
-        return length.units
-
-    def length(self, word: str) -> int | None:
-        value = self.given.get(word)
-        return None if value is None else self.blame(word, lambda: duration(value, word)).units
-
-    def number(self, word: str, default: int, most: int) -> int:
-        value = self.given.get(word, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise Wrong(f"{word} must be a whole number from 1 to {most:,}, not {value!r}", self.given.lines[word])
-        return value
-
-    def choice(self, word: str, choices: Sequence[Any], default: Any) -> Any:
-        value = self.given.get(word, default)
-        if value not in choices:
-            told = " or ".join(str(one).lower() for one in choices)
-            raise Wrong(f"{word} must be {told}, not {value!r}", self.given.lines[word])
-        return value
-
-    def source(self, node: str) -> Mapping[str, Any]:
-        value = self.given.get("source")
-        if value is None:
-            raise Wrong("it has no source; write source: and where its events come from", self.given.line)
-        if not isinstance(value, str | Fields):
-            raise Wrong(f"source must have fields, not be {value!r}", self.given.lines["source"])
-        found = {"kind": value} if isinstance(value, str) else source_from(value, self.folder)
-        self.blame("source", lambda: source_of(found, node).close())  # refuses what cannot be
-        return found
-
-    def results(self) -> str:
-        value = self.text("results") or "results"
-        if (self.folder / value).is_file():
-            raise Wrong(f"results {value!r} is a file; name a directory, or '-'", self.given.lines.get("results"))
-        return value if value == "-" else str(self.folder / value)
+def _queries(given: Fields) -> tuple[tuple[Query, ...], Mapping[str, Any]]:
+    described = given["queries"]
+    if isinstance(described, list):
+        return query_files.queries_in(given), {}
+    if not isinstance(described, str):
+        raise given.wrong("queries must be a file, SQL, or a list of queries", "queries")
+    if "\n" in described.strip() or described.strip().upper().startswith("SELECT"):
+        return query_files.of_sql(described, "queries").queries, {}
+    file = query_files.read(given.folder / described)
+    if "updates" in file.options:
+        raise given.wrong(f"{described}: a tree has no updates; leave them out", "queries")
+    return file.queries, file.options

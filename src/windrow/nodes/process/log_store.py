@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
+from windrow.io.atomic import replacing
+
 _HEAD = struct.Struct("<QI")  # the length of a commit, and its checksum
 _MAGIC = b"windrow spool 2\n"
 SMALL = 1 << 20  # bytes of a file that is not worth writing anew
@@ -93,18 +95,9 @@ class LogFile:
 
     def _compact(self) -> None:
         """Write what is kept into a file of its own, and put it in the place of this one."""
-        beside = self._path.with_name(f"{self._path.name}.new")
-        with beside.open("wb") as file:
+        with replacing(self._path) as file:
             file.write(_MAGIC + _record(self._kept, []))
-            file.flush()
-            os.fsync(file.fileno())
         self._file.close()
-        beside.replace(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
         self._file = self._path.open("r+b")
         self._file.seek(0, os.SEEK_END)
 

@@ -28,6 +28,7 @@ from typing import Any, BinaryIO
 import polars as pl
 
 from windrow.io import query_files
+from windrow.io.atomic import replacing
 from windrow.nodes.process.config import ConfigError, NodeConfig
 from windrow.nodes.process.log_store import LogFile
 from windrow.nodes.process.result_sink import ResultFiles, ResultLines, Sink
@@ -147,7 +148,7 @@ class NodeProcess:
             config.children,
             time.time_ns() // 1_000_000,
             self._store,
-            config.asked,
+            config.query_set,
             joins=config.joins,
             lateness=config.lateness,
             eager=self._is_eager,
@@ -391,9 +392,8 @@ class NodeProcess:
         status = self.status()
         if status != self._written_status:
             self._written_status = status
-            hidden = self.config.spool / ".status.json"
-            hidden.write_text(json.dumps(status))
-            hidden.replace(self.config.spool / "status.json")
+            with replacing(self.config.spool / "status.json", durable=False) as file:
+                file.write(json.dumps(status).encode())
 
 
 def needed_columns(query_set: Asked, replayable: bool) -> Mapping[str, pl.DataType]:

@@ -17,6 +17,7 @@ from typing import Protocol, TextIO
 
 import polars as pl
 
+from windrow.io.atomic import replacing
 from windrow.nodes.protocol.messages import Batch
 
 DIGITS = 20
@@ -46,17 +47,8 @@ class ResultFiles:
         name = f"{batch.number:0{DIGITS}}.parquet"
         if (self._folder / name).exists():
             return
-        hidden = self._folder / f".{name}"
-        with hidden.open("wb") as file:
+        with replacing(self._folder / name) as file:
             batch.tables["results"].write_parquet(file)
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(self._folder / name)
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 class ResultLines:

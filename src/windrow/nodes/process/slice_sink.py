@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from windrow.core.query.query import QueryError
-from windrow.core.slices.table import pack, unpack
 from windrow.core.windows.ordered import JOINED, scope_of
+from windrow.io.atomic import replacing
+from windrow.io.tables import pack, unpack
 from windrow.nodes.protocol.journal import LogStore
 from windrow.nodes.protocol.messages import Batch, MessageError, from_bytes, to_bytes
 from windrow.nodes.queries import Asked
@@ -117,18 +118,9 @@ class SliceSink:
         self._last = batch.number
 
     def _write(self, name: str, data: bytes) -> None:
-        hidden = self._folder / f".{name}"
         self._folder.mkdir(parents=True, exist_ok=True)
-        with hidden.open("wb") as file:
+        with replacing(self._folder / name) as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(self._folder / name)
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     # --- the reader's side --------------------------------------------------------------------------------------------
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import polars as pl
 
+from windrow.io import EVENTS_AT_ONCE
 from windrow.nodes.sources import Read, Source
 
-AHEAD = 2  # reads that nobody has taken yet
-GATHERED = 1_000_000  # events that are taken at once, about
-WAIT = 0.2  # seconds that a source may wait for events
+READS_AHEAD = 2  # that nobody has taken yet
+READ_WAIT = 0.2  # seconds that a source may wait for events
 
 
 class SourceThread:
@@ -61,7 +61,7 @@ class SourceThread:
         """Take what was read, several reads at once; None if there is nothing yet."""
         with self._changed:
             reads: list[Read] = []
-            while self._ready and sum(read.events.height for read in reads) < GATHERED:
+            while self._ready and sum(read.events.height for read in reads) < EVENTS_AT_ONCE:
                 reads.append(self._ready.popleft())
             if not reads:
                 return None
@@ -77,7 +77,7 @@ class SourceThread:
         self._thread.join(wait)
 
     def _may_read(self) -> bool:
-        return self._wanted and not self._over and len(self._ready) < AHEAD
+        return self._wanted and not self._over and len(self._ready) < READS_AHEAD
 
     def _run(self) -> None:
         try:
@@ -104,7 +104,7 @@ class SourceThread:
     def _read(self, generation: int, needed: Mapping[str, pl.DataType], resume: Mapping[str, Any] | None) -> None:
         if resume is not None:
             self._source.resume(resume)
-        read = self._source.read(needed, WAIT)
+        read = self._source.read(needed, READ_WAIT)
         if read is None:
             return
         with self._changed:

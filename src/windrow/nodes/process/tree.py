@@ -22,14 +22,15 @@ from typing import Any
 
 import yaml
 
-from windrow.io.yaml_files import Fields, Wrong, placed
-from windrow.nodes.process.config import ASKED, ConfigError, Role, fields_of, node_of, source_from
+from windrow.io.yaml_files import Fields, Wrong, is_text, must, placed
+from windrow.nodes.process.config import QUERY_SET, ConfigError, Role, fields_of, node_of, source_from
 from windrow.nodes.transport.security import NAMES, OPERATOR
 
 ROOT = "root"
-_ROOT = (*ASKED, "results", "feeds")
+_ROOT = (*QUERY_SET, "results", "feeds")
 _SHARED = ("timeout", "max_ahead", "limits")
-_NODE = ("parent", "source", "lateness", "idle", "timeout")
+_OWN = ("source", "lateness", "idle", "timeout")
+_NODE = ("parent", *_OWN)
 
 
 @dataclass(frozen=True)
@@ -49,19 +50,19 @@ class Member:
     def write(self, parent: str | None, listen: str | None = None) -> None:
         """Write its file, with the address of its parent, and its own once that is known."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        places = {"parent": parent, "listen": listen and listen.partition("://")[2]}
-        described = {"name": self.name, **self.described, **{word: place for word, place in places.items() if place}}
+        addresses = {"parent": parent, "listen": listen and listen.partition("://")[2]}
+        described = {"name": self.name, **self.described, **{word: text for word, text in addresses.items() if text}}
         text = yaml.safe_dump(described, sort_keys=False, allow_unicode=True)
         self.config.write_text(text, encoding="utf-8")
 
     @property
     def status(self) -> dict[str, Any]:
-        """What it has last said of itself; nothing if it never has."""
+        """The status that it has written last; nothing if there is none."""
         try:
-            found = json.loads((self.folder / "status.json").read_text())
+            status = json.loads((self.folder / "status.json").read_text())
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return status if isinstance(status, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -76,16 +77,16 @@ class Tree:
         return self.members[0]
 
     def parent(self, member: Member) -> Member | None:
-        return next((one for one in self.members if one.name == member.parent), None)
+        return next((other for other in self.members if other.name == member.parent), None)
 
     @property
     def levels(self) -> list[list[Member]]:
         """The root, its children, theirs, and so on."""
-        found = [[self.root]]
-        while found[-1]:
-            above = {member.name for member in found[-1]}
-            found.append([member for member in self.members if member.parent in above])
-        return found[:-1]
+        levels = [[self.root]]
+        while levels[-1]:
+            above = {member.name for member in levels[-1]}
+            levels.append([member for member in self.members if member.parent in above])
+        return levels[:-1]
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self.members)
@@ -93,101 +94,84 @@ class Tree:
 
 def read(path: Path) -> Tree:
     """Read a tree's file, and check every node's part of it."""
-    given = fields_of(path, "windrow tree")
+    given = fields_of(path, "windrow tree", path.parent.absolute())
     with placed(str(path), ConfigError):
-        return Tree(path, tuple(_members(given, path.parent.absolute())))
+        return Tree(path, tuple(_members(given)))
 
 
-def _members(given: Fields, folder: Path) -> Iterator[Member]:
-    given.check((*_ROOT, *_SHARED, "spool", "nodes"))
+def _members(given: Fields) -> Iterator[Member]:
+    given.allow((*_ROOT, *_SHARED, "spool", "nodes"))
     nodes = given.get("nodes")
     if not isinstance(nodes, Fields) or not nodes:
         raise Wrong("it has no nodes; write nodes: and a line for each, north: {source: …}", given.lines.get("nodes"))
-    spool = given.get("spool", "spool")
-    if not isinstance(spool, str):
-        raise Wrong(f"spool must be a directory, not {spool!r}", given.lines["spool"])
-    parents = {name: _parent(name, one, nodes) for name, one in nodes.items()}
-    shared = {word: _plain(given[word]) for word in _SHARED if word in given}
-    listens = {"listen": "127.0.0.1:0"}
-
-    def described(name: str) -> dict[str, Any]:
-        children = [child for child, parent in parents.items() if parent == name]
-        mine: dict[str, Any] = {"spool": ".", **shared}
-        if name == ROOT:
-            results = {"results": given.get("results", "results")}
-            if isinstance(results["results"], str) and results["results"] != "-":
-                results["results"] = str(folder / results["results"])
-            asked = {word: _plain(given[word]) for word in _ROOT if word in given}
-            if isinstance(asked.get("queries"), str) and (folder / asked["queries"]).is_file():
-                asked["queries"] = str(folder / asked["queries"])
-            return {**mine, **listens, "children": children, **asked, **results}
-        own = {word: _plain(value) for word, value in nodes[name].items() if word != "parent"}
-        if isinstance(own.get("source"), dict):
-            own["source"] = source_from(own["source"], folder)
-        return {**mine, "at_stop": "stay", **({**listens, "children": children} if children else {}), **own}
-
+    spool = given.read("spool", must("be a directory, not {!r}", is_text), "spool")
+    parents = {name: _parent(name, described, nodes) for name, described in nodes.items()}
     piped: list[str] = []  # nodes that read this process's standard input
     for name in _from_the_top(parents):
-        role: Role = ROOT if name == ROOT else "intermediate" if name in parents.values() else "local"  # type: ignore[assignment]
-        member = Member(name, role, parents.get(name), folder / spool / name, described(name))
-        _check(member, nodes.get(name, given), given, folder)
-        if role == "local" and _is_piped(member.described["source"]):
+        children = [child for child, parent in parents.items() if parent == name]
+        role: Role = ROOT if name == ROOT else "intermediate" if children else "local"  # type: ignore[assignment]
+        described = _root(given) if name == ROOT else _node(nodes[name], given)
+        described |= {} if role == "local" else {"listen": "127.0.0.1:0", "children": children}
+        member = Member(name, role, parents.get(name), given.folder / spool / name, described)
+        _check(member, described)
+        if role == "local" and _is_piped(described["source"]):
             piped.append(name)
             if len(piped) > 1:
                 both = " and ".join(piped)
-                raise Wrong(f"{both} read the same standard input; only one node can", nodes.lines[name])
+                raise nodes.wrong(f"{both} read the same standard input; only one node can", name)
         yield member
 
 
-def _parent(name: Any, one: Any, nodes: Fields) -> str:
+def _root(given: Fields) -> Fields:
+    """The fields of the root's file."""
+    described = given.only((*_SHARED, *_ROOT)).over({"spool": ".", "results": "results"})
+    if is_text(described["results"]) and described["results"] != "-":
+        described["results"] = str(given.folder / described["results"])
+    if is_text(described.get("queries")) and (given.folder / described["queries"]).is_file():
+        described["queries"] = str(given.folder / described["queries"])
+    return described
+
+
+def _node(given: Fields, shared: Fields) -> Fields:
+    """The fields of another node's file."""
+    described = given.only(_OWN).over(shared.only(_SHARED)).over({"spool": ".", "at_stop": "stay"})
+    if isinstance(described.get("source"), Fields):
+        described["source"] = source_from(described["source"])
+    return described
+
+
+def _parent(name: Any, described: Any, nodes: Fields) -> str:
     if not isinstance(name, str) or not NAMES.fullmatch(name) or name in (ROOT, OPERATOR):
-        kept = f"not {ROOT} or {OPERATOR}"
-        raise Wrong(f"a node cannot be called {name!r}; take letters, digits, _ . and -, {kept}", nodes.lines[name])
-    if not isinstance(one, Fields):
-        raise Wrong(f"node {name!r} must have fields: {', '.join(_NODE)}", nodes.lines[name])
-    one.check(_NODE)
-    parent = one.get("parent", ROOT)
+        taken = f"not {ROOT} or {OPERATOR}"
+        raise nodes.wrong(f"a node cannot be called {name!r}; take letters, digits, _ . and -, {taken}", name)
+    if not isinstance(described, Fields):
+        raise nodes.wrong(f"node {name!r} must have fields: {', '.join(_NODE)}", name)
+    described.allow(_NODE)
+    parent = described.get("parent", ROOT)
     if parent != ROOT and parent not in nodes:
-        raise Wrong(f"node {name!r}: there is no node {parent!r} to be its parent", one.lines["parent"])
+        raise described.wrong(f"node {name!r}: there is no node {parent!r} to be its parent", "parent")
     return str(parent)
 
 
 def _from_the_top(parents: Mapping[str, str]) -> list[str]:
-    found = [ROOT]
-    for name in found:
-        found += [child for child, parent in parents.items() if parent == name]
-    lost = sorted(set(parents) - set(found))
+    """All nodes, parents before their children."""
+    names = [ROOT]
+    for name in names:
+        names += [child for child, parent in parents.items() if parent == name]
+    lost = sorted(set(parents) - set(names))
     if lost:
         raise Wrong(f"the nodes {', '.join(lost)} are parents of each other, and have no way to the root")
-    return found
+    return names
 
 
-def _check(member: Member, at: Fields, given: Fields, folder: Path) -> None:
-    """Read what will be the node's file, so that a mistake is told before anything starts, and where it stands."""
-    fields = Fields(
-        {"name": member.name, **({"parent": "grpc://127.0.0.1:1"} if member.parent else {}), **member.described}
-    )
-    fields.line = at.line
-    fields.lines = dict.fromkeys(fields, at.line) | {
-        word: line for source in (given, at) for word, line in source.lines.items() if word in fields
-    }
-    if isinstance(fields.get("queries"), list):
-        fields["queries"] = given["queries"]  # with the lines of what is in them
-    for word in ("limits", "source"):
-        if isinstance(at.get(word), Fields):
-            fields[word] = at[word]
+def _check(member: Member, described: Fields) -> None:
+    """Read what will be the node's file, so that a mistake is found before anything starts, with its line."""
+    parent = {"parent": "grpc://127.0.0.1:1"} if member.parent else {}
     try:
-        node_of(fields, member.role, folder)
+        node_of(described.over({"name": member.name, **parent}), member.role)
     except Wrong as error:
         raise Wrong(f"node {member.name!r}: {error}", error.line) from error
 
 
 def _is_piped(source: Mapping[str, Any] | str) -> bool:
     return source == "stdin" or (not isinstance(source, str) and ("stdin" in source or source.get("kind") == "stdin"))
-
-
-def _plain(value: Any) -> Any:
-    """As YAML can write it."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list) else value

@@ -9,10 +9,11 @@ from typing import Any, Literal
 import polars as pl
 
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.nodes.counting.tables import COUNTING, GONE
+from windrow.nodes.counting.tables import COUNTING
 from windrow.nodes.protocol.messages import Alive, Announced, Batch, Leave, Position
 from windrow.nodes.pushdown import NODES
-from windrow.nodes.quantiles.tables import REFINING
+from windrow.nodes.quantiles.tables import QUANTILES
+from windrow.nodes.tables import GONE
 
 
 @dataclass
@@ -68,7 +69,7 @@ class Child:
         if GONE in tables:
             self.unreachable = _with_flags(self.unreachable, tables[GONE], "gone")
         self.counting |= _answering(tables, COUNTING)
-        self.quantiles |= _answering(tables, REFINING)
+        self.quantiles |= _answering(tables, QUANTILES)
 
     def answers(self, nodes: Mapping[str, bool]) -> bool:
         """Whether the root can still request something from one of these nodes below."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import polars as pl
 
-from windrow.core.slices.table import pack, unpack
+from windrow.io.tables import pack, unpack
 from windrow.nodes.protocol.messages import Batch, from_bytes, to_bytes
 
 LOG = 1 << 20  # bytes of the log that are never worth a checkpoint

@@ -42,7 +42,7 @@ from windrow.nodes.protocol.journal import LogStore
 from windrow.nodes.protocol.messages import Announced, Notes, Out, Position, Report, Request, Welcome
 from windrow.nodes.protocol.send_window import AGAIN, SendWindow
 from windrow.nodes.pushdown import Pushed
-from windrow.nodes.quantiles.local import Keeping
+from windrow.nodes.quantiles.local import LocalQuantiles
 from windrow.nodes.queries import Asked
 
 Mark = dict[str, Any]  # a position in a source, in the source's own words
@@ -105,7 +105,7 @@ class Reader:
         self.pushed = Pushed(query_set.job, node)
         late = query_set.job.time_columns[query_set.job.time].lateness if lateness is None else lateness
         self.counted = Counted(query_set.job, node, late or 0, eager, unit)
-        self.kept = Keeping(query_set.job, node, eager, unit)
+        self.quantiles = LocalQuantiles(query_set.job, node, eager, unit)
         self._use(query_set)
 
     def _use(self, query_set: Asked) -> None:
@@ -130,8 +130,8 @@ class Reader:
         if self.counted:
             before = self._chunks[0].before if self._chunks else self.counted.newest
             position["counted"] = self.counted.saved(before, count)
-        if self.kept:
-            position["kept"] = self.kept.saved(count)
+        if self.quantiles:
+            position["quantiles"] = self.quantiles.saved(count)
         if count == self.count:
             return position
         sent = {"read": self.count, "sent": self._sent, "complete": self._complete}
@@ -154,8 +154,8 @@ class Reader:
             self._is_recut = position.get("version", self.query_set.version) != self.query_set.version
             if "counted" in position:
                 self.counted.restore(position["counted"])
-            if "kept" in position:
-                self.kept.restore(position["kept"])
+            if "quantiles" in position:
+                self.quantiles.restore(position["quantiles"])
         self.watermark = max(self.watermark, watermark)
 
     # --- events in ------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class Reader:
             new = prepared.filter(~is_again) if again.height else prepared
             if again.height:
                 self._slice_again(again)
-                self.kept.take_again(again)
+                self.quantiles.take_again(again)
             if new.height:
                 self._open.add(self._slicer.slice(new))
                 self._unordered.add(new)
@@ -192,7 +192,7 @@ class Reader:
         than open slices. Where no slices are held back, every batch has all that was read, or the log store has it.
         """
         before = self._chunks[-1].slices if self._chunks else {}
-        holds = (bool(chunk.counts) and not self._eager) or bool(self.kept)
+        holds = (bool(chunk.counts) and not self._eager) or bool(self.quantiles)
         if holds or any(name not in before or start > before[name] for name, start in chunk.slices.items()):
             chunk.is_sent = not chunk.slices
             self._chunks.append(chunk)
@@ -252,13 +252,13 @@ class Reader:
         windows = self.pushed.due(INT64_MAX if ended else self.watermark, gone=ended or leaves)
         windows |= self.counted.due(self.watermark, self.count, flush, rests, leaves, ended)
         slices = self._slices_due(everything, leaves)
-        windows |= self.kept.due(leaves, ended, flush)
+        windows |= self.quantiles.due(leaves, ended, flush)
         self._forget_chunks()
         return windows or None if slices is None else slices | windows
 
     def take_request(self, tables: Tables, number: int, over: bool) -> None:
         self.counted.hear(tables, number, over)
-        self.kept.hear(tables)
+        self.quantiles.request(tables)
 
     @property
     def is_full(self) -> bool:
@@ -276,8 +276,8 @@ class Reader:
         for name, table in self._open.tables().items():
             bound = INT64_MAX if everything else bounds.get(name, INT64_MAX)
             tables[name], still_open[name] = split_at(self._slicer.merge(name, [table]), bound)
-            if name in self.kept and tables[name].height:
-                tables |= self.kept.thinned(name, tables[name], self.count, bound, leaves)
+            if name in self.quantiles and tables[name].height:
+                tables |= self.quantiles.refined(name, tables[name], self.count, bound, leaves)
         tables |= self._unordered.tables()
         self._drop_open()
         self._open.add(still_open)
@@ -291,7 +291,7 @@ class Reader:
 
     def _forget_chunks(self) -> None:
         """Drop the first chunks as far as they were sent, and no request can be about them any more."""
-        low = min(self.counted.oldest, self.kept.oldest)
+        low = min(self.counted.oldest, self.quantiles.oldest)
         while self._chunks and self._chunks[0].is_sent and self._chunks[0].newest < low:
             self.counted.passed(self._chunks.pop(0).counts)
 
@@ -302,7 +302,7 @@ class Reader:
         self._use(query_set)
         self.pushed.switch(self.job)
         self.counted.switch(self.job)
-        self.kept.switch(self.job)
+        self.quantiles.switch(self.job)
         self._forget_chunks()
         self._sent = self._closing.bounds(self.watermark)
         self._forget_chunks()
@@ -354,7 +354,9 @@ class LocalRole:
     def is_needed(self) -> bool:
         """Whether the root may still request something from it."""
         reader = self.reader
-        return reader is not None and ((bool(reader.counted) and not reader.counted.is_over) or not reader.kept.is_over)
+        return reader is not None and (
+            (bool(reader.counted) and not reader.counted.is_over) or not reader.quantiles.is_over
+        )
 
     # --- what drives it -----------------------------------------------------------------------------------------------
 
@@ -374,7 +376,7 @@ class LocalRole:
         """Report the segments and values that the reader holds back for few, larger batches, once nothing has come
         for a while."""
         reader = self.reader
-        if reader is None or not (reader.counted or reader.kept) or reader.is_behind:
+        if reader is None or not (reader.counted or reader.quantiles) or reader.is_behind:
             return []
         self._last_flush = now if self._last_flush is None else self._last_flush
         if now - self._last_flush < AGAIN or self._window.unacknowledged:

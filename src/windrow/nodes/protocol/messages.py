@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import polars as pl
 import pyarrow as pa
 
-from windrow.core.slices.table import pack, unpack
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.io.tables import pack, unpack
 
 LARGEST = 256 * 2**20  # bytes of a message
 _SMALL = 256  # bytes that are not worth compressing

@@ -214,6 +214,6 @@ class ParentRole:
         self._window.restore(sent, header["number"])
         for batch in log:
             self._send(self.subtree.take(batch, 0), 0)
-        if self.subtree.assembly is not None and self.subtree.assembly.agreement:
+        if self.subtree.assembly is not None and self.subtree.assembly.counting:
             # Requests are not kept, and a node may have nothing more to send before it gets one.
             self._send(self.subtree.advance(), 0)

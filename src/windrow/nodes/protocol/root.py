@@ -8,38 +8,41 @@ is judged as in a stream on Spark, a slice at a time (`late.slices_behind`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import polars as pl
 
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.slices.table import merge
-from windrow.core.stream.group_states import GroupStates, parts_of
+from windrow.core.stream.group_states import GroupStates
 from windrow.core.stream.job import Job
+from windrow.core.stream.job_slicer import Tables, parts_of
 from windrow.core.windows.fixed import INT64_MAX
-from windrow.nodes.counting.coordinator import Agreement
+from windrow.nodes.counting.coordinator import CountingCoordinator
 from windrow.nodes.pushdown import Reported
-from windrow.nodes.quantiles.coordinator import Refining
+from windrow.nodes.quantiles.coordinator import QuantileCoordinator
 from windrow.nodes.quantiles.state import RefinedState
-from windrow.nodes.quantiles.tables import forms_of
+from windrow.nodes.quantiles.tables import schemas_of
 
 
 class Assembly:
     def __init__(self, job: Job, epoch: int = 0) -> None:
         self.job, self._epoch = job, epoch
         self._time_column = job.time_columns[job.time]
-        bound, forms = job.bound, forms_of(job)
-        here = [one for one in bound.groups if not one.group.is_apart and one.group.name not in forms]
+        bound, schemas = job.bound, schemas_of(job)
+        here = [one for one in bound.groups if not one.group.is_apart and one.group.name not in schemas]
         self._states = GroupStates(bound, {job.time: self._time_column}, [one.state() for one in here])
         # windows of a refined group wait for values: each has a time column of its own
         refined = {
-            name: RefinedState(bound.by_name[name], form, job.time_columns[job.time]) for name, form in forms.items()
+            name: RefinedState(bound.by_name[name], schema, job.time_columns[job.time])
+            for name, schema in schemas.items()
         }
         self._refined = [GroupStates(bound, {job.time: one.time_column}, [one]) for one in refined.values()]
-        self.refining = Refining(refined)
+        self.quantiles = QuantileCoordinator(refined)
         self._reported = Reported(job)
-        self.agreement = Agreement(job, epoch)
+        self.counting = CountingCoordinator(job, epoch)
 
     @property
     def watermark(self) -> int:
@@ -54,13 +57,13 @@ class Assembly:
     def slices(self) -> int:
         """How many slices and events it holds."""
         held = sum(states.slices + states.held_events for states in (self._states, *self._refined))
-        return held + self._reported.size + self.agreement.size
+        return held + self._reported.size + self.counting.size
 
     def absorb(self, tables: Mapping[str, pl.DataFrame], now: int = 0) -> int:
         """Take the tables of a batch in, by the names of their groups; returns how many events came too late for some
         window."""
-        late = self._reported.absorb(tables) + self.agreement.absorb(tables, now)
-        self.refining.absorb(tables)
+        late = self._reported.absorb(tables) + self.counting.absorb(tables, now)
+        self.quantiles.absorb(tables)
         for states in self._refined:
             for name, state in states.states.items():
                 if name in tables and isinstance(state, RefinedState):
@@ -76,10 +79,24 @@ class Assembly:
         at_nodes: list[Emitted] = []
         if moved or watermark == INT64_MAX:
             at_nodes += self._reported.step(step)
-        at_nodes += self.refining.advance(watermark)
-        if self.agreement:
-            at_nodes += self.agreement.advance(watermark, step)
+        at_nodes += self.quantiles.advance(watermark)
+        if self.counting:
+            at_nodes += self.counting.advance(watermark, step)
         return self._reported.told(self._states.results(emitted | {"": at_nodes}))
+
+    def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
+        """Why tables do not follow on what is here; None if they do."""
+        return self.counting.wrong_with(tables)
+
+    def late(self) -> Counter[str]:
+        """The events of each local node that have come too late since this was asked last."""
+        return self.counting.late() + self.quantiles.late()
+
+    def requests(self, now: int) -> Iterator[tuple[str, int, bool, Tables]]:
+        """The requests that are to be made now: node, number, whether that was all, and the tables."""
+        yield from self.counting.requests(now)
+        for node, tables in self.quantiles.requests(now):
+            yield node, 0, False, tables
 
     def switched(self, job: Job) -> Assembly:
         """The same with another plan: what that does not know is dropped."""
@@ -93,16 +110,16 @@ class Assembly:
                 if name in before:
                     states.take_over(before[name])
         other._reported = self._reported.switched(job)
-        other.agreement = self.agreement.switched(job)
-        other.refining.take_over(self.refining)
+        other.counting = self.counting.switched(job)
+        other.quantiles.take_over(self.quantiles)
         return other
 
     def saved(self) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
         """Everything that it knows, as plain data and tables; `restore` goes on with them."""
         tables = {name: table for states in (self._states, *self._refined) for name, table in states.tables().items()}
-        agreed, more = self.agreement.saved()
-        header = {"watermark": self.watermark, "overflowed": dict(self._states.overflowed), "agreement": agreed}
-        header |= {"states": self._states.header(), "refining": self.refining.saved()}
+        counting, more = self.counting.saved()
+        header = {"watermark": self.watermark, "overflowed": dict(self._states.overflowed), "counting": counting}
+        header |= {"states": self._states.header(), "quantiles": self.quantiles.saved()}
         return header, tables | self._reported.saved() | more
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
@@ -114,5 +131,5 @@ class Assembly:
                 if mine := parts_of(name, tables):
                     state.load(mine)
         self._reported.restore(tables)
-        self.agreement.restore(header["agreement"], tables)
-        self.refining.restore(header["refining"])
+        self.counting.restore(header["counting"], tables)
+        self.quantiles.restore(header["quantiles"])

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from windrow.nodes.protocol.messages import Batch, Out, Position, Report
+from windrow.nodes.requests import AGAIN as AGAIN
 
-AGAIN = 1_000_000  # microseconds after which a message without an answer is sent again, at first
-SELDOM = 30 * AGAIN  # and at most
+SELDOM = 30 * AGAIN  # the longest pause before a message without an answer is sent again; AGAIN is the first
 WINDOW = 32  # batches without an acknowledgement
 WEIGHT = 64 << 20  # and bytes of their tables
 

@@ -19,13 +19,14 @@ import polars as pl
 from windrow.core.query.query import Query, QueryError
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.nodes.counting.tables import COUNTING, GONE, gone_table, groups_of, names_in
+from windrow.nodes.counting.tables import COUNTING, groups_of, names_in
 from windrow.nodes.protocol.children import Child, Children, after, cut_since
 from windrow.nodes.protocol.intermediate import Merger
 from windrow.nodes.protocol.messages import Announced, Batch, Notes, Out, Report, Request
 from windrow.nodes.protocol.root import Assembly
 from windrow.nodes.pushdown import NODES, nodes_table
 from windrow.nodes.queries import Asked
+from windrow.nodes.tables import GONE, gone_table
 
 _COLUMNS = "columns"  # in a checkpoint, an empty table of events
 
@@ -132,7 +133,7 @@ class Subtree:
         assert self.query_set is not None
         reason = self.query_set.wrong_with(batch.tables) or self._wrong_names(batch)
         if reason is None and self.assembly is not None:
-            reason = self.assembly.agreement.wrong_with(batch.tables)
+            reason = self.assembly.wrong_with(batch.tables)
         return reason
 
     def _wrong_names(self, batch: Batch) -> str | None:
@@ -217,8 +218,7 @@ class Subtree:
         """The windows that are due; those of pending queries are dropped, because they are not complete."""
         assert self.query_set is not None
         results = assembly.advance(self.watermark)
-        late = assembly.agreement.late() + assembly.refining.late()
-        if late:
+        if late := assembly.late():
             child_of = self.children.by_local_node()
             for node, events in late.items():
                 self.children[child_of[node]].late += events
@@ -257,13 +257,10 @@ class Subtree:
         """At the root: directives for local nodes and what it needs from them, by way of its children."""
         if self.assembly is None:
             return []
-        agreement, refining = self.assembly.agreement, self.assembly.refining
-        requests = list(agreement.requests(now)) if agreement else []
-        requests += [(node, 0, False, tables) for node, tables in refining.requests(now)]
-        child_of = self.children.by_local_node() if requests else {}
+        child_of = self.children.by_local_node()
         return [
             (child_of[node], Request(self.children[child_of[node]].epoch, node, number, int(is_over), tables))
-            for node, number, is_over, tables in requests
+            for node, number, is_over, tables in self.assembly.requests(now)
             if node in child_of
         ]
 
@@ -282,10 +279,10 @@ class Subtree:
         if self.assembly is None:
             return {}
         status: dict[str, Any] = {"overflows": self.assembly.overflows}
-        if self.assembly.agreement:
-            status["counting"] = self.assembly.agreement.status()
-        if self.assembly.refining:
-            status["refining"] = self.assembly.refining.status()
+        if self.assembly.counting:
+            status["counting"] = self.assembly.counting.status()
+        if self.assembly.quantiles:
+            status["refining"] = self.assembly.quantiles.status()
         return status
 
     @property

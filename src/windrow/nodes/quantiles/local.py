@@ -1,6 +1,6 @@
-"""A local node's side of quantiles: bags stay here, a synopsis of them travels, and the values that the root asks for.
+"""A local node's side of two-phase quantiles: multisets stay here until the root has released them.
 
-    slices that are sent ── a bag of many values ──▶ kept here, its units are sent    ──▶ until the root has settled it
+    slices that are sent ── a multiset of many values ──▶ kept here, its block summaries are sent ──▶ values on request
                          ── any other ──▶ travels whole
 
 What is kept is kept in memory. After a crash it is made again from the source, event by event: each event was sent at
@@ -10,13 +10,15 @@ of each send how many events had been read, and before which time slices were se
           sends       1          2              3
     ──────────────────┼──────────┼──────────────┼─────▶ position in the source
                        an event here, of a slice that was still open at 2, was sent with 3
+
+The multisets of counting windows (`counting.local`) follow from the final events, which are kept as long.
 """
 
 from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,17 +27,128 @@ import polars as pl
 
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.operators.multiset import flat, lists
-from windrow.core.slices.kernel import filter_name, time_name
+from windrow.core.slices.kernel import Edges, filter_name, time_name
 from windrow.core.slices.table import BAGS
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables
-from windrow.core.windows.fixed import INT64_MAX
-from windrow.nodes.quantiles.protocol import bag_of, steps_of, units_of
-from windrow.nodes.quantiles.tables import NODES, REFINING, TimeForm, forms_of
+from windrow.core.windows.fixed import INT64_MAX, Grid
+from windrow.nodes.quantiles.protocol import SUMMARY, MultisetSchema, block_sizes, blocks_of, multiset_of
+from windrow.nodes.quantiles.tables import NODES, QUANTILES, schemas_of
 
-MOST = 8_000_000  # values that are kept; beyond, bags travel whole
+MOST = 8_000_000  # values that are kept; beyond, multisets travel whole
 SELDOM = 32  # so often a node is silent that has ended, and waits to be let go, before it says so
 MANY = 4096  # sends that a batch tells of; beyond, too
+
+
+class Identity(NamedTuple):
+    """Which multiset of a node: the key is there where `send` and `row` are ranks (see `protocol`)."""
+
+    operator: str
+    key: tuple[Any, ...]
+    send: int
+    row: int
+
+
+class Values(NamedTuple):
+    """Sorted values and their counts, all of a multiset or those of some blocks."""
+
+    values: pl.Series
+    counts: pl.Series
+    start: int = 0  # of a time window, none of its events is older
+    size: int = 1  # of its blocks
+
+
+class Multisets:
+    """The multisets of one group that stay at a node, and what is to be sent of them.
+
+    `make` makes one that is requested and not kept; None if the request is to be passed over. Each part of a multiset
+    is sent once: whatever was sent is on its way until the root has it.
+    """
+
+    def __init__(
+        self,
+        schema: MultisetSchema,
+        node: str,
+        make: Callable[[Identity, Mapping[str, Any]], Values | None],
+        forced: int | None = None,
+        key_types: Mapping[str, pl.DataType] | None = None,
+    ) -> None:
+        self.schema, self.node, self._make, self._forced = schema, node, make, forced
+        self._key_types = dict(key_types or {})  # as which they are in an identity
+        self.kept: dict[Identity, Values] = {}
+        self._answered: set[tuple[Identity, int]] = set()
+        self._answers: dict[str, list[tuple[Identity, int, Values]]] = {}
+
+    def request(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """Answer what the root wants."""
+        for operator in self.schema.multisets:
+            wanted = tables.get(self.schema.table("wanted", operator))
+            for row in wanted.iter_rows(named=True) if wanted is not None else ():
+                key = tuple(row[name] for name in self._key_types)
+                self.answer(Identity(operator, key, row["send"], row["row"]), row["lo"], row["hi"], row)
+
+    def answer(self, identity: Identity, lo: int, hi: int, wanted: Mapping[str, Any]) -> None:
+        """Send the values from one place in a multiset to another, or its block summaries."""
+        if (identity, lo) in self._answered:
+            return
+        multiset = self.kept.get(identity) or self._make(identity, wanted)
+        if multiset is None:
+            return
+        if len(multiset.values):
+            self.kept[identity] = multiset
+        self._answered.add((identity, lo))
+        if lo != SUMMARY:
+            multiset = Values(multiset.values[lo:hi], multiset.counts[lo:hi])
+        self._answers.setdefault(identity.operator, []).append((identity, lo, multiset))
+
+    def forget(self, is_released: Callable[[Identity, Values], bool]) -> None:
+        released = [identity for identity, multiset in self.kept.items() if is_released(identity, multiset)]
+        for identity in released:
+            del self.kept[identity]
+        if released:
+            self._answered = {part for part in self._answered if part[0] in self.kept}
+
+    def take_over(self, other: Multisets) -> None:
+        """Go on with what the same group of another plan has."""
+        self.kept, self._answered, self._answers = other.kept, other._answered, other._answers
+
+    def tables(self) -> Tables:
+        """The answers that are to be sent."""
+        tables = Tables()
+        for operator, answers in self._answers.items():
+            summaries = [(identity, multiset) for identity, lo, multiset in answers if lo == SUMMARY]
+            if summaries:
+                tables[self.schema.table("blocks", operator)] = self._summaries(operator, *zip(*summaries, strict=True))
+            parts = [answer for answer in answers if answer[1] != SUMMARY]
+            if parts:
+                identities, places, values = zip(*parts, strict=True)
+                columns = {**self._columns(identities), "lo": pl.Series(places, dtype=pl.Int64)}
+                multisets = [one.values for one in values], [one.counts for one in values]
+                tables[self.schema.table("values", operator)] = self.schema.values_table(operator, columns, *multisets)
+        self._answers = {}
+        return tables
+
+    def _columns(self, identities: Sequence[Identity]) -> dict[str, pl.Series]:
+        """The columns that identify multisets."""
+        rows = [(self.node, identity.send, identity.row, *identity.key) for identity in identities]
+        types = {"node": pl.String(), "send": pl.Int64(), "row": pl.Int64(), **self._key_types}
+        table = pl.DataFrame(rows, schema=types, orient="row")
+        return {name: table[name].cast(dtype) for name, dtype in self.schema.identity_columns.items()}
+
+    def _summaries(self, operator: str, identities: Sequence[Identity], multisets: Sequence[Values]) -> pl.DataFrame:
+        values, counts = pl.concat([one.values for one in multisets]), pl.concat([one.counts for one in multisets])
+        entries = np.array([len(one.values) for one in multisets])
+        # multisets that had better travel whole have blocks of one value
+        size = np.maximum(1, self.block_sizes(operator, entries, counts))
+        columns: dict[str, Any] = {**self._columns(identities), "size": size, "entries": entries}
+        blocks = blocks_of(values, counts, entries, size)
+        return pl.DataFrame(columns).with_columns(blocks).select(*self.schema.blocks(operator))
+
+    def block_sizes(self, operator: str, entries: Ints, counts: pl.Series) -> Ints:
+        """How many values a block of each multiset has, of those laid end to end; 0 if it had better travel whole."""
+        totals = np.add.reduceat(np.append(counts.to_numpy(), 0), np.cumsum(entries) - entries)
+        quantiles = self.schema.quantile_count(operator)
+        return block_sizes(entries, totals == entries, quantiles, self._forced)
 
 
 class Send(NamedTuple):
@@ -44,80 +157,78 @@ class Send(NamedTuple):
     number: int
     read: int  # events that had been read
     bound: int  # slices that begin before this were sent
-    keeps: int  # 1 if bags of it were kept
-
-
-class Kept(NamedTuple):
-    """A bag that the root may ask for."""
-
-    start: int  # none of its events is older
-    values: pl.Series
-    counts: pl.Series
-    step: int
+    keeps: int  # 1 if multisets of it were kept
 
 
 @dataclass
-class Synopses:
-    """One refined group at a local node."""
+class SentSlices:
+    """One group of time windows or sessions at a local node: its sends, and the multisets of their slices."""
 
-    form: TimeForm
+    schema: MultisetSchema
     node: str
-    unit: int | None
+    forced: int | None
     sends: list[Send] = field(default_factory=list)
     number: int = 0  # of the last send
-    kept: dict[tuple[str, int, int], Kept] = field(default_factory=dict)  # by bag, send and row
     again: dict[int, list[pl.DataFrame]] = field(default_factory=dict)  # events of sends of an earlier life
-    answered: set[tuple[str, int, int, int]] = field(default_factory=set)
-    out: dict[str, list[tuple[int, int, int, pl.Series, pl.Series]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.multisets = Multisets(self.schema, self.node, self._made_again, self.forced)
+        self._edges = Edges.of(self.schema.group.timelines)
+        self._time = time_name(self.schema.group.source.time)
 
     # --- what is sent ---------------------------------------------------------------------------------------------
 
-    def thinned(self, table: pl.DataFrame, count: int, bound: int, whole: bool) -> Tables:
-        """Slices that are to be sent, and the units of bags that stay here."""
-        form, found, rows = self.form, Tables(), np.zeros(table.height, np.bool_)
+    def refined(self, table: pl.DataFrame, count: int, bound: int, whole: bool) -> Tables:
+        """Slices that are to be sent without their large multisets, which are kept, and the blocks of these."""
+        schema, tables, rows = self.schema, Tables(), np.zeros(table.height, np.bool_)
         self.number += 1
-        start, end = form.times(table)
-        for bag in () if whole or len(self.sends) >= MANY or self.size > MOST else form.bags:
-            names = form.columns(bag)
-            values, sizes = flat(table[names[0]])
-            counts = flat(table[names[1]])[0]
-            step = self._steps(bag, sizes, counts.to_numpy())
-            thin = step > 0
-            if not thin.any():
+        start, end = self._times(table)
+        for operator in () if whole or len(self.sends) >= MANY or self.size > MOST else schema.multisets:
+            columns = schema.columns(operator)
+            values, entries = flat(table[columns[0]])
+            counts = flat(table[columns[1]])[0]
+            size = self.multisets.block_sizes(operator, entries, counts)
+            stays = size > 0
+            if not stays.any():
                 continue
-            rows |= thin
-            inside = pl.Series(np.repeat(thin, sizes))
-            for row in np.flatnonzero(thin).tolist():
-                one = Kept(int(start[row]), table[names[0]][row], table[names[1]][row], int(step[row]))
-                self.kept[bag, self.number, row] = one
-            units = units_of(values.filter(inside), counts.filter(inside), sizes[thin], step[thin])
-            place = {"row": np.arange(table.height), "start": start, "end": end, "step": step, "entries": sizes}
-            chosen = table.select(*form.keys, **{name: pl.Series(column) for name, column in place.items()})
-            chosen = chosen.filter(pl.Series(thin)).with_columns(
-                units, node=pl.lit(self.node), send=pl.lit(self.number, pl.Int64())
+            rows |= stays
+            for row in np.flatnonzero(stays).tolist():
+                multiset = Values(table[columns[0]][row], table[columns[1]][row], int(start[row]), int(size[row]))
+                self.multisets.kept[Identity(operator, (), self.number, row)] = multiset
+            inside = pl.Series(np.repeat(stays, entries))
+            numbers = {"row": np.arange(table.height), "start": start, "end": end, "size": size, "entries": entries}
+            blocks = table.select(*schema.keys, **{name: pl.Series(column) for name, column in numbers.items()})
+            blocks = blocks.filter(pl.Series(stays)).with_columns(
+                blocks_of(values.filter(inside), counts.filter(inside), entries[stays], size[stays]),
+                node=pl.lit(self.node),
+                send=pl.lit(self.number, pl.Int64()),
             )
-            found[f"{form.name}|units {bag}"] = chosen.select(*form.units(bag))
-            left = np.where(thin, 0, sizes)
+            tables[schema.table("blocks", operator)] = blocks.select(*schema.blocks(operator))
             table = table.with_columns(
-                lists(values.filter(~inside), left).alias(names[0]), lists(counts.filter(~inside), left).alias(names[1])
+                lists(column.filter(~inside), np.where(stays, 0, entries)).alias(name)
+                for name, column in zip(columns, (values, counts), strict=True)
             )
         self._note(Send(self.number, count, bound, int(rows.any())))
-        table = table.with_columns(self._named(rows)) if rows.any() else table.drop(BAGS)
-        return {form.name: table, **found}
+        table = table.with_columns(self._identities(rows)) if rows.any() else table.drop(BAGS)
+        return {schema.name: table, **tables}
 
-    def _steps(self, bag: str, sizes: Ints, counts: Ints) -> Ints:
-        """The size of the units of each bag, 0 for those that travel whole."""
-        asked = self.form.asked(bag)
-        once = np.add.reduceat(np.append(counts, 0), np.cumsum(sizes) - sizes) == sizes
-        return steps_of(sizes, once, asked, self.unit)
+    def _times(self, table: pl.DataFrame) -> tuple[Ints, Ints]:
+        """From when to when the events of slices are."""
+        if self.schema.schema.has_runs:
+            return table["first"].to_numpy(), table["last"].to_numpy() + 1
+        start = table["slice_start"].to_numpy()
+        end = np.full(len(start), INT64_MAX)
+        for period, phase in zip(self._edges.period, self._edges.phase, strict=True):
+            np.minimum(end, Grid(period, phase).after(start), out=end)
+        return start, end
 
-    def _named(self, rows: Any) -> pl.Series:
-        """The column that says of slices which of their bags are here."""
+    def _identities(self, rows: Any) -> pl.Series:
+        """The column that says of slices which of their multisets stay here."""
         at = np.flatnonzero(rows)
-        names = pl.DataFrame({"row": at}).select(
+        identities = pl.DataFrame({"row": at}).select(
             node=pl.lit(self.node), send=pl.lit(self.number, pl.Int64()), row=pl.col("row").cast(pl.Int64)
         )
-        return lists(names.to_struct(BAGS), rows.astype(np.int64)).alias(BAGS)
+        return lists(identities.to_struct(BAGS), rows.astype(np.int64)).alias(BAGS)
 
     def _note(self, send: Send) -> None:
         """Of sends that keep nothing, the last of several that follow each other stands for all."""
@@ -125,105 +236,76 @@ class Synopses:
             self.sends.pop()
         self.sends.append(send)
 
-    # --- what is asked --------------------------------------------------------------------------------------------
+    # --- what is requested ----------------------------------------------------------------------------------------
 
-    def hear(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        """The root asks, and says what it will not ask for any more."""
-        form = self.form
-        for bag in form.bags:
-            wanted = tables.get(f"{form.name}|wanted {bag}")
-            for send, row, *key, start, end, lo, hi in (
-                wanted.select(*form.wanted).iter_rows() if wanted is not None else ()
-            ):
-                self._answer(bag, send, row, tuple(key), start, end, lo, hi)
-        settled = tables.get(f"{form.name}|settled")
-        for send, start in settled.iter_rows() if settled is not None else ():
+    def request(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """Answer what the root wants, and forget what it will not request any more."""
+        self.multisets.request(tables)
+        released = tables.get(self.schema.released_table)
+        for send, start in released.iter_rows() if released is not None else ():
             self.forget(send, start)
 
-    def _answer(
-        self, bag: str, send: int, row: int, key: tuple[Any, ...], start: int, end: int, lo: int, hi: int
-    ) -> None:
-        if (bag, send, row, lo) in self.answered:
-            return  # it is on its way
-        self.answered.add((bag, send, row, lo))
-        if (bag, send, row) not in self.kept and send in self.again:
-            self.kept[bag, send, row] = self._remade(bag, send, key, start, end, hi - lo)
-        one = self.kept.get((bag, send, row), self._nothing(bag))  # it was settled, or this node had gone since
-        self.out.setdefault(bag, []).append((send, row, lo, one.values[lo:hi], one.counts[lo:hi]))
-
-    def _nothing(self, bag: str) -> Kept:
-        return Kept(INT64_MAX, pl.Series([], dtype=self.form.value_type(bag)), pl.Series([], dtype=pl.Int64()), 1)
-
-    def _remade(self, bag: str, send: int, key: tuple[Any, ...], start: int, end: int, step: int) -> Kept:
-        """A bag of an earlier life, from its events."""
-        held, time = self.form.bags[bag], pl.col(time_name(self.form.group.source.time))
-        chosen = [(time >= start) & (time < end)]
-        chosen += [
-            pl.col(name).eq_missing(pl.lit(value, dtype))
-            for (name, dtype), value in zip(self.form.keys.items(), key, strict=True)
-        ]
-        where = self.form.group.source.where
-        chosen += [pl.col(filter_name(where.text))] if where else []
-        return Kept(start, *bag_of(pl.concat(self.again[send]).filter(*chosen), held), step)
+    def _made_again(self, identity: Identity, wanted: Mapping[str, Any]) -> Values:
+        """A multiset of an earlier life, from its events; nothing if it was released, or the node had gone since."""
+        partial, time = self.schema.multisets[identity.operator], pl.col(self._time)
+        if identity.send not in self.again:
+            nothing = pl.Series([], dtype=self.schema.value_type(identity.operator)), pl.Series([], dtype=pl.Int64())
+            return Values(*nothing)
+        conditions = [(time >= wanted["start"]) & (time < wanted["end"])]
+        conditions += [pl.col(name).eq_missing(pl.lit(wanted[name], dtype)) for name, dtype in self.schema.keys.items()]
+        where = self.schema.group.source.where
+        conditions += [pl.col(filter_name(where.text))] if where else []
+        events = pl.concat(self.again[identity.send]).filter(*conditions)
+        return Values(*multiset_of(events, partial), wanted["start"], wanted["hi"] - wanted["lo"])
 
     def forget(self, send: int, start: int) -> None:
-        gone = [name for name, one in self.kept.items() if name[1] <= send and one.start < start]
-        for name in gone:
-            del self.kept[name]
-        if gone:
-            self.answered = {one for one in self.answered if one[:3] in self.kept}
-        time = time_name(self.form.group.source.time)
+        """Nothing is requested of these and earlier sends, of events before a time."""
+        self.multisets.forget(lambda identity, multiset: identity.send <= send and multiset.start < start)
         for number in [number for number in self.again if number <= send]:
-            frames = [frame.filter(pl.col(time) >= start) for frame in self.again.pop(number)]
+            frames = [frame.filter(pl.col(self._time) >= start) for frame in self.again.pop(number)]
             if any(frame.height for frame in frames):
                 self.again[number] = [frame for frame in frames if frame.height]
 
     def give_all(self) -> None:
-        """The node goes: send all that might be asked for, but for what an earlier life has sent units of."""
-        for (bag, send, row), one in self.kept.items():
-            for lo in range(0, len(one.values), one.step):
-                self._answer(bag, send, row, (), 0, 0, lo, lo + one.step)
-        self.kept.clear()
+        """Send all that might be requested, but for what an earlier life has sent blocks of: the node goes."""
+        for identity, multiset in self.multisets.kept.copy().items():
+            for lo in range(0, len(multiset.values), multiset.size):
+                self.multisets.answer(identity, lo, lo + multiset.size, {})
+        self.multisets.kept.clear()
         self.again.clear()
-
-    def tables(self) -> Tables:
-        """The answers that are to be sent."""
-        found = Tables()
-        for bag, several in self.out.items():
-            *place, values, counts = zip(*several, strict=True)
-            named = {"node": pl.Series([self.node]).new_from_index(0, len(several))}
-            named |= {
-                name: pl.Series(column, dtype=pl.Int64)
-                for name, column in zip(("send", "row", "lo"), place, strict=True)
-            }
-            found[f"{self.form.name}|values {bag}"] = self.form.answer(bag, named, values, counts)
-        self.out = {}
-        return found
 
     # --- what is kept ---------------------------------------------------------------------------------------------
 
     @property
     def size(self) -> int:
         """Values that are kept."""
-        return sum(len(one.values) for one in self.kept.values())
+        return sum(len(multiset.values) for multiset in self.multisets.kept.values())
 
     @property
     def oldest(self) -> int:
         """No event that is kept is older."""
-        time = time_name(self.form.group.source.time)
-        times = [one.start for one in self.kept.values()]
-        times += [int(frame[time].min()) for frames in self.again.values() for frame in frames]  # type: ignore[arg-type]
+        times = [multiset.start for multiset in self.multisets.kept.values()]
+        times += [
+            int(frame[self._time].min())  # type: ignore[arg-type]
+            for frames in self.again.values()
+            for frame in frames
+        ]
         return min(times, default=INT64_MAX)
 
     def take_again(self, events: pl.DataFrame) -> None:
-        """Events that an earlier life had read, and may have sent."""
-        time, nth = events[time_name(self.form.group.source.time)].to_numpy(), events["nth"].to_numpy()
-        left = np.ones(len(time), np.bool_)
+        """Note events that an earlier life had read, and may have sent."""
+        time, nth = events[self._time].to_numpy(), events["nth"].to_numpy()
+        unsent = np.ones(len(time), np.bool_)
         for number, read, bound, keeps in self.sends:
-            mine = left & (nth < read) & (time < bound)
-            left &= ~mine
-            if keeps and mine.any():
-                self.again.setdefault(number, []).append(events.filter(pl.Series(mine)))
+            inside = unsent & (nth < read) & (time < bound)
+            unsent &= ~inside
+            if keeps and inside.any():
+                self.again.setdefault(number, []).append(events.filter(pl.Series(inside)))
+
+    def take_over(self, other: SentSlices) -> None:
+        """Go on with what the same group of another plan has."""
+        self.sends, self.number, self.again = other.sends, other.number, other.again
+        self.multisets.take_over(other.multisets)
 
     def saved(self, count: int) -> tuple[int, str]:
         """What a later life has to know that reads again from an event on: the sends since then."""
@@ -236,19 +318,26 @@ class Synopses:
         self.number, text = saved
         steps = np.frombuffer(zlib.decompress(base64.b64decode(text)), np.int64).reshape(4, -1).T
         self.sends = [Send(*row) for row in np.cumsum(steps, axis=0).tolist()]
-        self.kept, self.again, self.answered, self.out = {}, {}, set(), {}
+        self.again = {}
+        self.multisets = Multisets(self.schema, self.node, self._made_again, self.forced)
 
 
-class Keeping:
-    """All refined groups of a local node; an eager one keeps nothing, because its source cannot be read again."""
+class LocalQuantiles:
+    """The time windows and sessions of a local node whose multisets stay here.
 
-    def __init__(self, job: Job, node: str, eager: bool, unit: int | None) -> None:
-        self._node, self._eager, self._unit = node, eager, unit
-        self._groups = {name: Synopses(form, node, unit) for name, form in forms_of(job).items()}
-        self._speaks = False  # whether it has ever kept something, so that the root has to know of it
-        self._told: bool | None = None  # what the root knows
-        self._waited = 0  # how often it was asked in vain what is to be sent, at the end of its source
+    An eager node keeps nothing, because its source cannot be read again.
+    """
+
+    def __init__(self, job: Job, node: str, eager: bool, forced: int | None) -> None:
+        self._node, self._eager, self._forced = node, eager, forced
+        self._groups = self._new_groups(job)
+        self._has_kept = False  # so that the root has to know of it
+        self._reported: bool | None = None  # whether it is over, as the root knows
+        self._reminders = 0  # how often it was asked in vain what is to be sent, at the end of its source
         self._is_over = False  # nothing is needed of it any more
+
+    def _new_groups(self, job: Job) -> dict[str, SentSlices]:
+        return {name: SentSlices(schema, self._node, self._forced) for name, schema in schemas_of(job).items()}
 
     def __bool__(self) -> bool:
         return bool(self._groups) and not self._eager
@@ -258,65 +347,65 @@ class Keeping:
 
     @property
     def is_over(self) -> bool:
-        """Whether the root will not ask anything."""
+        """Whether the root will not request anything."""
         return self._is_over or not self
 
     @property
     def oldest(self) -> int:
-        return min((one.oldest for one in self._groups.values()), default=INT64_MAX)
+        return min((group.oldest for group in self._groups.values()), default=INT64_MAX)
 
-    def thinned(self, name: str, table: pl.DataFrame, count: int, bound: int, whole: bool) -> Tables:
-        """Slices of a group that are to be sent, and units of its bags."""
-        return self._groups[name].thinned(table, count, bound, whole or self._is_over)
+    def refined(self, name: str, table: pl.DataFrame, count: int, bound: int, whole: bool) -> Tables:
+        """Slices of a group that are to be sent, and the blocks of their multisets."""
+        return self._groups[name].refined(table, count, bound, whole or self._is_over)
 
     def take_again(self, events: pl.DataFrame) -> None:
-        for one in self._groups.values():
-            one.take_again(events)
+        for group in self._groups.values():
+            group.take_again(events)
 
     def due(self, leaves: bool = False, ended: bool = False, flush: bool = False) -> Tables:
-        """What is to be sent: answers, and whether something may be asked.
+        """What is to be sent: answers, and whether something may be requested.
 
-        A node that has ended and still keeps something says so now and then, in case it was told that it need not.
+        A node that has ended and still keeps something says so now and then, in case a request that released it was
+        lost.
         """
         if not self:
             return {}
-        found: Tables = {}
-        for one in self._groups.values():
+        tables: Tables = {}
+        for group in self._groups.values():
             if leaves:
-                one.give_all()
-            found |= one.tables()
-        self._is_over |= leaves or (ended and self.oldest == INT64_MAX)
-        self._waited += flush and ended
-        reminds = flush and ended and (self._waited & (self._waited - 1) == 0 or self._waited % SELDOM == 0)
-        self._speaks |= self.oldest < INT64_MAX
-        if self._speaks and (self._told != self.is_over or (reminds and not self.is_over)):
-            self._told = self.is_over
-            found[REFINING] = pl.DataFrame([(self._node, self.is_over)], schema=NODES, orient="row")
-        return found
+                group.give_all()
+            tables |= group.multisets.tables()
+        oldest = self.oldest
+        self._is_over |= leaves or (ended and oldest == INT64_MAX)
+        self._reminders += flush and ended
+        count = self._reminders
+        reminds = flush and ended and (count & (count - 1) == 0 or count % SELDOM == 0)
+        self._has_kept |= oldest < INT64_MAX
+        if self._has_kept and (self._reported != self._is_over or (reminds and not self._is_over)):
+            self._reported = self._is_over
+            tables[QUANTILES] = pl.DataFrame([(self._node, self._is_over)], schema=NODES, orient="row")
+        return tables
 
-    def hear(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        """A request of the root."""
-        for one in self._groups.values():
-            one.hear(tables)
-            if REFINING in tables:
-                one.forget(one.number, INT64_MAX)
-        self._is_over |= REFINING in tables
+    def request(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """Answer a request of the root."""
+        for group in self._groups.values():
+            group.request(tables)
+            if QUANTILES in tables:
+                group.forget(group.number, INT64_MAX)
+        self._is_over |= QUANTILES in tables
 
     def switch(self, job: Job) -> None:
-        """Go on with another plan; bags of groups that it has, too, may still be asked for."""
-        before = self._groups
-        self._groups = {name: Synopses(form, self._node, self._unit) for name, form in forms_of(job).items()}
-        for name, one in self._groups.items():
+        """Go on with another plan; multisets of groups that it has, too, may still be requested."""
+        before, self._groups = self._groups, self._new_groups(job)
+        for name, group in self._groups.items():
             if name in before:
-                old = before[name]
-                one.sends, one.number, one.kept, one.again = old.sends, old.number, old.kept, old.again
-                one.answered, one.out = old.answered, old.out
+                group.take_over(before[name])
 
     def saved(self, count: int) -> dict[str, Any]:
-        return {"speaks": self._speaks, "groups": {name: one.saved(count) for name, one in self._groups.items()}}
+        return {"kept": self._has_kept, "groups": {name: group.saved(count) for name, group in self._groups.items()}}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        self._speaks = saved["speaks"]
-        for name, one in saved["groups"].items():
+        self._has_kept = saved["kept"]
+        for name, group in saved["groups"].items():
             if name in self._groups:
-                self._groups[name].restore(one)
+                self._groups[name].restore(group)

@@ -1,13 +1,13 @@
-"""The root's side of quantiles: which units of the bags at nodes can hold a rank, and bags that have what is asked.
+"""The root's side of two-phase quantiles: which blocks of the multisets at nodes can hold a rank, and what is known.
 
-    slices, units ──▶ windows that are due ── a rank may lie in several units ──▶ what the root has to ask for
-                                           └─ else: bags that have what is asked ──▶ answers, as ever
+    slices, blocks ──▶ windows that are due ── a rank may lie in several blocks ──▶ what the root has to request
+                                            └─ else: multisets that have what is asked ──▶ answers, as ever
 
-**Bags that have what is asked.** Units that were answered are there as their values, and all others as their last value
+**Multisets that have what is asked.** Blocks whose values came are there as these, and all others as their last value
 so many times. The n-th of that is the upper bound of the n-th of all values (`refine.bounds`), and where the lower one
-is the same, it is the n-th. So windows are answered from such bags exactly as from whole ones.
+is the same, it is the n-th. So windows are answered from such multisets exactly as from whole ones.
 
-What a node that is silent would have to tell is left out of its bags.
+What a silent node would have to send is left out of its multisets.
 """
 
 from __future__ import annotations
@@ -24,120 +24,10 @@ from windrow.core.assemble.due import Rows, Windows
 from windrow.core.operators.multiset import flat, lists
 from windrow.core.slices.table import BAGS
 from windrow.core.windows.ordered import Mask
-from windrow.nodes.quantiles.protocol import UNITS, BagForm
+from windrow.nodes.quantiles.protocol import SUMMARY, MultisetSchema
 from windrow.nodes.refine import bounds, undecided
 
 PLACE = "_place"  # a column: of a slice, its place in the table of all
-
-
-class Store:
-    """The units of one kind of bag, and the values that have come of them."""
-
-    def __init__(self, form: BagForm, bag: str) -> None:
-        self.form, self.bag = form, bag
-        self.units = pl.DataFrame(schema=form.units(bag) | {"seen": pl.Boolean()})
-        self.values = pl.DataFrame(schema=form.values(bag))
-
-    def add(self, units: pl.DataFrame | None, values: pl.DataFrame | None) -> None:
-        """Units and values that have come; a node that was started again may say twice what it was asked."""
-        if units is not None:
-            made = units.select(*self.form.units(self.bag))
-            made = made.with_columns(_counts(units), seen=pl.lit(self.form.on_demand))
-            self.units = pl.concat([self.units, made])
-            if self.form.on_demand:
-                self.units = self.units.unique(self.form.identity, keep="first", maintain_order=True)
-        if values is not None:
-            values = values.filter(pl.col("values").list.len() > 0).select(*self.form.values(self.bag))
-            values = self.known(values)
-            ones = pl.col("values").list.eval(pl.lit(1, pl.Int64))
-            both = pl.concat([self.values, values.with_columns(pl.coalesce("counts", ones))])
-            self.values = both.unique([*self.form.identity, "lo"], keep="first", maintain_order=True)
-
-    def see(self, names: pl.DataFrame) -> None:
-        """The slices of these bags have come."""
-        came = names.with_columns(_came=pl.lit(True))
-        found = self._joined(self.units.select(self.form.identity), came, "left")["_came"].fill_null(False)
-        self.units = self.units.with_columns(seen=pl.col("seen") | found)
-
-    def forget(self, names: pl.DataFrame) -> None:
-        """Only bags that slices speak of, or that come with slices that have not come, can be asked for."""
-        names = names.select(self.form.identity)
-        waiting = pl.concat([names, self.units.filter(~pl.col("seen")).select(names.columns)])
-        self.units, self.values = (self._joined(table, waiting, "semi") for table in (self.units, self.values))
-
-    def _joined(
-        self, left: pl.DataFrame, right: pl.DataFrame, how: Literal["semi", "anti", "inner", "left"]
-    ) -> pl.DataFrame:
-        """Tables by the bag that they speak of."""
-        return left.join(right, on=self.form.identity, how=how, nulls_equal=True, maintain_order="left")
-
-    def drop(self, names: pl.DataFrame) -> None:
-        """Forget these bags."""
-        self.units, self.values = (self._joined(table, names, "anti") for table in (self.units, self.values))
-
-    def known(self, names: pl.DataFrame) -> pl.DataFrame:
-        """Those of which units have come."""
-        return self._joined(names, self.units, "semi")
-
-    def missing(self, names: pl.DataFrame) -> pl.DataFrame:
-        """The bags of which no units have come."""
-        return self._joined(names, self.units, "anti")
-
-    def entries(self, names: pl.DataFrame) -> Entries:
-        """What is known of the bags of slices: units, and values where they have come."""
-        units = self.units.select(
-            name for name in self.units.columns if name in self.form.identity or name not in names.columns
-        )
-        bags = self._joined(names, units, "inner")
-        first, sizes = flat(bags["first"])
-        last, count = flat(bags["last"])[0], flat(bags["count"])[0].to_numpy()
-        bag = np.repeat(np.arange(bags.height), sizes)
-        lo = ramp(sizes) * bags["step"].to_numpy()[bag]
-        begins = bags.select(*self.form.identity, "step", PLACE, _begin=pl.Series(np.cumsum(sizes) - sizes))
-        came = self._joined(begins, self.values, "inner")
-        known = np.zeros(len(lo), np.bool_)
-        known[(came["_begin"] + came["lo"] // came["step"]).to_numpy()] = True
-        value, each = flat(came["values"])
-        rest, place = pl.Series(~known), bags[PLACE].to_numpy()[bag]
-        return Entries(
-            np.concatenate((place[~known], np.repeat(came[PLACE].to_numpy(), each))),
-            pl.concat([first.filter(rest), value]),
-            pl.concat([last.filter(rest), value]),
-            np.concatenate((count[~known], flat(came["counts"])[0].to_numpy())),
-            np.concatenate((bag[~known], np.full(len(value), -1))),
-            np.concatenate((lo[~known], np.zeros(len(value), np.int64))),
-            bags,
-        )
-
-
-class Entries(NamedTuple):
-    """Units and values of bags: of which slice, between which values, how many; and which unit it is."""
-
-    place: Ints
-    first: pl.Series
-    last: pl.Series
-    weight: Ints
-    bag: Ints  # -1 for values
-    lo: Ints
-    bags: pl.DataFrame
-
-    def add(self, table: pl.DataFrame, names: tuple[str, str]) -> Entries:
-        """With the bags that have come whole."""
-        values, sizes = flat(table[names[0]])
-        place = np.repeat(table[PLACE].to_numpy(), sizes)
-        return self._replace(
-            place=np.concatenate((self.place, place)),
-            first=pl.concat([self.first, values]),
-            last=pl.concat([self.last, values]),
-            weight=np.concatenate((self.weight, flat(table[names[1]])[0].to_numpy())),
-            bag=np.concatenate((self.bag, np.full(len(values), -1))),
-            lo=np.concatenate((self.lo, np.zeros(len(values), np.int64))),
-        )
-
-    def codes(self) -> tuple[Ints, Ints]:
-        """First and last as numbers in the order of the values."""
-        ranks = pl.concat([self.first, self.last]).rank("dense").cast(pl.Int64).to_numpy()
-        return ranks[: len(self.first)], ranks[len(self.first) :]
 
 
 class Due(NamedTuple):
@@ -147,227 +37,375 @@ class Due(NamedTuple):
     windows: Windows
 
 
-class Ranks:
-    """The bags of a group that nodes keep, and what is to be asked of them."""
+class Blocks(NamedTuple):
+    """Blocks of which only the summary is known."""
 
-    def __init__(self, form: BagForm) -> None:
-        self.form = form
-        self.stores = {bag: Store(form, bag) for bag in form.bags}
-        self.asks: dict[str, pl.DataFrame] = {}  # of each kind of bag, the units that the root waits for
-        self.lost = pl.DataFrame(schema=form.named)  # bags that are left out
+    multisets: pl.DataFrame  # whose they are: identity, place of the slice, sizes
+    multiset: Ints  # of each block, the row there
+    lo: Ints  # the place in its multiset at which it begins
+    first: pl.Series
+    last: pl.Series
+    counts: Ints
+
+    def filter(self, mask: Mask) -> Blocks:
+        first, last = (column.filter(pl.Series(mask)) for column in (self.first, self.last))
+        return Blocks(self.multisets, self.multiset[mask], self.lo[mask], first, last, self.counts[mask])
+
+
+class Values(NamedTuple):
+    """Values that are known: the place of the slice, the value, and how often it is there."""
+
+    place: Ints
+    value: pl.Series
+    counts: Ints
+
+
+class Entries(NamedTuple):
+    """All that is known of the multisets of slices: blocks, and after them values, which begin and end at the same."""
+
+    blocks: Blocks
+    place: Ints  # of the slice
+    first: pl.Series
+    last: pl.Series
+    counts: Ints
+
+    @staticmethod
+    def of(blocks: Blocks, *parts: Values) -> Entries:
+        values = [part.value for part in parts]
+        return Entries(
+            blocks,
+            np.concatenate((blocks.multisets[PLACE].to_numpy()[blocks.multiset], *(part.place for part in parts))),
+            pl.concat([blocks.first, *values]),
+            pl.concat([blocks.last, *values]),
+            np.concatenate((blocks.counts, *(part.counts for part in parts))),
+        )
+
+    def codes(self) -> tuple[Ints, Ints]:
+        """First and last as numbers in the order of the values."""
+        ranks = pl.concat([self.first, self.last]).rank("dense").cast(pl.Int64).to_numpy()
+        return ranks[: len(self.first)], ranks[len(self.first) :]
+
+    def in_order_of(self, places: Ints) -> tuple[Ints, Ints]:
+        """The entries in the order of the slices at these places, and where those of each slice begin."""
+        order = np.argsort(self.place, kind="stable")
+        begin, stop = (np.searchsorted(self.place[order], places, side) for side in ("left", "right"))
+        return order[np.repeat(begin, stop - begin) + ramp(stop - begin)], np.append(0, np.cumsum(stop - begin))
+
+
+class Store:
+    """The blocks of one operator's multisets, and the values that have come of them."""
+
+    def __init__(self, schema: MultisetSchema, operator: str) -> None:
+        self.schema, self.operator = schema, operator
+        self.blocks = pl.DataFrame(schema=schema.blocks(operator) | {"seen": pl.Boolean()})
+        self.values = pl.DataFrame(schema=schema.values(operator))
+
+    def add(self, blocks: pl.DataFrame | None, values: pl.DataFrame | None) -> None:
+        """Take in what has come; a node that was started again may send twice what it was requested."""
+        if blocks is not None:
+            fresh = blocks.select(*self.schema.blocks(self.operator))
+            fresh = fresh.with_columns(_counts(blocks), seen=pl.lit(self.schema.by_rank))
+            self.blocks = pl.concat([self.blocks, fresh])
+            if self.schema.by_rank:
+                self.blocks = self.blocks.unique(self.schema.identity, keep="first", maintain_order=True)
+        if values is not None:
+            values = values.filter(pl.col("values").list.len() > 0).select(*self.schema.values(self.operator))
+            values = self.known(values)
+            ones = pl.col("values").list.eval(pl.lit(1, pl.Int64))
+            both = pl.concat([self.values, values.with_columns(pl.coalesce("counts", ones))])
+            self.values = both.unique([*self.schema.identity, "lo"], keep="first", maintain_order=True)
+
+    def see(self, names: pl.DataFrame) -> None:
+        """Note that the slices of these multisets have come."""
+        came = names.with_columns(_came=pl.lit(True))
+        seen = self._joined(self.blocks.select(self.schema.identity), came, "left")["_came"].fill_null(False)
+        self.blocks = self.blocks.with_columns(seen=pl.col("seen") | seen)
+
+    def forget(self, names: pl.DataFrame) -> None:
+        """Keep only multisets that slices name, or whose slices have not come: no others can be requested."""
+        names = names.select(self.schema.identity)
+        waiting = pl.concat([names, self.blocks.filter(~pl.col("seen")).select(names.columns)])
+        self.blocks, self.values = (self._joined(table, waiting, "semi") for table in (self.blocks, self.values))
+
+    def _joined(
+        self, left: pl.DataFrame, right: pl.DataFrame, how: Literal["semi", "anti", "inner", "left"]
+    ) -> pl.DataFrame:
+        """Tables by the multiset that they name."""
+        return left.join(right, on=self.schema.identity, how=how, nulls_equal=True, maintain_order="left")
+
+    def drop(self, names: pl.DataFrame) -> None:
+        """Forget these multisets."""
+        self.blocks, self.values = (self._joined(table, names, "anti") for table in (self.blocks, self.values))
+
+    def known(self, names: pl.DataFrame) -> pl.DataFrame:
+        """Those of which blocks have come."""
+        return self._joined(names, self.blocks, "semi")
+
+    def missing(self, names: pl.DataFrame) -> pl.DataFrame:
+        """Those of which no blocks have come."""
+        return self._joined(names, self.blocks, "anti")
+
+    def entries(self, names: pl.DataFrame, table: pl.DataFrame) -> Entries:
+        """What is known of the multisets of slices: those that these names are of, and those that came whole."""
+        blocks = self._blocks(names)
+        multisets = blocks.multisets
+        begin = np.searchsorted(blocks.multiset, np.arange(multisets.height))
+        opened = multisets.select(*self.schema.identity, "size", PLACE, _begin=pl.Series(begin, dtype=pl.Int64))
+        answers = self._joined(opened, self.values, "inner")
+        is_closed = np.ones(len(blocks.lo), np.bool_)
+        is_closed[(answers["_begin"] + answers["lo"] // answers["size"]).to_numpy()] = False
+        columns = self.schema.columns(self.operator)
+        return Entries.of(
+            blocks.filter(is_closed),
+            _values(answers, "values", "counts"),
+            _values(table, *columns),
+        )
+
+    def _blocks(self, names: pl.DataFrame) -> Blocks:
+        """The blocks of the multisets that these names are of."""
+        columns = [name for name in self.blocks.columns if name in self.schema.identity or name not in names.columns]
+        multisets = self._joined(names, self.blocks.select(columns), "inner")
+        first, number = flat(multisets["first"])
+        last, count = flat(multisets["last"])[0], flat(multisets["count"])[0].to_numpy()
+        multiset = np.repeat(np.arange(multisets.height), number)
+        lo = ramp(number) * multisets["size"].to_numpy()[multiset]
+        return Blocks(multisets, multiset, lo, first, last, count)
+
+
+class RemoteMultisets:
+    """The multisets of a group that stay at nodes, and what is to be requested of them."""
+
+    def __init__(self, schema: MultisetSchema) -> None:
+        self.schema = schema
+        self.stores = {operator: Store(schema, operator) for operator in schema.multisets}
+        self.wanted: dict[str, pl.DataFrame] = {}  # of each operator, the blocks that the root waits for
+        self.left_out = pl.DataFrame(schema=schema.identity_columns)
+        self.gone: set[str] = set()  # nodes that nothing can be requested of
         self.counts = {"units": 0, "asked": 0, "left_out": 0}
         self.is_news = True  # whether ranks may be known that were not
 
     # --- what comes in --------------------------------------------------------------------------------------------
 
-    def hear(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-        """Units and values of a batch; returns the bags that their nodes do not have any more."""
-        gone = []
-        for bag, store in self.stores.items():
-            units, values = (tables.get(f"{self.form.name}|{what} {bag}") for what in ("units", "values"))
-            if units is None and values is None:
+    def absorb(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+        """Take in blocks and values; returns the multisets that their nodes do not have any more."""
+        missing = []
+        for operator, store in self.stores.items():
+            blocks, values = (tables.get(self.schema.table(part, operator)) for part in ("blocks", "values"))
+            if blocks is None and values is None:
                 continue
-            store.add(units, values)
+            store.add(blocks, values)
             answered = []
-            if units is not None:
-                self.counts["units"] += int(units["first"].list.len().sum())
-                answered.append(units.select(*self.form.identity, lo=pl.lit(UNITS, pl.Int64)))
+            if blocks is not None:
+                self.counts["units"] += int(blocks["first"].list.len().sum())
+                answered.append(blocks.select(*self.schema.identity, lo=pl.lit(SUMMARY, pl.Int64)))
             if values is not None:
                 empty = values.filter(pl.col("values").list.len() == 0)
-                gone.append(store.known(empty).select(self.form.identity))
-                answered.append(values.select(*self.form.identity, "lo"))
-            if bag in self.asks:
-                self._answer(bag, pl.concat(answered))
-        return pl.concat(gone) if gone else self.lost[:0]
+                missing.append(store.known(empty).select(self.schema.identity))
+                answered.append(values.select(*self.schema.identity, "lo"))
+            if operator in self.wanted:
+                self._answer(operator, pl.concat(answered))
+        return pl.concat(missing) if missing else self.left_out[:0]
 
-    def know(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        """Units of bags that take the place of what is known of them; all their values are among them."""
-        for bag, store in self.stores.items():
-            units = tables.get(f"{self.form.name}|units {bag}")
-            if units is None:
+    def replace(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """Take in blocks of multisets instead of what is known of them; all their values are among them."""
+        for operator, store in self.stores.items():
+            blocks = tables.get(self.schema.table("blocks", operator))
+            if blocks is None:
                 continue
-            store.drop(units)
-            store.add(units, None)
-            if bag in self.asks:
-                self._answer(bag, self.asks[bag].join(units, on=self.form.identity, how="semi", nulls_equal=True))
+            store.drop(blocks)
+            store.add(blocks, None)
+            if operator in self.wanted:
+                wanted = self.wanted[operator]
+                self._answer(operator, wanted.join(blocks, on=self.schema.identity, how="semi", nulls_equal=True))
 
-    def _answer(self, bag: str, answered: pl.DataFrame) -> None:
-        left = self._unasked(self.asks[bag], answered)
-        self.asks = {**self.asks, bag: left} if left.height else {k: v for k, v in self.asks.items() if k != bag}
-        self.is_news |= not self.asks
+    def _answer(self, operator: str, answered: pl.DataFrame) -> None:
+        self.wanted = {**self.wanted, operator: self._without(self.wanted[operator], answered)}
+        self.wanted = {name: table for name, table in self.wanted.items() if table.height}
+        self.is_news |= not self.wanted
 
-    def _unasked(self, asks: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
+    def _without(self, wanted: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
         """Those that are not among the others."""
-        return asks.join(others, on=[*self.form.identity, "lo"], how="anti", nulls_equal=True, maintain_order="left")
+        return wanted.join(
+            others, on=[*self.schema.identity, "lo"], how="anti", nulls_equal=True, maintain_order="left"
+        )
 
     def see(self, table: pl.DataFrame) -> None:
-        """Slices have come."""
+        """Note that slices have come."""
         names = self.names(table)
         for store in self.stores.values() if names.height else ():
             store.see(names)
 
-    def lose(self, bags: pl.DataFrame) -> pl.DataFrame:
-        """Leave bags out of which nobody can tell more; returns those that were not yet."""
-        fresh = bags.select(*self.form.named).unique(maintain_order=True)
-        fresh = fresh.join(self.lost, on=self.form.identity, how="anti", nulls_equal=True, maintain_order="left")
+    def wait_without(self, gone: set[str]) -> None:
+        """From now on nothing can be requested of these nodes, but of all others."""
+        self.is_news |= gone != self.gone
+        self.gone = set(gone)
+
+    def leave_out(self, names: pl.DataFrame) -> pl.DataFrame:
+        """Leave multisets out of which nobody can send more; returns those that were not yet."""
+        fresh = self._remaining(names.select(*self.schema.identity_columns).unique(maintain_order=True))
         if fresh.height:
-            self.lost, self.is_news = pl.concat([self.lost, fresh]), True
+            self.left_out, self.is_news = pl.concat([self.left_out, fresh]), True
             self.counts["left_out"] += fresh.height
         return fresh
 
+    def _remaining(self, names: pl.DataFrame) -> pl.DataFrame:
+        """Those that are not left out."""
+        if not self.left_out.height:
+            return names
+        return names.join(self.left_out, on=self.schema.identity, how="anti", nulls_equal=True, maintain_order="left")
+
     # --- ranks ----------------------------------------------------------------------------------------------------
 
-    def names(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Of which slice, in their order, which bags are at nodes, but for those that are left out."""
-        more = [name for name in (PLACE, *self.form.identity) if name in table.columns]
-        found = table.select(*more, BAGS).explode(BAGS).drop_nulls(BAGS).unnest(BAGS)
-        if self.lost.height:
-            found = found.join(self.lost, on=self.form.identity, how="anti", nulls_equal=True, maintain_order="left")
-        return found
+    def _all_names(self, table: pl.DataFrame) -> pl.DataFrame:
+        """Of which slice, in their order, which multisets are at nodes."""
+        more = [name for name in (PLACE, *self.schema.identity) if name in table.columns]
+        return table.select(*more, BAGS).explode(BAGS).drop_nulls(BAGS).unnest(BAGS)
 
-    def find(self, due: Sequence[Due], gone: set[str]) -> tuple[list[Mask], pl.DataFrame]:
-        """Find what is to be asked: which windows have to wait for it, and the bags that are left out from now on,
-        because they are at nodes that have gone."""
+    def names(self, table: pl.DataFrame) -> pl.DataFrame:
+        """The same, but for those that are left out."""
+        return self._remaining(self._all_names(table))
+
+    def search(self, due: Sequence[Due]) -> tuple[list[Mask], pl.DataFrame]:
+        """Find what is to be requested: which windows have to wait for it, and the multisets that are left out from
+        now on, because they are at nodes that are gone."""
         left_out = []
         while True:
-            asks, waits = self._undecided(due)
-            lost = [table.filter(pl.col("node").is_in(list(gone))) for table in asks.values()] if gone else []
+            wanted, waits = self._undecided(due)
+            lost = [table.filter(pl.col("node").is_in(list(self.gone))) for table in wanted.values() if self.gone]
             if not any(table.height for table in lost):
                 break
-            left_out += [self.lose(table) for table in lost]
-        for bag, table in asks.items():
-            fresh = self._unasked(table, self.asks[bag]) if bag in self.asks else table
-            self.counts["asked"] += fresh.filter(pl.col("lo") != UNITS).height
-        self.asks, self.is_news = asks, False
-        return waits, pl.concat(left_out) if left_out else self.lost[:0]
+            left_out += [self.leave_out(table) for table in lost]
+        for operator, table in wanted.items():
+            fresh = self._without(table, self.wanted[operator]) if operator in self.wanted else table
+            self.counts["asked"] += fresh.filter(pl.col("lo") != SUMMARY).height
+        self.wanted, self.is_news = wanted, False
+        return waits, pl.concat(left_out) if left_out else self.left_out[:0]
 
     def _undecided(self, due: Sequence[Due]) -> tuple[dict[str, pl.DataFrame], list[Mask]]:
-        """The units that ranks of windows may lie in, and which windows these are."""
-        asks: dict[str, pl.DataFrame] = {}
+        """The blocks that ranks of windows may lie in, and which windows these are."""
+        wanted: dict[str, pl.DataFrame] = {}
         waits = [np.zeros(len(windows.lo), np.bool_) for _, windows in due]
-        for bag, store in self.stores.items():
-            found = []
+        for operator, store in self.stores.items():
+            parts = []
             for (rows, windows), waiting in zip(due, waits, strict=True):
-                used = covered(windows.lo, windows.hi, len(rows))
-                if self.form.on_demand:
+                if self.schema.by_rank:
                     missing = store.missing(self.names(rows.table))
-                    found.append(self.units_of(missing))
+                    parts.append(self.summaries_of(missing))
                     lacks = np.append(0, np.cumsum(np.isin(rows.table[PLACE].to_numpy(), missing[PLACE].to_numpy())))
                     waiting |= lacks[windows.hi] > lacks[windows.lo]
-                table = rows.table.filter(pl.Series(used))
+                table = rows.table.filter(pl.Series(covered(windows.lo, windows.hi, len(rows))))
                 names = self.names(table)
                 if not names.height:
                     continue  # all values are here
-                entries = store.entries(names).add(table, self.form.columns(bag))
-                open_, here = self._of_windows(bag, rows, windows, entries)
-                found.append(self._values_of(entries, open_))
-                waiting |= here
-            asked = pl.concat(found) if found else pl.DataFrame()
-            if asked.height:
-                asks[bag] = asked.unique([*self.form.identity, "lo"], keep="first", maintain_order=True)
-        return asks, waits
+                entries = store.entries(names, table)
+                opened, undecided_windows = self._search(operator, Due(rows, windows), entries)
+                parts.append(self._values_of(entries.blocks.filter(opened)))
+                waiting |= undecided_windows
+            table = pl.concat(parts) if parts else pl.DataFrame()
+            if table.height:
+                wanted[operator] = table.unique([*self.schema.identity, "lo"], keep="first", maintain_order=True)
+        return wanted, waits
 
-    def units_of(self, names: pl.DataFrame) -> pl.DataFrame:
-        """Bags whose units are asked for."""
-        place = pl.lit(UNITS, pl.Int64)
-        return names.with_columns(lo=place, hi=place).select("node", *self.form.wanted)
+    def summaries_of(self, names: pl.DataFrame) -> pl.DataFrame:
+        """A request for the block summaries of multisets."""
+        place = pl.lit(SUMMARY, pl.Int64)
+        return names.with_columns(lo=place, hi=place).select("node", *self.schema.wanted)
 
-    def _values_of(self, entries: Entries, open_: Mask) -> pl.DataFrame:
-        """Units whose values are asked for."""
-        named = dict.fromkeys([*self.form.named, *self.form.keys, *self.form.place, "step", "entries"])
-        bags = entries.bags.select(*named)[entries.bag[open_]]
-        lo = pl.Series("lo", entries.lo[open_])
-        bags = bags.with_columns(lo, hi=pl.min_horizontal(lo + bags["step"], "entries"))
-        return bags.select("node", *self.form.wanted)
+    def _values_of(self, blocks: Blocks) -> pl.DataFrame:
+        """A request for the values of blocks."""
+        columns = dict.fromkeys(
+            [*self.schema.identity_columns, *self.schema.keys, *self.schema.times, "size", "entries"]
+        )
+        multisets, lo = blocks.multisets.select(*columns)[blocks.multiset], pl.Series("lo", blocks.lo)
+        wanted = multisets.with_columns(lo, hi=pl.min_horizontal(lo + multisets["size"], "entries"))
+        return wanted.select("node", *self.schema.wanted)
 
-    def _of_windows(self, bag: str, rows: Rows, windows: Windows, entries: Entries) -> tuple[Mask, Mask]:
-        """Which entries have to be opened, and the windows for which they are."""
+    def _search(self, operator: str, due: Due, entries: Entries) -> tuple[Mask, Mask]:
+        """Which blocks have to be opened, and the windows for which they are.
+
+        A window that has no block with different values needs no search: all of its values are known.
+        """
         first, last = entries.codes()
-        is_unit = entries.bag >= 0
-        open_ = np.zeros(len(first), np.bool_)
-        waits = np.zeros(len(windows.lo), np.bool_)
-        place = rows.table[PLACE].to_numpy()
-        order = np.argsort(entries.place, kind="stable")
-        sorted_ = entries.place[order]
-        begin, stop = np.searchsorted(sorted_, place, "left"), np.searchsorted(sorted_, place, "right")
-        at = order[np.repeat(begin, stop - begin) + ramp(stop - begin)]  # the entries in the order of the rows
-        offset = np.append(0, np.cumsum(stop - begin))
-        doubtful = np.append(0, np.cumsum((is_unit & (first < last))[at]))
-        for number, (timeline, lo, hi) in enumerate(
-            zip(windows.timeline.tolist(), offset[windows.lo].tolist(), offset[windows.hi].tolist(), strict=True)
-        ):
-            qs = self.form.qs.get((bag, timeline))
-            if qs is None or doubtful[hi] == doubtful[lo]:
+        block_count = len(entries.blocks.lo)
+        is_doubtful = first < last
+        at, begins = entries.in_order_of(due.rows.table[PLACE].to_numpy())
+        doubtful = np.append(0, np.cumsum(is_doubtful[at]))
+        lo, hi = begins[due.windows.lo], begins[due.windows.hi]
+        opened, waits = np.zeros(block_count, np.bool_), np.zeros(len(lo), np.bool_)
+        for window in np.flatnonzero(doubtful[hi] > doubtful[lo]).tolist():
+            qs = self.schema.qs.get((operator, int(due.windows.timeline[window])))
+            if qs is None:
                 continue
-            mine = at[lo:hi]
-            weight = entries.weight[mine]
-            found = bounds(first[mine], last[mine], weight, ranks(qs, int(weight.sum())) + 1)
-            here = undecided(first[mine], last[mine], found)
-            if here.any():
-                open_[mine[here]] = waits[number] = True
-        return open_, waits
+            inside = at[lo[window] : hi[window]]
+            count = entries.counts[inside]
+            found = bounds(first[inside], last[inside], count, ranks(qs, int(count.sum())) + 1)
+            open_here = inside[undecided(first[inside], last[inside], found)]
+            opened[open_here] = True
+            waits[window] = bool(len(open_here))
+        return opened, waits
 
     def filled(self, table: pl.DataFrame, due: Iterable[Due]) -> pl.DataFrame:
-        """Slices with bags that have what is asked, where windows are due; these know the places of their slices."""
+        """Slices with multisets that have what is asked, where windows are due; these know the places of slices."""
         used = np.zeros(table.height, np.bool_)
         for rows, windows in due:
             used[rows.table[PLACE].to_numpy()[covered(windows.lo, windows.hi, len(rows))]] = True
         table = placed(table)
-        chosen = table.filter(pl.Series(used))
-        for bag, store in self.stores.items() if chosen[BAGS].list.len().sum() else ():
-            columns = self.form.columns(bag)
-            entries = store.entries(self.names(chosen)).add(chosen, columns)
-            made = (
-                pl.DataFrame({"place": entries.place, "value": entries.last, "count": entries.weight})
+        of_windows = table.filter(pl.Series(used))
+        for operator, store in self.stores.items() if of_windows[BAGS].list.len().sum() else ():
+            columns = self.schema.columns(operator)
+            entries = store.entries(self.names(of_windows), of_windows)
+            merged = (
+                pl.DataFrame({"place": entries.place, "value": entries.last, "count": entries.counts})
                 .group_by("place", "value")
                 .agg(pl.col("count").sum())
                 .sort("place", "value")
             )
-            sizes = np.bincount(made["place"].to_numpy(), minlength=table.height).astype(np.int64)
+            sizes = np.bincount(merged["place"].to_numpy(), minlength=table.height).astype(np.int64)
             table = table.with_columns(
-                lists(made["value"], sizes).alias(columns[0]), lists(made["count"], sizes).alias(columns[1])
+                lists(merged["value"], sizes).alias(columns[0]), lists(merged["count"], sizes).alias(columns[1])
             )
         return table.drop(PLACE)
 
     def forget(self, table: pl.DataFrame) -> None:
-        """Only bags that these slices speak of will be asked for."""
-        names = self.names(table).select(*self.form.named)
+        """Only multisets that these slices name will be requested."""
+        names = self._all_names(table)
+        remaining = self._remaining(names).select(*self.schema.identity_columns)
         for store in self.stores.values():
-            store.forget(names)
-        if self.lost.height:
-            held = table.select(*(name for name in self.form.keys if name in self.form.identity), BAGS)
-            held = held.explode(BAGS).drop_nulls(BAGS).unnest(BAGS)
-            self.lost = self.lost.join(held, on=self.form.identity, how="semi", nulls_equal=True, maintain_order="left")
+            store.forget(remaining)
+        if self.left_out.height:
+            self.left_out = self.left_out.join(
+                names, on=self.schema.identity, how="semi", nulls_equal=True, maintain_order="left"
+            )
 
     # --- what is kept ---------------------------------------------------------------------------------------------
 
-    def take_over(self, other: Ranks) -> None:
+    def take_over(self, other: RemoteMultisets) -> None:
         """Go on where those of an earlier plan stand."""
-        self.lost, self.counts = other.lost, other.counts
-        for bag, store in self.stores.items():
-            if bag in other.stores:
-                store.units, store.values = other.stores[bag].units, other.stores[bag].values
+        self.left_out, self.counts = other.left_out, other.counts
+        for operator, store in self.stores.items():
+            if operator in other.stores:
+                store.blocks, store.values = other.stores[operator].blocks, other.stores[operator].values
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        found = {"lost": self.lost}
-        for bag, store in self.stores.items():
-            found |= {f"units {quote(bag)}": store.units, f"values {quote(bag)}": store.values}
-        return found | {f"asks {quote(bag)}": table for bag, table in self.asks.items()}
+        tables = {"left_out": self.left_out}
+        for operator, store in self.stores.items():
+            tables |= {f"blocks {quote(operator)}": store.blocks, f"values {quote(operator)}": store.values}
+        return tables | {f"wanted {quote(operator)}": table for operator, table in self.wanted.items()}
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        self.lost = tables.get("lost", self.lost)
-        for bag, store in self.stores.items():
-            store.units = tables.get(f"units {quote(bag)}", store.units)
-            store.values = tables.get(f"values {quote(bag)}", store.values)
-        asks = {bag: tables.get(f"asks {quote(bag)}") for bag in self.stores}
-        self.asks = {bag: table for bag, table in asks.items() if table is not None}
+        self.left_out = tables.get("left_out", self.left_out)
+        for operator, store in self.stores.items():
+            store.blocks = tables.get(f"blocks {quote(operator)}", store.blocks)
+            store.values = tables.get(f"values {quote(operator)}", store.values)
+        wanted = {operator: tables.get(f"wanted {quote(operator)}") for operator in self.stores}
+        self.wanted = {operator: table for operator, table in wanted.items() if table is not None}
 
     def header(self) -> dict[str, Any]:
         """What it knows beside its tables: with both, the same batches lead to the same windows at the same time."""
-        return {"counts": self.counts, "news": self.is_news}
+        return {"counts": self.counts, "news": self.is_news, "gone": sorted(self.gone)}
 
     def restore(self, header: Mapping[str, Any]) -> None:
-        self.counts, self.is_news = dict(header["counts"]), header["news"]
+        self.counts, self.is_news, self.gone = dict(header["counts"]), header["news"], set(header["gone"])
 
 
 def placed(table: pl.DataFrame) -> pl.DataFrame:
@@ -384,13 +422,19 @@ def ranks(qs: set[float], total: int) -> Ints:
     return np.unique(np.concatenate((below, np.minimum(below + (exact > below), total - 1))))
 
 
-def _counts(units: pl.DataFrame) -> pl.Series:
-    """The count of each unit, also where every value is there once and nothing was said."""
-    given = units["count"]
+def _values(table: pl.DataFrame, values: str, counts: str) -> Values:
+    """The values in two list columns of slices that have their places."""
+    value, sizes = flat(table[values])
+    return Values(np.repeat(table[PLACE].to_numpy(), sizes), value, flat(table[counts])[0].to_numpy())
+
+
+def _counts(blocks: pl.DataFrame) -> pl.Series:
+    """The count of each block, also where every value is there once and none was sent."""
+    given = blocks["count"]
     if not given.null_count():
         return given
-    sizes = units["first"].list.len().to_numpy().astype(np.int64)
-    bag = np.repeat(np.arange(units.height), sizes)
-    step = units["step"].to_numpy()[bag]
-    known = np.minimum(step, units["entries"].to_numpy()[bag] - ramp(sizes) * step)
-    return given.fill_null(lists(pl.Series(known), sizes)).alias("count")
+    number = blocks["first"].list.len().to_numpy().astype(np.int64)
+    multiset = np.repeat(np.arange(blocks.height), number)
+    size = blocks["size"].to_numpy()[multiset]
+    counts = np.minimum(size, blocks["entries"].to_numpy()[multiset] - ramp(number) * size)
+    return given.fill_null(lists(pl.Series(counts), number)).alias("count")

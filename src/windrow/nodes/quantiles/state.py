@@ -1,7 +1,7 @@
-"""The root's state of a group whose bags stay at nodes: slices, and windows once all of their ranks are known.
+"""The root's state of a group whose multisets stay at nodes: slices, and windows once all of their ranks are known.
 
-The group has a watermark of its own, which waits for answers while other groups go on. What is not known of a bag whose
-node has gone is left out of it; its events count as late.
+The group has a watermark of its own, which waits for answers while other groups go on. What is not known of a multiset
+whose node is gone is left out of it; its events count as late.
 """
 
 from __future__ import annotations
@@ -18,105 +18,102 @@ from windrow.core.assemble.group_state import Change, CompiledGroup, GroupState
 from windrow.core.assemble.sessions import sessions
 from windrow.core.plan.watermark import TimeColumn, WatermarkStep
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.nodes.quantiles.root import Due, Ranks, placed
-from windrow.nodes.quantiles.tables import TimeForm
+from windrow.nodes.quantiles.protocol import MultisetSchema
+from windrow.nodes.quantiles.root import Due, RemoteMultisets, placed
 
 
 class RefinedState(GroupState):
-    """The state of a refined group."""
+    """The state of a group of time windows or sessions."""
 
-    def __init__(self, compiled: CompiledGroup, form: TimeForm, time_column: TimeColumn) -> None:
-        self.form, self.time_column = form, time_column
-        self.ranks = Ranks(form)
-        self.sends: dict[str, int] = {}  # of each node, the last of which units have come
-        self.settled: dict[str, tuple[int, int]] = {}  # what nodes need not keep
-        self.late: Counter[str] = Counter()  # events of bags that are left out, by node, until somebody asks
-        self._checked = INT64_MIN  # up to here it is known what has to be asked
+    def __init__(self, compiled: CompiledGroup, schema: MultisetSchema, time_column: TimeColumn) -> None:
+        self.time_column = time_column
+        self.multisets = RemoteMultisets(schema)
+        self.sends: dict[str, int] = {}  # of each node, the last of which blocks have come
+        self.released: dict[str, tuple[int, int]] = {}  # what nodes need not keep: sends, and before which time
+        self.late: Counter[str] = Counter()  # events of multisets that are left out, by node, until somebody asks
+        self._checked = INT64_MIN  # up to here it is known what has to be requested
         self._next_found = INT64_MAX  # when the first session closes after what was looked at last
         super().__init__(compiled)
 
     # --- what comes in --------------------------------------------------------------------------------------------
 
-    def hear(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        """Units and values of a batch."""
-        self._leave_out(self.ranks.lose(self.ranks.hear(tables)))
-        for bag in self.form.bags:
-            units = tables.get(f"{self.form.name}|units {bag}")
-            sends = units.group_by("node").agg(pl.col("send").max()).iter_rows() if units is not None else ()
+    def absorb_answers(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """Take in the blocks and values of a batch."""
+        self._count_left_out(self.multisets.leave_out(self.multisets.absorb(tables)))
+        for operator in self.multisets.stores:
+            blocks = tables.get(self.multisets.schema.table("blocks", operator))
+            sends = blocks.group_by("node").agg(pl.col("send").max()).iter_rows() if blocks is not None else ()
             for node, send in sends:
                 self.sends[node] = max(self.sends.get(node, 0), send)
 
     def see(self, table: pl.DataFrame) -> None:
-        """Slices have come."""
-        self.ranks.see(table)
+        """Note that slices have come."""
+        self.multisets.see(table)
         first = table["first" if self.schema.has_runs else "slice_start"].min()
-        self.ranks.is_news |= first is not None and int(first) < self._checked  # type: ignore[arg-type]
+        self.multisets.is_news |= first is not None and int(first) < self._checked  # type: ignore[arg-type]
 
-    def check_again(self) -> None:
-        """Nodes have come or gone."""
-        self.ranks.is_news = True
-
-    def _leave_out(self, lost: pl.DataFrame) -> None:
-        """Count the events of bags that are left out."""
-        for node, send, row in lost.iter_rows():
+    def _count_left_out(self, names: pl.DataFrame) -> None:
+        """Count the events of multisets that are left out from now on."""
+        for node, send, row in names.iter_rows():
             of = (pl.col("node") == node) & (pl.col("send") == send) & (pl.col("row") == row)
-            stores = self.ranks.stores.values()
-            self.late[node] += max(int(store.units.filter(of)["count"].explode().sum()) for store in stores)
+            stores = self.multisets.stores.values()
+            self.late[node] += max(int(store.blocks.filter(of)["count"].explode().sum()) for store in stores)
 
     # --- windows --------------------------------------------------------------------------------------------------
 
     def finish(self, watermark: int, gone: set[str]) -> Iterator[Emitted]:
-        """The windows before a watermark whose ranks are known; `asks` is what is missing of the others."""
-        before, ranks = self.time_column.watermark, self.ranks
+        """The windows before a watermark whose ranks are known; `wanted` is what the others wait for."""
+        before, multisets = self.time_column.watermark, self.multisets
+        multisets.wait_without(gone)
         if watermark <= before:
             return
         since = max(self._checked, before)
         is_due = self.may_be_due(WatermarkStep(since, watermark, since, watermark)) or watermark == INT64_MAX > since
-        if not (is_due or ranks.is_news):
-            if not ranks.asks:
+        if not (is_due or multisets.is_news):
+            if not multisets.wanted:
                 self.time_column.watermark = watermark
             return
         self._checked = watermark
         due = self._due(self.rows, self.time_column.step_to(watermark))
-        waits, lost = ranks.find(due, gone)
-        self._leave_out(lost)
-        ends = [int(one.windows.end[mine].min()) for one, mine in zip(due, waits, strict=True) if mine.any()]
+        waits, left_out = multisets.search(due)
+        self._count_left_out(left_out)
+        ends = [int(one.windows.end[waiting].min()) for one, waiting in zip(due, waits, strict=True) if waiting.any()]
         next_close = self._next_found
         upto = min(ends, default=watermark + 1) - 1
         if upto > before:
             step = self.time_column.step_to(upto)
             self.time_column.watermark = upto
             yield from list(self.step(step))
-        if ranks.asks:
+        if multisets.wanted:
             self._next_close = next_close  # of sessions that are not waiting
 
     def _due(self, rows: Rows, step: WatermarkStep) -> list[Due]:
-        """What a step would tell."""
+        """The windows of a step, whether their ranks are known or not."""
         self._next_found = INT64_MAX
         rows = Rows(placed(rows.table), self.schema)
-        found = [Due(rows, self.assembler.due(rows, step.before, step.now))]
+        due = [Due(rows, self.assembler.due(rows, step.before, step.now))]
         for view, timelines in self.session_views(rows):
-            for one in sessions(view.runs, timelines):
-                ends = one.last + one.gap
+            for found in sessions(view.runs, timelines):
+                ends = found.last + found.gap
                 self._next_found = min(self._next_found, int(ends[ends >= step.now].min(initial=INT64_MAX)))
-                closes = one.take((ends >= step.before) & (ends < step.now))
-                found.append(Due(view, session_windows(self.group.timelines[one.timeline], closes)))
-        return [one for one in found if len(one.windows.lo)]
+                closes = found.take((ends >= step.before) & (ends < step.now))
+                due.append(Due(view, session_windows(self.group.timelines[found.timeline], closes)))
+        return [one for one in due if len(one.windows.lo)]
 
     def _measured(
         self, rows: Rows, step: WatermarkStep, change: Change | None, ordered: bool | None = None
     ) -> Iterator[Emitted]:
         due = self._due(rows, step)
-        filled = Rows(self.ranks.filled(rows.table, due), self.schema) if due else rows
+        filled = Rows(self.multisets.filled(rows.table, due), self.schema) if due else rows
         yield from super()._measured(filled, step, change, ordered)
 
     def prune(self, final_before: int) -> None:
         super().prune(final_before)
-        self.ranks.forget(self.rows.table)
-        stores = self.ranks.stores.values()
-        held = pl.concat([store.units.select("node", "start") for store in stores])
-        starts = dict(held.group_by("node").agg(pl.col("start").min()).iter_rows())
-        self.settled = {node: (send, starts.get(node, INT64_MAX)) for node, send in self.sends.items()}
+        self.multisets.forget(self.rows.table)
+        stores = self.multisets.stores.values()
+        blocks = pl.concat([store.blocks.select("node", "start") for store in stores])
+        starts = dict(blocks.group_by("node").agg(pl.col("start").min()).iter_rows())
+        self.released = {node: (send, starts.get(node, INT64_MAX)) for node, send in self.sends.items()}
 
     # --- what is kept ---------------------------------------------------------------------------------------------
 
@@ -124,24 +121,24 @@ class RefinedState(GroupState):
         super().take_over(other)
         assert isinstance(other, RefinedState)
         self.time_column.watermark = other.time_column.watermark
-        self.sends, self.settled, self.late = other.sends, other.settled, other.late
-        self.ranks.take_over(other.ranks)
+        self.sends, self.released, self.late = other.sends, other.released, other.late
+        self.multisets.take_over(other.multisets)
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        return super().tables() | self.ranks.tables()
+        return super().tables() | self.multisets.tables()
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
         super().load(tables)
-        self.ranks.load(tables)
+        self.multisets.load(tables)
 
     def header(self) -> dict[str, Any]:
         """What it knows beside its tables."""
-        known = {"watermark": self.time_column.watermark, "sends": self.sends, "settled": self.settled}
-        return super().header() | {**known, "checked": self._checked, "ranks": self.ranks.header()}
+        header = {"watermark": self.time_column.watermark, "sends": self.sends, "released": self.released}
+        return super().header() | {**header, "checked": self._checked, "multisets": self.multisets.header()}
 
     def restore(self, header: Mapping[str, Any]) -> None:
         super().restore(header)
         self.time_column.watermark = header["watermark"]
         self.sends, self._checked = dict(header["sends"]), header["checked"]
-        self.ranks.restore(header["ranks"])
-        self.settled = {node: (send, start) for node, (send, start) in header["settled"].items()}
+        self.multisets.restore(header["multisets"])
+        self.released = {node: (send, start) for node, (send, start) in header["released"].items()}

@@ -1,72 +1,50 @@
-"""The tables in which local nodes and the root speak of the bags of time windows and sessions.
+"""The tables in which local nodes and the root exchange the multisets of time windows and sessions.
 
-    <group>|units <bag>    as `quantiles` says, with from when to when its events are
-    <group>|values <bag>   likewise
-    refining               the node, and whether nothing may be asked of it any more
+    <group>|blocks <multiset>   as `protocol` says, with from when to when its events are
+    <group>|values <multiset>   likewise
+    quantiles                   the node, and whether nothing may be requested of it any more
 
 and down, in a request:
 
-    <group>|wanted <bag>   likewise
-    <group>|settled        bags of these and earlier sends, of events before a time, will not be asked for
-    refining               that was all
+    <group>|wanted <multiset>   likewise
+    <group>|released            multisets of these and earlier sends, of events before a time, will not be requested
+    quantiles                   nothing will be requested any more
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-import numpy as np
 import polars as pl
 
-from windrow.core.arrays.range_queries import Ints
-from windrow.core.plan.groups import Group
 from windrow.core.stream.job import Job
-from windrow.core.windows.fixed import Grid
-from windrow.nodes.counting.tables import GOING, GONE
-from windrow.nodes.quantiles.protocol import BagForm
+from windrow.nodes.quantiles.protocol import MultisetSchema
+from windrow.nodes.tables import GONE, GONE_COLUMNS
 
-REFINING = "refining"
+QUANTILES = "quantiles"
 NODES: dict[str, pl.DataType] = {"node": pl.String(), "over": pl.Boolean()}
-SETTLED: dict[str, pl.DataType] = {"send": pl.Int64(), "start": pl.Int64()}
+RELEASED: dict[str, pl.DataType] = {"send": pl.Int64(), "start": pl.Int64()}
 OVER: dict[str, pl.DataType] = {"over": pl.Boolean()}
 
 
-class TimeForm(BagForm):
-    """Of time windows and sessions."""
-
-    place: Mapping[str, pl.DataType] = {"start": pl.Int64(), "end": pl.Int64()}
-
-    def __init__(self, group: Group, job: Job) -> None:
-        super().__init__(group, job.bound.by_name[group.name].schema)
-        self._edges = job.bound.by_name[group.name].edges
-
-    def times(self, table: pl.DataFrame) -> tuple[Ints, Ints]:
-        """From when to when the events of slices are."""
-        if self.schema.has_runs:
-            return table["first"].to_numpy(), table["last"].to_numpy() + 1
-        start = table["slice_start"].to_numpy()
-        end = np.full(len(start), np.iinfo(np.int64).max)
-        for period, phase in zip(self._edges.period, self._edges.phase, strict=True):
-            np.minimum(end, Grid(period, phase).after(start), out=end)
-        return start, end
-
-
-def forms_of(job: Job) -> dict[str, TimeForm]:
+def schemas_of(job: Job) -> dict[str, MultisetSchema]:
+    """The tables of each group of time windows and sessions whose multisets stay at nodes."""
     groups = [group for group in job.bound.plan.groups if group.refined and not group.counted]
-    return {group.name: TimeForm(group, job) for group in groups}
+    return {group.name: MultisetSchema(group, job.bound.by_name[group.name].schema) for group in groups}
 
 
 def tables_of(job: Job) -> tuple[set[str], set[str]]:
-    """The names of the tables that go with the slices of refined groups, and of those that the root waits for."""
-    forms = forms_of(job).values()
-    units = {f"{form.name}|units {bag}" for form in forms for bag in form.bags}
-    names = {name for form in forms for name in form.tables} | ({REFINING, GONE} if forms else set())
-    return names, names - units
+    """The names of the tables that go with the slices of such groups, and of those that the root waits for."""
+    schemas = schemas_of(job).values()
+    blocks = {schema.table("blocks", multiset) for schema in schemas for multiset in schema.multisets}
+    names = {name for schema in schemas for name in schema.tables} | ({QUANTILES, GONE} if schemas else set())
+    return names, names - blocks
 
 
-def wrong_with(forms: Sequence[TimeForm], tables: Mapping[str, pl.DataFrame]) -> str | None:
-    """Why the tables of refined groups cannot be taken; None if they can."""
-    for name, columns in ((REFINING, NODES), (GONE, GOING)) if forms else ():
+def wrong_with(schemas: Iterable[MultisetSchema], tables: Mapping[str, pl.DataFrame]) -> str | None:
+    """Why the tables of such groups cannot be taken; None if they can."""
+    schemas = list(schemas)
+    for name, columns in ((QUANTILES, NODES), (GONE, GONE_COLUMNS)) if schemas else ():
         if name in tables and dict(tables[name].schema) != columns:
             return f"{name} has other columns in its batch than it should"
-    return next((reason for form in forms if (reason := form.wrong_with(tables))), None)
+    return next((reason for schema in schemas if (reason := schema.wrong_with(tables))), None)

@@ -3,8 +3,8 @@
     resume(mark) ──▶ read ──▶ events, mark ──▶ … ──▶ confirm(mark)
 
 A mark is plain data of the source's own, which the parent keeps with the events before it: a node that was restarted
-gets the last one back, and no event is read twice or left out. `confirm` says that everything up to a mark is safely
-held, and that the source may let go of it.
+gets the last one back, and no event is read twice or left out. `confirm` says that the parent has everything up
+to a mark on disk, so that the source may let go of it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Source(Protocol):
 
     @property
     def columns(self) -> Types:
-        """What is known of the columns; {} if nothing yet."""
+        """The columns with their types; {} while nothing has come."""
 
     def resume(self, mark: Mark) -> None:
         """Go on from a mark; {} is the beginning."""
@@ -56,21 +56,21 @@ class Source(Protocol):
         """What is new, in the columns that are needed; None if nothing came within so many seconds."""
 
     def confirm(self, mark: Mark) -> None:
-        """Everything up to this mark is safely held."""
+        """The parent has everything up to this mark on disk."""
 
     def close(self) -> None:
         """Let go of everything."""
 
 
 def waited_for(look: Callable[[], Read | None], wait: float) -> Read | None:
-    """What is found within so many seconds; where a look takes long, it is done less often."""
+    """Look for new events until there are some, for so many seconds; the longer a look takes, the fewer there are."""
     until = time.monotonic() + wait
     while True:
         began = time.monotonic()
-        found = look()
+        read = look()
         now = time.monotonic()
-        if found is not None or now >= until:
-            return found
+        if read is not None or now >= until:
+            return read
         time.sleep(min(max(POLL, 10 * (now - began)), until - now))
 
 

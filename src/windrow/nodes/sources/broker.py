@@ -1,6 +1,6 @@
 """A connection to an MQTT broker, with a session that outlives it (paho-mqtt, protocol 5, quality of service 1).
 
-Messages go out as they come, in a thread of paho's own, and are acknowledged when that is said. A connection that
+Messages go out as they come, in a thread of paho's own, and `acknowledge` acknowledges them. A connection that
 breaks is made again; what can only fail again, such as a wrong password, ends it.
 """
 
@@ -18,8 +18,9 @@ from windrow.core.windows.fixed import duration
 from windrow.nodes.sources.base import SourceError
 
 TAKEN_OVER = 0x8E
-SHORT, SHORT_ONES = 2.0, 4  # a connection of so many seconds is short, and so many of them are no accident
-NEVER = {0x81, 0x82, 0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, TAKEN_OVER, 0x95}  # reasons that another try does not change
+SHORT_CONNECTION = 2.0  # seconds
+MOST_SHORT_ONES = 4  # in a row: they are no accident
+FINAL_REASONS = {0x81, 0x82, 0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, TAKEN_OVER, 0x95}  # another try does not change them
 
 
 class Message(NamedTuple):
@@ -52,7 +53,7 @@ class Broker:
     session: str
 
     def __post_init__(self) -> None:
-        if not self.topics or not all(isinstance(one, str) and one for one in self.topics):
+        if not self.topics or not all(isinstance(topic, str) and topic for topic in self.topics):
             raise SourceError(f"mqtt: topic must be a topic such as 'plant/+/speed', or a list, not {self.topic!r}")
         for name, least, most in (("port", 1, 65535), ("keepalive", 1, 65535), ("unconfirmed", 1, 65535)):
             value = getattr(self, name)
@@ -112,7 +113,7 @@ class Broker:
 class Client:
     """A connection to a broker that is kept up.
 
-    connected:  is told when it is there, and whether the broker has kept the session
+    connected:  is called when the connection is there, with whether the broker has kept the session
     receive:    gets every message
     note:       gets what is to be logged
     gone:       topics of the session that are no longer wanted
@@ -161,10 +162,10 @@ class Client:
         self._client.on_disconnect = self._on_disconnect
         self._client.on_subscribe = self._on_subscribe
         self._client.reconnect_delay_set(0.1, 10)  # type: ignore[arg-type]  # seconds, doubled each time
-        asked: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        asked.SessionExpiryInterval = broker.expiry
-        asked.ReceiveMaximum = broker.unconfirmed
-        self._client.connect_async(*broker.address, broker.keepalive, clean_start=False, properties=asked)
+        session: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        session.SessionExpiryInterval = broker.expiry
+        session.ReceiveMaximum = broker.unconfirmed
+        self._client.connect_async(*broker.address, broker.keepalive, clean_start=False, properties=session)
 
     def start(self) -> None:
         """Connect, and tell of what comes from now on."""
@@ -185,7 +186,7 @@ class Client:
             self._refused("refuses this node", reason)
             return
         self._is_up, self._since = True, time.monotonic()
-        if self._complained and self._short < SHORT_ONES:
+        if self._complained and self._short < MOST_SHORT_ONES:
             self._note(f"{self._broker.name} is back")
             self._complained = ""
         self._connected(bool(flags.session_present))
@@ -212,11 +213,11 @@ class Client:
                 f"another client has come to {self._broker.name} as {self._broker.client!r}: give every node a name of "
                 "its own, or the option client"
             )
-        elif reason.value in NEVER:
+        elif reason.value in FINAL_REASONS:
             self._refused("has closed the connection", reason)
         else:
-            self._short = self._short + 1 if time.monotonic() - self._since < SHORT else 0
-            if self._short == SHORT_ONES:
+            self._short = self._short + 1 if time.monotonic() - self._since < SHORT_CONNECTION else 0
+            if self._short == MOST_SHORT_ONES:
                 self._note(
                     f"{self._broker.name} closes every connection at once; another client may have come as "
                     f"{self._broker.client!r}: give every node a name of its own, or the option client"
@@ -225,11 +226,11 @@ class Client:
             self._complain(f"the connection to {self._broker.name} is lost ({reason}); it is tried again")
 
     def _refused(self, what: str, reason: Any) -> None:
-        said = f"{self._broker.name} {what}: {reason}"
-        if reason.value in NEVER:
-            self._end(said)
+        problem = f"{self._broker.name} {what}: {reason}"
+        if reason.value in FINAL_REASONS:
+            self._end(problem)
         else:
-            self._complain(f"{said}; it is tried again")
+            self._complain(f"{problem}; it is tried again")
 
     def _complain(self, text: str) -> None:
         """Once, until the connection is there again."""

@@ -15,23 +15,17 @@ import polars as pl
 from windrow.core.expressions.types import spark_type
 from windrow.core.slices.binding import InputError
 from windrow.io.event_files import columns_of, named, read
-from windrow.nodes.sources.base import Mark, Read, Types, checked_mark, nothing, waited_for, wanted
-from windrow.nodes.sources.folder import Folder, yes_or_no
+from windrow.nodes.sources.base import Mark, Read, Types, checked_mark, nothing, wanted
+from windrow.nodes.sources.folder import FileSource
 
 _MARK = {"file": str, "rows": int, "size": int, "files": int, "done": bool}
 
 
-class WholeFiles:
+class WholeFiles(FileSource):
     """The files of one node."""
 
-    replayable = True
-
     def __init__(self, path: str, *, format: str | None = None, delete: bool = False, until_end: bool = False) -> None:
-        self._folder = Folder(path, format)
-        self._delete, self._until_end = yes_or_no("delete", delete), yes_or_no("until_end", until_end)
-        self._end = self._folder.names() if until_end else None
-        self._columns: dict[str, pl.DataType] = {}
-        self.notes = self._folder.notes(until_end)
+        super().__init__(path, format, delete, until_end)
         self.resume({})
 
     @property
@@ -47,7 +41,7 @@ class WholeFiles:
         self._frames: Iterator[pl.DataFrame] | None = None
         self._ahead: pl.DataFrame | None = None  # the frame after the one that was read, so that the last is known
         self._needed: Types = {}
-        self._file: str | None = None
+        self._file = None
         self._rows = self._size = self._files = 0
         self._done = True  # with the file
         if mark:
@@ -60,9 +54,6 @@ class WholeFiles:
             elif not self._done:
                 raise InputError(f"file {path!r} is gone, and only its first {self._rows:,} events were read")
         self._folder.begin(self._file, self._files)
-
-    def read(self, needed: Types, wait: float) -> Read | None:
-        return waited_for(lambda: self._next(needed), wait)
 
     def _next(self, needed: Types) -> Read | None:
         if needed != self._needed:  # another query: what was read ahead has not its columns
@@ -88,10 +79,6 @@ class WholeFiles:
             if frame is not None:
                 self._rows += frame.height
                 return Read(frame, self._mark(), self._done and self._until_end and not self._fresh())
-
-    def _fresh(self) -> list[str]:
-        """The files that come next."""
-        return self._folder.after(self._file, self._end)
 
     def _events(self) -> Iterator[pl.DataFrame]:
         """What is left of the file."""

@@ -11,9 +11,11 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from contextlib import suppress
 
+import polars as pl
+
 from windrow.core.slices.binding import InputError
-from windrow.io.event_files import FORMATS, below, form_of, is_hidden
-from windrow.nodes.sources.base import SourceError
+from windrow.io.event_files import FORMATS, below, fitting, form_of, name_below, root_of
+from windrow.nodes.sources.base import Read, SourceError, Types, waited_for
 
 
 class Folder:
@@ -27,35 +29,23 @@ class Folder:
             raise SourceError(f"files: format must be one of {', '.join(formats)}, not {form!r}")
         self._path, self._form, self._formats = path, form, formats
         self._is_pattern = not os.path.exists(path) and glob.escape(path) != path
-        if self._is_pattern:
-            self.root = path
-            while glob.escape(self.root) != self.root:
-                self.root = os.path.dirname(self.root)
-        else:
-            self.root = path if os.path.isdir(path) else os.path.dirname(path)
-        self.root = self.root or "."
+        self.root = root_of(path) if self._is_pattern else path if os.path.isdir(path) else os.path.dirname(path) or "."
         if not os.path.isdir(self.root):
             raise SourceError(f"files: there is no directory {self.root!r}")
-        self._known: set[str] = set()  # up to the last one that was opened
+        self._opened: set[str] = set()  # names, up to the last one
 
     def names(self) -> list[str]:
         """The files that there are now."""
         if self._is_pattern:
-            found: list[str] = []
-            for one in glob.glob(self._path, recursive=True):
-                if not is_hidden(os.path.basename(one.rstrip("/"))):
-                    found += below(one) if os.path.isdir(one) else [one]
+            paths = fitting(self._path)
         elif os.path.isdir(self._path):
-            found = below(self._path)
+            paths = below(self._path)
         else:
-            found = [self._path] if os.path.isfile(self._path) else []
-        begin = os.path.join(self.root, "")
-        return sorted(
-            {one.removeprefix(begin) if one.startswith(begin) else os.path.relpath(one, begin) for one in found}
-        )
+            paths = [self._path] if os.path.isfile(self._path) else []
+        return sorted({name_below(self.root, path) for path in paths})
 
     def notes(self, until_end: bool) -> list[str]:
-        """What is to be said if there are none, which may be a slip; a directory may well be empty at first."""
+        """A note if there are no files, which may be a slip; a directory may well be empty at first."""
         if self.names() or (os.path.isdir(self._path) and not until_end):
             return []
         return [f"there are no files at {self._path!r}{'' if until_end else ' yet; they are waited for'}"]
@@ -63,39 +53,39 @@ class Folder:
     def after(self, name: str | None, only: list[str] | None = None) -> list[str]:
         """Those that are still to be read, of all that there are now or only of some."""
         if only is not None:
-            return [one for one in only if name is None or one > name]
+            return [other for other in only if name is None or other > name]
         names = self.names()
         if name is None:
             return names
-        place = bisect_right(names, name)
-        for one in names[:place]:
-            if one not in self._known:
+        done = bisect_right(names, name)
+        for other in names[:done]:
+            if other not in self._opened:
                 raise InputError(
-                    f"file {self.full(one)!r} has come after {name!r} was read, and its name is before that; "
+                    f"file {self.full(other)!r} has come after {name!r} was read, and its name is before that; "
                     "names must ascend"
                 )
-        return names[place:]
+        return names[done:]
 
     def begin(self, name: str | None, files: int = 0) -> None:
         """Take the files up to this one, which were so many, as read."""
-        past = [] if name is None else [one for one in self.names() if one <= name]
+        past = [] if name is None else [other for other in self.names() if other <= name]
         if len(past) > files:
             raise InputError(
                 f"{len(past) - files} files have come to {self.root!r} with names before {name!r}, which was already "
                 "read; names must ascend"
             )
-        self._known = set(past)
+        self._opened = set(past)
 
     def opened(self, name: str) -> None:
-        self._known.add(name)
+        self._opened.add(name)
 
     def delete(self, last: str, too: bool) -> None:
         """Delete what was read before a file, and if it says so that file too."""
-        for name in sorted(self._known):
+        for name in sorted(self._opened):
             if name < last or (too and name == last):
                 with suppress(FileNotFoundError):
                     os.remove(self.full(name))
-                self._known.discard(name)
+                self._opened.discard(name)
 
     def size(self, name: str) -> int:
         """Bytes of a file; refuses one that has disappeared."""
@@ -108,15 +98,39 @@ class Folder:
         return os.path.join(self.root, name)
 
     def form(self, name: str) -> str:
-        found = self._form or form_of(name)
-        if found is None:
+        form = self._form or form_of(name)
+        if form is None:
             raise InputError(f"file {self.full(name)!r}: its name does not say its format; set the option format")
-        if found not in self._formats:
-            raise InputError(f"file {self.full(name)!r} is {found}; files that grow are {' or '.join(self._formats)}")
-        return found
+        if form not in self._formats:
+            raise InputError(f"file {self.full(name)!r} is {form}; files that grow are {' or '.join(self._formats)}")
+        return form
 
 
-def yes_or_no(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise SourceError(f"files: {name} must be true or false, not {value!r}")
-    return value
+class FileSource:
+    """What sources of files have in common: their folder, when they end, and what becomes of files that were read."""
+
+    replayable = True
+
+    def __init__(
+        self, path: str, form: str | None, delete: bool, until_end: bool, formats: Iterable[str] = FORMATS
+    ) -> None:
+        self._folder = Folder(path, form, formats)
+        for name, value in (("delete", delete), ("until_end", until_end)):
+            if not isinstance(value, bool):
+                raise SourceError(f"files: {name} must be true or false, not {value!r}")
+        self._delete, self._until_end = delete, until_end
+        self._end = self._folder.names() if until_end else None
+        self._columns: dict[str, pl.DataType] = {}
+        self._file: str | None = None  # that is read
+        self.notes = self._folder.notes(until_end)
+
+    def read(self, needed: Types, wait: float) -> Read | None:
+        return waited_for(lambda: self._next(needed), wait)
+
+    def _next(self, needed: Types) -> Read | None:
+        """What is new, without waiting for it."""
+        raise NotImplementedError
+
+    def _fresh(self) -> list[str]:
+        """The files that come after the one that is read."""
+        return self._folder.after(self._file, self._end)

@@ -15,7 +15,7 @@ from windrow.core.query.query import QueryError
 from windrow.io.generator import TICK, Generator
 from windrow.nodes.sources.base import GATHER, Mark, Read, SourceError, Types, checked_mark, nothing, wanted
 
-MOST = 100_000  # events that are made at a time
+MADE_AT_ONCE = 100_000  # events that are made at a time
 _MARK = {"tick": int, "first": int, "rows": int}
 
 
@@ -71,13 +71,13 @@ class Made:
                 has = ", ".join(f"{one} {spark_type(kind)}" for one, kind in self.columns.items())
                 raise SourceError(f"there is no column {name} {spark_type(dtype)} in a generator; there are {has}")
         ticks = self._made.ticks
-        until = self._tick + MOST // self._made.rate + 2
+        until = self._tick + MADE_AT_ONCE // self._made.rate + 2
         until = until if ticks is None else min(until, ticks)
         if until <= self._tick:
             return Read(nothing(needed), self._mark(), True)
         counts = self._made.counts(self._number, self._tick, until)
         ends = np.cumsum(counts)
-        most = min(int(ends[-1]) - self._rows, MOST, self._due(counts, ends, wait) - self._rows)
+        most = min(int(ends[-1]) - self._rows, MADE_AT_ONCE, self._due(counts, ends, wait) - self._rows)
         if most <= 0:
             return None
         made = self._made.events(self._number, self._tick, until, self._first, self._rows, most)

@@ -20,24 +20,24 @@ from windrow.nodes.sources.lines import bisected, json_events
 def events_of(
     payloads: Sequence[bytes], types: Types, epoch: str | None
 ) -> Iterator[tuple[pl.DataFrame | Exception, npt.NDArray[np.int64]]]:
-    """Events, and of which payload each is, by its place; for a payload that cannot be read, why not."""
-    for begin, end, found in bisected(payloads, lambda several: _parsed(several, types, epoch)):
-        if isinstance(found, pl.DataFrame):
-            yield found.drop("payload"), found["payload"].to_numpy() + begin
+    """Events with the index of the payload that each comes from; for a payload that cannot be read, the error."""
+    for begin, end, parsed in bisected(payloads, lambda part: _parsed(part, types, epoch)):
+        if isinstance(parsed, pl.DataFrame):
+            yield parsed.drop("payload"), parsed["payload"].to_numpy() + begin
         else:
-            yield found, np.arange(begin, end)
+            yield parsed, np.arange(begin, end)
 
 
 def _parsed(payloads: Sequence[bytes], types: Types, epoch: str | None) -> pl.DataFrame:
-    several = [payload.strip() for payload in payloads]
-    arrays = [place for place, payload in enumerate(several) if payload[:1] == b"["]
-    for place, elements in zip(arrays, _split([several[place] for place in arrays]), strict=True):
-        several[place] = elements
-    for place, payload in enumerate(several):
+    texts = [payload.strip() for payload in payloads]
+    arrays = [index for index, payload in enumerate(texts) if payload[:1] == b"["]
+    for index, elements in zip(arrays, _split([texts[index] for index in arrays]), strict=True):
+        texts[index] = elements
+    for index, payload in enumerate(texts):
         if b"\n" in payload and not _are_lines(payload):
-            several[place] = payload.replace(b"\n", b" ").replace(b"\r", b" ")  # one object, written over several lines
-    counts = [payload.count(b"\n") + 1 if payload else 0 for payload in several]
-    lines = [payload for payload in several if payload]
+            texts[index] = payload.replace(b"\n", b" ").replace(b"\r", b" ")  # one object, written over several lines
+    counts = [payload.count(b"\n") + 1 if payload else 0 for payload in texts]
+    lines = [payload for payload in texts if payload]
     frame = json_events(lines, types, epoch) if lines else pl.DataFrame(schema=dict(types))
     if frame.height != sum(counts):
         raise InputError("a blank line among its lines")

@@ -16,8 +16,9 @@ from windrow.core.slices.binding import InputError
 from windrow.io.event_files import from_text, is_text_in_json
 from windrow.nodes.sources.base import SourceError, Types, nothing, wanted
 
-LONGEST = 1 << 26  # bytes of a line
-SHOWN = 120  # characters of a line that are shown
+READ_BYTES = 1 << 24  # bytes of lines that are read at a time
+LONGEST_LINE = 1 << 26  # bytes of a line
+SHOWN_CHARACTERS = 120  # of a line, in an error
 EPOCHS = {"s": 1_000_000.0, "ms": 1_000.0, "us": 1, "ns": 0.001}  # microseconds
 
 Found = Iterator[tuple[int, int, pl.DataFrame | Exception]]
@@ -55,42 +56,42 @@ class Lines:
             for name in types:
                 if name not in self.header:
                     raise InputError(f"{self._what} has no column {name!r}; it has {', '.join(self.header)}")
-        several = _lines(data)
+        lines = _lines(data)
         frames = [nothing(needed)]
-        for begin, end, found in bisected(several, lambda part: self._parsed(part, types)):
-            if isinstance(found, pl.DataFrame):
-                frames.append(found)
-            elif several[begin].strip():
+        for begin, end, parsed in bisected(lines, lambda part: self._parsed(part, types)):
+            if isinstance(parsed, pl.DataFrame):
+                frames.append(parsed)
+            elif lines[begin].strip():
                 if self._bad == "raise":
                     raise InputError(
-                        f"line {self.number + begin + 1:,} of {self._what} cannot be read: {_reason(found)}: "
-                        f"{shown(several[begin])}; bad_lines: drop counts such lines and leaves them out"
+                        f"line {self.number + begin + 1:,} of {self._what} cannot be read: {_reason(parsed)}: "
+                        f"{shown(lines[begin])}; bad_lines: drop counts such lines and leaves them out"
                     )
                 self.dropped += end - begin
-        self.number += len(several)
+        self.number += len(lines)
         return pl.concat(frames)
 
-    def _parsed(self, several: Sequence[bytes], types: Types) -> pl.DataFrame:
+    def _parsed(self, lines: Sequence[bytes], types: Types) -> pl.DataFrame:
         if self._form == "json":
-            return json_events(several, types, self._epoch)
+            return json_events(lines, types, self._epoch)
         assert self.header is not None
-        return _csv_events(several, self.header, types, self._epoch)
+        return _csv_events(lines, self.header, types, self._epoch)
 
 
 def _lines(data: bytes) -> list[bytes]:
-    several = data.split(b"\n")
-    if not several[-1]:
-        several.pop()
-    return several
+    lines = data.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    return lines
 
 
-def bisected(several: Sequence[bytes], parse: Callable[[Sequence[bytes]], pl.DataFrame]) -> Found:
+def bisected(texts: Sequence[bytes], parse: Callable[[Sequence[bytes]], pl.DataFrame]) -> Found:
     """Frames of as many at a time as can be parsed together, and the errors of those that cannot, in their order."""
-    waiting = [(0, len(several))] if several else []
+    waiting = [(0, len(texts))] if texts else []
     while waiting:
         begin, end = waiting.pop()
         try:
-            yield begin, end, parse(several[begin:end])
+            yield begin, end, parse(texts[begin:end])
         except _FAILURES as error:
             if end - begin == 1:
                 yield begin, end, error
@@ -99,28 +100,28 @@ def bisected(several: Sequence[bytes], parse: Callable[[Sequence[bytes]], pl.Dat
                 waiting += [(middle, end), (begin, middle)]
 
 
-def json_events(several: Sequence[bytes], types: Types, epoch: str | None = None) -> pl.DataFrame:
+def json_events(lines: Sequence[bytes], types: Types, epoch: str | None = None) -> pl.DataFrame:
     """Lines with a JSON object each; blank ones are passed over."""
     texts = {name: pl.String() if is_text_in_json(dtype) else dtype for name, dtype in types.items()}
-    data = b"\n".join(several)
+    data = b"\n".join(lines)
     if not data.strip():
         return pl.DataFrame(schema=dict(types))
     frame = pl.read_ndjson(io.BytesIO(data), schema=texts)
     return frame.with_columns(_from_text(name, types[name], epoch) for name in texts if is_text_in_json(types[name]))
 
 
-def _csv_events(several: Sequence[bytes], header: Sequence[str], types: Types, epoch: str | None) -> pl.DataFrame:
-    several = [line for line in several if line.strip()]  # Polars makes nulls of them
-    if not several:
+def _csv_events(lines: Sequence[bytes], header: Sequence[str], types: Types, epoch: str | None) -> pl.DataFrame:
+    lines = [line for line in lines if line.strip()]  # Polars makes nulls of them
+    if not lines:
         return pl.DataFrame(schema=dict(types))
     texts = [name for name in header if name not in types or is_text_in_json(types[name])]
     schema = {name: pl.String() if name in texts else types[name] for name in header}
-    data = b"\n".join((*several, b""))  # without an end, a quotation mark that is not closed would pass
+    data = b"\n".join((*lines, b""))  # without an end, a quotation mark that is not closed would pass
     frame = pl.read_csv(io.BytesIO(data), has_header=False, schema=schema)
-    if frame.height != len(several):
+    if frame.height != len(lines):
         raise InputError("a quotation mark without another one on its line")
-    for place in frame[header[-1]].is_null().arg_true():  # Polars fills lines that are too short, but the first
-        if len(next(csv.reader([several[place].decode()]))) < len(header):
+    for index in frame[header[-1]].is_null().arg_true():  # Polars fills lines that are too short, but the first
+        if len(next(csv.reader([lines[index].decode()]))) < len(header):
             raise InputError(_FEWER)
     return frame.select(_from_text(name, dtype, epoch) if name in texts else name for name, dtype in types.items())
 
@@ -158,9 +159,9 @@ def _from_text(name: str, dtype: pl.DataType, epoch: str | None) -> pl.Expr:
 
 def shown(data: bytes) -> str:
     text = data.decode(errors="replace")
-    return repr(text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")
+    return repr(text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…")
 
 
 def _reason(error: Exception) -> str:
-    said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(" .")
-    return next((ours for theirs, ours in _OURS.items() if said.startswith(theirs)), said)
+    problem = (str(error).splitlines() or [type(error).__name__])[0].rstrip(" .")
+    return next((ours for theirs, ours in _OURS.items() if problem.startswith(theirs)), problem)

@@ -33,8 +33,8 @@ from windrow.nodes.sources.broker import Broker, Client, Message
 from windrow.nodes.sources.json_messages import events_of
 from windrow.nodes.sources.lines import checked_epoch, shown
 
-MOST = 50_000  # messages in a batch
-PATIENCE = 5.0  # seconds after which a message that the broker should send again is given up
+MESSAGES_AT_ONCE = 50_000  # messages in a batch
+AGAIN_WITHIN = 5.0  # seconds after which a message that the broker should send again is given up
 _MARK = {"messages": int, "packet": int, "checksum": int, "topics": list}
 
 
@@ -117,7 +117,7 @@ class Mqtt:
         if mark:
             given = checked_mark(mark, _MARK, "MQTT")
         self._reset(given["messages"])
-        self._waiting.extend(one._replace(session=0) for one in waiting if one.number <= self._number)
+        self._waiting.extend(received._replace(session=0) for received in waiting if received.number <= self._number)
         if given["packet"]:
             self._last = given["packet"], given["checksum"]
         gone = [topic for topic in given["topics"] if topic not in self._broker.topics]
@@ -126,11 +126,11 @@ class Mqtt:
 
     # --- what the broker sends, in a thread of its own ----------------------------------------------------------------
 
-    def _connected(self, kept: bool) -> None:
+    def _connected(self, has_session: bool) -> None:
         """A connection is there; the broker has kept the session or begun a new one."""
         with self._lock:
             self._again = []
-            if kept:
+            if has_session:
                 self._awaited = self._last
                 return
             if self._number:
@@ -171,7 +171,7 @@ class Mqtt:
 
     def _pass_over(self) -> None:
         """What was sent again has been received before; what no longer waits here is acknowledged again."""
-        waiting = {one.packet for one in self._waiting}
+        waiting = {received.packet for received in self._waiting}
         for message in self._again[:-1]:
             if message.packet not in waiting:
                 self._acknowledge(message.packet)
@@ -183,7 +183,7 @@ class Mqtt:
     def _give_up(self) -> None:
         """The message that the broker should have sent again has not come: what came is new, unless it waits here."""
         self._awaited = None
-        waiting = {(one.packet, one.checksum) for one in self._waiting}
+        waiting = {(received.packet, received.checksum) for received in self._waiting}
         fresh = [message for message in self._again if _identity(message) not in waiting]
         self._again = []
         if fresh:
@@ -208,23 +208,23 @@ class Mqtt:
             if self._client.failure:
                 raise SourceError(self._client.failure)
             with self._lock:
-                if self._again and time.monotonic() - self._since > PATIENCE:
+                if self._again and time.monotonic() - self._since > AGAIN_WITHIN:
                     self._give_up()
             left = until - time.monotonic()
             if left <= 0:
                 return None
             self._arrived.wait(min(left, 0.5))
-        if len(self._queue) < MOST:
+        if len(self._queue) < MESSAGES_AT_ONCE:
             time.sleep(min(GATHER, max(0.0, until - time.monotonic())))
         with self._lock:
-            taken = [self._queue.popleft() for _ in range(min(MOST, len(self._queue)))]
+            taken = [self._queue.popleft() for _ in range(min(MESSAGES_AT_ONCE, len(self._queue)))]
             if not self._queue:
                 self._arrived.clear()
             self._drained.set()
             last = taken[-1][0]
-            known = last.session == self._session
+            is_acknowledgeable = last.session == self._session
         events = self._events([message for _, message in taken], needed)
-        mark = {"messages": last.number, "packet": last.packet if known else 0, "checksum": last.checksum}
+        mark = {"messages": last.number, "packet": last.packet if is_acknowledgeable else 0, "checksum": last.checksum}
         return Read(events, {**mark, "topics": list(self._broker.topics)}, False)
 
     def _events(self, messages: Sequence[Message], needed: Types) -> pl.DataFrame:
@@ -232,31 +232,31 @@ class Mqtt:
         own = [name for name in (self._topic_column, self._arrival_column) if name in types]
         inner = {name: dtype for name, dtype in types.items() if name not in own}
         frames = [nothing(needed)]
-        for found, places in events_of([message.payload for message in messages], inner, self._epoch):
-            if isinstance(found, pl.DataFrame):
-                frames.append(found.with_columns(self._own(name, messages, places, types[name]) for name in own))
+        for parsed, indexes in events_of([message.payload for message in messages], inner, self._epoch):
+            if isinstance(parsed, pl.DataFrame):
+                frames.append(parsed.with_columns(self._own(name, messages, indexes, types[name]) for name in own))
                 continue
-            bad = messages[int(places[0])]
+            bad = messages[int(indexes[0])]
             if self._bad == "raise":
                 raise InputError(
-                    f"a message of topic {bad.topic!r} cannot be read: {str(found).splitlines()[0]}: "
+                    f"a message of topic {bad.topic!r} cannot be read: {str(parsed).splitlines()[0]}: "
                     f"{shown(bad.payload)}; bad_messages: drop counts such messages and leaves them out"
                 )
             self.dropped += 1
         return pl.concat([frame.select(list(types)) for frame in frames])
 
     def _own(
-        self, name: str, messages: Sequence[Message], places: np.ndarray[Any, Any], dtype: pl.DataType
+        self, name: str, messages: Sequence[Message], indexes: np.ndarray[Any, Any], dtype: pl.DataType
     ) -> pl.Series:
         """A column that is not in the payload."""
         if name == self._topic_column:
             values = pl.Series(name, [message.topic for message in messages], pl.String)
         else:
             values = pl.Series(name, [message.arrived for message in messages], pl.Datetime("us", "UTC"))
-        return values.gather(places).cast(dtype)
+        return values.gather(indexes).cast(dtype)
 
     def confirm(self, mark: Mark) -> None:
-        """Acknowledge to the broker what is held, but for the last message."""
+        """Acknowledge to the broker what the parent has on disk, but for the last message."""
         if not mark:
             return
         with self._lock:

@@ -15,9 +15,7 @@ import polars as pl
 
 from windrow.core.slices.binding import InputError
 from windrow.nodes.sources.base import GATHER, Mark, Read, SourceError, Types, checked_mark, nothing
-from windrow.nodes.sources.lines import LONGEST, Lines
-
-MOST = 1 << 24  # bytes that are read at a time
+from windrow.nodes.sources.lines import LONGEST_LINE, READ_BYTES, Lines
 
 
 class Pipe:
@@ -75,7 +73,7 @@ class Pipe:
         return Read(events, {"lines": self._before + self._lines.number}, self._ended)
 
     def confirm(self, mark: Mark) -> None:
-        """What is held need not be kept, and is not."""
+        """A pipe keeps nothing that it could let go of."""
 
     def close(self) -> None:
         """The pipe is not ours to close."""
@@ -83,7 +81,7 @@ class Pipe:
     def _gather(self, wait: float) -> None:
         """Read what comes within so many seconds, and a little more once there is a line."""
         until = time.monotonic() + wait
-        while not self._ended and (len(self._buffer) < MOST or not self._whole):
+        while not self._ended and (len(self._buffer) < READ_BYTES or not self._whole):
             left = until - time.monotonic()
             ready, _, _ = select.select([self._file], [], [], max(0.0, left))
             if not ready:
@@ -95,5 +93,7 @@ class Pipe:
                 until = min(until, time.monotonic() + GATHER)
             self._whole = len(self._buffer) + end if end else self._whole
             self._buffer += data
-            if len(self._buffer) >= LONGEST and not self._whole:
-                raise InputError(f"line {self._lines.number + 1:,} of standard input is longer than {LONGEST:,} bytes")
+            if len(self._buffer) >= LONGEST_LINE and not self._whole:
+                raise InputError(
+                    f"line {self._lines.number + 1:,} of standard input is longer than {LONGEST_LINE:,} bytes"
+                )

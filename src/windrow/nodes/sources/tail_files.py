@@ -15,19 +15,16 @@ import polars as pl
 
 from windrow.core.slices.binding import InputError
 from windrow.io.event_files import columns_in, named
-from windrow.nodes.sources.base import Mark, Read, Types, checked_mark, nothing, waited_for
-from windrow.nodes.sources.folder import Folder, yes_or_no
-from windrow.nodes.sources.lines import LONGEST, Lines, header_of
+from windrow.nodes.sources.base import Mark, Read, Types, checked_mark, nothing
+from windrow.nodes.sources.folder import FileSource
+from windrow.nodes.sources.lines import LONGEST_LINE, READ_BYTES, Lines, header_of
 
-BLOCK = 1 << 24  # bytes that are read at a time
-TAIL = 256  # bytes by which a file is recognised
+TAIL_BYTES = 256  # bytes by which a file is recognised
 _MARK = {"file": str, "bytes": int, "lines": int, "files": int, "tail": int}
 
 
-class GrowingFiles:
+class GrowingFiles(FileSource):
     """Lines that are added to the files of one node."""
-
-    replayable = True
 
     def __init__(
         self,
@@ -39,14 +36,10 @@ class GrowingFiles:
         delete: bool = False,
         until_end: bool = False,
     ) -> None:
-        self._folder = Folder(path, format, ("csv", "json"))
-        self._delete, self._until_end = yes_or_no("delete", delete), yes_or_no("until_end", until_end)
-        self._end = self._folder.names() if until_end else None
+        super().__init__(path, format, delete, until_end, ("csv", "json"))
         self._settings = bad_lines, epoch
         Lines("files", "json", *self._settings)  # refuses what cannot be set
         self._dropped = 0  # lines of files before this one
-        self._columns: dict[str, pl.DataType] = {}
-        self.notes = self._folder.notes(until_end)
         self.resume({})
 
     @property
@@ -66,7 +59,7 @@ class GrowingFiles:
         return self._dropped + (lines.dropped if lines else 0)
 
     def resume(self, mark: Mark) -> None:
-        self._file: str | None = None
+        self._file = None
         self._lines: Lines | None = None
         self._bytes = self._files = self._tail = 0
         self._ended = False
@@ -77,27 +70,24 @@ class GrowingFiles:
             if os.path.exists(self._folder.full(self._file)):
                 self._lines = self._parser(self._file)
                 self._lines.number = given["lines"]
-        self._told = self._file
+        self._reported = self._file
         self._folder.begin(self._file, self._files)
-
-    def read(self, needed: Types, wait: float) -> Read | None:
-        return waited_for(lambda: self._next(needed), wait)
 
     def _next(self, needed: Types) -> Read | None:
         while True:
             # looked for first: what comes into this file after a later one is there need not be found
-            fresh = self._folder.after(self._file, self._end)
+            fresh = self._fresh()
             over = bool(fresh) or self._until_end
             if self._file is not None:
                 data, at_end = self._more(over)
                 if data:
                     assert self._lines is not None
                     events = self._lines.parse(data, needed)
-                    self._told = self._file
+                    self._reported = self._file
                     return Read(events, self._mark(), self._until_end and not fresh and at_end)
             if not fresh:
-                moved = self._file != self._told  # to a file that has no lines yet: the one before may go
-                self._told = self._file
+                moved = self._file != self._reported  # to a file that has no lines yet: the one before may go
+                self._reported = self._file
                 return Read(nothing(needed), self._mark(), self._until_end) if self._until_end or moved else None
             self._dropped, self._lines = self.dropped, None
             self._file, self._bytes, self._tail, self._files = fresh[0], 0, 0, self._files + 1
@@ -114,11 +104,13 @@ class GrowingFiles:
             self._same(file, size)
             if self._lines is None:
                 self._lines = self._parser(self._file)
-            data = file.read(BLOCK)
+            data = file.read(READ_BYTES)
             while b"\n" not in data and self._bytes + len(data) < size:
-                if len(data) >= LONGEST:
-                    raise InputError(f"line {self._lines.number + 1:,} of {path!r} is longer than {LONGEST:,} bytes")
-                data += file.read(BLOCK)
+                if len(data) >= LONGEST_LINE:
+                    raise InputError(
+                        f"line {self._lines.number + 1:,} of {path!r} is longer than {LONGEST_LINE:,} bytes"
+                    )
+                data += file.read(READ_BYTES)
             at_end = self._bytes + len(data) >= size
             if not (over and at_end):
                 data = data[: data.rfind(b"\n") + 1]
@@ -162,6 +154,6 @@ class GrowingFiles:
 
 def _checksum(file: BinaryIO, end: int) -> int:
     """Of the last bytes before a place."""
-    begin = max(0, end - TAIL)
+    begin = max(0, end - TAIL_BYTES)
     file.seek(begin)
     return zlib.crc32(file.read(end - begin))

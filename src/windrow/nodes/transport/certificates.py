@@ -28,8 +28,7 @@ _KEY = ec.EllipticCurvePrivateKey
 def write(folder: Path, hosts: Iterable[str], days: int = 365) -> list[Path]:
     """Write what is not there yet; returns the files that were written."""
     folder.mkdir(parents=True, exist_ok=True)
-    written: list[Path] = []
-    ca, ca_key = _authority(folder, days, written)
+    ca, ca_key, written = _authority(folder, days)
     for host in hosts:
         name = re.sub(r"[^A-Za-z0-9.-]", "_", host)
         key = ec.generate_private_key(ec.SECP256R1())
@@ -52,25 +51,25 @@ def _names(host: str) -> list[x509.GeneralName]:
         return [x509.DNSName(host), *loopback]
 
 
-def _authority(folder: Path, days: int, written: list[Path]) -> tuple[x509.Certificate, _KEY]:
+def _authority(folder: Path, days: int) -> tuple[x509.Certificate, _KEY, list[Path]]:
+    """The authority of a folder, its key, and the files that were written for it, if it was not there."""
     cert, key = folder / "ca.pem", folder / "ca.key"
     if cert.exists() and key.exists():
-        known = serialization.load_pem_private_key(key.read_bytes(), None)
-        if not isinstance(known, ec.EllipticCurvePrivateKey):
+        old_key = serialization.load_pem_private_key(key.read_bytes(), None)
+        if not isinstance(old_key, ec.EllipticCurvePrivateKey):
             raise AccessError(f"{key} was not made by windrow tree certs; choose another directory")
-        return x509.load_pem_x509_certificate(cert.read_bytes()), known
-    made = ec.generate_private_key(ec.SECP256R1())
+        return x509.load_pem_x509_certificate(cert.read_bytes()), old_key, []
+    new_key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "windrow tree")])
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates and lists
     builder = (
-        _builder("windrow tree", name, made, days)
+        _builder("windrow tree", name, new_key, days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(made.public_key()), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(new_key.public_key()), critical=False)
     )
-    signed = builder.sign(made, hashes.SHA256())
-    written += _save(folder, "ca", signed, made)
-    return signed, made
+    signed = builder.sign(new_key, hashes.SHA256())
+    return signed, new_key, _save(folder, "ca", signed, new_key)
 
 
 def _builder(name: str, issuer: x509.Name, key: _KEY, days: int) -> x509.CertificateBuilder:

@@ -1,6 +1,6 @@
 """A child's end of Flight: one stream to its parent, opened again whenever it breaks; and an operator's questions.
 
-What the stream carries, and who is let in, is told in `flight`, the parent's end.
+`server`, the parent's end, describes what the stream carries and who is let in.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import pyarrow.flight as fl
 from windrow.nodes.protocol.messages import Alive, Batch, Hello, Leave, Message, MessageError
 from windrow.nodes.transport.queues import Outgoing
 from windrow.nodes.transport.security import OPERATOR, Address
-from windrow.nodes.transport.server import BEAT, EVERY, call_options, reason_of
+from windrow.nodes.transport.server import BEAT, BEAT_EVERY, call_options, reason_of
 from windrow.nodes.transport.traffic import Meter, Traffic, connections
 from windrow.nodes.transport.wire import Reader, Writer
 
 LOST = 10.0  # seconds after which a child gives its parent up, and connects anew
-FIRST, MOST = 0.05, 10.0  # seconds between attempts to connect
+FIRST_DELAY, LONGEST_DELAY = 0.05, 10.0  # seconds between attempts to connect
 _LOCAL = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own, which is counted on its own
 
 
@@ -42,9 +42,9 @@ class Link:
         ca: bytes | None = None,
         token: str | None = None,
     ) -> None:
-        """`take` gets the parent's messages and may block; `opened` is told of every new stream.
+        """`take` gets the parent's messages and may block; `opened` is called for every new stream.
 
-        `refused` is told if the parent has never let this node in, and why; otherwise that is noted, and tried again.
+        `refused` gets the reason of a parent that has never let this node in; any other is noted, and it tries again.
         """
         self.parent = parent
         self._take, self._opened, self._refused, self._note = take, opened, refused, note
@@ -54,7 +54,7 @@ class Link:
         self._reader: Any = None
         self._meter = Meter()
         self._before = Traffic()
-        self._heard = 0.0
+        self._received_at = 0.0
         self._was_in, self._is_in = False, False
         self._noted = ""
         self._closing = threading.Event()
@@ -89,26 +89,26 @@ class Link:
         self._thread.join(wait)
 
     def _run(self) -> None:
-        delay = FIRST
+        delay = FIRST_DELAY
         while not self._closing.is_set():
             try:
                 self._connect()
             except (pa.ArrowException, OSError) as error:
                 self._failed(error)
             if self._is_in:
-                delay, self._is_in = FIRST, False
+                delay, self._is_in = FIRST_DELAY, False
             self._closing.wait(delay * random.uniform(0.5, 1))
-            delay = min(2 * delay, MOST)
+            delay = min(2 * delay, LONGEST_DELAY)
 
     def _connect(self) -> None:
         """Be connected until the stream ends."""
         before = set(connections())
         with contextlib.closing(
             fl.FlightClient(str(self.parent), tls_root_certs=self._ca, generic_options=_LOCAL)
-        ) as one:
-            writer, reader = one.do_exchange(fl.FlightDescriptor.for_command(b"windrow"), self._options)
+        ) as client:
+            writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(b"windrow"), self._options)
             self._reader, outgoing = reader, Outgoing()
-            self._heard = time.monotonic()
+            self._received_at = time.monotonic()
             writing = threading.Thread(target=self._write, args=(outgoing, writer, reader), daemon=True)
             writing.start()
             try:
@@ -131,7 +131,7 @@ class Link:
                 return
             if not self._is_in:
                 self._let_in(outgoing, before)
-            self._hear(chunk.app_metadata, wire)
+            self._receive(chunk.app_metadata, wire)
 
     def _let_in(self, outgoing: Outgoing, before: set[Any]) -> None:
         new = (ends for ends in connections() if ends not in before and ends[1][1] == self.parent.port)
@@ -143,9 +143,9 @@ class Link:
             self._noted = ""
         self._opened()
 
-    def _hear(self, buffer: Any, wire: Reader) -> None:
+    def _receive(self, buffer: Any, wire: Reader) -> None:
         data = b"" if buffer is None else buffer.to_pybytes()
-        self._heard = time.monotonic()
+        self._received_at = time.monotonic()
         self._meter.received(0 if data == BEAT else len(data))
         if data == BEAT:
             return
@@ -155,17 +155,17 @@ class Link:
             raise OSError(f"{self.parent} sends what is no message: {error}") from error
         if not isinstance(message, Hello | Batch | Alive | Leave):
             self._take(message)
-            self._heard = time.monotonic()
+            self._received_at = time.monotonic()
 
     def _write(self, outgoing: Outgoing, writer: Any, reader: Any) -> None:
         wire = Writer()
         try:
             while not outgoing.is_over:
-                message = outgoing.get(EVERY)
+                message = outgoing.get(BEAT_EVERY)
                 data = BEAT if message is None else wire.write(message)
                 writer.write_metadata(data)
                 self._meter.sent(0 if message is None else len(data))
-                if time.monotonic() - self._heard > LOST:
+                if time.monotonic() - self._received_at > LOST:
                     reader.cancel()
             writer.done_writing()
         except pa.ArrowException:

@@ -1,6 +1,5 @@
-"""What waits to be sent over one link, and how fast a link is read: both bounded, so that no peer can fill the memory.
-
-A message that finds no room is left out: a machine says again whatever is not answered.
+"""The queue of what a connection has to send, and the pace at which one is read: both bounded, so that no peer can fill
+the memory. A message that finds no room is left out: a node sends again whatever is not answered.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ ROOM = 256  # messages that wait, at most
 
 
 class Outgoing:
-    """Messages in their order; one that says what another one says already takes no place of its own."""
+    """Messages in their order. A newer acknowledgement replaces the one before it, and a batch waits only once."""
 
     def __init__(self, room: int = ROOM) -> None:
         self._room = room
@@ -29,7 +28,7 @@ class Outgoing:
         with self._changed:
             if isinstance(message, Ack) and self._waiting and isinstance(self._waiting[-1], Ack):
                 self._waiting[-1] = message  # it says more
-            elif isinstance(message, Batch) and any(_is_same(message, one) for one in self._waiting):
+            elif isinstance(message, Batch) and any(_is_same(message, other) for other in self._waiting):
                 return
             elif len(self._waiting) < self._room and not self._closed:
                 self._waiting.append(message)

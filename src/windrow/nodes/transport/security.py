@@ -37,12 +37,12 @@ class Address:
 
     @staticmethod
     def of(text: str) -> Address:
-        found = re.fullmatch(
+        match = re.fullmatch(
             r"(?:(grpc|grpc\+tcp|grpc\+tls)://)?(\[[0-9A-Fa-f:.]+\]|[^:/\s\[\]]+):(\d{1,5})", text.strip()
         )
-        if found is None or int(found[3]) > 65535:
+        if match is None or int(match[3]) > 65535:
             raise AccessError(f"{text!r} is no address; write it like grpc://host:8815 or grpc+tls://host:8815")
-        return Address(found[2].strip("[]"), int(found[3]), found[1] == "grpc+tls")
+        return Address(match[2].strip("[]"), int(match[3]), match[1] == "grpc+tls")
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -76,7 +76,7 @@ class Tokens:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read: tuple[int, int] = (0, 0)
-        self._known: dict[str, str] = {}
+        self._by_name: dict[str, str] = {}
         self._refresh()
 
     def allows(self, name: str, token: str) -> bool:
@@ -90,9 +90,9 @@ class Tokens:
         return self._fits(name, token)
 
     def _fits(self, name: str, token: str) -> bool:
-        known = self._known.get(name)
-        same = hmac.compare_digest((known or "\0").encode(), token.encode())
-        return same and known is not None
+        expected = self._by_name.get(name)
+        same = hmac.compare_digest((expected or "\0").encode(), token.encode())
+        return same and expected is not None
 
     def _refresh(self) -> None:
         try:
@@ -104,7 +104,7 @@ class Tokens:
             raise AccessError(f"there is no file {str(self._path)!r} of tokens") from None
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise AccessError(f"{self._path} cannot be read as names and tokens: {error}") from error
-        self._known = _names_and_tokens(given, self._path)
+        self._by_name = _names_and_tokens(given, self._path)
         self._read = stat.st_mtime_ns, stat.st_size
 
 
@@ -157,9 +157,9 @@ def pem(path: Path | None, what: str) -> bytes | None:
     if path is None:
         return None
     try:
-        found = path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise AccessError(f"tls: {what}: {str(path)!r} cannot be read: {error.strerror}") from error
-    if b"-----BEGIN " not in found:
+    if b"-----BEGIN " not in content:
         raise AccessError(f"tls: {what}: {str(path)!r} is not PEM")
-    return found
+    return content

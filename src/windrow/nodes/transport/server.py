@@ -3,17 +3,17 @@
     child   Link ── Hello, Batch, Alive, Leave ─────────────▶ Server   parent
                  ◀── Welcome, Plan, Ack, Left, Refused, Request
 
-A message is the metadata of a Flight message that has no data of its own (`wire`). Who calls is settled
-before a stream begins, from the headers of the call: the node's name, its token, the version of this protocol. Whoever
+A message is the metadata of a Flight message that has no data of its own (`wire`). The caller is checked
+before a stream begins, by the headers of the call: the node's name, its token, the version of this protocol. Whoever
 is not let in, and whatever cannot be read, gets the reason; it is logged once, and no other stream notices.
 
 **Nothing grows.** Each way has a bounded queue. A parent that is busy stops reading, and HTTP/2 then stops the child,
 whose machine reads no more of its source once too much is unacknowledged. A child that sends more messages in a second
 than is allowed is read more slowly.
 
-**Both ends notice a dead one.** Each says at least every second that it is there. A child that has not heard its parent
-for ten seconds connects anew, after delays that grow and are never quite the same, for ever; a name that has not been
-heard for five may be used by another stream.
+**Both ends notice a dead one.** Each sends a beat at least every second. A child to which its parent has sent nothing
+for ten seconds connects anew, after delays that grow and are never quite the same, for ever; a name that has sent
+nothing for five may be used by another stream.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from windrow.nodes.transport.wire import Reader, Writer
 
 PROTOCOL = 2
 BEAT = b"\n"  # "still here", which is no message
-EVERY = 1.0  # seconds between beats
-UNHEARD = 5.0  # seconds after which a stream is taken for dead, if its name comes again
+BEAT_EVERY = 1.0  # seconds between beats
+SILENT = 5.0  # seconds after which a stream is taken for dead, if its name comes again
 FLOOD = 20  # streams that a name may open in a second
 _NODE, _VERSION = "windrow-node", "windrow-protocol"
 
@@ -67,12 +67,12 @@ class _Stream:
     name: str
     outgoing: Outgoing = field(default_factory=Outgoing)
     meter: Meter = field(default_factory=Meter)
-    heard: float = field(default_factory=time.monotonic)
-    is_busy: bool = False  # its last message is not taken yet, so that it cannot be heard
+    received_at: float = field(default_factory=time.monotonic)
+    is_busy: bool = False  # its last message is not taken yet, so that no beat of it is read
 
     @property
     def is_alive(self) -> bool:
-        return self.is_busy or time.monotonic() - self.heard < UNHEARD
+        return self.is_busy or time.monotonic() - self.received_at < SILENT
 
 
 class Server:
@@ -88,7 +88,7 @@ class Server:
         tokens: Tokens | None = None,
         limits: Limits = LIMITS,
     ) -> None:
-        """`take` gets a child's message, and may block; `answer` is asked by an operator; `note` is told to log."""
+        """`take` gets a child's message, and may block; `answer` an operator's question, `note` a line of the log."""
         self._take, self._answer, self._note = take, answer, note
         self._tokens, self._limits = tokens, limits
         self._lock = threading.Lock()
@@ -97,9 +97,9 @@ class Server:
         self._opened: dict[str, deque[float]] = {}
         self._noted: set[tuple[str, str]] = set()
         cert, key = pem(tls.cert, "cert"), pem(tls.key, "key")
-        place = f"grpc{'+tls' if cert else ''}://{listen.host}:{listen.port}"
+        location = f"grpc{'+tls' if cert else ''}://{listen.host}:{listen.port}"
         try:
-            self._flight = _Flight(self, place, [(cert, key)] if cert else [])
+            self._flight = _Flight(self, location, [(cert, key)] if cert else [])
         except pa.ArrowException as error:
             raise _why_not(listen, bool(cert)) from error
         self.address = Address(listen.host, self._flight.port, cert is not None)
@@ -118,12 +118,12 @@ class Server:
 
     def traffic(self) -> dict[str, Traffic]:
         """What went over the link of each child since this process began."""
-        known = connections()
+        sockets = connections()
         with self._lock:
-            found = dict(self._before)
+            totals = dict(self._before)
             for name, stream in self._streams.items():
-                found[name] = found.get(name, Traffic()) + stream.meter.read(known).turned
-        return found
+                totals[name] = totals.get(name, Traffic()) + stream.meter.read(sockets).turned
+        return totals
 
     def close(self, wait: float = 1.0) -> None:
         """Let go of everybody. A stream that the other end does not let go ends with the process."""
@@ -138,16 +138,16 @@ class Server:
 
     def admit(self, method: Any, headers: Mapping[str, list[str]]) -> str:
         """The name of whoever calls; raises for anybody who is not to be let in."""
-        said = {name: headers.get(name, [""])[0] for name in (_NODE, _VERSION, "authorization")}
-        name = said[_NODE] if NAMES.fullmatch(said[_NODE]) else "somebody"
-        if said[_VERSION] != str(PROTOCOL):
-            spoken = f"version {said[_VERSION]}" if said[_VERSION] else "no version"
+        fields = {name: headers.get(name, [""])[0] for name in (_NODE, _VERSION, "authorization")}
+        name = fields[_NODE] if NAMES.fullmatch(fields[_NODE]) else "somebody"
+        if fields[_VERSION] != str(PROTOCOL):
+            spoken = f"version {fields[_VERSION]}" if fields[_VERSION] else "no version"
             raise self._refusal(
                 name,
                 f"speaks {spoken} of the protocol, not {PROTOCOL}: install the same windrow",
                 fl.FlightUnauthorizedError,
             )
-        token = said["authorization"].removeprefix("Bearer ")
+        token = fields["authorization"].removeprefix("Bearer ")
         if name == "somebody" or (self._tokens is not None and not self._tokens.allows(name, token)):
             raise self._refusal(name, "does not have the token of that name", fl.FlightUnauthenticatedError)
         if method != fl.FlightMethod.DO_EXCHANGE and name != OPERATOR:
@@ -175,7 +175,7 @@ class Server:
                     before.outgoing.close()
                     self._count(before)
                 stream = self._streams[name] = _Stream(name)
-                stream.meter.watch(next((ends for ends in connections() if ends[1] == _place(peer)), None))
+                stream.meter.watch(next((ends for ends in connections() if ends[1] == _address_of(peer)), None))
                 return stream
         if is_flood:
             raise self._refusal(name, f"opens more than {FLOOD} streams in a second")
@@ -201,7 +201,7 @@ class Server:
             for message in self._messages(stream, reader):
                 stream.is_busy = True
                 self._take(name, message)
-                stream.heard, stream.is_busy = time.monotonic(), False
+                stream.received_at, stream.is_busy = time.monotonic(), False
         finally:
             stream.outgoing.close()
             self._ended(stream)
@@ -225,7 +225,7 @@ class Server:
                 )
             data = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
             stream.meter.received(0 if data == BEAT else size)
-            stream.heard = time.monotonic()
+            stream.received_at = time.monotonic()
             if data == BEAT:
                 continue
             try:
@@ -238,7 +238,7 @@ class Server:
                 raise self._refusal(name, f"speaks for {message.node!r}, whose token it did not show")
             if isinstance(message, Hello):
                 with self._lock:
-                    self._noted = {one for one in self._noted if one[0] != name}
+                    self._noted = {noted for noted in self._noted if noted[0] != name}
             pace.wait()
             yield message
 
@@ -247,7 +247,7 @@ class Server:
         with contextlib.suppress(pa.ArrowException):
             writer.write_metadata(BEAT)
             while not stream.outgoing.is_over:
-                message = stream.outgoing.get(EVERY)
+                message = stream.outgoing.get(BEAT_EVERY)
                 data = BEAT if message is None else wire.write(message)
                 writer.write_metadata(data)
                 stream.meter.sent(0 if message is None else len(data))
@@ -275,9 +275,9 @@ class _Door(fl.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 class _Flight(fl.FlightServerBase):  # type: ignore[misc]
-    def __init__(self, server: Server, place: str, certificates: list[Any]) -> None:
+    def __init__(self, server: Server, location: str, certificates: list[Any]) -> None:
         self._server = server
-        super().__init__(place, tls_certificates=certificates, middleware={"door": _Door(server)})
+        super().__init__(location, tls_certificates=certificates, middleware={"door": _Door(server)})
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         self._server.exchange(context.get_middleware("door").name, context.peer(), reader, writer)
@@ -296,15 +296,15 @@ def _why_not(listen: Address, tls: bool) -> OSError:
     return OSError(errno.EADDRNOTAVAIL, f"cannot listen on {listen.host}:{listen.port}: {reason}")
 
 
-def _place(peer: str) -> tuple[str, int]:
+def _address_of(peer: str) -> tuple[str, int]:
     """Of gRPC's `ipv4:127.0.0.1:5000` and `ipv6:%5B::1%5D:5000`."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     return host.strip("[]").removeprefix("::ffff:"), int(port) if port.isdecimal() else 0
 
 
 def call_options(name: str, token: str | None) -> Any:
-    said = {_NODE: name, _VERSION: str(PROTOCOL), **({"authorization": f"Bearer {token}"} if token else {})}
-    return fl.FlightCallOptions(headers=[(key.encode(), value.encode()) for key, value in said.items()])
+    fields = {_NODE: name, _VERSION: str(PROTOCOL), **({"authorization": f"Bearer {token}"} if token else {})}
+    return fl.FlightCallOptions(headers=[(key.encode(), value.encode()) for key, value in fields.items()])
 
 
 def reason_of(error: BaseException) -> str:

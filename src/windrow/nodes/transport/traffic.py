@@ -1,8 +1,8 @@
-"""What a link carries: bytes and messages, up and down, counted where they leave and arrive.
+"""Traffic of a connection: bytes and messages, up and down, counted where they leave and arrive.
 
 On Linux the bytes are the kernel's own count for the connection (TCP_INFO): everything that gRPC, HTTP/2 and TLS put on
-it, and for each segment, empty acknowledgements included, the headers of IP and TCP. Where the kernel does not tell,
-or the connection is gone before it was asked, they are what is known of the framing: a message, its field in Flight's
+it, and for each segment, empty acknowledgements included, the headers of IP and TCP. Where the kernel has no
+count, or the connection is gone before it was read, they follow from the framing: a message, its field in Flight's
 protobuf, gRPC's prefix, HTTP/2's frame headers. The greater one counts.
 """
 
@@ -57,7 +57,7 @@ class Meter:
     def __init__(self) -> None:
         self._ends: Ends | None = None
         self._sent = self._received = 0  # as it was framed
-        self._told = (0, 0)  # by the kernel
+        self._by_kernel = (0, 0)  # bytes, as the kernel counts them
         self._messages = [0, 0]
 
     def watch(self, ends: Ends | None) -> None:
@@ -72,11 +72,11 @@ class Meter:
         self._received += framed(size)
         self._messages[1] += size > 0
 
-    def read(self, known: Mapping[Ends, tuple[int, int]]) -> Traffic:
+    def read(self, counted: Mapping[Ends, tuple[int, int]]) -> Traffic:
         """What was counted so far, with what the kernel says of all `connections`: sent is up, received is down."""
-        if self._ends is not None and self._ends in known:
-            self._told = known[self._ends]
-        sent, received = max(self._sent, self._told[0]), max(self._received, self._told[1])
+        if self._ends is not None and self._ends in counted:
+            self._by_kernel = counted[self._ends]
+        sent, received = max(self._sent, self._by_kernel[0]), max(self._received, self._by_kernel[1])
         return Traffic(sent, received, *self._messages)
 
 
@@ -84,15 +84,15 @@ class Meter:
 
 
 def connections() -> dict[Ends, tuple[int, int]]:
-    """The TCP connections of this process, with the bytes that were sent and received; none where that is not told."""
-    found = {}
+    """The TCP connections of this process, with the bytes sent and received; none where the kernel does not count."""
+    counted = {}
     for ends, info in _sockets():
         if len(info) >= _SENT + 8:
             (sent,), (received,) = struct.unpack_from("<Q", info, _SENT), struct.unpack_from("<Q", info, _RECEIVED)
             out, arrived = struct.unpack_from("<II", info, _SEGMENTS)
             headers = _TCP + (_IPV6 if ":" in ends[1][0] else _IPV4)
-            found[ends] = sent + out * headers, received + arrived * headers
-    return found
+            counted[ends] = sent + out * headers, received + arrived * headers
+    return counted
 
 
 def _sockets() -> Iterator[tuple[Ends, bytes]]:
@@ -105,11 +105,11 @@ def _sockets() -> Iterator[tuple[Ends, bytes]]:
         with contextlib.suppress(OSError):
             if not os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
                 continue
-            with socket.socket(fileno=os.dup(int(number))) as one:  # a copy, so that closing it closes nothing else
-                if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
-                    ends = _place(one.getsockname()), _place(one.getpeername())
-                    yield ends, one.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _SIZE)
+            with socket.socket(fileno=os.dup(int(number))) as copy:  # a copy, so that closing it closes nothing else
+                if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM:
+                    ends = _address(copy.getsockname()), _address(copy.getpeername())
+                    yield ends, copy.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _SIZE)
 
 
-def _place(address: tuple[str, int]) -> tuple[str, int]:
+def _address(address: tuple[str, int]) -> tuple[str, int]:
     return address[0].removeprefix("::ffff:"), address[1]

@@ -1,6 +1,6 @@
 """A stream of messages in one direction, in which a message is compressed with those before it in mind.
 
-Most messages are small, and what is said of their tables is more than what is in them; but it is nearly the same every
+Most messages are small, and the schemas of their tables are larger than the rows; but they are nearly the same every
 time. So small messages are one deflate stream, flushed after each, and a message costs little more than what is new in
 it. Large ones are compressed alone (`messages.to_bytes`), faster and better.
 
@@ -14,7 +14,7 @@ import zlib
 from windrow.nodes.protocol.messages import Message, MessageError, compressed, from_bytes, to_bytes
 
 LEVEL = 4  # beyond, it takes longer and gains little
-MOST = 65_536  # bytes of a message that goes into the stream; it remembers half as many
+MOST_STREAMED = 65_536  # bytes of a message that goes into the stream; it remembers half as many
 _STREAMED = b"S"
 _FLUSHED = b"\x00\x00\xff\xff"  # ends what is flushed, every time
 
@@ -27,7 +27,7 @@ class Writer:
 
     def write(self, message: Message) -> bytes:
         data = to_bytes(message, compress=False)
-        if len(data) > MOST:
+        if len(data) > MOST_STREAMED:
             return compressed(data)
         flushed = self._stream.compress(data) + self._stream.flush(zlib.Z_SYNC_FLUSH)
         return _STREAMED + flushed.removesuffix(_FLUSHED)
@@ -44,9 +44,9 @@ class Reader:
         if not data.startswith(_STREAMED):
             return from_bytes(data)
         try:
-            found = self._stream.decompress(data[1:] + _FLUSHED, MOST + 1)
+            content = self._stream.decompress(data[1:] + _FLUSHED, MOST_STREAMED + 1)
         except zlib.error as error:
             raise MessageError(f"these bytes cannot be read: {error}") from error
-        if len(found) > MOST:
-            raise MessageError(f"a message in the stream is larger than {MOST:,} bytes")
-        return from_bytes(found)
+        if len(content) > MOST_STREAMED:
+            raise MessageError(f"a message in the stream is larger than {MOST_STREAMED:,} bytes")
+        return from_bytes(content)

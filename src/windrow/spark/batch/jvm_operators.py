@@ -1,10 +1,10 @@
 """Lifting in the JVM: operators as Spark's aggregates, for the slices that Catalyst makes.
 
-    events ── groupBy(keys, slice).agg(lifts) ──▶ columns of the JVM ── settled, in Polars ──▶ states of a slice table
+    events ── groupBy(keys, slice).agg(lifts) ──▶ columns of the JVM ── fields, in Polars ──▶ states of a slice table
 
-One small function per kind of operator, found by the operator's class, says both halves: which aggregates Spark
-computes, and how the state's fields come out of them. What Catalyst cannot say, or says too slowly, has a reason
-instead, and its query is sliced by the Polars kernel.
+One small function per kind of operator, found by the operator's class, gives both halves: which aggregates Spark
+computes, and how the state's fields come out of them. What Catalyst cannot compute, or computes too slowly, has a
+reason instead, and its query is sliced by the Polars kernel.
 
 Nothing raises that the semantics do not: Spark is ANSI, so sums of BIGINT are taken in two halves that cannot
 overflow and put together in 128 bits, and sums of decimals are tried.
@@ -43,7 +43,7 @@ class Lifted:
 class Inputs:
     """What a lift may look at, as SQL text: its inputs, null where the filter is not satisfied, and their types."""
 
-    one: Held
+    partial: Held
     name: str  # that its columns begin with
     columns: list[str]
     types: list[pl.DataType]
@@ -88,22 +88,22 @@ def lifts(*operators: type[Operator]) -> Callable[[Lift], Lift]:
     return declare
 
 
-def lift(one: Held, schema: SliceSchema, time: str) -> Lifted | str:
+def lift(partial: Held, schema: SliceSchema, time: str) -> Lifted | str:
     """What Spark computes for an operator of a schema whose events have their time in a column; or why it cannot."""
-    known = LIFTS.get(type(one.operator))
-    if known is None:
-        return f"Spark has no aggregate for {one.operator.text}"
-    types = schema.input_types(one)
+    declared = LIFTS.get(type(partial.operator))
+    if declared is None:
+        return f"Spark has no aggregate for {partial.operator.text}"
+    types = schema.input_types(partial)
     if any(dtype == pl.Null() for dtype in types):
-        return f"{one.operator.text} has an input without a type"
+        return f"{partial.operator.text} has an input without a type"
     place = {name: quoted(f"order:{name}") for name in schema.place if name not in ("at", "nth")}
-    return known(
+    return declared(
         Inputs(
-            one,
-            one.text,
-            [quoted(input_name(expression.text)) for expression in one.operator.inputs],
+            partial,
+            partial.text,
+            [quoted(input_name(expression.text)) for expression in partial.operator.inputs],
             types,
-            quoted(filter_name(one.where.text)) if one.where else None,
+            quoted(filter_name(partial.where.text)) if partial.where else None,
             {"at": quoted(time), **place},
         )
     )
@@ -171,7 +171,7 @@ def _moments(of: Inputs) -> Lifted | str:
 @lifts(Hll)
 def _hll(of: Inputs) -> Lifted | str:
     """Spark's sketch of integers, text and bytes is ours, but for how it is written."""
-    operator: Any = of.one.operator
+    operator: Any = of.partial.operator
     (dtype,) = of.types
     if dtype not in (pl.Int32(), pl.Int64(), pl.String(), pl.Binary()):
         return f"Spark's hll_sketch_agg does not take {dtype}"
@@ -188,14 +188,14 @@ def _hll(of: Inputs) -> Lifted | str:
 
 @lifts(First, Last, ArgMin, ArgMax)
 def _selected(of: Inputs) -> Lifted | str:
-    return f"{of.one.operator.text} compares places in the order of events, for which Spark would sort all of them"
+    return f"{of.partial.operator.text} compares places in the order of events, for which Spark would sort all of them"
 
 
 @lifts(Kll)
 def _kll(of: Inputs) -> Lifted | str:
-    return f"Spark tosses coins for {of.one.operator.text}, so that no two runs would agree"
+    return f"Spark tosses coins for {of.partial.operator.text}, so that no two runs would agree"
 
 
 @lifts(Collect)
 def _collect(of: Inputs) -> Lifted | str:
-    return f"{of.one.operator.text} keeps every event's value"
+    return f"{of.partial.operator.text} keeps every event's value"

@@ -4,9 +4,9 @@
                                     combined where events are read            tables, rolled up
 
 The slice start of an event is the greatest of its windows' own last edges at or before it, each `t - pmod(t - phase,
-period)`. Sessions group by cells as wide as their smallest gap too, and `slices.merge` joins neighbouring cells. The
-pack step sees slices alone: it gives them the columns of a slice table, makes those of coarser key sets from them, and
-puts each bucket's into a row. One key with all events is no trouble, because it is shuffled by (key, slice).
+period)`. Sessions group by cells as wide as their smallest gap too, and `merge` joins neighbouring cells. The pack step
+sees slices alone: it gives them the columns of a slice table, rolls them up for groups with fewer keys, and puts the
+tables of each bucket into a row. A key that has all events is no trouble, because they are shuffled by (key, slice).
 """
 
 from __future__ import annotations
@@ -82,15 +82,15 @@ def without_contained(grids: Iterable[Grid]) -> list[Grid]:
     """Grids without those whose edges another one has too."""
     kept: list[Grid] = []
     for grid in sorted(set(grids)):
-        if not any(grid.period % one.period == 0 and (grid.phase - one.phase) % one.period == 0 for one in kept):
+        if not any(grid.period % fine.period == 0 and (grid.phase - fine.phase) % fine.period == 0 for fine in kept):
             kept.append(grid)
     return kept
 
 
-def lifted(held: Iterable[Held], schema: SliceSchema, time: str) -> dict[Held, Lifted]:
+def lifted(partials: Iterable[Held], schema: SliceSchema, time: str) -> dict[Held, Lifted]:
     """The lifts of operators that can be lifted."""
-    found = {one: lift(one, schema, time) for one in held}
-    return {one: made for one, made in found.items() if isinstance(made, Lifted)}
+    lifts = {partial: lift(partial, schema, time) for partial in partials}
+    return {partial: made for partial, made in lifts.items() if isinstance(made, Lifted)}
 
 
 def reach_of(job: Job, time_column: str) -> int | None:
@@ -101,8 +101,8 @@ def reach_of(job: Job, time_column: str) -> int | None:
     furthest = job.bound.plan.furthest.get(time_column)
     if furthest is None or time_column == POSITION or not job.bound.binding.time_columns[time_column].is_integer():
         return None
-    known = job.time_columns[time_column]
-    return max(0, FURTHEST - furthest.window.reach - (known.lateness or 0) - known.updates)
+    column = job.time_columns[time_column]
+    return max(0, FURTHEST - furthest.window.reach - (column.lateness or 0) - column.updates)
 
 
 def placed(events: DataFrame, job: Job, group: Group, cut: Cut) -> DataFrame:
@@ -118,32 +118,33 @@ def placed(events: DataFrame, job: Job, group: Group, cut: Cut) -> DataFrame:
     if cut.cell is not None:
         # a time without a place has no cell either: beyond every window, its cell could not be written
         columns.append(F.expr(f"CASE WHEN {start} IS NOT NULL THEN {cut.cell} END").alias("cell"))
-    found = events.select("*", *columns)
+    in_slices = events.select("*", *columns)
     if group.source.where is None:
-        return found
-    return found.where(f"{quoted(filter_name(group.source.where.text))} OR slice_start IS NULL")
+        return in_slices
+    return in_slices.where(f"{quoted(filter_name(group.source.where.text))} OR slice_start IS NULL")
 
 
-def slices(events: DataFrame, job: Job, group: Group, cut: Cut, held: Sequence[Held], buckets: int) -> DataFrame:
+def slices(events: DataFrame, job: Job, group: Group, cut: Cut, partials: Sequence[Held], buckets: int) -> DataFrame:
     """Payloads of a group's slices, and of those that are rolled up from it, with the states of these operators."""
     schema = job.bound.binding.schema(group, shared=True)
-    grouped = placed(events, job, group, cut).groupBy(*by_slice(schema, cut)).agg(*aggregates(job, group, held))
-    name, states = group.name, tuple(held)
+    grouped = placed(events, job, group, cut).groupBy(*by_slice(schema, cut)).agg(*aggregates(job, group, partials))
+    name, states = group.name, tuple(partials)
 
     def pack(batches: Batches) -> Batches:
         packing = Packing(job, name, states, cut.exact)
-        for several in in_parts(batches, SLICES):
-            packing.add(several)
+        for part in in_parts(batches, SLICES):
+            packing.add(part)
         yield from packing.rows(buckets)
 
     return mapped(grouped, pack, payloads.ROW)
 
 
-def aggregates(job: Job, group: Group, held: Sequence[Held]) -> list[Column]:
+def aggregates(job: Job, group: Group, partials: Sequence[Held]) -> list[Column]:
     """What the JVM computes of a slice: states, the times that sessions need, and what `refuse_misplaced` looks at."""
     schema = job.bound.binding.schema(group, shared=True)
     time = time_name(group.source.time)
-    states = [make().alias(name) for one in lifted(held, schema, time).values() for name, make in one.columns.items()]
+    lifts = lifted(partials, schema, time).values()
+    states = [make().alias(name) for made in lifts for name, make in made.columns.items()]
     return [*states, *_checks(job, group), *_times(schema, time)]
 
 
@@ -160,14 +161,14 @@ def _times(schema: SliceSchema, time: str) -> list[Column]:
 
 
 def _checks(job: Job, group: Group) -> list[Column]:
-    """What is said of events without a place: how many, without which time, how far out."""
-    found = [F.expr("COUNT(1)").alias("events")]
+    """What `refuse_misplaced` reports of events without a place: how many, without which time, how far out."""
+    checks = [F.expr("COUNT(1)").alias("events")]
     if len(time_names(job)) > 1:
-        found += [F.expr(f"COUNT({quoted(name)})").alias(f"has {name}") for name in time_names(job)]
+        checks += [F.expr(f"COUNT({quoted(name)})").alias(f"has {name}") for name in time_names(job)]
     if reach_of(job, group.source.time) is not None:
         time = quoted(time_name(group.source.time))
-        found += [F.expr(f"MIN({time})").alias("low"), F.expr(f"MAX({time})").alias("high")]
-    return found
+        checks += [F.expr(f"MIN({time})").alias("low"), F.expr(f"MAX({time})").alias("high")]
+    return checks
 
 
 def refuse_misplaced(frame: pl.DataFrame, job: Job, time_column: str) -> None:
@@ -193,24 +194,27 @@ def refuse_misplaced(frame: pl.DataFrame, job: Job, time_column: str) -> None:
 
 
 class Packing:
-    """Rows of the JVM, a slice or a part of one each, on their way into payloads."""
+    """Turns rows of the JVM, a slice or a part of one each, into payloads.
 
-    def __init__(self, job: Job, name: str, held: tuple[Held, ...], exact: bool) -> None:
+    Rows are rolled up, unless they are the slices of the one group that has them: cut at its edges and nowhere else.
+    """
+
+    def __init__(self, job: Job, name: str, partials: tuple[Held, ...], exact: bool) -> None:
         self._job, self._slicer = job, Slicer(job.bound)
         self._group = group_of(job, name)
         self._schema = self._slicer.shared_schema(self._group)
-        self._lifts = lifted(held, self._schema, time_name(self._group.source.time))
+        self._lifts = lifted(partials, self._schema, time_name(self._group.source.time))
         self._types = jvm_types(self._schema, self._lifts)
-        self._alone = exact and not self._group.children
+        self._as_they_are = exact and not self._group.children
         self._gathered = Gathered(self._slicer)
 
     def add(self, batches: Iterable[pa.RecordBatch], parts: bool = False) -> None:
         """Take rows in, of which with `parts` several may be of one slice."""
         frame = from_arrow(batches, self._types)
         refuse_misplaced(frame, self._job, self._group.source.time)
-        table = settled(frame, self._schema, self._lifts)
+        table = slice_table(frame, self._schema, self._lifts)
         table = merge([table], self._schema) if parts else table
-        self._gathered.add({self._group.name: table} if self._alone else self._slicer.spread(self._group, table))
+        self._gathered.add({self._group.name: table} if self._as_they_are else self._slicer.spread(self._group, table))
 
     def rows(self, buckets: int) -> Batches:
         yield from payloads.rows(payloads.split(self._gathered.tables(), self._job.bound, buckets), {})
@@ -218,19 +222,19 @@ class Packing:
 
 def jvm_types(schema: SliceSchema, lifts: Mapping[Held, Lifted]) -> dict[str, pl.DataType]:
     """The types of the JVM's columns that are already those of a slice table."""
-    known = {column for one in lifts.values() for column in one.columns}
-    return {**schema.keys, **{column: dtype for column, dtype in schema.columns.items() if column in known}}
+    columns = {column for made in lifts.values() for column in made.columns}
+    return {**schema.keys, **{column: dtype for column, dtype in schema.columns.items() if column in columns}}
 
 
 def group_of(job: Job, name: str) -> Group:
     return next(group for group in job.bound.plan.groups if group.name == name)
 
 
-def settled(frame: pl.DataFrame, schema: SliceSchema, lifts: dict[Held, Lifted]) -> pl.DataFrame:
+def slice_table(frame: pl.DataFrame, schema: SliceSchema, lifts: dict[Held, Lifted]) -> pl.DataFrame:
     """A slice table of the JVM's columns; states that it does not have are the identity."""
     states = [
-        expression.cast(schema.columns[schema.names[one][field]]).alias(schema.names[one][field])
-        for one, made in lifts.items()
+        expression.cast(schema.columns[schema.names[partial][field]]).alias(schema.names[partial][field])
+        for partial, made in lifts.items()
         for field, expression in made.fields.items()
     ]
     runs = ["first", "last"] if schema.has_runs else []

@@ -1,6 +1,6 @@
 """Counting windows over all events, without a shuffle of the events.
 
-Where an event stands among all is only asked where it matters: in the few cells of time that hold a cut.
+The position of an event among all is computed only where it matters: in the few cells of time that hold a cut.
 
     events ── aggregate by cell of time ──▶ running totals ──▶ cells without a cut: each lies in one slice ──┐
     events in the cells that a window's edge cuts ── numbered within the cell, in order ────────────────────┴──▶ slices
@@ -10,7 +10,7 @@ that, and the first and the last time of a window's events are two more aggregat
 cell, such as quantiles, is answered from the events: those of a cell without a cut all get the position of its first,
 which lies in the same slice as theirs.
 
-Cells lie around the time of whichever event is found first, so that no pass has to find the bounds. If a cell holds
+Cells lie around the time of whichever event Spark reads first, so that no pass has to find the bounds. If a cell holds
 many of the events, that event was far from them; then finer ones are laid around the first event in it, in a second
 pass. Cells are computed at once, when `windows` is called; what is left, the events around the cuts, is a plan like any
 other. If windows are so short that most cells hold a cut, most events are shuffled, by cell.
@@ -39,7 +39,16 @@ from windrow.core.stream.job import Job
 from windrow.core.windows.fixed import FURTHEST, INT64_MIN, Grid, Sliding
 from windrow.core.windows.ordered import Counting
 from windrow.spark import payloads
-from windrow.spark.batch.jvm_slicing import POSITION, Cut, cut_of, jvm_types, lifted, settled, slices, without_contained
+from windrow.spark.batch.jvm_slicing import (
+    POSITION,
+    Cut,
+    cut_of,
+    jvm_types,
+    lifted,
+    slice_table,
+    slices,
+    without_contained,
+)
 from windrow.spark.batch.time_cells import NOWHERE, Cells
 from windrow.spark.types import from_arrow, struct
 
@@ -53,19 +62,19 @@ Prepare = Callable[[DataFrame, Job], DataFrame]
 
 
 def in_positions(job: Job, bare: bool = False) -> Job:
-    """The job with positions for times; its results say how many events a window holds, and their first and last.
+    """The job with positions for times; its results also have how many events a window holds, and their first and last.
 
-    bare:  they say nothing else
+    bare:  they have nothing else
     """
     entries = []
     for entry in job.entries:
         window = entry.query.window
         assert isinstance(window, Counting)
-        asked = (count().alias(SIZE), min(quoted(TIME)).alias(FIRST), max(quoted(TIME)).alias(LAST))
+        bounds = (count().alias(SIZE), min(quoted(TIME)).alias(FIRST), max(quoted(TIME)).alias(LAST))
         slides = Sliding(window.n, window.step, 0, False)
-        query = Query(entry.query.name, slides, asked)
+        query = Query(entry.query.name, slides, bounds)
         if not bare:
-            query = Query(query.name, slides, (*entry.query.aggregates, *asked), having=entry.query.having)
+            query = Query(query.name, slides, (*entry.query.aggregates, *bounds), having=entry.query.having)
         entries.append(Entry(query))
     columns = (*job.columns, (POSITION, pl.Int64()), (TIME, pl.Int64()))
     changed = replace(job, entries=tuple(entries), time=POSITION, columns=columns, lengths=((POSITION, 0, 0, None),))
@@ -89,14 +98,14 @@ def counted(df: DataFrame, job: Job, buckets: int, prepare: Prepare) -> tuple[Da
         return slices(prepare(events, inner), inner, group, cut, group.needs(shared=True)[1], buckets)
 
     events = _seen(df, job)
-    found = _found(events, job, inner, prepare)
-    if found is None:
+    cells = _cell_table(events, job, inner, prepare)
+    if cells is None:
         return sliced(events.where("FALSE").withColumn(POSITION, F.lit(0))), inner
     schema = inner.bound.binding.schema(group, shared=True)
-    whole = found.table.with_columns(pl.Series("slice_start", found.start)).filter(pl.Series(~found.is_cut))
+    whole = cells.table.with_columns(pl.Series("slice_start", cells.start)).filter(pl.Series(~cells.is_cut))
     ready = payloads.rows(payloads.split({group.name: merge([whole], schema)}, inner.bound, buckets), {})
     rows = df.sparkSession.createDataFrame(pa.Table.from_batches(ready, payloads.SCHEMA), payloads.ROW)
-    near = _near(events, job, found)
+    near = _near(events, job, cells)
     return rows if near is None else rows.union(sliced(near)), inner
 
 
@@ -104,17 +113,17 @@ def numbered(df: DataFrame, job: Job, prepare: Prepare) -> tuple[DataFrame, Job]
     """Events with positions, which lie in the same slices as their own, and the job over them."""
     inner, events = in_positions(job), _seen(df, job)
     columns = [quoted(name) for name, _ in inner.columns]
-    found = _found(events, job, in_positions(job, bare=True), prepare)
-    if found is None:
+    cells = _cell_table(events, job, in_positions(job, bare=True), prepare)
+    if cells is None:
         return events.where("FALSE").withColumn(POSITION, F.lit(0)).select(*columns), inner
-    known = pa.table({_CELL: found.table["slice_start"].to_numpy(), POSITION: found.before}).filter(~found.is_cut)
-    cells = F.broadcast(df.sparkSession.createDataFrame(known))
-    far = found.cells.placed(events, TIME, _CELL).join(cells, _CELL).select(*columns)
-    near = _near(events, job, found)
+    uncut = pa.table({_CELL: cells.table["slice_start"].to_numpy(), POSITION: cells.before}).filter(~cells.is_cut)
+    first_positions = F.broadcast(df.sparkSession.createDataFrame(uncut))
+    far = cells.layout.placed(events, TIME, _CELL).join(first_positions, _CELL).select(*columns)
+    near = _near(events, job, cells)
     return far if near is None else far.union(near.select(*columns)), inner
 
 
-def _found(events: DataFrame, job: Job, inner: Job, prepare: Prepare) -> Found | None:
+def _cell_table(events: DataFrame, job: Job, inner: Job, prepare: Prepare) -> CellTable | None:
     """The cells of all events with the states of a job in positions; None if there are no events."""
     (group,) = inner.bound.plan.groups
     origin = _origin(events, job)
@@ -126,45 +135,45 @@ def _found(events: DataFrame, job: Job, inner: Job, prepare: Prepare) -> Found |
         grid for window, *_ in group.timelines if isinstance(window, Sliding) for grid in window.grids()
     )
 
-    def found_in(cells: Cells) -> Found:
-        table = _in_cells(prepare(cells.placed(events, TIME, POSITION), inner), job, schema)
-        return Found.of(cells, table, schema, grids)
+    def laid_out(layout: Cells) -> CellTable:
+        table = _in_cells(prepare(layout.placed(events, TIME, POSITION), inner), job, schema)
+        return CellTable.of(layout, table, schema, grids)
 
-    found = found_in(Cells(origin, MILLISECOND if isinstance(dtype, pl.Datetime) else 0))
-    crowd = found.crowd()
-    return found if crowd is None else found_in(Cells(crowd, 0))
+    cells = laid_out(Cells(origin, MILLISECOND if isinstance(dtype, pl.Datetime) else 0))
+    crowd = cells.crowd()
+    return cells if crowd is None else laid_out(Cells(crowd, 0))
 
 
-def _near(events: DataFrame, job: Job, found: Found) -> DataFrame | None:
+def _near(events: DataFrame, job: Job, cells: CellTable) -> DataFrame | None:
     """The events of the cells that hold a cut, with their positions; None if no cell does."""
-    if not found.is_cut.any():
+    if not cells.is_cut.any():
         return None
-    number = found.table["slice_start"].to_numpy()
-    near = _within(events, job, found.cells, number[found.is_cut], found.before[found.is_cut])
+    number = cells.table["slice_start"].to_numpy()
+    near = _within(events, job, cells.layout, number[cells.is_cut], cells.before[cells.is_cut])
     order = [F.col(quoted(name)).asc_nulls_first() for name in (TIME, *job.order_by)]
     within = F.row_number().over(Window.partitionBy(quoted(_BEFORE)).orderBy(*order))
     return near.withColumn(POSITION, F.col(quoted(_BEFORE)) + within - 1)
 
 
 @dataclass(frozen=True)
-class Found:
+class CellTable:
     """Cells in the order of time, and where they lie among all events."""
 
-    cells: Cells
+    layout: Cells
     table: pl.DataFrame  # of slices that are cells
-    size: Ints
-    first: Ints
+    size: Ints  # how many events each cell has
+    first: Ints  # the time of its first event
     last: Ints
-    before: Ints  # so many events
+    before: Ints  # how many events lie before it: the position of its first one
     start: Ints  # of the slice that its first event lies in
-    is_cut: npt.NDArray[np.bool_]  # whether its last event lies in another one
+    is_cut: npt.NDArray[np.bool_]  # whether its last event lies in another slice
 
     @staticmethod
-    def of(cells: Cells, table: pl.DataFrame, schema: SliceSchema, grids: list[Grid]) -> Found:
+    def of(layout: Cells, table: pl.DataFrame, schema: SliceSchema, grids: list[Grid]) -> CellTable:
         size, first, last = (table[name].to_numpy() for name in _sizes_and_times(schema))
         before = np.cumsum(size) - size
         start, end = (_edge(at, grids) for at in (before, before + size - 1))
-        return Found(cells, table, size, first, last, before, start, start != end)
+        return CellTable(layout, table, size, first, last, before, start, start != end)
 
     def crowd(self) -> int | None:
         """The first time in a cell that holds a cut and many of the events, at several times; None if none does."""
@@ -176,20 +185,20 @@ class Found:
 
 def _sizes_and_times(schema: SliceSchema) -> list[str]:
     """The columns of a slice table that say how many events there are, and the least and greatest of their times."""
-    asked = (ROWS.text, f"min({quoted(TIME)})", f"max({quoted(TIME)})")
-    known = {one.text: one for one in schema.held}
-    return [next(iter(schema.names[known[text]].values())) for text in asked]
+    texts = (ROWS.text, f"min({quoted(TIME)})", f"max({quoted(TIME)})")
+    partials = {partial.text: partial for partial in schema.held}
+    return [next(iter(schema.names[partials[text]].values())) for text in texts]
 
 
 def _in_cells(placed: DataFrame, job: Job, schema: SliceSchema) -> pl.DataFrame:
     """The states of cells, whose number is the position of their events, as a slice table."""
     position = time_name(POSITION)
     lifts = lifted(schema.held, schema, position)
-    columns = [make().alias(name) for one in lifts.values() for name, make in one.columns.items()]
-    made = placed.groupBy(F.col(quoted(position)).alias("slice_start")).agg(*columns).toArrow()
-    frame = from_arrow(made.to_batches(), jvm_types(schema, lifts))
+    columns = [make().alias(name) for made in lifts.values() for name, make in made.columns.items()]
+    aggregated = placed.groupBy(F.col(quoted(position)).alias("slice_start")).agg(*columns).toArrow()
+    frame = from_arrow(aggregated.to_batches(), jvm_types(schema, lifts))
     has_time = frame["slice_start"] != NOWHERE
-    table = settled(frame.filter(has_time), schema, lifts).sort("slice_start")
+    table = slice_table(frame.filter(has_time), schema, lifts).sort("slice_start")
     rows, first, last = _sizes_and_times(schema)
     time_column = job.bound.plan.groups[0].source.time
     if not has_time.all():
@@ -223,13 +232,13 @@ def _seen(df: DataFrame, job: Job) -> DataFrame:
 def _origin(events: DataFrame, job: Job) -> int | None:
     """The time of any event; None if there are no events."""
     time_column = job.bound.plan.groups[0].source.time
-    seen = events.select(quoted(TIME)).where(f"{quoted(TIME)} IS NOT NULL").head()
-    if seen is None:
+    row = events.select(quoted(TIME)).where(f"{quoted(TIME)} IS NOT NULL").head()
+    if row is None:
         if job.bad_events == "raise" and (total := events.count()):
             raise no_time(total, total, time_column)
         return None
-    _refuse_far(seen[0], time_column)
-    return int(seen[0])
+    _refuse_far(row[0], time_column)
+    return int(row[0])
 
 
 def _refuse_far(time: int, time_column: str) -> None:
@@ -243,8 +252,8 @@ def _within(events: DataFrame, job: Job, cells: Cells, cut: Ints, before: Ints) 
     Where cells are few they are named, so that files without any of their events are not read.
     """
     if len(cut) > FEW:
-        known = events.sparkSession.createDataFrame(pa.table({_CELL: cut, _BEFORE: before}))
-        return cells.placed(events, TIME, _CELL).join(F.broadcast(known), _CELL)
+        cut_cells = events.sparkSession.createDataFrame(pa.table({_CELL: cut, _BEFORE: before}))
+        return cells.placed(events, TIME, _CELL).join(F.broadcast(cut_cells), _CELL)
     time_column = job.bound.plan.groups[0].source.time
     dtype = dict(job.columns)[time_column]
     zoned = isinstance(dtype, pl.Datetime) and dtype.time_zone is not None
@@ -266,7 +275,7 @@ def with_bounds(results: DataFrame, job: Job, partial: bool) -> DataFrame:
     }
     kept = results.where("window_start >= 0")
     if not partial:
-        full = F.element_at(F.create_map(*(F.lit(one) for pair in lengths.items() for one in pair)), F.col("query"))
+        full = F.element_at(F.create_map(*(F.lit(value) for pair in lengths.items() for value in pair)), F.col("query"))
         kept = kept.where(F.col(quoted(SIZE)) == full)
     columns = []
     for name in types.names:

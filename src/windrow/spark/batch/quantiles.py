@@ -1,21 +1,33 @@
-"""Bags on Spark: exact quantiles, mode and distinct, without a row that holds all values of a window.
+"""Multisets on Spark: exact quantiles, mode and distinct, without a row that holds all values of a window.
 
-Mode and distinct need every value once: `groupBy(key, slice, value).count()`, and bags are made of what is left.
-Quantiles need the values around their ranks alone, which two passes find, of which the first makes the slices too:
+Mode and distinct need every value once: `groupBy(key, slice, value).count()`, and multisets are made of what is left.
+Quantiles need the values around their ranks alone. A first pass counts the values in each **range**, which shows in
+which range a rank lies; only the values in that one are counted one by one, in a second pass:
 
-    events ── aggregate by (key, slice, range of values) ──▶ slices
-                                  └──▶ ranges that hold a wanted rank of some window ──┐
-    events ── count by (key, slice, value), in those ranges alone ◀────────────────────┤
-       └──▶ bags in which every wanted rank is exact ◀── the other ranges, each as its least value with its count
+    ranges of a window       ├──────┼────┼───────┼──┼────┤
+    first pass                  12    7     40     3   9      71 values, so that the median is the 36th: in the third
+    second pass                          │││││││              each value of that range with its count
+    multiset                    12    7  │││││││   3   9      of another range, one value with the count of all
 
-A range is a stretch of a monotone function of the value: the logarithm of its size, in `PER_OCTAVE` parts for each
+The first pass makes the slices of all other operators too:
+
+    events ── aggregate by (key, slice, range) ──▶ slices
+                              └──▶ ranges that hold a wanted rank of some window ──┐
+    events ── count by (key, slice, value), in those ranges alone ◀────────────────┤
+       └──▶ multisets in which every wanted rank is exact ◀── the other ranges ────┘
+
+It is the idea of `nodes.refine`, with blocks that are easier: there each slice has blocks of its own, which overlap, so
+that a rank lies between two bounds. Here all slices have the same ranges, which do not overlap. So the numbers of the
+ranges stand for the values in them, and `MultisetRanges.around` finds the numbers that a rank lies at.
+
+The number of a range is a monotone function of the value: the logarithm of its size, in `PER_OCTAVE` parts for each
 power of two. Values closer together than that lie in one range and are then counted one by one, which is as exact and
-takes longer. What the first pass finds is shuffled once and read several times; nothing runs before an action does.
+takes longer. The first pass is shuffled once and read several times; nothing runs before an action does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -35,10 +47,11 @@ from windrow.core.operators.multiset import Doubles, MultisetRanges
 from windrow.core.plan.groups import Group, Held
 from windrow.core.slices.binding import quoted
 from windrow.core.slices.kernel import filter_name, input_name, time_name
-from windrow.core.slices.table import SliceSchema, merge, unpack
+from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Slicer
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.io.tables import unpack
 from windrow.spark import payloads
 from windrow.spark.batch.jvm_slicing import (
     SLICES,
@@ -57,110 +70,135 @@ from windrow.spark.types import arrow_schema, from_arrow, struct, to_arrow
 PER_OCTAVE = 128  # ranges of values between two powers of two
 _OUTSIDE = 1 << 20  # beyond the range of every number
 _RANGES = {"ranges": True}  # the header of payloads with ranges
+_BOUNDS = {"slice_start": pl.Int64(), "range": pl.Int64(), "low": pl.Float64(), "high": pl.Float64()}
 
 
 @dataclass
-class Asked:
-    """Stands in for a combined bag, and notes what an aggregate asks of it."""
+class _Requests:
+    """Stands in for a combined multiset, and notes which quantiles an aggregate reads of it, or that it reads more."""
 
-    qs: set[float] = field(default_factory=set)
-    everything: bool = False
+    quantiles_read: set[float] = field(default_factory=set)
+    reads_all: bool = False
 
     def quantiles(self, qs: Mapping[str, float]) -> pl.DataFrame:
-        self.qs |= set(qs.values())
+        self.quantiles_read |= set(qs.values())
         return pl.DataFrame(schema=dict.fromkeys(qs, pl.Float64))
 
     def mode(self) -> pl.Series:
-        self.everything = True
+        self.reads_all = True
         return pl.Series([], dtype=pl.Float64)
 
     def distinct(self) -> pl.Series:
-        self.everything = True
+        self.reads_all = True
         return pl.Series([], dtype=pl.Int64)
 
 
-def ranks_of(group: Group, schema: SliceSchema, one: Held) -> list[float] | None:
-    """The quantiles that a group asks of a bag; None if it asks for more."""
-    nothing, empty, asked = np.empty(0, np.int64), schema.empty(), Asked()
+def quantiles_of(group: Group, schema: SliceSchema, multiset: Held) -> tuple[float, ...] | None:
+    """The quantiles that a group's aggregates read of a multiset; None if they read more."""
+    nothing, empty, requests = np.empty(0, np.int64), schema.empty(), _Requests()
     for signature in group.signatures:
         for aggregate in signature.asked:
             reads = signature.held_by(aggregate)
-            if one in reads:
+            if multiset in reads:
                 states: list[Any] = [
-                    asked if held == one else held.operator.combine(schema.state(empty, held), nothing, nothing)
-                    for held in reads
+                    requests
+                    if partial == multiset
+                    else partial.operator.combine(schema.state(empty, partial), nothing, nothing)
+                    for partial in reads
                 ]
                 aggregate.lower(states)
-    return None if asked.everything else sorted(asked.qs)
+    return None if requests.reads_all else tuple(sorted(requests.quantiles_read))
 
 
 def sliced(events: DataFrame, job: Job, group: Group, cut: Cut, buckets: int) -> list[DataFrame]:
-    """Payloads of a group's slices and of those that are rolled up from it, with bags where they are asked for."""
-    held = group.needs(shared=True)[1]
+    """Payloads of a group's slices and of those that are rolled up from it, with the multisets that they need."""
+    partials = group.needs(shared=True)[1]
     schema = job.bound.binding.schema(group, shared=True)
-    plain: list[Held] | None = [one for one in held if not isinstance(one.operator, Multiset)]
+    plain: list[Held] | None = [one for one in partials if not isinstance(one.operator, Multiset)]
     rows: list[DataFrame] = []
-    for one in held:
-        if isinstance(one.operator, Multiset):
-            ranks = ranks_of(group, schema, one)
-            numeric = schema.input_types(one)[0].is_numeric()
-            if ranks is None or group.children or schema.has_runs or not numeric:
-                rows.append(_counted(events, job, group, cut, one, buckets))
+    for partial in partials:
+        if isinstance(partial.operator, Multiset):
+            quantiles = quantiles_of(group, schema, partial)
+            is_numeric = schema.input_types(partial)[0].is_numeric()
+            if quantiles is None or group.children or schema.has_runs or not is_numeric:
+                rows.append(_in_one_pass(events, cut, _Values(job, group.name, partial, buckets)))
             else:
-                rows += _refined(events, job, group, cut, one, tuple(ranks), plain, buckets)
-                plain = None
+                values = _Values(job, group.name, partial, buckets, quantiles)
+                rows += _in_two_passes(events, cut, values, plain)
+                plain = None  # the first pass has made them
     return rows if plain is None else [slices(events, job, group, cut, plain, buckets), *rows]
+
+
+@dataclass(frozen=True)
+class _Values:
+    """The values of which a group makes a multiset, as they are described to Spark's workers."""
+
+    job: Job
+    name: str  # of the group, which a worker plans anew
+    partial: Held
+    buckets: int
+    quantiles: tuple[float, ...] = ()  # that are read of it
+
+    @property
+    def group(self) -> Group:
+        return group_of(self.job, self.name)
+
+    @property
+    def schema(self) -> SliceSchema:
+        return self.job.bound.binding.schema(self.group, shared=True)
+
+    @property
+    def dtype(self) -> pl.DataType:
+        return self.schema.input_types(self.partial)[0]
+
+    def of(self, events: DataFrame, cut: Cut) -> tuple[DataFrame, str]:
+        """Events in their slices with their `value`, and a condition: whether the multiset takes it."""
+        text = quoted(input_name(self.partial.operator.inputs[0].text))
+        values = placed(events, self.job, self.group, cut).withColumn("value", F.expr(text))
+        taken = f"{quoted(time_name(self.group.source.time))} IS NOT NULL AND value IS NOT NULL"
+        where = self.partial.where
+        return values, taken if where is None else f"{taken} AND {quoted(filter_name(where.text))}"
+
+    def pack(self, batches: Batches) -> Batches:
+        """Turn rows (key, slice, value, events) into payloads with multisets, each of a bounded number of values."""
+        slicer, types = Slicer(self.job.bound), {**self.schema.keys, "value": self.dtype}
+        for part in in_parts(batches, SLICES):
+            yield from self.packed(from_arrow(part, types), slicer)
+
+    def packed(self, counts: pl.DataFrame, slicer: Slicer) -> Batches:
+        """The same of a table; payloads have the slices of the groups that are rolled up as well."""
+        group = self.group
+        tables = slicer.spread(group, multisets_of(counts, slicer.shared_schema(group), self.partial))
+        yield from payloads.rows(payloads.split(tables, self.job.bound, self.buckets), {})
+
+
+def multisets_of(counts: pl.DataFrame, schema: SliceSchema, partial: Held) -> pl.DataFrame:
+    """A slice table with the multisets of one operator, of rows (key, slice, value, events)."""
+    by = [*schema.keys, "slice_start", *(["cell"] if "cell" in counts.columns else [])]
+    names = schema.names[partial]
+    runs = [pl.col("first").min(), pl.col("last").max()] if schema.has_runs else []
+    grouped = counts.sort(*by, "value").group_by(by, maintain_order=True)
+    table = grouped.agg(pl.col("value").alias(names["values"]), pl.col("events").alias(names["counts"]), *runs)
+    table = schema.conform(table.drop("cell") if "cell" in by else table)
+    return merge([table], schema) if schema.has_runs else table
 
 
 def _count() -> Column:
     return F.expr("COUNT(1)").alias("events")
 
 
-def _values(events: DataFrame, job: Job, group: Group, cut: Cut, one: Held) -> tuple[DataFrame, str]:
-    """Events in their slices with the `value` that a bag takes of each, and a condition: whether it takes it."""
-    frame = placed(events, job, group, cut).withColumn("value", F.expr(quoted(input_name(one.operator.inputs[0].text))))
-    taken = f"{quoted(time_name(group.source.time))} IS NOT NULL AND value IS NOT NULL"
-    return frame, taken if one.where is None else f"{taken} AND {quoted(filter_name(one.where.text))}"
-
-
-def _counted(events: DataFrame, job: Job, group: Group, cut: Cut, one: Held, buckets: int) -> DataFrame:
-    """Payloads with bags of all values."""
-    schema = job.bound.binding.schema(group, shared=True)
-    frame, taken = _values(events, job, group, cut, one)
-    time = quoted(time_name(group.source.time))
-    ends = [F.expr(f"MIN({time})").alias("first"), F.expr(f"MAX({time})").alias("last")] if schema.has_runs else []
-    by = [*by_slice(schema, cut), F.col("value")]
+def _in_one_pass(events: DataFrame, cut: Cut, values: _Values) -> DataFrame:
+    """Payloads with multisets of all values."""
+    frame, taken = values.of(events, cut)
+    time = quoted(time_name(values.group.source.time))
+    has_runs = values.schema.has_runs
+    ends = [F.expr(f"MIN({time})").alias("first"), F.expr(f"MAX({time})").alias("last")] if has_runs else []
+    by = [*by_slice(values.schema, cut), F.col("value")]
     counted = frame.where(f"slice_start IS NOT NULL AND {taken}").groupBy(*by).agg(_count(), *ends)
-    return mapped(counted, _packer(job, group.name, one, buckets), payloads.ROW)
+    return mapped(counted, values.pack, payloads.ROW)
 
 
-def _packer(job: Job, name: str, one: Held, buckets: int) -> Callable[[Batches], Batches]:
-    """Turns rows (key, slice, value, events) into payloads with bags, each of a bounded number of values."""
-
-    def pack(batches: Batches) -> Batches:
-        slicer = Slicer(job.bound)
-        group = group_of(job, name)
-        schema = slicer.shared_schema(group)
-        types = {**schema.keys, "value": schema.input_types(one)[0]}
-        for several in in_parts(batches, SLICES):
-            tables = slicer.spread(group, bagged(from_arrow(several, types), schema, one))
-            yield from payloads.rows(payloads.split(tables, job.bound, buckets), {})
-
-    return pack
-
-
-def bagged(counts: pl.DataFrame, schema: SliceSchema, one: Held) -> pl.DataFrame:
-    """A slice table with one operator's bags, of rows (key, slice, value, events)."""
-    by = [*schema.keys, "slice_start", *(["cell"] if "cell" in counts.columns else [])]
-    names = schema.names[one]
-    runs = [pl.col("first").min(), pl.col("last").max()] if schema.has_runs else []
-    made = counts.sort(*by, "value").group_by(by, maintain_order=True)
-    table = made.agg(pl.col("value").alias(names["values"]), pl.col("events").alias(names["counts"]), *runs)
-    table = schema.conform(table.drop("cell") if "cell" in by else table)
-    return merge([table], schema) if schema.has_runs else table
-
-
-# --- refining -------------------------------------------------------------------------------------------------------
+# --- two passes -----------------------------------------------------------------------------------------------------
 
 
 def range_of(value: str) -> str:
@@ -171,68 +209,101 @@ def range_of(value: str) -> str:
     return f"CASE WHEN ISNAN({x}) THEN {_OUTSIDE}L WHEN {x} = 0 THEN 0L ELSE {signed} END"
 
 
-def _refined(
-    events: DataFrame,
-    job: Job,
-    group: Group,
-    cut: Cut,
-    one: Held,
-    qs: tuple[float, ...],
-    plain: Sequence[Held] | None,
-    buckets: int,
-) -> list[DataFrame]:
-    """Payloads with bags that have the values around ranks, and of other ranges one value; and slices, if asked for."""
-    schema = job.bound.binding.schema(group, shared=True)
-    frame, taken = _values(events, job, group, cut, one)
-    ranged = frame.withColumn("range", F.expr(f"CASE WHEN {taken} THEN {range_of('value')} END"))
-    by = [F.col(quoted(name)) for name in (*schema.keys, "slice_start")]
+def _in_two_passes(events: DataFrame, cut: Cut, values: _Values, plain: Sequence[Held] | None) -> list[DataFrame]:
+    """Payloads with multisets that have the values around ranks, and of other ranges one value; and plain slices."""
+    frame, taken = values.of(events, cut)
+    frame = frame.withColumn("range", F.expr(f"CASE WHEN {taken} THEN {range_of('value')} END"))
+    ranges = _FirstPass(values, None if plain is None else tuple(plain), cut.exact)
+    counted = _counted_by_range(frame, cut, ranges)
+    wanted = mapped(counted, ranges.wanted, ranges.columns)
+    near = _within(frame.where(taken), wanted, list(values.schema.keys))
+    exact = near.groupBy(*by_slice(values.schema, cut), "value").agg(_count())
+    return [mapped(counted, ranges.unwanted, payloads.ROW), mapped(exact, values.pack, payloads.ROW)]
+
+
+def _counted_by_range(frame: DataFrame, cut: Cut, ranges: _FirstPass) -> DataFrame:
+    """Payloads of slices and of ranges, each bucket in one place."""
+    values, plain = ranges.values, ranges.plain
     several = F.expr("MIN(value) < MAX(value)").alias("several")  # a range with one value is exact as it is
-    states = [_count()] if plain is None else aggregates(job, group, plain)
-    counts = ranged.groupBy(*by, "range").agg(*states, F.min("value").alias("least"), several)
-    packed = mapped(counts, _range_packer(job, group.name, one, plain, cut.exact, buckets), payloads.ROW)
-    together = packed.repartition(F.col("bucket")).sortWithinPartitions("bucket")
-    others = mapped(together, _keeper(job, group.name, one, qs, buckets), payloads.ROW)
-    found = {**schema.keys, "slice_start": pl.Int64(), "range": pl.Int64(), "low": pl.Float64(), "high": pl.Float64()}
-    wanted = mapped(together, _finder(job, group.name, one, qs, struct(found)), struct(found))
-    wanted = wanted.toDF(*(f"wanted {place}" for place in range(len(found))))
-    low, high = (f"`wanted {place}`" for place in range(len(found) - 2, len(found)))
+    states = [_count()] if plain is None else aggregates(values.job, values.group, plain)
+    by = [*by_slice(values.schema, cut), F.col("range")]
+    counts = frame.groupBy(*by).agg(*states, F.min("value").alias("least"), several)
+    return mapped(counts, ranges.pack, payloads.ROW).repartition(F.col("bucket")).sortWithinPartitions("bucket")
+
+
+def _within(events: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """The events whose value lies in a wanted range of their key and slice."""
+    names = {name: quoted(f"wanted {name}") for name in wanted.columns}
+    renamed = wanted.toDF(*(f"wanted {name}" for name in wanted.columns))
     # a comparison with the bounds of all ranges leaves out most events of a stream that stays about the same
     x = F.expr("CAST(value AS DOUBLE)")
-    within = (x >= wanted.agg(F.expr(f"MIN({low})")).scalar()) & (x <= wanted.agg(F.expr(f"MAX({high})")).scalar())
-    pairs = [
-        f"{quoted(name)} {'<=>' if name in schema.keys else '='} `wanted {place}`" for place, name in enumerate(found)
-    ]
-    same = F.expr(" AND ".join(pairs[:-2]))
-    near = ranged.where(taken).where(within).join(F.broadcast(wanted), same, "left_semi")
-    exact = near.groupBy(*by, "value").agg(_count())
-    return [others, mapped(exact, _packer(job, group.name, one, buckets), payloads.ROW)]
+    low = renamed.agg(F.expr(f"MIN({names['low']})")).scalar()
+    high = renamed.agg(F.expr(f"MAX({names['high']})")).scalar()
+    pairs = [f"{quoted(key)} <=> {names[key]}" for key in keys]
+    pairs += [f"{name} = {names[name]}" for name in ("slice_start", "range")]
+    return events.where((x >= low) & (x <= high)).join(F.broadcast(renamed), F.expr(" AND ".join(pairs)), "left_semi")
 
 
-def _in_ranges(job: Job, group: Group, one: Held) -> SliceSchema:
-    """The schema of slices with bags of ranges."""
-    schema = job.bound.binding.schema(group, shared=True)
-    return replace(schema, inputs={**schema.inputs, one.operator.inputs[0].text: pl.Int64()}, held=(one,))
+@dataclass(frozen=True)
+class _FirstPass:
+    """What workers do with the counts of ranges: pack them, and once a bucket is in one place, find those wanted."""
 
+    values: _Values
+    plain: tuple[Held, ...] | None  # the operators of the slices that are made too
+    exact: bool
 
-def _range_packer(
-    job: Job, name: str, one: Held, plain: Sequence[Held] | None, exact: bool, buckets: int
-) -> Callable[[Batches], Batches]:
-    """Turns rows of the JVM, a range of a slice each, into payloads: some of slices, and some of ranges."""
+    @property
+    def columns(self) -> StructType:
+        """Of the ranges that are wanted."""
+        return struct({**self.values.schema.keys, **_BOUNDS})
 
-    def pack(batches: Batches) -> Batches:
-        schema = job.bound.binding.schema(group_of(job, name), shared=True)
-        packing = None if plain is None else Packing(job, name, tuple(plain), exact)
-        types = {**schema.keys, "least": schema.input_types(one)[0]}
-        for several in in_parts(batches, SLICES):
+    def pack(self, batches: Batches) -> Batches:
+        """Turn rows of the JVM, a range of a slice each, into payloads: some of slices, and some of ranges."""
+        values = self.values
+        packing = None if self.plain is None else Packing(values.job, values.name, self.plain, self.exact)
+        keys, types = list(values.schema.keys), {**values.schema.keys, "least": values.dtype}
+        for part in in_parts(batches, SLICES):
             if packing is not None:
-                packing.add(several, parts=True)
-            ranges = from_arrow(several, types).filter(pl.col("range").is_not_null())
-            table = ranges.select(*schema.keys, "slice_start", "range", "events", "least", "several")
-            yield from payloads.rows(payloads.split({name: table}, job.bound, buckets), _RANGES)
+                packing.add(part, parts=True)
+            ranges = from_arrow(part, types).filter(pl.col("range").is_not_null())
+            table = ranges.select(*keys, "slice_start", "range", "events", "least", "several")
+            split = payloads.split({values.name: table}, values.job.bound, values.buckets)
+            yield from payloads.rows(split, _RANGES)
         if packing is not None:
-            yield from packing.rows(buckets)
+            yield from packing.rows(values.buckets)
 
-    return pack
+    def unwanted(self, batches: Batches) -> Batches:
+        """Keep payloads of slices, and turn ranges without a wanted rank into multisets with one value for each."""
+        slicer = Slicer(self.values.job.bound)
+        for bucket, tables, others in _bucket_by_bucket(batches):
+            yield from (payloads.row(bucket, payload) for payload in others)
+            if tables:
+                ranges = self._searched(tables).filter(~pl.col("wanted"))
+                yield from self.values.packed(ranges.with_columns(value="least"), slicer)
+
+    def wanted(self, batches: Batches) -> Batches:
+        """Find the ranges that hold wanted ranks, each with bounds of its values."""
+        schema = arrow_schema(self.columns)
+        for _, tables, _ in _bucket_by_bucket(batches):
+            if tables:
+                ranges = self._searched(tables).filter("wanted")
+                low, high = bounds_of(ranges["range"].to_numpy())
+                yield from to_arrow(ranges.with_columns(low=low, high=high), schema)
+
+    def _searched(self, tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
+        """The ranges of a bucket, and of each whether it is `wanted`: it has several values, and a window's rank.
+
+        The numbers of ranges are put into multisets as if they were values.
+        """
+        values, group, shared = self.values, self.values.group, self.values.schema
+        inputs = {**shared.inputs, values.partial.operator.inputs[0].text: pl.Int64()}
+        schema = replace(shared, inputs=inputs, held=(values.partial,))
+        ranges = pl.concat(tables).sort(*schema.keys, "slice_start", "range")
+        rows = Rows(multisets_of(ranges.with_columns(value="range"), schema, values.partial), schema)
+        windows = CompiledGroup(group, schema, schema).assembler.due(rows, INT64_MIN, INT64_MAX)
+        numbers = schema.state(rows.table, values.partial)
+        around = MultisetRanges(numbers["values"], numbers["counts"], windows.lo, windows.hi).around(values.quantiles)
+        return ranges.with_columns(wanted=pl.Series(around) & ranges["several"])
 
 
 def _bucket_by_bucket(batches: Batches) -> Iterator[tuple[int, list[pl.DataFrame], list[bytes]]]:
@@ -247,48 +318,6 @@ def _bucket_by_bucket(batches: Batches) -> Iterator[tuple[int, list[pl.DataFrame
             else:
                 others.append(payload)
         yield bucket, ranges, others
-
-
-def _keeper(job: Job, name: str, one: Held, qs: tuple[float, ...], buckets: int) -> Callable[[Batches], Batches]:
-    """Keeps payloads of slices, and turns ranges without a wanted rank into bags with one value for each."""
-
-    def keep(batches: Batches) -> Batches:
-        slicer, group = Slicer(job.bound), group_of(job, name)
-        schema = slicer.shared_schema(group)
-        for bucket, ranges, others in _bucket_by_bucket(batches):
-            yield from (payloads.row(bucket, payload) for payload in others)
-            if ranges:
-                found = _searched(ranges, group, _in_ranges(job, group, one), one, qs).filter(~pl.col("wanted"))
-                bags = bagged(found.with_columns(value="least"), schema, one)
-                yield from payloads.rows(payloads.split(slicer.spread(group, bags), job.bound, buckets), {})
-
-    return keep
-
-
-def _finder(job: Job, name: str, one: Held, qs: tuple[float, ...], columns: StructType) -> Callable[[Batches], Batches]:
-    """Finds the ranges that hold wanted ranks, each with bounds of its values, bucket by bucket."""
-
-    def find(batches: Batches) -> Batches:
-        group = group_of(job, name)
-        for _, ranges, _ in _bucket_by_bucket(batches):
-            if ranges:
-                found = _searched(ranges, group, _in_ranges(job, group, one), one, qs).filter("wanted")
-                low, high = bounds_of(found["range"].to_numpy())
-                yield from to_arrow(found.with_columns(low=low, high=high), arrow_schema(columns))
-
-    return find
-
-
-def _searched(
-    tables: Iterable[pl.DataFrame], group: Group, schema: SliceSchema, one: Held, qs: Iterable[float]
-) -> pl.DataFrame:
-    """The ranges of a bucket, and of each whether it is `wanted`: it holds several values, and the rank of a window."""
-    ranges = pl.concat(tables).sort(*schema.keys, "slice_start", "range")
-    rows = Rows(bagged(ranges.with_columns(value="range"), schema, one), schema)
-    windows = CompiledGroup(group, schema, schema).assembler.due(rows, INT64_MIN, INT64_MAX)
-    bag = schema.state(rows.table, one)
-    around = MultisetRanges(bag["values"], bag["counts"], windows.lo, windows.hi).around(qs)
-    return ranges.with_columns(wanted=pl.Series(around) & ranges["several"])
 
 
 def bounds_of(ranges: Ints) -> tuple[Doubles, Doubles]:

@@ -25,13 +25,13 @@ from windrow.core.operators.collect import Collect
 from windrow.core.plan.groups import Entry, Group, held_by
 from windrow.core.slices.binding import no_time, quoted
 from windrow.core.slices.kernel import filter_name, key_name, time_name
-from windrow.core.slices.table import unpack
 from windrow.core.stream import deduplicate
 from windrow.core.stream.group_states import GroupStates
 from windrow.core.stream.job import Job, time_names
 from windrow.core.stream.job_slicer import Gathered, Slicer
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Counting
+from windrow.io.tables import unpack
 from windrow.spark import payloads
 from windrow.spark.batch import positions, quantiles
 from windrow.spark.batch.jvm_operators import lift

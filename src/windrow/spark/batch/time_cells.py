@@ -1,4 +1,4 @@
-"""Cells of time around an origin, the wider the further out, so that nobody has to know where the events begin and end.
+"""Cells of time around an origin, the wider the further out, so that no pass has to find where events begin and end.
 
     0 … 16,383: a unit each │ 8,192 cells of two units │ 8,192 of four │ 8,192 of eight │ …     and the same before it
 

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from windrow.core.query.query import QueryError
 from windrow.core.slices.binding import InputError
 from windrow.core.stream.job import Job
-from windrow.io.event_files import FORMATS, columns_of, form_of, is_hidden, named, read
+from windrow.io.event_files import FORMATS, below, columns_of, form_of, is_hidden, name_below, named, read, root_of
 from windrow.spark.slice_rows import Limit, Marks
 
 RECENT = 256  # files of a node whose names stand in an offset
@@ -47,9 +47,8 @@ class Files:
         if form is not None and form not in FORMATS:
             raise QueryError(f"option format must be one of {', '.join(FORMATS)}, not {form!r}")
         self.path, self._format = local_path(path, "nodes are read from directories that are"), form
-        plain = glob.escape(self.path) == self.path
-        self.root = self.path if plain else _before_pattern(self.path)
-        self._is_pattern = not plain
+        self.root = root_of(self.path)
+        self._is_pattern = glob.escape(self.path) != self.path
         self._facts: dict[str, tuple[tuple[int, int], Facts]] = {}  # of files to come, with their size and time
         self._stopped: dict[str, list[str]] | None = None
         self._listed: dict[str, list[str]] | None = None
@@ -71,7 +70,7 @@ class Files:
                 if os.path.isdir(one):
                     whole[self._named(one)] = self._below(one)
                 else:
-                    whole.setdefault(self._named(os.path.dirname(one)), []).append(self._file(one))
+                    whole.setdefault(self._named(os.path.dirname(one)), []).append(name_below(self.root, one))
             return whole
         inside = [one for one in os.scandir(self.root) if not is_hidden(one.name)]
         files = [one.name for one in inside if one.is_file()]
@@ -86,14 +85,7 @@ class Files:
         return {name: self._below(os.path.join(self.root, name)) for name in folders}
 
     def _below(self, top: str) -> list[str]:
-        found = []
-        for folder, folders, names in os.walk(top):
-            folders[:] = [name for name in folders if not is_hidden(name)]
-            found += [self._file(os.path.join(folder, name)) for name in names if not is_hidden(name)]
-        return sorted(found)
-
-    def _file(self, path: str) -> str:
-        return path[len(self.root) :].lstrip("/") if path.startswith(self.root) else os.path.relpath(path, self.root)
+        return [name_below(self.root, path) for path in below(top)]
 
     def _named(self, top: str) -> str:
         name = os.path.relpath(top, self.root)
@@ -274,13 +266,3 @@ def _greatest(parquet: pq.ParquetFile, column: str) -> int | None:
 
 def _physical(dtype: pl.DataType) -> pl.DataType:
     return pl.Int32() if isinstance(dtype, pl.Date) else pl.Int64()
-
-
-def _before_pattern(path: str) -> str:
-    """The directory in which a pattern begins."""
-    whole = path
-    while glob.escape(path) != path:
-        path = os.path.dirname(path)
-        if path == whole:
-            break
-    return path or "."

@@ -29,7 +29,7 @@ from windrow.core.stream.job import own_classes
 from windrow.core.windows.fixed import duration
 from windrow.core.windows.ordered import NODE
 from windrow.io.generator import Generator
-from windrow.spark.slice_rows import Limit, Origin, asked_text, fingerprint, origin_of
+from windrow.spark.slice_rows import Limit, Origin, fingerprint, origin_of, text_of
 from windrow.spark.source.files import Files
 from windrow.spark.source.generated import Generated
 from windrow.spark.source.tree_root import KEEP, Root
@@ -149,7 +149,7 @@ class Settings:
                 raise QueryError(f"query {query.name!r}: nodes have no arrival times; name a time column")
         if self.time not in job.bound.binding.time_columns:
             raise QueryError(f"no query is measured on {self.time!r}, which the watermark of nodes follows")
-        return replace(draft, plan=fingerprint(job), asked=asked_text(self.queries))
+        return replace(draft, plan=fingerprint(job), described=text_of([query.to_dict() for query in self.queries]))
 
     # --- how much is read -------------------------------------------------------------------------------------------
 

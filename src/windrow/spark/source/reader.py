@@ -3,7 +3,7 @@
     node's events ── read, prepared and sliced in the reader ──▶ one row per bucket of keys ──▶ Spark
 
 Raw events never enter the JVM, but for those of windows that need the order, and then only the columns that they read.
-`spark.readStream.format("windrow")` gives the rows that `origins` describes; `windows(slices, queries)` goes on.
+`spark.readStream.format("windrow")` gives the rows that `slice_rows` describes; `windows(slices, queries)` goes on.
 
 An offset says how far every node has been read, which files or seconds the micro-batch that ends there reads, and its
 watermark: the least of the greatest times of all live nodes. So a micro-batch that is read again, in whatever
@@ -44,7 +44,7 @@ from windrow.spark.source.generated import Generated
 from windrow.spark.source.options import Settings, options_of, origin_in
 from windrow.spark.source.tree_root import Root, plan_of
 
-HELD = 1 << 28  # bytes of events for windows that need the order, beyond which a node sends them in several rows
+MOST_BYTES = 1 << 28  # of events for windows that need the order, beyond which a node sends them in several rows
 
 
 @dataclass
@@ -72,16 +72,16 @@ class Slices:
         if not isinstance(partition, Part):  # of a source without nodes
             return
         job, slicer = self.job, Slicer(self.job.bound, cut=partition.streams)
-        gathered, held, size, count = Gathered(slicer), Unordered(job.bound), 0, 0
+        gathered, unordered, size, count = Gathered(slicer), Unordered(job.bound), 0, 0
         for events, rows in self._events(partition):
             count += rows
             gathered.add(slicer.slice(events))
-            size += held.add(events)
-            if size > HELD and not partition.streams:
-                yield from self._rows(held.tables(), partition, 0)
-                held, size = Unordered(job.bound), 0
+            size += unordered.add(events)
+            if size > MOST_BYTES and not partition.streams:
+                yield from self._rows(unordered.tables(), partition, 0)
+                unordered, size = Unordered(job.bound), 0
         merged = {name: slicer.merge(name, [table]) for name, table in gathered.tables().items()}
-        yield from self._rows(merged | held.tables(), partition, count)
+        yield from self._rows(merged | unordered.tables(), partition, count)
 
     def _events(self, part: Part) -> Iterator[tuple[pl.DataFrame, int]]:
         """Prepared events, and how many there were before those without a time were left out."""
@@ -180,7 +180,8 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 if node not in marks or marks[node]["seen"] is None:
                     return before
                 seen.append(marks[node]["seen"])
-        return max((one for one in (before, min(seen, default=None)) if one is not None), default=None)
+        watermarks = (before, min(seen, default=None))
+        return max((watermark for watermark in watermarks if watermark is not None), default=None)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
@@ -202,7 +203,7 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 @dataclass
-class Stretch(InputPartition):
+class BatchRange(InputPartition):
     """What one task reads of a root: some batches, none if the last is before the first, or only a watermark."""
 
     first: int
@@ -224,7 +225,7 @@ class RootSlices:
             raise QueryError("the root is asked other queries since this DataFrame was made; make it again")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Stretch):  # of a root that has no batch yet
+        if not isinstance(partition, BatchRange):  # of a root that has no batch yet
             return
         tables, events = self.root.tables(partition.first, partition.last, self._job), partition.events
         mark = None if partition.watermark is None else time_before(partition.watermark, self._job)
@@ -240,7 +241,7 @@ class RootReader(Travels, DataSourceReader):
         self._slices = RootSlices(settings, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Stretch(*stretch) for stretch in self._slices.root.stretches()]
+        return [BatchRange(*batches) for batches in self._slices.root.stretches()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._slices.read(partition)
@@ -271,7 +272,7 @@ class RootStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailable
         if start == end:
             return []
         events = end["events"] - start["events"]
-        return [Stretch(start["batch"] + 1, end["batch"], events, end["watermark"], to_all=True)]
+        return [BatchRange(start["batch"] + 1, end["batch"], events, end["watermark"], to_all=True)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._slices.read(partition)
@@ -300,14 +301,14 @@ class WindrowSource(DataSource):
         return (RootStreamReader if isinstance(settings.feed, Root) else StreamReader)(settings, schema)
 
 
-_KNOWING: WeakSet[SparkSession] = WeakSet()
+_REGISTERED: WeakSet[SparkSession] = WeakSet()
 
 
 def register(spark: SparkSession) -> None:
     """Make `format("windrow")` known to a session that `windrow.spark.session` did not make."""
-    if spark not in _KNOWING:  # Spark warns of a second time
+    if spark not in _REGISTERED:  # Spark warns of a second time
         spark.dataSource.register(shipped(WindrowSource))
-        _KNOWING.add(spark)
+        _REGISTERED.add(spark)
 
 
 def nodes(
@@ -333,7 +334,7 @@ def nodes(
     spark:        the session, which learns `format("windrow")` by it
     source:       a directory with one for each node, or with the files of one; a pattern; made-up events; or the root
                   of a tree, which says queries, time, lateness, order_by and columns itself
-    queries:      the ones that will be asked of the slices
+    queries:      those that the slices will be given to `windows` with
     time:         the column that windows are measured on
     lateness:     how far events may be out of order; 0 by default
     order_by:     columns that order events of the same time and node
@@ -352,15 +353,15 @@ def nodes(
     Spark's own reader are in `docs/spark-nodes.md`.
     """
     if isinstance(source, Root):
-        told = source.asked
-        queries, time = told.queries if queries is None else queries, told.time if time is None else time
+        served = source.asked
+        queries, time = served.queries if queries is None else queries, served.time if time is None else time
     if queries is None:
         raise TypeError("say for which queries slices are to be cut; only the root of a tree knows them")
-    asked = [queries] if isinstance(queries, Query) else list(queries)
+    listed = [queries] if isinstance(queries, Query) else list(queries)
     options = options_of(
         source,
-        asked,
-        time_of(asked, time),
+        listed,
+        time_of(listed, time),
         lateness=None if lateness == 0 else json.dumps(plain(lateness)),
         order_by=json.dumps([order_by] if isinstance(order_by, str) else list(order_by)) if order_by else None,
         bad_events=None if bad_events == "raise" else bad_events,

@@ -9,7 +9,6 @@ the index, what the windows that end need, and for ordered groups what they hold
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import CompiledGroup, GroupState
 from windrow.core.ordered.state import OrderedState
 from windrow.core.plan.groups import Entry, Group, Timeline, cut_from
+from windrow.core.plan.plan import fingerprint_of
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.query.query import Query
 from windrow.core.slices.custom_edges import last_end
@@ -440,7 +440,7 @@ def _load(state: GroupState, runs: list[pl.DataFrame]) -> None:
 
 def _form(group: Group) -> str:
     """What the tables of an ordered group depend on."""
-    return hashlib.sha256(repr((list(group.timelines), [one.text for one in group.held])).encode()).hexdigest()[:16]
+    return fingerprint_of([group], list(map(repr, group.timelines)), [one.text for one in group.held])
 
 
 def _queries(state: GroupState, timeline: Timeline) -> set[int]:

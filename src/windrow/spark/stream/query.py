@@ -3,14 +3,12 @@
     events ── withWatermark ── mapInArrow: slices ──▶ (bucket, payload) ── transformWithState ──▶ results
 
 A partition sends one row to every bucket, also where it has no slices for it, so that all buckets learn in the same
-micro-batch which queries are asked. What a bucket knows and says is in `buckets`; this is how Spark carries it.
+micro-batch which queries there are. What a bucket does with its rows is in `bucket`; here is how Spark carries it.
 """
 
 from __future__ import annotations
 
 import json
-import zlib
-from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -28,20 +26,19 @@ from windrow.core.plan.groups import Entry
 from windrow.core.query.query import QueryError
 from windrow.core.slices.binding import ARRIVAL, InputError, no_time, quoted
 from windrow.core.slices.kernel import time_name
-from windrow.core.slices.table import unpack
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.io.tables import unpack
 from windrow.spark import payloads
 from windrow.spark.batch.run import EVENTS, events_of, prepared
 from windrow.spark.pickling import Shipped, mapped
 from windrow.spark.settings import check_streaming
 from windrow.spark.slice_rows import check as check_plan
-from windrow.spark.slice_rows import fingerprint, origin_of, spark_time, watermarked
+from windrow.spark.slice_rows import fingerprint, from_text, origin_of, spark_time, text_of, watermarked
 from windrow.spark.stream import query_book_files
 from windrow.spark.stream.bucket import INDEX, Asked, Bucket, Told
-from windrow.spark.stream.query_book import QueryBook, result_columns
-from windrow.spark.stream.refusals import check
+from windrow.spark.stream.query_book import QueryBook, refuse_unstreamable, result_columns
 from windrow.spark.stream.slice_store import from_bytes, to_bytes
 from windrow.spark.types import END_MS, SHIFT_MS, arrow_schema, from_arrow, polars_type, struct, to_arrow
 
@@ -55,7 +52,7 @@ METRICS = ("dropped", "overflows", "slices", "held_events")
 
 def windows(df: DataFrame, job: Job, buckets: int, name: str) -> DataFrame:
     """The results of a streaming DataFrame, as a streaming DataFrame."""
-    check([entry.query for entry in job.entries], job.time)
+    refuse_unstreamable([entry.query for entry in job.entries], job.time)
     marked, job = with_watermark(df, job)
     events = prepared(marked, job)
 
@@ -67,7 +64,7 @@ def windows(df: DataFrame, job: Job, buckets: int, name: str) -> DataFrame:
 
 
 def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name: str) -> DataFrame:
-    """The same for the queries of a book, whose newest version every micro-batch asks for; the job has none itself."""
+    """The same for the queries of a book; the job has none itself, and every micro-batch reads the newest version."""
     marked, job = with_watermark(df, job)
     path, types = book.path, dict(job.columns)
     newest = df.sparkSession.read.text(f"{query_book_files.for_spark(path)}/HEAD").select(F.first("value")).scalar()
@@ -79,11 +76,11 @@ def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name
         if first is None:
             return
         version = query_book_files.read(path, first.column(BOOK)[0].as_py())
-        check((one.query for one in version.asked), job.time)  # another stream may have let it in
-        asking = replace(job, entries=tuple(Entry(one.query) for one in version.asked))
-        frames = raw_events_of(chain([first], batches), asking, types, first.column(CLOCK)[0].as_py())
-        header = {"version": version.number, "queries": asked_text(version.asked)}
-        yield from payloads.rows(sliced(frames, asking, buckets), header)
+        refuse_unstreamable((entry.query for entry in version.asked), job.time)  # another stream may have let it in
+        current = replace(job, entries=tuple(Entry(entry.query) for entry in version.asked))
+        frames = raw_events_of(chain([first], batches), current, types, first.column(CLOCK)[0].as_py())
+        header = {"version": version.number, "queries": text_of([entry.to_dict() for entry in version.asked])}
+        yield from payloads.rows(sliced(frames, current, buckets), header)
 
     keys = {key: types[key] for key in book.read().keys}
     retractions = job.time_columns[job.time].updates > 0
@@ -97,7 +94,7 @@ def windows_of_slices(df: DataFrame, job: Job, buckets: int | None, name: str) -
     assert origin is not None
     if buckets not in (None, origin.buckets):
         raise ValueError(f"these slices are in {origin.buckets} buckets, not in {buckets}; say so where they are made")
-    check([entry.query for entry in job.entries], job.time)
+    refuse_unstreamable([entry.query for entry in job.entries], job.time)
     columns = dict(job.bound.results.empty.schema)
     return answered(watermarked(df, job), job, columns, origin.buckets, name, fingerprint(job))
 
@@ -118,10 +115,10 @@ def with_ties(df: DataFrame) -> DataFrame:
 def raw_events_of(
     batches: Iterable[pa.RecordBatch], job: Job, types: Mapping[str, pl.DataType], now: int
 ) -> Iterator[pl.DataFrame]:
-    """Events as they come, prepared by Polars, because Spark's plan does not know the queries; they arrive now."""
+    """Events as they come, prepared by Polars, because Spark's plan does not know the queries; they arrive `now`."""
     binding, arrived = job.bound.binding, 0
-    for several in in_parts(batches, EVENTS):
-        frame = binding.checked(from_arrow([batch.select(list(types)) for batch in several], types))
+    for part in in_parts(batches, EVENTS):
+        frame = binding.checked(from_arrow([batch.select(list(types)) for batch in part], types))
         missing = binding.without_time(frame)
         if missing is not None:
             if job.bad_events == "raise":
@@ -138,12 +135,12 @@ def raw_events_of(
 def with_watermark(df: DataFrame, job: Job) -> tuple[DataFrame, Job]:
     """The events with Spark's watermark on their time: that of the user if there is one, else one of ours."""
     delays = {field.name: field.metadata.get("spark.watermarkDelayMs") for field in df.schema.fields}
-    own = {name: delay for name, delay in delays.items() if delay is not None}
+    users = {name: delay for name, delay in delays.items() if delay is not None}
     (time_column, late, updates, temporal), *_ = job.lengths
     if late is None:
         raise ValueError("a stream on Spark moves its watermark by the events that it sees: say a lateness, not None")
-    if own:
-        (name, delay), *_ = own.items()
+    if users:
+        (name, delay), *_ = users.items()
         if name != job.time:
             raise QueryError(
                 f"the DataFrame already has a watermark on {name!r}, and Spark allows no second one; "
@@ -184,7 +181,7 @@ def timer_of(moment: int, is_integer: bool) -> int:
 
 
 def sliced(frames: Iterable[pl.DataFrame], job: Job, buckets: int) -> dict[int, Tables]:
-    """What each bucket gets of a partition: slices, and for groups that need the order, events. Each gets something."""
+    """The tables of a partition for each bucket, also if there are none: slices, and events where order counts."""
     slicer = Slicer(job.bound, cut=True)
     gathered, unordered = Gathered(slicer), Unordered(job.bound)
     for frame in frames:
@@ -198,8 +195,8 @@ def sliced(frames: Iterable[pl.DataFrame], job: Job, buckets: int) -> dict[int, 
             spark_time(time, job)  # refuses what is further out than the watermark reaches
         gathered.add(slicer.slice(frame))
         unordered.add(frame)
-    found = payloads.split(gathered.tables() | unordered.tables(), job.bound, buckets)
-    return {bucket: found.get(bucket, {}) for bucket in range(buckets)}
+    by_bucket = payloads.split(gathered.tables() | unordered.tables(), job.bound, buckets)
+    return {bucket: by_bucket.get(bucket, {}) for bucket in range(buckets)}
 
 
 # --- state ----------------------------------------------------------------------------------------------------------
@@ -213,8 +210,8 @@ class _Store:
         self._tables = handle.getMapState("tables", "name STRING", "value BINARY")
 
     def get(self, name: str) -> bytes | None:
-        found = self._index.get() if name == INDEX else self._tables.getValue((name,))
-        return None if found is None else bytes(found[0])
+        row = self._index.get() if name == INDEX else self._tables.getValue((name,))
+        return None if row is None else bytes(row[0])
 
     def put(self, name: str, value: bytes) -> None:
         if name == INDEX:
@@ -237,16 +234,17 @@ class Processor(StatefulProcessor):
         self._store = _Store(handle)
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
-        tables, asked, version = [], [Asked(entry.query) for entry in self._job.entries], -1
+        tables, queries, version = [], [Asked(entry.query) for entry in self._job.entries], -1
         newest: int | None = None
         for row in rows:
-            header, found = unpack(row.payload)
+            header, row_tables = unpack(row.payload)
             check_plan(header, self._plan)
-            tables.append(found)
+            tables.append(row_tables)
             newest = header.get("newest", newest)
             if header.get("version", -1) > version:
-                version, asked = header["version"], asked_of(header["queries"])
-        return self._step(tables, timerValues, asked, newest)
+                version = header["version"]
+                queries = [Asked.from_dict(described) for described in from_text(header["queries"])]
+        return self._step(tables, timerValues, queries, newest)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
         return self._step([], timerValues, None, None)
@@ -255,12 +253,12 @@ class Processor(StatefulProcessor):
         pass
 
     def _step(
-        self, tables: Sequence[Mapping[str, pl.DataFrame]], timer_values: Any, asked: Any, newest: int | None
+        self, tables: Sequence[Tables], timer_values: Any, queries: list[Asked] | None, newest: int | None
     ) -> Iterator[Row]:
         is_integer = self._job.is_integer
         bucket = Bucket(self._store, self._job, self._buckets)
         watermark = watermark_of(timer_values.getCurrentWatermarkInMs(), is_integer)
-        told = bucket.step(tables, watermark, asked, newest)
+        output = bucket.step(tables, watermark, queries, newest)
         before, after = bucket.timer, None
         if bucket.next_due < INT64_MAX and watermark < INT64_MAX:
             after = max(timer_of(bucket.next_due, is_integer), timer_values.getCurrentWatermarkInMs() + 1, 1)
@@ -270,29 +268,23 @@ class Processor(StatefulProcessor):
             if after is not None:
                 self._handle.registerTimer(after)
         bucket.save(after)
-        yield _row(told)
+        yield _row(output)
 
 
-def _row(told: Told) -> Row:
+def _row(output: Told) -> Row:
+    """The output of a step as one row of Spark's, with the results as bytes.
+
+    `transformWithState` makes a Python `Row` for each row that it gives out, which for results would be work per
+    result, and it gives out no Arrow. So results leave it packed, and `answered` unpacks them in a `mapInArrow`.
+    """
     return Row(
-        results=to_bytes(told.results) if told.results.height else None,
-        dropped=told.dropped,
-        overflows=told.overflows,
-        slices=told.slices,
-        held_events=told.held_events,
-        since=json.dumps(told.since) if told.since else None,
+        results=to_bytes(output.results) if output.results.height else None,
+        dropped=output.dropped,
+        overflows=output.overflows,
+        slices=output.slices,
+        held_events=output.held_events,
+        since=json.dumps(output.since) if output.since else None,
     )
-
-
-def asked_of(text: str) -> list[Asked]:
-    """Queries as they are written into payloads."""
-    described = json.loads(zlib.decompress(b64decode(text)))
-    return [Asked.from_dict(one) for one in described]
-
-
-def asked_text(asked: Sequence[Asked]) -> str:
-    described = [one.to_dict() for one in asked]
-    return b64encode(zlib.compress(json.dumps(described).encode())).decode()
 
 
 # --- results --------------------------------------------------------------------------------------------------------
@@ -304,14 +296,14 @@ def answered(
     """The results of a stream of payloads, in these columns."""
     check_streaming(rows.sparkSession)
     mode = "Update" if job.time_columns[job.time].updates else "Append"
-    said = rows.groupBy("bucket").transformWithState(
+    outputs = rows.groupBy("bucket").transformWithState(
         statefulProcessor=Shipped(Processor(job, buckets, plan)),
         outputStructType=OUTPUT,
         outputMode=mode,
         timeMode="EventTime",
     )
-    counted: list[Column] = [F.coalesce(F.sum(column), F.lit(0)).alias(column) for column in METRICS]
-    said = said.observe(name, *counted, F.max("since").alias("since"))
+    sums: list[Column] = [F.coalesce(F.sum(column), F.lit(0)).alias(column) for column in METRICS]
+    outputs = outputs.observe(name, *sums, F.max("since").alias("since"))
     types = struct(columns)
 
     def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -321,7 +313,7 @@ def answered(
                 if payload is not None:
                     yield from to_arrow(aligned(from_bytes(payload), columns), schema)
 
-    return mapped(said, unpacked, types)
+    return mapped(outputs, unpacked, types)
 
 
 def aligned(results: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:

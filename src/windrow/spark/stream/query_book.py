@@ -2,13 +2,13 @@
 
 A stream's columns are fixed when it starts, so a book names them: `QueryBook(path, columns={"mean(x)": "double"},
 keys=["car"])`. A later query fits into them, and into what the stream can do, or is refused. How a book is kept in
-files, also while several change it, is in `bookfiles`.
+files, also while several change it, is in `query_book_files`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from os import PathLike
@@ -25,7 +25,6 @@ from windrow.core.windows.fixed import since_1970
 from windrow.spark.stream import query_book_files
 from windrow.spark.stream.bucket import Asked
 from windrow.spark.stream.query_book_files import Version
-from windrow.spark.stream.refusals import check
 from windrow.spark.types import in_spark_words, polars_columns, spark_data_type
 
 
@@ -54,10 +53,10 @@ class QueryBook:
             with query_book_files.changing(self.path):
                 if not query_book_files.exists(self.path):  # nobody else has made it meanwhile
                     query_book_files.write(self.path, Version(0, kinds, named or [], []))
-        found = self.read()
-        for what, given, known in (("columns", kinds, dict(found.columns)), ("keys", named, list(found.keys))):
-            if given is not None and given != known:
-                raise ValueError(f"the query book at {self.path!r} has the {what} {known}, not {given}")
+        newest = self.read()
+        for what, given, there in (("columns", kinds, dict(newest.columns)), ("keys", named, list(newest.keys))):
+            if given is not None and given != there:
+                raise ValueError(f"the query book at {self.path!r} has the {what} {there}, not {given}")
 
     def read(self) -> Version:
         """The newest version."""
@@ -70,29 +69,29 @@ class QueryBook:
 
     @property
     def queries(self) -> list[Query]:
-        """The queries that are asked for, without those that are being removed."""
-        return [one.query for one in self.read().asked if not one.closing]
+        """The queries of the book, without those that are being removed."""
+        return [entry.query for entry in self.read().asked if not entry.closing]
 
     def add(self, *queries: Query, since: int | datetime | None = None) -> int:
-        """Ask more queries, from an event time on if one is given; returns the new version.
+        """Add queries, from an event time on if one is given; returns the new version.
 
         A `since` that is not later than what the stream has seen is moved to the first time that is.
         """
         moment = since_1970(since) if isinstance(since, datetime) else since
         with query_book_files.changing(self.path):
             now = self.read()
-            asked = list(now.asked)
+            entries = list(now.asked)
             for query in queries:
                 if not isinstance(query, Query):
                     raise QueryError(f"expected a Query, not {query!r}")
-                if any(one.query.name == query.name and not one.closing for one in asked):
+                if any(entry.query.name == query.name and not entry.closing for entry in entries):
                     raise QueryError(
                         f"there already is a query called {query.name!r}; remove it first, or choose a name"
                     )
                 self._fits(query, now)
-                asked = [one for one in asked if one.query.name != query.name]
-                asked.append(Asked(query, moment))
-            return self._write(replace(now, asked=asked))
+                entries = [entry for entry in entries if entry.query.name != query.name]
+                entries.append(Asked(query, moment))
+            return self._write(replace(now, asked=entries))
 
     def remove(self, name: str, when: Literal["now", "windows_closed"] = "now") -> int:
         """Stop a query; with `windows_closed`, windows that hold an event already seen are still emitted."""
@@ -100,27 +99,27 @@ class QueryBook:
             raise ValueError(f"when must be 'now' or 'windows_closed', not {when!r}")
         with query_book_files.changing(self.path):
             now = self.read()
-            found = [one for one in now.asked if one.query.name == name and not one.closing]
-            if not found:
+            removed = [entry for entry in now.asked if entry.query.name == name and not entry.closing]
+            if not removed:
                 raise QueryError(
                     f"there is no query called {name!r}; there are {', '.join(map(repr, _names(now))) or 'none'}"
                 )
-            asked = [one for one in now.asked if one.query.name != name]
+            entries = [entry for entry in now.asked if entry.query.name != name]
             if when == "windows_closed":
-                asked.append(Asked(found[0].query, found[0].since, closing=True))
-            return self._write(replace(now, asked=asked))
+                entries.append(Asked(removed[0].query, removed[0].since, closing=True))
+            return self._write(replace(now, asked=entries))
 
     def bind(self, events: Mapping[str, Any]) -> Version:
         """Note what is known of the stream, and check that keys and queries fit it; returns the newest version."""
-        known = json.loads(json.dumps(events))  # as a file gives it back
+        stream = json.loads(json.dumps(events))  # as a file gives it back
         with query_book_files.changing(self.path):
             now = self.read()
-            bound = replace(now, events=known)
+            bound = replace(now, events=stream)
             for key in bound.keys:
-                _check_key(key, known)
-            for one in bound.asked:
-                self._fits(one.query, bound)
-            if now.events != known:
+                _check_key(key, stream)
+            for entry in bound.asked:
+                self._fits(entry.query, bound)
+            if now.events != stream:
                 self._write(bound)
         return self.read()
 
@@ -134,25 +133,40 @@ class QueryBook:
         for key in query.by:
             if key not in version.keys:
                 raise QueryError(f"query {query.name!r}: {key!r} is none of the book's keys {list(version.keys)}")
-        for asked in query.aggregates:
-            if asked.name not in version.columns:
+        for aggregate in query.aggregates:
+            if aggregate.name not in version.columns:
                 raise QueryError(
-                    f"query {query.name!r}: {asked.name!r} is none of the book's columns {list(version.columns)}; "
+                    f"query {query.name!r}: {aggregate.name!r} is none of the book's columns {list(version.columns)}; "
                     "give it the alias of one"
                 )
         if version.events is not None:
-            check([query], version.events["time"])
-            found = _results(query, version.events)
-            for asked in query.aggregates:
-                kind = _plain(found[asked.name])
-                if kind != version.columns[asked.name]:
+            refuse_unstreamable([query], version.events["time"])
+            types = _result_types(query, version.events)
+            for aggregate in query.aggregates:
+                kind = _plain(types[aggregate.name])
+                if kind != version.columns[aggregate.name]:
                     raise QueryError(
-                        f"query {query.name!r}: {asked.name!r} would be {kind.upper()}, and the book's column is "
-                        f"{version.columns[asked.name].upper()}"
+                        f"query {query.name!r}: {aggregate.name!r} would be {kind.upper()}, and the book's column is "
+                        f"{version.columns[aggregate.name].upper()}"
                     )
 
     def __repr__(self) -> str:
         return f"QueryBook({self.path!r})"
+
+
+def refuse_unstreamable(queries: Iterable[Query], time: str) -> None:
+    """Refuse queries that a stream along this time cannot answer, before it is started or when a book takes them in."""
+    for query in queries:
+        if query.distinct_on:
+            raise QueryError(
+                f"query {query.name!r}: distinct_on needs all events with the same values in one place, which a stream "
+                "on Spark does not bring together; use df.dropDuplicatesWithinWatermark(…) before"
+            )
+        if (query.time or time) != time:
+            raise QueryError(
+                f"query {query.name!r}: Spark has one watermark for a query, so all windows must be on {time!r}, "
+                f"not on {query.time!r}; make a second streaming query for it"
+            )
 
 
 def result_columns(
@@ -176,7 +190,7 @@ def _plain(dtype: pl.DataType) -> str:
     return spark_data_type(dtype).simpleString()
 
 
-def _results(query: Query, events: Mapping[str, Any]) -> dict[str, pl.DataType]:
+def _result_types(query: Query, events: Mapping[str, Any]) -> dict[str, pl.DataType]:
     schema = t.StructType.fromJson(events["schema"])
     try:
         job = job_of([query], events["time"], _columns(events), order_by=events["order_by"])
@@ -197,9 +211,9 @@ def _check_key(key: str, events: Mapping[str, Any]) -> None:
 
 def _columns(events: Mapping[str, Any]) -> dict[str, pl.DataType]:
     """The columns of the stream that queries can read."""
-    known = polars_columns(t.StructType.fromJson(events["schema"]))
-    return {name: known[name] for name in events["columns"] if name in known}
+    types = polars_columns(t.StructType.fromJson(events["schema"]))
+    return {name: types[name] for name in events["columns"] if name in types}
 
 
 def _names(version: Version) -> list[str]:
-    return [one.query.name for one in version.asked if not one.closing]
+    return [entry.query.name for entry in version.asked if not entry.closing]

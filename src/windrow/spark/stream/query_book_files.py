@@ -21,11 +21,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.fs as fs
 
+from windrow.io.atomic import replacing
 from windrow.spark.stream.bucket import Asked
 
 FORMAT = 2
@@ -132,18 +134,8 @@ def _put(system: Any, place: str, text: str) -> None:
         with system.open_output_stream(place) as file:
             file.write(text.encode())
         return
-    draft = f"{place}.{secrets.token_hex(8)}"
-    with open(draft, "xb") as local:
+    with replacing(Path(place), contended=True) as local:
         local.write(text.encode())
-        local.flush()
-        os.fsync(local.fileno())
-    os.replace(draft, place)
-    with suppress(OSError):  # where a directory is nothing to open
-        folder = os.open(os.path.dirname(place), os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 # --- paths ----------------------------------------------------------------------------------------------------------

@@ -19,10 +19,11 @@ from dataclasses import replace
 from sqlglot import TokenType
 
 from windrow.core.aggregates.functions import Aggregate
+from windrow.core.aggregates.reader import as_formula
+from windrow.core.expressions.tokens import Phrase, Token, refusal, tokenize
 from windrow.core.query.query import Query, QueryError
-from windrow.core.query.sql.calls import formula, is_aggregate
+from windrow.core.query.sql.calls import READER
 from windrow.core.query.sql.group_by import Grouping, Item, grouping, window
-from windrow.core.query.sql.tokens import Piece, Token, refusal, tokenize
 
 
 def sql(text: str) -> list[Query]:
@@ -62,7 +63,7 @@ def sql(text: str) -> list[Query]:
 _NAME = re.compile(r"^[ \t]*--[ \t]*name[ \t]*:[ \t]*(.*?)[ \t\r]*$", re.MULTILINE | re.IGNORECASE)
 
 
-def _statements(whole: Piece) -> Iterator[tuple[tuple[str, int] | None, Piece]]:
+def _statements(whole: Phrase) -> Iterator[tuple[tuple[str, int] | None, Phrase]]:
     """The statements of a text, with the name that a line before them gives, and where that stands."""
     ends = [place for place, token in enumerate(whole.tokens) if token.kind == TokenType.SEMICOLON]
     begin, named = 0, None
@@ -114,7 +115,7 @@ _VIEW = "make the result a table or a view first, and select from that"
 _JOINS = ("JOIN", "INNER", "CROSS", "LEFT", "RIGHT", "FULL", "SEMI", "ANTI", "NATURAL", "LATERAL", "LATERAL VIEW")
 
 
-def _clauses(piece: Piece) -> dict[str, Piece]:
+def _clauses(piece: Phrase) -> dict[str, Phrase]:
     """The clauses of a statement by their words, in their order."""
     if piece.word(0) == "WITH":
         piece.refuse(f"WITH is not read: {_VIEW}")
@@ -153,7 +154,7 @@ def _clauses(piece: Piece) -> dict[str, Piece]:
     return found
 
 
-def _table(clause: Piece) -> tuple[str, str]:
+def _table(clause: Phrase) -> tuple[str, str]:
     """The table's name, and its alias or the name again, in small letters."""
     for place, depth in clause.depths():
         if clause.word(place) in _JOINS:
@@ -173,7 +174,7 @@ def _table(clause: Piece) -> tuple[str, str]:
     return name, (rest[0].name if rest.tokens else clause[end - 1].name).lower()
 
 
-def _unqualified(clause: Piece, tables: set[str]) -> Piece:
+def _unqualified(clause: Phrase, tables: set[str]) -> Phrase:
     """The clause without the table's name before columns: `e.speed` is speed."""
     tokens: list[Token] = []
     place = 0
@@ -191,13 +192,13 @@ def _unqualified(clause: Piece, tables: set[str]) -> Piece:
 # --- a statement ----------------------------------------------------------------------------------------------------
 
 
-def _query(name: str, piece: Piece, clauses: Mapping[str, Piece]) -> Query:
+def _query(name: str, piece: Phrase, clauses: Mapping[str, Phrase]) -> Query:
     selected = [_alias(item) for item in clauses["SELECT"].split()]
     by = grouping(clauses["GROUP BY"], selected)
     for word, clause in clauses.items():
         if word != "FROM":
             _check_dots(clause, by)
-    columns: dict[str, tuple[Aggregate, Piece]] = {}
+    columns: dict[str, tuple[Aggregate, Phrase]] = {}
     for shown, alias in selected:
         if not _is_there(shown, alias, by):
             column = alias.name if alias else shown.text
@@ -205,7 +206,7 @@ def _query(name: str, piece: Piece, clauses: Mapping[str, Piece]) -> Query:
                 shown.refuse(f"{column} is a key, and so cannot be the name of {shown.text}; give it another alias")
             if column in columns:
                 shown.refuse(f"two columns are called {column!r}; give one another alias")
-            columns[column] = formula(shown, "a column").alias(column), shown
+            columns[column] = READER.read(shown, "a column").alias(column), shown
     if not columns:
         clauses["SELECT"].refuse("no aggregate is selected; add one, such as count(*)")
     where = clauses["WHERE"].expression("the condition") if "WHERE" in clauses else None
@@ -217,7 +218,7 @@ def _query(name: str, piece: Piece, clauses: Mapping[str, Piece]) -> Query:
         piece.refuse(str(error))
 
 
-def _check_dots(clause: Piece, by: Grouping) -> None:
+def _check_dots(clause: Phrase, by: Grouping) -> None:
     """Names with a dot are the bounds of the window; others would be tables that are not there, or parts of structs."""
     for place, token in enumerate(clause.tokens):
         if token.kind == TokenType.DOT and clause[place - 1].name.lower() not in by.called | {")"}:
@@ -228,7 +229,7 @@ def _check_dots(clause: Piece, by: Grouping) -> None:
             clause.refuse(f"{reason}; make the field a column of the events", place - 1)
 
 
-def _having(clause: Piece, columns: Mapping[str, tuple[Aggregate, Piece]]) -> Aggregate:
+def _having(clause: Phrase, columns: Mapping[str, tuple[Aggregate, Phrase]]) -> Aggregate:
     """The predicate, with what aliases stand for."""
     tokens: list[Token] = []
     depth, inside = 0, 0  # a name within an aggregate, or in its FILTER, is a column of the events
@@ -244,7 +245,7 @@ def _having(clause: Piece, columns: Mapping[str, tuple[Aggregate, Piece]]) -> Ag
         tokens.append(token)
         if token.kind == TokenType.L_PAREN:
             depth += 1
-            over_events = place and (is_aggregate(clause, place - 1) or clause.word(place - 1) in _BEHIND_CALLS)
+            over_events = place and (READER.is_aggregate(clause, place - 1) or clause.word(place - 1) in _BEHIND_CALLS)
             if over_events and not inside:
                 inside = depth
         elif token.kind == TokenType.R_PAREN:
@@ -253,17 +254,13 @@ def _having(clause: Piece, columns: Mapping[str, tuple[Aggregate, Piece]]) -> Ag
     for place, token in enumerate(clause.tokens):
         if token.kind == TokenType.DOT and clause.word(place + 1) in _BOUNDS:
             clause.refuse("HAVING sees aggregates alone; choose rows of the results by their bounds", place - 1)
-    made = formula(clause.put(tuple(tokens)), "HAVING")
-    if made.parts:
-        return made
-    return Aggregate("formula", (_ONE,), (), (made,))
+    return as_formula(READER.read(clause.put(tuple(tokens)), "HAVING"))
 
 
-_ONE = tokenize("p0").expression()
 _BEHIND_CALLS = ("FILTER", "GROUP", "WITHIN GROUP")
 
 
-def _alias(item: Piece) -> Item:
+def _alias(item: Phrase) -> Item:
     """An item without its alias, and the alias."""
     last = len(item) - 1
     if not item.tokens:
@@ -283,7 +280,7 @@ _BEFORE_ALIAS |= {TokenType.END, TokenType.WINDOW}
 _BOUNDS = {"START": "window_start", "END": "window_end"}
 
 
-def _is_there(shown: Piece, alias: Token | None, by: Grouping) -> bool:
+def _is_there(shown: Phrase, alias: Token | None, by: Grouping) -> bool:
     """Whether an item is a key or the window, which every result has under its own name."""
     if shown.word(0) == "*":
         shown.refuse("* is not read: name keys and aggregates")
@@ -313,7 +310,7 @@ def _is_there(shown: Piece, alias: Token | None, by: Grouping) -> bool:
     return True
 
 
-def _bound(shown: Piece, place: int) -> str:
+def _bound(shown: Phrase, place: int) -> str:
     """The column of `.start` or `.end` at a place; none for the window as a whole, which has both."""
     if place == len(shown) or (shown.word(place + 1) == "*" and place + 2 == len(shown)):
         return ""

@@ -1,0 +1,192 @@
+"""Calls of aggregates, and expressions over them, read from tokens.
+
+    sum(fare) / sum(distance)   ──▶   p0 / p1   with p0 = sum(fare), p1 = sum(distance)
+
+A phrase in, an `Aggregate` out: that of the call if it is one call, or else a formula. A `Reader` reads aggregates as
+programs and files write them; a language with other names and more of them (`query.sql.calls`) is a subclass.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from sqlglot import TokenType
+
+from windrow.core.aggregates.functions import FUNCTIONS, Aggregate
+from windrow.core.expressions.errors import SqlError
+from windrow.core.expressions.parse import Expression, parse
+from windrow.core.expressions.tokens import Call, Phrase, Token
+
+SYNONYMS = {"avg": "mean", "std": "stddev", "percentile": "quantile", "collect_list": "collect"}
+_P0 = parse("p0")
+
+
+@dataclass
+class AggregateCall(Call):
+    """A call with what stands behind it."""
+
+    distinct: bool = False
+    nulls: str = ""  # IGNORE or RESPECT
+    ordered: Phrase | None = None  # of WITHIN GROUP
+    where: Expression | None = None
+    used: set[str] = field(default_factory=set)  # which of `nulls` and `ordered` the aggregate depends on
+
+
+Translation = Callable[[AggregateCall], Aggregate]
+
+
+def as_formula(aggregate: Aggregate) -> Aggregate:
+    """The same as a formula."""
+    return aggregate if aggregate.parts else Aggregate("formula", (_P0,), (), (aggregate,))
+
+
+class Reader:
+    """Reads aggregates by their own names; values of parameters follow `=`."""
+
+    sign: ClassVar[str] = "="
+    first_named: ClassVar[int] = 1  # argument, because `count(x = 1)` counts an equality
+    translations: ClassVar[Mapping[str, Translation]] = {}  # names that are others, or mean something else
+    refused: ClassVar[Mapping[str, str]] = {}  # with what to write instead
+    no_distinct: ClassVar[str] = "DISTINCT is not read; write distinct(x)"
+
+    def outside(self, phrase: Phrase, column: str, what: str) -> str:
+        """Why a column cannot stand outside of every aggregate."""
+        return f"formula {phrase.source!r}: {column} is outside of every aggregate"
+
+    def nothing(self, phrase: Phrase) -> str:
+        """Why a phrase must name an aggregate."""
+        return f"formula {phrase.source!r}: it names no aggregate"
+
+    def is_aggregate(self, phrase: Phrase, index: int) -> bool:
+        """Whether a call of an aggregate stands at an index."""
+        name = phrase[index].name.lower()
+        return phrase.is_call(index) and (name in self.translations or name in FUNCTIONS or name in SYNONYMS)
+
+    def read(self, phrase: Phrase, what: str) -> Aggregate:
+        """A phrase as one aggregate: a call alone, or an expression over calls; columns stand in calls alone."""
+        parts: list[Aggregate] = []
+        over_parts: list[Token] = []
+        over_nothing: list[Token] = []  # has zeros for the calls: its columns are outside of them
+        index = 0
+        while index < len(phrase):
+            token = phrase[index]
+            if phrase.is_call(index) and (reason := self.refused.get(token.name.lower())):
+                phrase.refuse(f"{token.name} is not known here; {reason}", index)
+            if not self.is_aggregate(phrase, index):
+                over_parts.append(token)
+                over_nothing.append(token)
+                index += 1
+                continue
+            part, index = self._part(phrase, index)
+            if part not in parts:
+                parts.append(part)
+            # spaced, because what follows the bracket of a call may not follow a name
+            over_parts.append(replace(token, kind=TokenType.VAR, text=f"p{parts.index(part)} ", name=""))
+            over_nothing.append(replace(token, kind=TokenType.NUMBER, text="0 ", name=""))
+        rest = phrase.put(tuple(over_nothing))
+        names = {*self.translations, *FUNCTIONS, *SYNONYMS}
+        if stray := rest.expression(what, phrase.text, names).columns:
+            where = (index for index, token in enumerate(over_nothing) if token.name == stray[0])
+            rest.refuse(self.outside(phrase, stray[0], what), next(where, 0))
+        if not parts:
+            phrase.refuse(self.nothing(phrase))
+        if len(over_parts) == 1:
+            return parts[0]
+        expression = phrase.put(tuple(over_parts)).expression(what, phrase.text)
+        return Aggregate("formula", (expression,), (), tuple(parts))
+
+    def _part(self, phrase: Phrase, index: int) -> tuple[Aggregate, int]:
+        """The aggregate of the call at an index, and the index behind it."""
+        plain, behind = phrase.call(index)
+        call = AggregateCall(plain.phrase, plain.arguments)
+        if call.arguments and len(call.arguments[0]) > 1 and call.arguments[0].word(0) in ("DISTINCT", "ALL"):
+            call.distinct = call.arguments[0].word(0) == "DISTINCT"
+            call.arguments[0] = call.arguments[0].part(1)
+        behind = _modifiers(call, phrase, behind)
+        if call.distinct and (call.name != "count" or "count" not in self.translations):
+            call.refuse(self.no_distinct)
+        try:
+            aggregate = self.translations.get(call.name, self._own)(call)
+        except SqlError:
+            raise
+        except ValueError as error:
+            call.refuse(str(error).removeprefix(f"{call.name}: "))
+        for what, modifier in (("IGNORE NULLS and RESPECT NULLS", "nulls"), ("WITHIN GROUP", "ordered")):
+            if getattr(call, modifier) and modifier not in call.used:
+                call.refuse(f"{what} does not go with it")
+        return (aggregate.filter(call.where) if call.where else aggregate), behind
+
+    def _own(self, call: AggregateCall) -> Aggregate:
+        """One of our own aggregates, or a user's, called as in Python."""
+        if call.name == "formula" and len(call.arguments) == 1:
+            return as_formula(self.read(call.arguments[0], "a formula"))
+        make = FUNCTIONS[SYNONYMS.get(call.name, call.name)].make
+        kinds = {name: str(parameter.annotation) for name, parameter in inspect.signature(make).parameters.items()}
+        positional, named = call.parted(kinds, self.sign, self.first_named)
+        if len(positional) > len(kinds):
+            call.phrase.refuse(f"{call.phrase.text} has too many arguments")
+
+        def value(name: str, argument: Phrase) -> Any:
+            text = argument.text
+            if kinds[name] not in _READERS:
+                return text if text == "*" else argument.expression().text
+            try:
+                return _READERS[kinds[name]](text)
+            except ValueError:
+                argument.refuse(f"{call.phrase.text}: {name} must be a number, not {text!r}")
+
+        values = [value(name, argument) for name, argument in zip(kinds, positional, strict=False)]
+        try:
+            return make(*values, **{name: value(name, argument) for name, argument in named.items()})
+        except TypeError as error:
+            call.phrase.refuse(f"{call.phrase.text}: {error}")
+
+
+def _unquoted(text: str) -> str:
+    """A string as it is written in SQL; a bare word stands for itself."""
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return re.sub(r"\\(.)", r"\1", text[1:-1], flags=re.DOTALL)
+    return text
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "float": float,
+    "int": int,
+    "bool": lambda text: text.lower() == "true",
+    "text": _unquoted,
+}
+
+
+def _modifiers(call: AggregateCall, phrase: Phrase, index: int) -> int:
+    """Read what stands behind a call; returns the index behind that."""
+    while True:
+        word = phrase.word(index)
+        if word in ("IGNORE", "RESPECT") and phrase.word(index + 1) == "NULLS":
+            call.nulls = word
+            index += 2
+        elif word == "WITHIN GROUP" or (word == "WITHIN" and phrase.word(index + 1) == "GROUP"):
+            opening = index + 1 if word == "WITHIN GROUP" else index + 2
+            end = _bracketed(phrase, opening, "ORDER BY")
+            call.ordered = phrase.part(opening + 2, end)
+            index = end + 1
+        elif word == "FILTER":
+            if call.where:
+                phrase.refuse("FILTER is given twice; write one, with AND", index)
+            end = _bracketed(phrase, index + 1, "WHERE")
+            call.where = phrase.part(index + 3, end).expression("the condition")
+            index = end + 1
+        elif word == "OVER":
+            phrase.refuse("functions OVER a window of rows are not read; group by a window instead", index)
+        else:
+            return index
+
+
+def _bracketed(phrase: Phrase, opening: int, begin: str) -> int:
+    """The index of the closing bracket of `(WHERE …)`."""
+    if phrase.word(opening) != "(" or phrase.word(opening + 1) != begin:
+        phrase.refuse(f"{phrase.word(opening - 1)} is followed by ({begin} …)", opening - 1)
+    return phrase.closing(opening)

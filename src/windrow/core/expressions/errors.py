@@ -1,0 +1,39 @@
+"""Errors of queries and of the texts that they are written in; `ExpressionError` is beside `parse`."""
+
+from __future__ import annotations
+
+
+class QueryError(ValueError):
+    """A query that cannot be answered: which one, which column, and why."""
+
+
+class SqlError(QueryError):
+    """SQL that cannot be read, and where.
+
+    reason:  what is wrong, and what to write instead
+    line:    counted from 1
+    column:  counted from 1
+    """
+
+    def __init__(self, reason: str, line: int, column: int) -> None:
+        super().__init__(reason, line, column)
+        self.reason, self.line, self.column = reason, line, column
+
+    def __str__(self) -> str:
+        return f"line {self.line}, column {self.column}: {self.reason}"
+
+
+class TextError(SqlError):
+    """An aggregate or a window as text that cannot be read: the reason first, and where, unless it is the beginning.
+
+    text:  the whole text, where the reason does not show it
+    """
+
+    def __init__(self, reason: str, line: int, column: int, text: str = "") -> None:
+        super().__init__(reason, line, column)
+        self.args, self.text = (reason, line, column, text), text
+
+    def __str__(self) -> str:
+        if (self.line, self.column) == (1, 1):
+            return self.reason
+        return f"{self.reason} (line {self.line}, column {self.column}{self.text and f' of {self.text!r}'})"

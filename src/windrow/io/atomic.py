@@ -1,0 +1,45 @@
+"""Files that are there whole or not at all, whatever happens while they are written.
+
+what is written ──▶ .name ──▶ flushed to the disk ──▶ renamed to name ──▶ the folder flushed
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def replacing(path: Path, *, durable: bool = True, contended: bool = False) -> Iterator[BinaryIO]:
+    """Open a draft that takes the place of a file once it is written: a reader sees the old file or all of the new one.
+
+    durable:    the new file also survives a loss of power, for which the disk is waited for
+    contended:  other processes may write the same file now, so that each needs a draft of its own
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}" if contended else f".{path.name}")
+    with draft.open("xb" if contended else "wb") as file:
+        yield file
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    draft.replace(path)
+    if durable:
+        _flush(path.parent)
+
+
+def _flush(folder: Path) -> None:
+    """Flush the names in a folder to the disk."""
+    try:
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+    except OSError as error:  # some mounted file systems cannot open a folder, or flush one
+        if error.errno == errno.EIO:
+            raise
