@@ -19,8 +19,8 @@ from core import Line
 
 import windrow as wr
 from windrow.io.generator import COLUMNS, TICK, Generator
-from windrow.nodes.protocol.messages import Ack, Batch
-from windrow.nodes.protocol.node import OUTLET, Machine, Out
+from windrow.nodes.protocol.messages import Ack, Batch, Out
+from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.queries import Asked
 from windrow.nodes.transport.wire import Reader, Writer
 from windrow.testing.tree_simulation import Disk
@@ -48,18 +48,18 @@ class Wired:
         self._ends: dict[tuple[str, str], tuple[Writer, Reader]] = defaultdict(lambda: (Writer(), Reader()))
         self._number = 0
         names = tuple(self.made.names)
-        self.machines = {"root": Machine("root", None, names, 1, Disk(), self.asked)}
-        self.machines |= {name: Machine(name, "root", epoch=1) for name in names}
+        self.machines = {"root": Node("root", None, names, 1, Disk(), self.asked)}
+        self.machines |= {name: Node(name, "root", epoch=1) for name in names}
         for name, machine in self.machines.items():
             self._post(name, machine.start(self.now))
         self._deliver(self.now + 10 * DELAY)
 
     def _post(self, sender: str, out: Out) -> None:
         for to, message in out:
-            if to == OUTLET:
+            if to == SINK:
                 assert isinstance(message, Batch)
                 self.results.append(message.tables["results"])
-                self._post("root", self.machines["root"].receive(OUTLET, Ack(1, message.number), self.now))
+                self._post("root", self.machines["root"].receive(SINK, Ack(1, message.number), self.now))
                 continue
             data = self._ends[sender, to][0].write(message)
             if to == "root":

@@ -38,10 +38,10 @@ import windrow as wr
 from windrow.core.windows.fixed import duration
 from windrow.io.generator import Generator
 from windrow.nodes.process import config as configs
-from windrow.nodes.process.log_store import FileSpool
+from windrow.nodes.process.log_store import LogFile
 from windrow.nodes.process.process import NodeProcess
 from windrow.nodes.protocol.messages import Ack, Batch, from_bytes, to_bytes
-from windrow.nodes.protocol.node import OUTLET, Machine
+from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.queries import Asked
 from windrow.nodes.sources import Read
 
@@ -229,13 +229,13 @@ def root(scale: float, runs: int) -> Iterator[Line]:
 def _root_cost(asked: Asked, nodes: int, keys: int, seconds: int, folder: Path) -> float:
     """CPU seconds per slice; batches are made before, and arrive as bytes in the order of their time."""
     names = [f"n{number}" for number in range(nodes)]
-    spool = FileSpool(folder / "spool")
-    machine = Machine("root", None, tuple(names), 1, spool, asked)
+    spool = LogFile(folder / "spool")
+    machine = Node("root", None, tuple(names), 1, spool, asked)
     made = Generator(nodes=nodes, rate=2000, keys=keys, length=f"{seconds} seconds")
     waiting: list[list[bytes]] = [[] for _ in range(seconds)]
     slices = 0
     for name, of in zip(names, made.names, strict=True):
-        local = Machine(name, "root", epoch=1)
+        local = Node(name, "root", epoch=1)
         for _, hello in local.start(0):
             for _, answer in machine.receive(name, hello, 0):
                 local.receive("root", answer, 0)
@@ -254,9 +254,9 @@ def _root_cost(asked: Asked, nodes: int, keys: int, seconds: int, folder: Path) 
             batch = from_bytes(data)
             assert isinstance(batch, Batch)
             for to, message in machine.receive(batch.node, batch, 10**18):
-                if to == OUTLET:
+                if to == SINK:
                     assert isinstance(message, Batch)
-                    machine.receive(OUTLET, Ack(1, message.number), 0)
+                    machine.receive(SINK, Ack(1, message.number), 0)
     took = time.process_time() - begin
     assert machine.done
     spool.close()

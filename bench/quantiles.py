@@ -15,9 +15,8 @@ from core import Line
 
 import windrow as wr
 from windrow.core.windows.fixed import INT64_MAX
-from windrow.nodes.protocol.messages import Ack, Batch
-from windrow.nodes.protocol.node import OUTLET, Machine
-from windrow.nodes.protocol.parent import Out
+from windrow.nodes.protocol.messages import Ack, Batch, Out
+from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.queries import Asked
 from windrow.nodes.transport.wire import Reader, Writer
 from windrow.testing.tree_simulation import Disk
@@ -43,8 +42,8 @@ class Links:
     def __init__(self, queries: list[wr.Query], quantiles: str) -> None:
         asked = Asked.of(queries, "ts", COLUMNS, quantiles=quantiles)
         names = tuple(f"n{number}" for number in range(NODES))
-        self.machines = {"root": Machine("root", None, names, 1, Disk(), asked, ahead=None)}
-        self.machines |= {name: Machine(name, "root", epoch=1, ahead=None) for name in names}
+        self.machines = {"root": Node("root", None, names, 1, Disk(), asked, ahead=None)}
+        self.machines |= {name: Node(name, "root", epoch=1, ahead=None) for name in names}
         self.up, self.down, self.now = 0, 0, 1
         self.rows: list[pl.DataFrame] = []
         self._ends: dict[tuple[str, str], tuple[Writer, Reader]] = defaultdict(lambda: (Writer(), Reader()))
@@ -56,10 +55,10 @@ class Links:
         while waiting:
             whose, to, message = waiting.pop(0)
             self.now += 1
-            if to == OUTLET:
+            if to == SINK:
                 assert isinstance(message, Batch)
                 self.rows.append(message.tables["results"])
-                more = self.machines["root"].receive(OUTLET, Ack(message.epoch, message.number), self.now)
+                more = self.machines["root"].receive(SINK, Ack(message.epoch, message.number), self.now)
                 waiting += [("root", *one) for one in more]
                 continue
             writer, reader = self._ends[whose, to]

@@ -34,7 +34,7 @@ from bench.baselines.common import needed
 from windrow.core.windows.ordered import Counting
 from windrow.io.generator import COLUMNS
 from windrow.nodes.protocol.messages import Ack, Batch, Message
-from windrow.nodes.protocol.node import OUTLET, Machine
+from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.protocol.send_window import AGAIN
 from windrow.nodes.queries import Asked
 from windrow.nodes.transport.wire import Reader, Writer
@@ -132,7 +132,7 @@ class Nodes:
         asked = Asked.of(load.queries, "ts", COLUMNS, counting=counting)
         self.grown = Grown(0)
         self.machines = {
-            name: Machine(
+            name: Node(
                 name,
                 parent,
                 tuple(children[name]),
@@ -157,10 +157,10 @@ class Nodes:
 
     def _post(self, sender: str, out: Sequence[tuple[str, Message]]) -> None:
         for to, message in out:
-            if to == OUTLET:
+            if to == SINK:
                 assert isinstance(message, Batch)
                 self.grown.said.append(message.tables["results"])
-                self._post(sender, self.machines[sender].receive(OUTLET, Ack(message.epoch, message.number), 0))
+                self._post(sender, self.machines[sender].receive(SINK, Ack(message.epoch, message.number), 0))
                 continue
             with self.grown.at(sender):
                 encoded = self._ends[sender, to][0].write(message)

@@ -27,12 +27,12 @@ import windrow as wr
 from scenarios import COLUMNS, wrong_with
 from windrow.nodes import queries as asking
 from windrow.nodes.counting import local
-from windrow.nodes.counting.boundaries import Tally
-from windrow.nodes.counting.local import Strand, Strands
-from windrow.nodes.counting.runs import Stretch
-from windrow.nodes.protocol.node import Machine
-from windrow.nodes.protocol.send_window import AGAIN
+from windrow.nodes.counting.boundaries import BoundaryResolver
+from windrow.nodes.counting.local import OrderedLog, OrderedLogs
+from windrow.nodes.counting.runs import Interval
+from windrow.nodes.protocol.node import Node
 from windrow.nodes.queries import Asked
+from windrow.nodes.requests import AGAIN
 from windrow.testing import differences, recompute
 from windrow.testing.tree_simulation import Faults, Simulation, Tree
 
@@ -169,9 +169,9 @@ class Going(Simulation):
     def run(self, steps: int = 100_000) -> None:
         for _ in range(steps):
             root = self.machines["root"]
-            assert root.asked is not None
+            assert root.query_set is not None
             alive = [name for name in self.tree.parents if name not in self.dead]
-            waits = root.asked.pending or any(name not in self.machines for name in alive)
+            waits = root.query_set.pending or any(name not in self.machines for name in alive)
             if root.done and not waits and all(machine.done for machine in self.machines.values()):
                 return
             self._step()
@@ -189,19 +189,19 @@ class Record:
     taken: dict[Place, dict[int, dict[str, list[int]]]] = field(default_factory=dict)  # by position, of nodes
     wrong: list[str] = field(default_factory=list)
 
-    def note(self, place: Place, node: str, strand: Strand, events: pl.DataFrame) -> None:
+    def note(self, place: Place, node: str, strand: OrderedLog, events: pl.DataFrame) -> None:
         known = self.ranks.setdefault((place, node), {})
         for rank, nth in enumerate(events["nth"].to_list(), strand.top):
             if rank >= strand.covered:  # an earlier life may have had another there, if nobody knows of it
                 known[rank] = nth
-            elif known[rank] != nth and rank >= strand.told.settled:
+            elif known[rank] != nth and rank >= strand.directive.settled:
                 self.wrong.append(f"{node} has {nth} at rank {rank} of {place}, where {known[rank]} was")
 
-    def take(self, place: Place, tally: Tally, cuts: Mapping[str, int]) -> None:
+    def take(self, place: Place, tally: BoundaryResolver, cuts: Mapping[str, int]) -> None:
         found = {}
         for name, line in tally.lines.items():
             cut = cuts.get(name, line.cut)
-            ranks = [rank for piece in line.pieces for rank in range(piece.lo, min(piece.hi, cut))]
+            ranks = [rank for piece in line.segments for rank in range(piece.lo, min(piece.hi, cut))]
             found[name] = ranks
         known = self.taken.setdefault(place, {}).setdefault(tally.position, found)
         if {name: one for name, one in known.items() if one} != {name: one for name, one in found.items() if one}:
@@ -211,29 +211,29 @@ class Record:
 @contextmanager
 def recorded() -> Iterator[Record]:
     record = Record()
-    add, finish, take = Strand.add, Strands.finish, Tally._take
-    current: list[Strands] = []
+    add, finish, take = OrderedLog.add, OrderedLogs.finish, BoundaryResolver._take
+    current: list[OrderedLogs] = []
 
-    def noted_finish(self: Strands, final: int) -> None:
+    def noted_finish(self: OrderedLogs, final: int) -> None:
         current.append(self)
         finish(self, final)
         current.pop()
 
-    def noted_add(self: Strand, events: pl.DataFrame) -> None:
+    def noted_add(self: OrderedLog, events: pl.DataFrame) -> None:
         for here in current[-1:]:
             (key,) = [key for key, strand in here.by_key.items() if strand is self]
             record.note((here.form.name, key), here.node, self, events)
         add(self, events)
 
-    def noted_take(self: Tally, cuts: dict[str, int], size: int) -> Stretch:
+    def noted_take(self: BoundaryResolver, cuts: dict[str, int], size: int) -> Interval:
         record.take((self.form.name, self.key), self, cuts)
         return take(self, cuts, size)
 
-    Strand.add, Strands.finish, Tally._take = noted_add, noted_finish, noted_take  # type: ignore[method-assign]
+    OrderedLog.add, OrderedLogs.finish, BoundaryResolver._take = noted_add, noted_finish, noted_take  # type: ignore[method-assign]
     try:
         yield record
     finally:
-        Strand.add, Strands.finish, Tally._take = add, finish, take  # type: ignore[method-assign]
+        OrderedLog.add, OrderedLogs.finish, BoundaryResolver._take = add, finish, take  # type: ignore[method-assign]
 
 
 @dataclass
@@ -242,9 +242,7 @@ class Ran:
     record: Record
 
 
-def simulated(
-    seed: int, scenario: Scenario | None = None, machine: type[Machine] = Machine, steps: int = 60_000
-) -> Ran:
+def simulated(seed: int, scenario: Scenario | None = None, machine: type[Node] = Node, steps: int = 60_000) -> Ran:
     dice = random.Random(seed)
     chosen = scenario or scenario_of(dice)
     tree = Tree.random(dice.randint(3, 8), dice)
@@ -332,9 +330,9 @@ def _wrong_account(ran: Ran) -> list[str]:
     """
     run, found = ran.run, list[str]()
     root = run.machines["root"]
-    assert root._assembly is not None
-    agreement = root._assembly.counting
-    for child, known in root._known.items():
+    assert root.as_parent.subtree.assembly is not None
+    agreement = root.as_parent.subtree.assembly.counting
+    for child, known in root.as_parent.subtree.children.items():
         leaves = [name for name in run.tree.leaves if _is_below(run.tree, name, child)]
         taken = sum(
             len(of_nodes.get(name, []))

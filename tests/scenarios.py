@@ -18,9 +18,9 @@ import polars as pl
 import windrow as wr
 from windrow.core.windows.fixed import FixedWindow, Session
 from windrow.core.windows.ordered import OrderedWindow
-from windrow.nodes.protocol.node import Machine
-from windrow.nodes.protocol.send_window import AGAIN
+from windrow.nodes.protocol.node import Node
 from windrow.nodes.queries import Asked
+from windrow.nodes.requests import AGAIN
 from windrow.testing import differences, recompute
 from windrow.testing.tree_simulation import Faults, Life, Simulation, Tree
 
@@ -112,7 +112,7 @@ def events_of(dice: random.Random, most: int, lateness: int) -> pl.DataFrame:
 def simulated(
     seed: int,
     size: int | None = None,
-    machine: type[Machine] = Machine,
+    machine: type[Node] = Node,
     scenario: Scenario | None = None,
     steps: int = 100_000,
 ) -> Simulation:

@@ -6,7 +6,7 @@ import polars as pl
 
 import windrow as wr
 from windrow.nodes.protocol.messages import Ack, Batch, Message
-from windrow.nodes.protocol.node import OUTLET, Machine
+from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.queries import Asked
 from windrow.nodes.sources import Source
 from windrow.testing.tree_simulation import Disk
@@ -23,14 +23,14 @@ class SmallTree:
         self._make, self._epoch, self._now = make, 0, 0
         self._results: list[pl.DataFrame] = []
         asked = Asked.of(queries, "ts", columns, lateness)
-        self.root = Machine("root", None, ("n",), 1, Disk(), asked, ahead=None)
+        self.root = Node("root", None, ("n",), 1, Disk(), asked, ahead=None)
         self.begin()
 
     def begin(self) -> None:
         """Start the local node."""
         self._epoch += 1
         self.source = self._make()
-        self.local = Machine("n", "root", epoch=self._epoch, eager=not self.source.replayable, ahead=None)
+        self.local = Node("n", "root", epoch=self._epoch, eager=not self.source.replayable, ahead=None)
         self._is_begun = False
         self._carry("n", self.local.start(self._now))
 
@@ -49,7 +49,7 @@ class SmallTree:
         if not self._is_begun:
             self.source.resume(mark)
             self._is_begun = True
-        needed = dict(self.local.asked.columns) if self.local.asked else {}
+        needed = dict(self.local.query_set.columns) if self.local.query_set else {}
         found = self.source.read(needed, wait)
         if found is not None:
             out = self.local.read(found.events, found.mark, self._now, found.last)
@@ -65,10 +65,10 @@ class SmallTree:
 
     def _carry(self, sender: str, out: Sequence[tuple[str, Message]]) -> None:
         for to, message in out:
-            if to == OUTLET and sender == "root":
+            if to == SINK and sender == "root":
                 assert isinstance(message, Batch)
                 self._results += [message.tables["results"]] if "results" in message.tables else []
-                answer = self.root.receive(OUTLET, Ack(self.root.epoch, message.number), self._now)
+                answer = self.root.receive(SINK, Ack(self.root.epoch, message.number), self._now)
                 self._carry("root", answer)
             else:
                 machine = self.root if to == "root" else self.local

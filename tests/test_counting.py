@@ -25,22 +25,21 @@ from scenarios import COLUMNS
 from test_nodes import talk, welcomed
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Grid
-from windrow.nodes.counting.boundaries import Tally
+from windrow.nodes.counting.boundaries import BoundaryResolver
 from windrow.nodes.counting.coordinator import CountingCoordinator
-from windrow.nodes.counting.local import Piece as Sent
-from windrow.nodes.counting.local import Strands
-from windrow.nodes.counting.runs import Piece
-from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Told
+from windrow.nodes.counting.local import OrderedLogs
+from windrow.nodes.counting.local import Outgoing as Sent
+from windrow.nodes.counting.runs import Segment
+from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Directive
 from windrow.nodes.counting.state import CountedState
 from windrow.nodes.counting.tables import COUNTING
-from windrow.nodes.protocol.messages import Ack, Batch, Refused, Request
-from windrow.nodes.protocol.node import OUTLET, Machine
-from windrow.nodes.protocol.parent import Out
-from windrow.nodes.protocol.send_window import AGAIN
+from windrow.nodes.protocol.messages import Ack, Batch, Out, Refused, Request
+from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.quantiles import local as quantiles_local
 from windrow.nodes.quantiles.protocol import MultisetSchema
 from windrow.nodes.queries import Asked
 from windrow.nodes.refine import bounds, undecided
+from windrow.nodes.requests import AGAIN
 from windrow.nodes.tables import GONE
 from windrow.testing import differences, recompute
 from windrow.testing.tree_simulation import Disk, Faults, Simulation, Tree
@@ -76,7 +75,7 @@ def test_where_nodes_come_and_go_windows_have_the_events_that_were_in_time_and_a
 
 @pytest.mark.parametrize(("number", "quantiles"), [(5036, False), (9059, False), (9024, True), (9515, True)])
 def test_seeds_that_have_failed(number: int, quantiles: bool) -> None:
-    """A query that goes takes columns and multisets with it; a root that was restarted says the same at the same time."""
+    """A query that goes takes columns and multisets with it; a restarted root says the same at the same time."""
     assert wrong_in(tried(number, quantiles=quantiles)) == []
 
 
@@ -125,7 +124,7 @@ def test_the_approximation_is_right_while_no_rate_changes_and_wrong_when_one_doe
 
 
 def test_a_node_of_which_the_approximation_expects_nothing_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Strands, "room", property(lambda self: 100))
+    monkeypatch.setattr(OrderedLogs, "room", property(lambda self: 100))
     run = run_of("approximate", {"a": [60] * 8, "b": [0] * 3 + [60] * 5}, 400, WIDE)
     assert run.results.height > 5
 
@@ -155,37 +154,37 @@ def always(*_: Any) -> bool:
     return True
 
 
-def one_too_few(self: Piece, rank: int, time: str) -> Piece:
+def one_too_few(self: Segment, rank: int, time: str) -> Segment:
     assert self.events is not None
     rest = self.events.slice(max(0, rank - self.lo - 1))
     return replace(self, lo=rank, first=int(rest[time][0]), events=rest)
 
 
-def answered_twice(self: Strands, *asked: Any) -> None:
-    before = list(self._pieces)
+def answered_twice(self: OrderedLogs, *asked: Any) -> None:
+    before = list(self._segments)
     ANSWER(self, *asked)
-    self._pieces += [piece for piece in self._pieces if piece not in before]
+    self._segments += [piece for piece in self._segments if piece not in before]
 
 
-def whole_slices(self: Strands, *asked: Any) -> None:
+def whole_slices(self: OrderedLogs, *asked: Any) -> None:
     """Says of a slice that is asked for what is in the first half of it."""
-    before = len(self._pieces)
+    before = len(self._segments)
     ANSWER(self, *asked)
-    for place, (key, cut, of) in enumerate(self._pieces[before:], before):
+    for place, (key, cut, of) in enumerate(self._segments[before:], before):
         if cut.kind == "events" and of[1] is not None and cut.hi - cut.lo > 1:
-            self._pieces[place] = Sent(key, cut._replace(hi=cut.hi - 1), of)
+            self._segments[place] = Sent(key, cut._replace(hi=cut.hi - 1), of)
 
 
-ANSWER = Strands._answer
+ANSWER = OrderedLogs._answer
 
 
 @pytest.mark.parametrize(
     ("place", "name", "planted"),
     [
-        (Tally, "_is_complete", always),
-        (Piece, "after", one_too_few),
-        (Strands, "_answer", answered_twice),
-        (Strands, "_answer", whole_slices),
+        (BoundaryResolver, "_is_complete", always),
+        (Segment, "after", one_too_few),
+        (OrderedLogs, "_answer", answered_twice),
+        (OrderedLogs, "_answer", whole_slices),
     ],
 )
 def test_a_planted_error_is_found_within_200_seeds(
@@ -242,7 +241,7 @@ def test_the_nth_lies_between_its_bounds_and_in_no_unit_that_is_decided(
 
 
 TOLD = st.builds(
-    Told,
+    Directive,
     scheme=st.just("async"),
     settled=st.integers(0, 50),
     position=st.integers(0, 200),
@@ -257,7 +256,7 @@ GRIDS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, 
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
 @given(TOLD, GRIDS, st.integers(0, 60), st.integers(0, 200), st.booleans())
 def test_pieces_tile_the_ranks(
-    scheme: Any, told: Told, grids: list[tuple[int, int]], ahead: int, more: int, flush: bool
+    scheme: Any, told: Directive, grids: list[tuple[int, int]], ahead: int, more: int, flush: bool
 ) -> None:
     boundaries = Boundaries(Grid(*np.array(grids).T))
     covered = told.settled + ahead
@@ -321,23 +320,23 @@ def windows(told: list[Any]) -> list[int]:
     return [n for batch in told if isinstance(batch, Batch) for n in batch.tables["results"]["position"].to_list()]
 
 
-def settled(out: Out, machines: Mapping[str, Machine], sender: str, now: int = 0) -> list[int]:
+def settled(out: Out, machines: Mapping[str, Node], sender: str, now: int = 0) -> list[int]:
     """Carry messages until nobody says anything; the positions of windows that the outlet got."""
     found, waiting = [], [(sender, *one) for one in out]
     while waiting:
         sender, to, message = waiting.pop(0)
-        if to == OUTLET:
+        if to == SINK:
             found += windows([message])
-            waiting.append((OUTLET, "root", Ack(message.epoch, message.number)))  # type: ignore[union-attr]
+            waiting.append((SINK, "root", Ack(message.epoch, message.number)))  # type: ignore[union-attr]
         else:
             waiting += [(to, *one) for one in machines[to].receive(sender, message, now)]
     return found
 
 
 def test_a_node_below_another_that_dies_holds_no_counting_window_back() -> None:
-    root = Machine("root", None, ("middle",), 1, Disk(), REFINED, timeout=50 * AGAIN)
-    middle = welcomed(Machine("middle", "root", ("a", "b"), 1, Disk(), timeout=5 * AGAIN), root)
-    a, b = welcomed(Machine("a", "middle"), middle), welcomed(Machine("b", "middle"), middle)
+    root = Node("root", None, ("middle",), 1, Disk(), REFINED, timeout=50 * AGAIN)
+    middle = welcomed(Node("middle", "root", ("a", "b"), 1, Disk(), timeout=5 * AGAIN), root)
+    a, b = welcomed(Node("a", "middle"), middle), welcomed(Node("b", "middle"), middle)
     machines = {"root": root, "middle": middle, "a": a, "b": b}
     found = settled(b.read(events(2, 3), {"at": 2}, 0), machines, "b")
     found += settled(a.read(events(*range(9)), {"at": 9}, 0), machines, "a")
@@ -347,15 +346,15 @@ def test_a_node_below_another_that_dies_holds_no_counting_window_back() -> None:
             found += settled(machines[name].tick(now), machines, name, now)
     assert middle.status()["children"]["b"]["state"] == "silent"
     assert found == [0, 4]  # of 2 events of b, and those of a before its watermark
-    machines["b"] = Machine("b", "middle", epoch=2)
+    machines["b"] = Node("b", "middle", epoch=2)
     settled(machines["b"].start(9 * AGAIN), machines, "b", 9 * AGAIN)
-    assert root._assembly is not None
-    assert "b" not in root._assembly.counting._requests.lost
+    assert root.as_parent.subtree.assembly is not None
+    assert "b" not in root.as_parent.subtree.assembly.counting._requests.lost
 
 
 def test_an_idle_node_is_not_waited_for_however_often_it_is_asked() -> None:
-    root = Machine("root", None, ("a", "b"), 1, Disk(), REFINED)
-    a, b = welcomed(Machine("a", "root"), root), welcomed(Machine("b", "root", idle=3 * AGAIN), root)
+    root = Node("root", None, ("a", "b"), 1, Disk(), REFINED)
+    a, b = welcomed(Node("a", "root"), root), welcomed(Node("b", "root", idle=3 * AGAIN), root)
     machines = {"root": root, "a": a, "b": b}
     settled(b.read(events(1), {"at": 1}, 0), machines, "b")
     found = []
@@ -366,8 +365,8 @@ def test_an_idle_node_is_not_waited_for_however_often_it_is_asked() -> None:
 
 
 def test_a_node_that_leaves_after_its_end_gives_what_the_root_has_not_settled() -> None:
-    root = Machine("root", None, ("a", "b"), 1, Disk(), REFINED)
-    a, b = welcomed(Machine("a", "root"), root), welcomed(Machine("b", "root"), root)
+    root = Node("root", None, ("a", "b"), 1, Disk(), REFINED)
+    a, b = welcomed(Node("a", "root"), root), welcomed(Node("b", "root"), root)
     machines = {"root": root, "a": a, "b": b}
     settled(b.read(events(*range(10)), {"at": 10}, 0, last=True), machines, "b")
     settled(b.leave(0), machines, "b")
@@ -390,21 +389,21 @@ def test_requests_of_a_root_that_was_restarted_are_new_to_every_node() -> None:
 
 def test_a_root_that_was_restarted_asks_again() -> None:
     disk = Disk()
-    root = Machine("root", None, ("a", "b"), 1, disk, REFINED, log=1)
+    root = Node("root", None, ("a", "b"), 1, disk, REFINED, log=1)
     for name in ("a", "b"):
-        local = welcomed(Machine(name, "root"), root)
+        local = welcomed(Node(name, "root"), root)
         talk(local, root, local.read(events(*range(10)), {"at": 10}, 0, last=True))  # what it is asked then is lost
-    again = Machine("root", None, ("a", "b"), 2, disk, REFINED, log=1)
+    again = Node("root", None, ("a", "b"), 2, disk, REFINED, log=1)
     asks = {to for to, one in again.tick(AGAIN) if isinstance(one, Request) and f"{NAME}|ask" in one.tables}
     assert asks == {"a", "b"}
 
 
 def test_what_waits_at_a_node_that_cannot_read_again_outlives_it() -> None:
     asked = replace(REFINED, lateness=5)
-    root = Machine("root", None, ("a",), 1, Disk(), asked)
-    local = welcomed(Machine("a", "root", eager=True), root)
+    root = Node("root", None, ("a",), 1, Disk(), asked)
+    local = welcomed(Node("a", "root", eager=True), root)
     talk(local, root, local.read(events(*range(10)), {"at": 10}, 0))  # 5 to 9 wait
-    again = welcomed(Machine("a", "root", epoch=2, eager=True), root)
+    again = welcomed(Node("a", "root", epoch=2, eager=True), root)
     assert again.mark == {"at": 10}
     told = talk(again, root, again.read(events(30), {"at": 11}, 0))
     assert windows(told) == [4]
@@ -417,20 +416,20 @@ def test_what_waits_at_a_node_that_cannot_read_again_outlives_it() -> None:
 def test_a_node_keeps_events_until_they_are_settled_and_reads_no_more_while_the_root_is_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Strands, "room", property(lambda self: 40))
-    root = Machine("root", None, ("a", "b"), 1, Disk(), REFINED)
-    a, b = welcomed(Machine("a", "root"), root), welcomed(Machine("b", "root"), root)
+    monkeypatch.setattr(OrderedLogs, "room", property(lambda self: 40))
+    root = Node("root", None, ("a", "b"), 1, Disk(), REFINED)
+    a, b = welcomed(Node("a", "root"), root), welcomed(Node("b", "root"), root)
     machines, at = {"root": root, "a": a, "b": b}, 0
-    assert a._reader is not None
-    (strands,) = a._reader.counted._groups.values()
+    assert a.as_local.reader is not None
+    (strands,) = a.as_local.reader.counted._groups.values()
     while a.mark is not None:  # the root waits for b, and can settle nothing
         settled(a.read(events(*range(at, at + 8)), {"at": at + 8}, 0), machines, "a")
         at += 8
         assert at < 100
-    assert 40 < strands.held <= 48
+    assert 40 < strands.kept <= 48
     found = settled(b.read(events(90), {"at": 1}, 0), machines, "b")
     assert found == list(range(0, at - 4, 4))
-    assert strands.held <= 4
+    assert strands.kept <= 4
     assert a.mark == {"at": at}
     assert a.confirmed is not None
     settled(a.read(events(95), {"at": at + 1}, 0), machines, "a")
@@ -440,10 +439,10 @@ def test_a_node_keeps_events_until_they_are_settled_and_reads_no_more_while_the_
 # --- what cannot be -------------------------------------------------------------------------------------------------
 
 
-def sent_by(asked: Asked = REFINED) -> tuple[Machine, Machine, Batch]:
+def sent_by(asked: Asked = REFINED) -> tuple[Node, Node, Batch]:
     """A root with a node and another one, and a batch of that: a slice of 8 events and 4 events."""
-    root = Machine("root", None, ("a", "b"), 1, Disk(), asked)
-    local, other = welcomed(Machine("a", "root"), root), welcomed(Machine("b", "root"), root)
+    root = Node("root", None, ("a", "b"), 1, Disk(), asked)
+    local, other = welcomed(Node("a", "root"), root), welcomed(Node("b", "root"), root)
     ((_, batch),) = other.read(events(*range(13)), {"at": 13}, 0)
     assert isinstance(batch, Batch)
     return root, local, batch
@@ -518,7 +517,7 @@ def test_a_batch_that_cannot_be_is_refused_and_disturbs_nobody(garbled: Any, rea
     assert isinstance(refused, Refused)
     (note,) = root.notes[:1]
     assert re.search(reason, note), note
-    machines = {"root": root, "a": local, "b": Machine("b", "root")}
+    machines = {"root": root, "a": local, "b": Node("b", "root")}
     assert settled(local.read(events(*range(10)), {"at": 10}, 0), machines, "a") == [0, 4]
 
 
@@ -532,9 +531,9 @@ def test_a_key_of_another_type_is_refused() -> None:
 
 
 def test_a_node_below_another_child_is_not_spoken_for() -> None:
-    root = Machine("root", None, ("middle", "b"), 1, Disk(), REFINED)
-    middle = welcomed(Machine("middle", "root", ("a",), 1, Disk()), root)
-    a, b = welcomed(Machine("a", "middle"), middle), welcomed(Machine("b", "root"), root)
+    root = Node("root", None, ("middle", "b"), 1, Disk(), REFINED)
+    middle = welcomed(Node("middle", "root", ("a",), 1, Disk()), root)
+    a, b = welcomed(Node("a", "middle"), middle), welcomed(Node("b", "root"), root)
     settled(a.read(events(1, 2), {"at": 2}, 0), {"root": root, "middle": middle, "a": a}, "a")
     ((_, batch),) = b.read(events(1), {"at": 1}, 0)
     assert isinstance(batch, Batch)
@@ -563,9 +562,7 @@ def test_random_cells_in_batches_disturb_no_root(seed: int) -> None:
             tables[name] = table.with_columns(pl.lit(str(value)).alias(column))
         root.receive("b", replace(batch, tables=tables), 0)
         refused += bool(root.notes)
-        settled(
-            local.read(events(*range(10)), {"at": 10}, 0), {"root": root, "a": local, "b": Machine("b", "root")}, "a"
-        )
+        settled(local.read(events(*range(10)), {"at": 10}, 0), {"root": root, "a": local, "b": Node("b", "root")}, "a")
         root.tick(AGAIN)
         assert root.status()["children"]["a"]["batches"] > 0
     assert 10 < refused < 60
@@ -583,8 +580,8 @@ def test_random_cells_in_batches_disturb_no_root(seed: int) -> None:
     ],
 )
 def test_a_request_that_cannot_be_is_not_heard(tables: Tables) -> None:
-    root = Machine("root", None, ("a",), 1, Disk(), REFINED)
-    local = welcomed(Machine("a", "root"), root)
+    root = Node("root", None, ("a",), 1, Disk(), REFINED)
+    local = welcomed(Node("a", "root"), root)
     local.read(events(*range(10)), {"at": 10}, 0)
     assert local.receive("root", Request(0, "a", 7, 0, tables), 0) == []
     assert local.receive("root", Request(0, "a", 8, 0, tables), 0) == []
@@ -649,7 +646,7 @@ class Flat:
     """A root and two nodes in one process; what one of them says or hears may be lost."""
 
     def __init__(self, asked: Asked = MEDIAN, **settings: Any) -> None:
-        self.root = Machine("root", None, ("a", "b"), 1, Disk(), asked, **settings)
+        self.root = Node("root", None, ("a", "b"), 1, Disk(), asked, **settings)
         self.machines = {"root": self.root}
         self.deaf: set[str] = set()
         self.rows: list[pl.DataFrame] = []
@@ -659,18 +656,18 @@ class Flat:
             self.begin(name, 1)
 
     def begin(self, name: str, epoch: int) -> None:
-        self.machines[name] = Machine(name, "root", epoch=epoch, unit=2)
+        self.machines[name] = Node(name, "root", epoch=epoch, unit=2)
         self.post(name, self.machines[name].start(self.now))
 
     def post(self, sender: str, out: Out) -> None:
         waiting = [(sender, *one) for one in out]
         while waiting:
             whose, to, message = waiting.pop(0)
-            if to == OUTLET:
+            if to == SINK:
                 assert isinstance(message, Batch)
                 self.rows.append(message.tables["results"])
                 waiting += [
-                    ("root", *one) for one in self.root.receive(OUTLET, Ack(message.epoch, message.number), self.now)
+                    ("root", *one) for one in self.root.receive(SINK, Ack(message.epoch, message.number), self.now)
                 ]
             elif not {to, whose} & self.deaf:
                 self.requests += [message] if isinstance(message, Request) else []
@@ -735,7 +732,7 @@ def test_a_root_that_was_restarted_asks_for_values_again() -> None:
     tree.deaf = {"a"}
     tree.read("b", 0, 35)
     assert tree.medians == []
-    tree.root = tree.machines["root"] = Machine("root", None, ("a", "b"), 2, tree.root.spool, MEDIAN, log=1)
+    tree.root = tree.machines["root"] = Node("root", None, ("a", "b"), 2, tree.root.store, MEDIAN, log=1)
     tree.deaf.clear()
     for name in ("a", "b"):
         tree.post(name, tree.machines[name].start(tree.now))
@@ -771,7 +768,7 @@ def test_of_a_silent_node_values_are_left_out_and_counted() -> None:
 def test_a_node_keeps_events_as_long_as_they_may_be_asked_for() -> None:
     sliding = [wr.Query("q", wr.counting(40, 10), ["median(x)"])]
     tree = Flat(Asked.of(sliding, "t", COLUMNS, counting="refine"))
-    reader = tree.machines["a"]._reader
+    reader = tree.machines["a"].as_local.reader
     assert reader is not None
     (strands,) = reader.counted._groups.values()
     held = []
@@ -779,7 +776,7 @@ def test_a_node_keeps_events_as_long_as_they_may_be_asked_for() -> None:
         tree.read("a", at, at + 20)
         tree.read("b", at, at + 20)
         tree.tick()
-        held.append(strands.held)
+        held.append(strands.kept)
     assert max(held[10:]) <= 20 + 20 + 20  # half of a window, what was read at last, and what waits for its end
     assert strands.multisets is not None
     assert len(strands.multisets.kept) <= 12
@@ -822,7 +819,7 @@ def test_a_planted_error_in_quantiles_is_found(planted: str, monkeypatch: pytest
     assert any(fails(number) for number in range(40))
 
 
-def blocks_sent() -> tuple[Machine, Batch]:
+def blocks_sent() -> tuple[Node, Batch]:
     """A root, and the blocks that a node answers with."""
     tree = Flat()
     tree.read("a", 0, 35)

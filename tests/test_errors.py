@@ -260,7 +260,7 @@ def _damaged(data: bytes) -> bytes:
     ("spoil", "message"),
     [
         (
-            lambda data: data.replace(b'"windrow": 2', b'"windrow": 99', 1),
+            lambda data: data.replace(b'"windrow": 3', b'"windrow": 99', 1),
             "has version 99; this windrow reads version 2",
         ),
         (lambda data: data[:-10], "is cut short"),

@@ -22,7 +22,7 @@ from windrow.cli.trees import seen, table
 from windrow.nodes.process.config import ConfigError, read
 from windrow.nodes.process.process import NodeProcess, NodeRefused
 from windrow.nodes.process.result_sink import read_results
-from windrow.nodes.process.slice_sink import SliceOutlet
+from windrow.nodes.process.slice_sink import SliceSink
 from windrow.nodes.protocol.messages import Ack, Alive, Batch, Hello, Leave, Message, Refused, Welcome, to_bytes
 from windrow.nodes.transport import client
 from windrow.nodes.transport import server as flight_server
@@ -496,7 +496,7 @@ def test_a_root_that_feeds_slices_leaves_them_in_its_spool(tmp_path: Path) -> No
             north.join()
             root.join()  # all sources have ended
         assert (north.error, root.error) == (None, None)
-    outlet = SliceOutlet(tmp_path / "root")
+    outlet = SliceSink(tmp_path / "root")
     batches = [outlet.read(number) for number in outlet.numbers]
     assert sum(batch.tables["by () on ts"]["count().count"].sum() for batch in batches if batch.tables) == 10
     assert (batches[-1].events, batches[-1].watermark) == ({"north": 10}, 2**63 - 1)

@@ -73,12 +73,6 @@ TESTING_MAY_IMPORT = {
     "testing.tree_simulation": {*ORDER, "testing"},  # runs real nodes, without sockets and clocks
 }
 
-# Imports that point up all the same, inside a function: a Spark DataFrame is handed on.
-POINTS_UP = {
-    ("core.windows.parse", "core.aggregates.formula"),
-    ("core.operators.custom", "core.aggregates.functions"),
-}
-
 KEPT_OUT = ["pyspark", "pyarrow.flight", "datasketches", "pandas"]
 PUBLIC = ["windrow", "windrow.spark", "windrow.nodes", "windrow.testing"]
 
@@ -214,7 +208,7 @@ def wrong_imports(package: Path) -> list[str]:
             other = package_of(target)
             if other is None:
                 wrong.append(f"{name}: imports {target}, which has no package (line {line})")
-            elif other not in may_import(mine) and (name, target) not in POINTS_UP:
+            elif other not in may_import(mine):
                 where = path.relative_to(package)
                 wrong.append(f"{where}:{line}: {mine} imports {target} ({other})")
     return wrong

@@ -21,9 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow as wr
-from windrow.core.aggregates.functions import FUNCTIONS
 from windrow.core.operators.base import Fields, Inputs
-from windrow.core.operators.custom import Fold
+from windrow.core.operators.custom import MONOIDS, Fold
 
 # --- monoids of every sort ------------------------------------------------------------------------------------------
 
@@ -161,7 +160,7 @@ def test_it_is_an_aggregate_in_python_and_in_text() -> None:
     assert asked.alias("m").name == "m"
     assert [one.text for one in asked.operators] == ["weighted_mean(x + 1, w, at_least=2.0)"]
     assert [part.text for part in wr.aggregate("total(x) / mean(x)").parts] == ["total(x)", "mean(x)"]
-    assert FUNCTIONS["weighted_mean"].monoid is WeightedMean
+    assert MONOIDS["weighted_mean"] is WeightedMean
 
 
 def test_a_string_parameter_is_quoted_in_text() -> None:
@@ -177,6 +176,11 @@ def test_a_string_parameter_is_quoted_in_text() -> None:
     assert asked.text == r"labelled(x, 'it\'s, (a) \\ b', True)"
     assert wr.aggregate(asked.text) == asked
     assert wr.aggregate("labelled(x, loud=true, label=plain)") == Labelled.of("x", "plain", True)
+
+
+@pytest.mark.parametrize("name", ["show", "call", "fetch", "refresh"])
+def test_it_may_be_called_as_a_command_of_sql_is(name: str) -> None:
+    assert define(name=name).of("x + 1") == wr.aggregate(f"{name}(x + 1) / 2").parts[0]
 
 
 def test_order_is_needed_where_merging_does_not_commute() -> None:
@@ -439,7 +443,7 @@ def test_a_definition_that_cannot_work_is_refused(body: dict[str, Any], reason: 
 def test_the_same_class_may_be_defined_again() -> None:
     """As a notebook's cell is run again."""
     first, second = define(), define(lower=lambda self, state: -state)
-    assert FUNCTIONS["tally"].monoid is second is not first
+    assert MONOIDS["tally"] is second is not first
     assert wr.windows(EVENTS, [wr.Query("q", wr.tumbling(100), "tally(x)")], "t")["tally(x)"].to_list() == [-7]
 
 

@@ -10,7 +10,7 @@ import pytest
 import windrow as wr
 from trees import COLUMNS, QUERIES, Tree, asking, events_of
 from windrow.io.tables import pack, unpack
-from windrow.nodes.process.slice_sink import Head, OutletError, SliceOutlet
+from windrow.nodes.process.slice_sink import Head, SliceSink, SliceSinkError
 from windrow.nodes.protocol.messages import Batch
 from windrow.nodes.queries import Asked
 from windrow.testing.tree_simulation import Disk
@@ -23,22 +23,22 @@ def batch(number: int, each: int = 7) -> Batch:
     return Batch("root", 1, number, {}, 10 * number, 1, 0, 0, events, {"by () on t": TABLE})
 
 
-def filled(path: Path, upto: int = 3) -> SliceOutlet:
-    outlet = SliceOutlet(path)
-    outlet.ask(asking())
+def filled(path: Path, upto: int = 3) -> SliceSink:
+    outlet = SliceSink(path)
+    outlet.set_queries(asking())
     for number in range(1, upto + 1):
         outlet.put(batch(number))
     return outlet
 
 
-def names(outlet: SliceOutlet) -> list[str]:
+def names(outlet: SliceSink) -> list[str]:
     return sorted(path.name for path in (Path(outlet.path) / "slices").iterdir())
 
 
 def test_what_is_put_is_read_again(tmp_path: Path) -> None:
     filled(tmp_path)
-    outlet = SliceOutlet(tmp_path)  # in another process
-    assert outlet.asked == asking()
+    outlet = SliceSink(tmp_path)  # in another process
+    assert outlet.query_set == asking()
     assert names(outlet) == [f"{number:020}.batch" for number in (1, 2, 3)] + ["asked"]
     assert list(outlet.after(0)) == [1, 2, 3]
     assert list(outlet.after(2)) == [3]
@@ -52,7 +52,7 @@ def test_what_is_put_is_read_again(tmp_path: Path) -> None:
 
 def test_a_batch_that_comes_again_is_not_written_twice(tmp_path: Path) -> None:
     filled(tmp_path).put(batch(2, each=99))
-    again = SliceOutlet(tmp_path)  # a root that was restarted
+    again = SliceSink(tmp_path)  # a root that was restarted
     again.put(batch(3, each=99))
     again.put(batch(4))
     assert [again.head(number).events for number in again.numbers] == [7, 14, 21, 28]
@@ -60,25 +60,25 @@ def test_a_batch_that_comes_again_is_not_written_twice(tmp_path: Path) -> None:
 
 def test_a_gap_is_refused(tmp_path: Path) -> None:
     outlet = filled(tmp_path / "one")
-    with pytest.raises(OutletError, match="ends with batch 3, and batch 5 was to follow; give the root the outlet"):
+    with pytest.raises(SliceSinkError, match="ends with batch 3, and batch 5 was to follow; give the root the outlet"):
         outlet.put(batch(5))
-    with pytest.raises(OutletError, match="is empty, and batch 2 was to follow"):
-        SliceOutlet(tmp_path / "two").put(batch(2))
+    with pytest.raises(SliceSinkError, match="is empty, and batch 2 was to follow"):
+        SliceSink(tmp_path / "two").put(batch(2))
 
 
 def test_an_outlet_is_filled_from_one_spool(tmp_path: Path) -> None:
     spool, other = Disk(), Disk()
-    SliceOutlet(tmp_path / "one").tie(spool)
+    SliceSink(tmp_path / "one").tie(spool)
     outlet = filled(tmp_path / "one")
-    SliceOutlet(tmp_path / "one").tie(spool)  # after a restart
-    with pytest.raises(OutletError, match=r"was filled from another spool than the root's"):
-        SliceOutlet(tmp_path / "one").tie(other)
+    SliceSink(tmp_path / "one").tie(spool)  # after a restart
+    with pytest.raises(SliceSinkError, match=r"was filled from another spool than the root's"):
+        SliceSink(tmp_path / "one").tie(other)
     (tmp_path / "one" / "slices" / "spool").unlink()
-    with pytest.raises(OutletError, match=r"was filled from another spool than the root's"):
+    with pytest.raises(SliceSinkError, match=r"was filled from another spool than the root's"):
         outlet.tie(spool)
-    SliceOutlet(tmp_path / "two").tie(spool)  # an empty one: a crash may have come before it was written
-    with pytest.raises(OutletError, match=r"was filled from another spool than the root's"):
-        SliceOutlet(tmp_path / "two").tie(other)
+    SliceSink(tmp_path / "two").tie(spool)  # an empty one: a crash may have come before it was written
+    with pytest.raises(SliceSinkError, match=r"was filled from another spool than the root's"):
+        SliceSink(tmp_path / "two").tie(other)
 
 
 def test_what_is_half_written_is_not_there(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_what_is_half_written_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "slices" / f".{4:020}.batch").write_bytes(b"half")
     (tmp_path / "slices" / "notes.txt").write_text("not a batch")
     assert outlet.numbers == [1, 2, 3]
-    SliceOutlet(tmp_path).put(batch(4))
+    SliceSink(tmp_path).put(batch(4))
     assert outlet.read(4) == batch(4)
 
 
@@ -96,7 +96,7 @@ def test_what_is_done_with_is_deleted_but_the_newest_stays(tmp_path: Path) -> No
     assert outlet.numbers == [3, 4, 5]
     outlet.forget(9)
     assert outlet.numbers == [5]
-    again = SliceOutlet(tmp_path)
+    again = SliceSink(tmp_path)
     again.put(batch(5, each=99))  # it still knows what it has had
     again.put(batch(6))
     assert [again.head(number).events for number in again.numbers] == [35, 42]
@@ -107,14 +107,16 @@ def test_who_cannot_go_on_is_told_why(tmp_path: Path) -> None:
     outlet = filled(tmp_path, 5)
     outlet.forget(3)
     for before in (0, 2):
-        with pytest.raises(OutletError, match=rf"batch {before + 1} is gone from '.*', which begins with 4: another"):
+        with pytest.raises(
+            SliceSinkError, match=rf"batch {before + 1} is gone from '.*', which begins with 4: another"
+        ):
             outlet.after(before)
     assert list(outlet.after(3)) == [4, 5]
     with pytest.raises(
-        OutletError, match="ends with batch 5, and 8 was read from it before: it is that of another tree"
+        SliceSinkError, match="ends with batch 5, and 8 was read from it before: it is that of another tree"
     ):
         outlet.after(8)
-    with pytest.raises(OutletError, match=r"batch 3 is gone from '.*', and who reads it is not done with it"):
+    with pytest.raises(SliceSinkError, match=r"batch 3 is gone from '.*', and who reads it is not done with it"):
         outlet.read(3)
 
 
@@ -123,55 +125,57 @@ def test_a_damaged_batch_is_named(tmp_path: Path) -> None:
     path = tmp_path / "slices" / f"{2:020}.batch"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 255]))
-    with pytest.raises(OutletError, match=r"00002\.batch' is no batch: these bytes cannot be read: .* is damaged"):
+    with pytest.raises(SliceSinkError, match=r"00002\.batch' is no batch: these bytes cannot be read: .* is damaged"):
         outlet.read(2)
     path.write_bytes((tmp_path / "slices" / f"{3:020}.batch").read_bytes())
-    with pytest.raises(OutletError, match=r"00002\.batch' is no batch with the number 2"):
+    with pytest.raises(SliceSinkError, match=r"00002\.batch' is no batch with the number 2"):
         outlet.read(2)
     path.write_bytes(b"nothing")
-    with pytest.raises(OutletError, match=r"00002\.batch' is no batch"):
+    with pytest.raises(SliceSinkError, match=r"00002\.batch' is no batch"):
         outlet.head(2)
 
 
 def test_what_is_asked_holds_from_the_next_batch_on(tmp_path: Path) -> None:
     outlet = filled(tmp_path)
     assert outlet.since == 1
-    SliceOutlet(tmp_path).ask(asking())  # the same again, after a restart
+    SliceSink(tmp_path).set_queries(asking())  # the same again, after a restart
     assert outlet.since == 1
     other = Asked.of([wr.Query("one", wr.tumbling(5), "count()")], "t", COLUMNS)
-    SliceOutlet(tmp_path).ask(other)
-    assert (outlet.asked, outlet.since, outlet.changes) == (other, 4, [4])
+    SliceSink(tmp_path).set_queries(other)
+    assert (outlet.query_set, outlet.since, outlet.changes) == (other, 4, [4])
 
 
 def test_batches_that_have_more_than_is_asked_serve_as_well(tmp_path: Path) -> None:
     outlet = filled(tmp_path)
-    outlet.ask(asking(QUERIES[1:]))
+    outlet.set_queries(asking(QUERIES[1:]))
     assert (outlet.since, outlet.changes) == (1, [4])
-    outlet.ask(asking())
+    outlet.set_queries(asking())
     assert (outlet.since, outlet.changes) == (4, [4, 4])
 
 
 def test_windows_that_spark_could_not_answer_are_refused_at_the_root(tmp_path: Path) -> None:
     joined = wr.Query("q", wr.frames("x > 3", scope="bounds"), "count()")
     with pytest.raises(wr.QueryError, match=r"query 'q': frames\(.*\) is not answered on Spark, where no place sees"):
-        SliceOutlet(tmp_path).ask(asking([joined]))
+        SliceSink(tmp_path).set_queries(asking([joined]))
 
 
 def test_another_place_and_another_version_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(OutletError, match=r"is not the directory of a root that feeds slices: there is no 'asked' in"):
-        _ = SliceOutlet(tmp_path).asked
-    assert SliceOutlet(tmp_path).numbers == []
+    with pytest.raises(
+        SliceSinkError, match=r"is not the directory of a root that feeds slices: there is no 'asked' in"
+    ):
+        _ = SliceSink(tmp_path).query_set
+    assert SliceSink(tmp_path).numbers == []
     outlet = filled(tmp_path)
     path = tmp_path / "slices" / "asked"
     header, tables = unpack(path.read_bytes())
-    path.write_bytes(pack({"asked": header["asked"], "since": 1, "changes": [], "plan": "f00"}, tables))
+    path.write_bytes(pack({"queries": header["queries"], "since": 1, "changes": [], "plan": "f00"}, tables))
     with pytest.raises(
-        OutletError, match="another version of windrow, whose plan for these queries is f00; here it is"
+        SliceSinkError, match="another version of windrow, whose plan for these queries is f00; here it is"
     ):
-        _ = outlet.asked
-    path.write_bytes(path.read_bytes().replace(b'"windrow": 2', b'"windrow": 9'))
-    with pytest.raises(OutletError, match=r"asked' cannot be read: this snapshot has version 9; this windrow reads"):
-        _ = outlet.asked
+        _ = outlet.query_set
+    path.write_bytes(path.read_bytes().replace(b'"windrow": 3', b'"windrow": 9'))
+    with pytest.raises(SliceSinkError, match=r"asked' cannot be read: this snapshot has version 9; this windrow reads"):
+        _ = outlet.query_set
 
 
 def test_a_tree_fills_it_with_all_events(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 import windrow as wr
 from windrow.core.windows.ordered import scope_of
-from windrow.nodes.protocol.messages import Alive, Batch, Refused, to_bytes
-from windrow.nodes.protocol.node import OUTLET, Machine
-from windrow.nodes.protocol.parent import Out
+from windrow.nodes.protocol.local import LocalRole
+from windrow.nodes.protocol.messages import Alive, Batch, Out, Refused, to_bytes
+from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.pushdown import Reported
 from windrow.nodes.queries import Asked
 from windrow.testing import differences, own, recompute
@@ -47,7 +47,7 @@ def events_of(dice: random.Random, name: str, most: int = 24) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=COLUMNS)
 
 
-def simulated(seed: int, faults: Faults | None = None, machine: type[Machine] = Machine, **options: Any) -> Simulation:
+def simulated(seed: int, faults: Faults | None = None, machine: type[Node] = Node, **options: Any) -> Simulation:
     dice = random.Random(seed)
     tree = Tree.random(dice.randint(3, 9), dice)
     events = {name: events_of(dice, name) for name in tree.leaves}
@@ -117,7 +117,7 @@ def test_queries_come_and_go_beside_windows_of_nodes() -> None:
     for number in range(3):
         run = simulated(number, queries=[*stays, goes, QUERIES[0]], changes=[comes, "goes"])
         assert (number, differences(said_of(run, stays), told_by_one_process(run, stays), stays)) == (number, [])
-        asked = run.machines["root"].asked
+        asked = run.machines["root"].query_set
         assert asked is not None
         if "comes" in dict(asked.since) and not asked.pending:
             settled += 1
@@ -195,19 +195,14 @@ def test_a_node_without_a_spool_is_refused() -> None:
 def test_a_root_that_feeds_spark_refuses_windows_of_nodes() -> None:
     asked = Asked.of([wr.Query("q", wr.counting(2, scope="node"), "sum(x)")], "t", COLUMNS, push_down=True)
     with pytest.raises(wr.QueryError, match="leave push_down out"):
-        Machine("root", children=("a",), spool=Disk(), asked=asked, feeds="slices")
+        Node("root", children=("a",), store=Disk(), initial=asked, feeds="slices")
 
 
-class ForgetsWindows(Machine):
-    """A planted error: a node that begins again knows nothing of its windows."""
-
-    def _resume_windows(self, number: int) -> bool:
-        return True
-
-
-def test_a_planted_error_is_found_within_40_seeds() -> None:
+def test_a_planted_error_is_found_within_40_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a node that begins again knows nothing of its windows
+    monkeypatch.setattr(LocalRole, "_restore_windows", lambda *_: None)
     faults = Faults(crash=0.1)
-    assert any(wrong_with(simulated(number, faults, ForgetsWindows)) for number in range(40))
+    assert any(wrong_with(simulated(number, faults)) for number in range(40))
 
 
 def test_a_silent_node_holds_nobody_s_windows_back() -> None:
@@ -284,7 +279,7 @@ def test_a_node_goes_on_from_where_it_was_and_its_spool_keeps_no_windows_of_earl
     run = tree_of([wr.Query("q", wr.counting(2, scope="node"), "sum(x)")], {"a": [(at, 1) for at in range(40)]})
     root, disk = run.machines["root"], Disk()
     for life in range(1, 6):
-        local = Machine("a", "root", (), 10 * life, disk)
+        local = Node("a", "root", (), 10 * life, disk)
         for _, message in local.start(0):
             for _, answer in root.receive("a", message, 0):
                 local.receive("root", answer, 0)
@@ -301,15 +296,15 @@ def test_a_node_goes_on_from_where_it_was_and_its_spool_keeps_no_windows_of_earl
 def test_a_node_that_has_ended_is_not_waited_for_again_when_its_parent_comes_back() -> None:
     query = wr.Query("q", wr.counting(1, scope="position"), ["sum(x)"])
     asked = Asked.of([query], "t", COLUMNS, push_down=True)
-    root, spool = Machine("root", None, ("middle",), 1, Disk(), asked), Disk()
-    middle = Machine("middle", "root", ("a", "b"), 1, spool)
-    a, b = (Machine(name, "middle", (), 1, Disk()) for name in "ab")
+    root, spool = Node("root", None, ("middle",), 1, Disk(), asked), Disk()
+    middle = Node("middle", "root", ("a", "b"), 1, spool)
+    a, b = (Node(name, "middle", (), 1, Disk()) for name in "ab")
     machines = {"root": root, "middle": middle, "a": a, "b": b}
     told: list[Any] = []
 
     def deliver(sender: str, out: Out) -> None:
         for to, message in out:
-            if to == OUTLET:
+            if to == SINK:
                 told.extend(message.tables["results"]["sum(x)"].to_list())  # type: ignore[union-attr]
             else:
                 deliver(to, machines[to].receive(sender, message, 0))
@@ -322,7 +317,7 @@ def test_a_node_that_has_ended_is_not_waited_for_again_when_its_parent_comes_bac
         deliver(name, machines[name].start(0))
     read("a", (1, 1), last=True)
     read("b", (2, 10), (5, 20))
-    machines["middle"] = Machine("middle", "root", ("a", "b"), 2, spool)
+    machines["middle"] = Node("middle", "root", ("a", "b"), 2, spool)
     deliver("middle", machines["middle"].start(0))
     read("b", (7, 30), (9, 40))
     assert told == [11, 20, 30]

@@ -16,12 +16,11 @@ import pytest
 import windrow as wr
 from scenarios import changes_of, wrong_with
 from windrow.core.query.query import QueryError
-from windrow.nodes.protocol.messages import Ack, Batch, Request, from_bytes, to_bytes
-from windrow.nodes.protocol.node import OUTLET, Machine
-from windrow.nodes.protocol.parent import Out
-from windrow.nodes.protocol.send_window import AGAIN
+from windrow.nodes.protocol.messages import Ack, Batch, Out, Request, from_bytes, to_bytes
+from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.quantiles import local
 from windrow.nodes.queries import Asked
+from windrow.nodes.requests import AGAIN
 from windrow.testing import differences, recompute
 from windrow.testing.tree_simulation import Disk, Faults, Simulation, Tree
 
@@ -184,7 +183,7 @@ class Flat:
         self.names = tuple(f"n{number}" for number in range(nodes))
         asked = Asked.of(queries, "t", COLUMNS, quantiles=quantiles)
         self.settings = {"unit": 3, **settings}
-        self.root = Machine("root", None, self.names, 1, Disk(), asked, timeout=settings.pop("timeout", None))
+        self.root = Node("root", None, self.names, 1, Disk(), asked, timeout=settings.pop("timeout", None))
         self.machines = {"root": self.root}
         self.now, self.up, self.rows, self.requests = 1, 0, list[pl.DataFrame](), list[Request]()
         self.deaf: set[str] = set()
@@ -193,7 +192,7 @@ class Flat:
 
     def begin(self, name: str, epoch: int) -> None:
         more = {"unit": self.settings["unit"], "eager": name in self.settings.get("eager", ())}
-        self.machines[name] = Machine(name, "root", epoch=epoch, **more)
+        self.machines[name] = Node(name, "root", epoch=epoch, **more)
         self.post(name, self.machines[name].start(self.now))
 
     def post(self, sender: str, out: Out) -> None:
@@ -202,10 +201,10 @@ class Flat:
             whose, to, message = waiting.pop(0)
             if isinstance(message, Request):
                 self.requests.append(message)
-            if to == OUTLET:
+            if to == SINK:
                 assert isinstance(message, Batch)
                 self.rows.append(message.tables["results"])
-                more = self.root.receive(OUTLET, Ack(message.epoch, message.number), self.now)
+                more = self.root.receive(SINK, Ack(message.epoch, message.number), self.now)
                 waiting += [("root", *one) for one in more]
             elif to not in self.deaf and whose not in self.deaf:
                 data = to_bytes(message)
@@ -309,7 +308,7 @@ def test_a_node_that_was_started_again_makes_its_multisets_again() -> None:
 
 def test_a_node_keeps_a_multiset_until_no_window_needs_it() -> None:
     tree = Flat([wr.Query("s", wr.sliding(20, 10), ["median(x)"])], 1)
-    reader = tree.machines["n0"]._reader
+    reader = tree.machines["n0"].as_local.reader
     assert reader is not None
     for second in range(6):
         rows = [{"t": 10 * second, "k": "a", "x": n + second / 7, "y": 0} for n in range(20)]
@@ -357,9 +356,9 @@ def test_what_is_refined_and_what_is_not() -> None:
     assert Asked.of(QUERIES, "t", COLUMNS, quantiles="whole").refined == ()
     assert asked.added(wr.Query("later", wr.tumbling(5), ["median(x)"]), 0).refined == asked.refined
     assert Asked.from_dict(asked.to_dict(), asked.table) == asked
-    fed = Machine("root", None, ("n",), 1, Disk(), asked, feeds="slices")
-    assert fed.asked is not None
-    assert fed.asked.refined == ()
+    fed = Node("root", None, ("n",), 1, Disk(), asked, feeds="slices")
+    assert fed.query_set is not None
+    assert fed.query_set.refined == ()
     with pytest.raises(QueryError, match="there are 'refine' and 'whole', not 'half'"):
         Asked.of(QUERIES, "t", COLUMNS, quantiles="half")
 

@@ -233,7 +233,7 @@ def test_a_tree_over_a_source_says_what_one_process_says_whatever_dies(tmp_path:
         tree = SmallTree(QUERIES, NEEDED, lambda: source_of(described, "n"))
         for step in range(1000):
             tree.step(0.0, lost=step % 11 == 9)
-            if step % 11 == 9 or (step % 5 == 4 and dice.random() < 0.3 and not tree.local.ended):
+            if step % 11 == 9 or (step % 5 == 4 and dice.random() < 0.3 and not tree.local.as_local.has_ended):
                 tree.kill()
             if tree.root.done:
                 break

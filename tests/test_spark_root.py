@@ -17,7 +17,7 @@ import pytest
 
 import windrow as wr
 from trees import COLUMNS, LATENESS, QUERIES, Faulty, Tree, asking, events_of, told
-from windrow.nodes.process.slice_sink import OutletError
+from windrow.nodes.process.slice_sink import SliceSinkError
 from windrow.nodes.protocol.root import Assembly
 from windrow.nodes.queries import Asked
 from windrow.testing import differences, tree_simulation
@@ -300,7 +300,7 @@ def test_what_is_committed_is_deleted_unless_all_is_kept(tmp_path: Path, seed: i
     assert min(tree.outlet.numbers) == 1
     one.commit({"batch": 3, "watermark": 0})
     assert tree.outlet.numbers == list(range(4, newest + 1))
-    with pytest.raises(OutletError, match=r"batch 3 is gone from .* another query is done with it"):
+    with pytest.raises(SliceSinkError, match=r"batch 3 is gone from .* another query is done with it"):
         keeping.latestOffset({"batch": 2, "watermark": 0, "events": 0}, ALL)
     assert reader(tmp_path).initialOffset()["batch"] == 3  # a new stream has what is left
     one.commit({"batch": newest, "watermark": 0})
@@ -341,7 +341,7 @@ def test_more_queries_at_the_root_need_a_new_checkpoint(tmp_path: Path, seed: in
     tree.run({node: events[:30] for node, events in several.items()}, end=False)
     one, since = reader(tmp_path), tree.outlet.newest + 1
     start, old = one.initialOffset(), row_schema(Settings.of({"root": str(tmp_path)}).origin)
-    tree.outlet.ask(asking([*QUERIES, wr.Query("more", wr.tumbling(4), "count()")]))
+    tree.outlet.set_queries(asking([*QUERIES, wr.Query("more", wr.tumbling(4), "count()")]))
     tree.run({node: events[30:] for node, events in several.items()}, end=False)
     assert one.latestOffset(start, ALL)["batch"] == since - 1
     again = reader(tmp_path)
@@ -377,7 +377,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, options: dict[str, str], c
     given = {"root": str(tmp_path / "root")} | options
     if options.get("root") == "nowhere":
         given["root"] = str(tmp_path / "nowhere")
-    with pytest.raises((wr.QueryError, OutletError), match=complaint):
+    with pytest.raises((wr.QueryError, SliceSinkError), match=complaint):
         Settings.of(given)
 
 

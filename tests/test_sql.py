@@ -143,6 +143,7 @@ COLUMNS = {
     # our own
     "quantile(x, 0.9)": "quantile(x, 0.9)",
     "quantile(x, q => 0.9)": "quantile(x, 0.9)",
+    "quantile(x => x, q => 0.9)": "quantile(x, 0.9)",
     "arg_max(x, of => y)": "arg_max(x, of=y)",
     "collect(x, nulls => true)": "collect(x, true)",
     "geometric_mean(x)": "geometric_mean(x)",
@@ -356,6 +357,11 @@ REFUSED = {  # ^ marks the place
     "SELECT ^quantile(x) FROM a GROUP BY window(ts, '1 m')": "missing",
     "SELECT approx_percentile(x, 0.5, ^1000000) FROM a GROUP BY window(ts, '1 m')": "accuracy",
     "SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY x ^DESC) FROM a GROUP BY window(ts, '1 m')": "1 - p",
+    "SELECT avg(x) FILTER (WHERE y) ^FILTER (WHERE z) FROM a GROUP BY window(ts, '1 m')": "FILTER is given twice",
+    "SELECT key, count(*)^oops n FROM a GROUP BY key, window(ts, '1 m')": "not a complete SQL expression at 'oops'",
+    "SELECT count(*) ^sum(x) n FROM a GROUP BY window(ts, '1 m')": "count(*) sum(x): it is not a complete SQL",
+    "SELECT quantile(x, ^p => 0.5) FROM a GROUP BY window(ts, '1 m')": "quantile has no argument p; there are x, q",
+    "SELECT quantile(x, ^y) FROM a GROUP BY window(ts, '1 m')": "quantile(x, y): q must be a number, not 'y'",
     "SELECT avg(x) ^FILTER (y > 1) FROM a GROUP BY window(ts, '1 m')": "(WHERE …)",
     "SELECT avg(x) FILTER (WHERE y ^>) FROM a GROUP BY window(ts, '1 m')": "not a complete SQL expression",
     "SELECT count(*) FROM a GROUP BY window(ts, '1 m') HAVING ^car = 'a'": "into WHERE",
@@ -366,6 +372,7 @@ REFUSED = {  # ^ marks the place
     "SELECT max(^`s) FROM a GROUP BY window(ts, 1)": "never closed",
     "SELECT max(s) ^/* of FROM a GROUP BY window(ts, 1)": "never closed",
     "SELECT count(*),^ FROM a GROUP BY window(ts, '1 m')": "a column is missing",
+    "SELECT count(*) FROM a GROUP BY cumulate(^, '1 hour')": "an argument is missing",
     "SELECT count(*) FROM a GROUP BY window(ts, ^'1 mile')": "not a duration",
     "SELECT count(*) FROM a GROUP BY window(ts, ^gap)": "not a length",
     "SELECT count(*) FROM a GROUP BY window(^ts + 1, '1 m')": "the time is a column",
@@ -520,6 +527,20 @@ def test_whatever_is_written_is_read_or_refused_with_a_place_in_the_text(seed: i
             assert 1 <= found.line <= len(lines), text
             assert 1 <= found.column <= len(lines[found.line - 1]) + 1, text
     assert 100 < read < 1000
+
+
+NESTED = ["(*)", "abs(*)", "- *", "not *", "x + *", "case when x then * end", "x in (*)", "[*", "nope(*)", "formula(*)"]
+
+
+@pytest.mark.parametrize("depth", [60, 600])
+@pytest.mark.parametrize("around", NESTED)
+def test_however_deep_it_is_read_or_refused(around: str, depth: int) -> None:
+    before, behind = around.split("*")
+    inner = before * depth + "x" + behind * depth
+    for text in (f"sum({inner})", inner.replace("x", "sum(x)"), f"{inner} >"):
+        refusal_of(f"SELECT {text} n {ANY}")
+        refusal_of(f"SELECT count(*) n {ANY} HAVING {text}")
+        refusal_of(f"SELECT count(*) n FROM e WHERE {text} GROUP BY frames({text})")
 
 
 def refusal_of(text: str) -> wr.SqlError | None:

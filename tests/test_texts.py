@@ -1,6 +1,11 @@
-"""Windows as text: what is read, and that nothing is evaluated."""
+"""Windows and aggregates as text: what is read, where what is not read stands, and that nothing is evaluated."""
 
 from __future__ import annotations
+
+import pickle
+import random
+import re
+from collections.abc import Callable
 
 import pytest
 
@@ -80,3 +85,98 @@ def test_a_query_reads_its_window_and_names_its_aggregates() -> None:
         wr.Query("q", "tumbing(1)", "count()")
     with pytest.raises(wr.QueryError, match="query 'q': 5 is not an aggregate"):
         wr.Query("q", "tumbling(1)", {"n": 5})  # type: ignore[dict-item]
+
+
+# --- where it is ----------------------------------------------------------------------------------------------------
+
+MISWRITTEN = {  # ^ marks the place
+    "sum^(x": "a bracket is not closed",
+    "sum(x)\n/\ncount(^'x)": "what begins with ' is never closed",
+    "sum(x)^)": "this bracket closes nothing",
+    "mean(speed ^+)": "expression 'speed +': it is not a complete SQL expression at '+'",
+    "mean(x) ^mean(y)": "expression 'mean(x) mean(y)': it is not a complete SQL expression",
+    "count()^oops n": "expression 'count()oops n': it is not a complete SQL expression at 'oops'",
+    "sum(x)\n + ^speed": "speed is outside of every aggregate",
+    "sum(x) / ^nope(y)": "there is no function nope; compute it from the results",
+    "sum(x) / sum(^nope(y))": "there is no function nope; make it a column of the events first",
+    "sum(x) + ^meen(y)": "there is no function meen; did you mean mean?",
+    "sum(x) / ^quantile(y, 2)": "quantile: q must be between 0 and 1, not 2.0",
+    "quantile(x, ^much)": "quantile(x, much): q must be a number, not 'much'",
+    "sum(x) + ^quantile(x)": "quantile(x): quantile() missing 1 required positional argument: 'q'",
+    "sum(x) + ^sum(x, y)": "sum(x, y) has too many arguments",
+    "quantile(x, q=0.1, ^q=0.2)": "q is given twice",
+    "sum(x) FILTER (WHERE y > ^)": "expression 'y >': it is not a complete SQL expression",
+    "sum(x) ^FILTER (y)": "FILTER is followed by (WHERE …)",
+    "1 + ^count(DISTINCT x)": "write distinct(x)",
+    "1 + ^first(x) IGNORE NULLS": "does not go with it",
+    "sum(x) ^OVER (ORDER BY y)": "group by a window instead",
+    "^speed": "formula 'speed': speed is outside of every aggregate",
+    "tumbling^(10": "a bracket is not closed",
+    "tumbling(10) ^+ 1": "write it like tumbling('1 minute')",
+    "tumbling(^'1 hour)": "what begins with ' is never closed",
+    "counting(10, step=5, ^step=6)": "step is given twice",
+    "frames(speed > 0 AND ^nope(x))": "there is no function nope",
+    "punctuated(start=x > 1,\n end=y ^>)": "expression 'y >': it is not a complete SQL expression",
+}
+
+
+@pytest.mark.parametrize("marked", MISWRITTEN)
+def test_what_is_not_read_is_refused_with_line_and_column(marked: str) -> None:
+    marked = marked.replace("> ^)", "^>)")
+    text, at = marked.replace("^", ""), marked.find("^")
+    with pytest.raises(wr.SqlError) as raised:
+        (window if text.split("(")[0] in MAKERS else wr.aggregate)(text)
+    line, column = marked.count("\n", 0, at) + 1, at - marked.rfind("\n", 0, at)
+    assert (raised.value.line, raised.value.column) == (line, column), str(raised.value)
+    assert (f"(line {line}, column {column}" in str(raised.value)) is (at > 0)
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+WRITTEN = [
+    "quantile(x, q=0.5) / sum(y + 1) FILTER (WHERE s = ')')",
+    "arg_max(x, of=y) - 1",
+    "first(`a b`, nulls=true)",
+    "formula(sum(x) / count(*))",
+    "punctuated(end=x = 1, scope=position)",
+    "frames(speed > 0 AND car IN ('a', 'b)'))",
+    "tumbling('1 hour', offset='5 minutes')",
+]
+
+
+def test_whatever_is_written_is_read_or_refused_with_a_place_in_the_text(seed: int) -> None:
+    draw = random.Random(seed)
+    parted = [re.findall(r"'[^']*'|\w+|\s+|\S", text) for text in WRITTEN]
+    every = [*(word for words in parted for word in words), *"[]{}.;'`\n", "--", "/*", "=>"]
+    refused = 0
+    for number in range(1000):
+        words = list(parted[number % len(parted)])
+        for _ in range(draw.randint(1, 2)):
+            at = draw.randrange(len(words)) if words else 0
+            words[at : at + draw.randint(0, 2)] = draw.choices(every, k=draw.randint(0, 1))
+        text = "".join(words)
+        for read in (wr.aggregate, wr.formula, window):
+            error = refusal_of(read, text)
+            if error:
+                refused += 1
+                lines = text.strip().split("\n") if read is wr.aggregate else text.split("\n")
+                assert 1 <= error.line <= len(lines), text
+                assert 1 <= error.column <= len(lines[error.line - 1]) + 1, text
+    assert 1000 < refused < 3000
+
+
+def refusal_of(read: Callable[[str], object], text: str) -> wr.SqlError | None:
+    """How a text is refused, None if it is read; whatever else it raises is raised."""
+    try:
+        read(text)
+    except wr.SqlError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("depth", [60, 1000])
+@pytest.mark.parametrize("around", ["(*)", "abs(*)", "- *", "not *", "[*", "formula(*)", "case when x then * end"])
+def test_however_deep_it_is_read_or_refused(around: str, depth: int) -> None:
+    before, behind = around.split("*")
+    inner = before * depth + "x" + behind * depth
+    for text in (f"sum({inner})", inner.replace("x", "sum(x)"), f"frames({inner})", f"counting({inner})"):
+        refusal_of(window if text.split("(")[0] in MAKERS else wr.aggregate, text)

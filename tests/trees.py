@@ -11,9 +11,9 @@ from typing import Any
 import polars as pl
 
 import windrow as wr
-from windrow.nodes.process.slice_sink import SliceOutlet
-from windrow.nodes.protocol.messages import Ack, Batch, Message
-from windrow.nodes.protocol.node import OUTLET, Machine, Out
+from windrow.nodes.process.slice_sink import SliceSink
+from windrow.nodes.protocol.messages import Ack, Batch, Message, Out
+from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.queries import Asked
 from windrow.testing import recompute
 from windrow.testing.tree_simulation import Disk, Simulation
@@ -62,30 +62,30 @@ class Faulty(Simulation):
 
     def __post_init__(self) -> None:
         self.settings = {**self.settings, "feeds": "slices"}
-        self.outlet, self.asked = SliceOutlet(self.path), self.asked.as_events()
-        self.outlet.ask(self.asked)
+        self.outlet, self.asked = SliceSink(self.path), self.asked.as_events()
+        self.outlet.set_queries(self.asked)
         super().__post_init__()
 
     def _tell(self, batch: Message) -> None:
         assert isinstance(batch, Batch)
         self.outlet.put(batch)
         if not self._happens(self.faults.crash):
-            self.machines["root"].receive(OUTLET, Ack(batch.epoch, batch.number), self.now)
+            self.machines["root"].receive(SINK, Ack(batch.epoch, batch.number), self.now)
 
 
 class Tree:
     """Nodes a and b below an intermediate one, c below the root, which leaves its batches in an outlet."""
 
     def __init__(self, path: Path, asked: Asked | None = None) -> None:
-        self.outlet = SliceOutlet(path)
+        self.outlet = SliceSink(path)
         self.asked = (asked or asking()).as_events()
-        self.outlet.ask(self.asked)
+        self.outlet.set_queries(self.asked)
         self.machines = {
-            "root": Machine("root", None, ("middle", "c"), 1, Disk(), self.asked, feeds="slices"),
-            "middle": Machine("middle", "root", ("a", "b"), 1, Disk()),
-            "a": Machine("a", "middle", epoch=1),
-            "b": Machine("b", "middle", epoch=1),
-            "c": Machine("c", "root", epoch=1),
+            "root": Node("root", None, ("middle", "c"), 1, Disk(), self.asked, feeds="slices"),
+            "middle": Node("middle", "root", ("a", "b"), 1, Disk()),
+            "a": Node("a", "middle", epoch=1),
+            "b": Node("b", "middle", epoch=1),
+            "c": Node("c", "root", epoch=1),
         }
         for name, machine in self.machines.items():
             self.deliver(name, machine.start(0))
@@ -93,10 +93,10 @@ class Tree:
     def deliver(self, sender: str, out: Out) -> None:
         """Let messages arrive, and what they are answered with."""
         for to, message in out:
-            if to == OUTLET:
+            if to == SINK:
                 assert isinstance(message, Batch)
                 self.outlet.put(message)
-                self.deliver(OUTLET, [(sender, Ack(message.epoch, message.number))])
+                self.deliver(SINK, [(sender, Ack(message.epoch, message.number))])
             else:
                 self.deliver(to, self.machines[to].receive(sender, message, 0))
 
@@ -104,10 +104,10 @@ class Tree:
         """The root is asked a query less: what was made for it before goes first."""
         root = self.machines["root"]
         out = root.remove(name, 0)
-        self.deliver("root", [(to, message) for to, message in out if to == OUTLET])
-        assert root.asked is not None
-        self.outlet.ask(root.asked)
-        self.deliver("root", [(to, message) for to, message in out if to != OUTLET])
+        self.deliver("root", [(to, message) for to, message in out if to == SINK])
+        assert root.query_set is not None
+        self.outlet.set_queries(root.query_set)
+        self.deliver("root", [(to, message) for to, message in out if to != SINK])
 
     def read(self, node: str, events: pl.DataFrame, last: bool = False) -> None:
         """A node reads what is new."""

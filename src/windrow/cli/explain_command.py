@@ -18,6 +18,7 @@ from windrow.cli.results import Output
 from windrow.cli.run_command import Where, checked
 from windrow.core.aggregates.functions import FUNCTIONS
 from windrow.core.expressions.types import types_of
+from windrow.core.operators.custom import MONOIDS
 from windrow.core.plan.plan import plan
 from windrow.core.query.sql.calls import SPARK
 from windrow.core.query.sql.group_by import WINDOWS
@@ -80,7 +81,7 @@ def _print(text: str) -> None:
 
 def functions() -> None:
     """Print windows and aggregates."""
-    known = {name: one.make for name, one in FUNCTIONS.items() if one.monoid is None}
+    known = {name: one.make for name, one in FUNCTIONS.items() if name not in MONOIDS}
     console = Output()
     for title, makers in (("windows", MAKERS), ("aggregates", known)):
         table = Table(title=Text(title), title_justify="left", box=box.SIMPLE, show_header=False)

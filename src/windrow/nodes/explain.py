@@ -2,7 +2,7 @@
 
 tumbling   slices               merged on the way: count(), sum(x)
 each       results              found at the local nodes, because node is among its keys
-joined     states of windows    found at the local nodes and joined at the root: bounds
+joined     states of windows    found at the local nodes, and joined at the root by equal bounds
 median     slices, some values  sub-slices of the sorted values, and the values of those that the root asks for
 counting   slices, some events  nodes and the root agree on where windows end, by the scheme async
 every      events: t, node, x   its windows need the order over all nodes
@@ -42,7 +42,7 @@ def explain(job: Job, can_be_pushed: Container[str], push_down: bool, scheme: st
                 else:
                     what, why = "slices", f"merged on the way, of {group.name}"
                 lines[number] = query.name, what, why
-    names, kinds = (max((len(line[place]) for line in lines.values()), default=0) for place in (0, 1))
+    names, kinds = (max((len(line[column]) for line in lines.values()), default=0) for column in (0, 1))
     return "\n".join(f"{name:{names}}  {what:{kinds}}  {why}" for _, (name, what, why) in sorted(lines.items()))
 
 
@@ -68,14 +68,15 @@ def _joins(query: Query) -> str:
 
 def _refined(query: Query) -> str:
     """What travels instead of all values."""
-    asked = [leaf.text for one in query.asked for leaf in leaves(one) if quantile_of(leaf) is not None]
-    shown = ", ".join(asked[:3]) + (f" and {len(asked) - 3:,} more" if len(asked) > 3 else "")
+    formulas = (formula for aggregate in query.asked for formula in leaves(aggregate))
+    quantiles = [formula.text for formula in formulas if quantile_of(formula) is not None]
+    shown = ", ".join(quantiles[:3]) + (f" and {len(quantiles) - 3:,} more" if len(quantiles) > 3 else "")
     return f"for {shown} sub-slices of the sorted values, and the values of those that the root asks for"
 
 
 def _raw(query: Query, can_be_pushed: bool, push_down: bool, scheme: str) -> str:
-    """Why a query's events travel."""
-    ordered = next((one.text for one in query.asked if one.needs_order), "")
+    """Why a query needs its events at the root."""
+    ordered = next((aggregate.text for aggregate in query.asked if aggregate.needs_order), "")
     needs = query.window if isinstance(query.window, OrderedWindow) else ordered
     if can_be_pushed and push_down:
         return f"{needs} came at run time, and a local node does not know in time when it begins"
@@ -92,11 +93,11 @@ def _raw(query: Query, can_be_pushed: bool, push_down: bool, scheme: str) -> str
 
 def _columns(job: Job, travels: Iterable[str]) -> list[str]:
     """What of each event a group needs: columns, and expressions over them."""
-    found: dict[str, None] = {}
+    columns: dict[str, None] = {}  # in order, each once
     for name in travels:
-        kind, _, rest = name.partition(":")
+        kind, _, content = name.partition(":")
         if kind == "order":
-            found[job.order_by[int(rest)]] = None
-        elif name != "nth":  # its position in the node's stream, which has no name
-            found[rest] = None
-    return list(found)
+            columns[job.order_by[int(content)]] = None
+        elif name != "nth":  # the event's position in the node's stream, which is no column
+            columns[content] = None
+    return list(columns)

@@ -21,11 +21,10 @@ import polars as pl
 
 from windrow.core.query.query import Query
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.nodes.protocol.messages import Ack, Batch, Message, from_bytes, to_bytes
-from windrow.nodes.protocol.node import OUTLET, Machine
-from windrow.nodes.protocol.parent import Out
-from windrow.nodes.protocol.send_window import AGAIN
+from windrow.nodes.protocol.messages import Ack, Batch, Message, Out, from_bytes, to_bytes
+from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.queries import Asked
+from windrow.nodes.requests import AGAIN
 
 
 class Disk:
@@ -118,7 +117,7 @@ class Simulation:
     events: Mapping[str, pl.DataFrame]  # of each local node, as it reads them
     faults: Faults
     dice: random.Random
-    machine: type[Machine] = Machine
+    machine: type[Node] = Node
     changes: Sequence[Query | str] = ()  # queries that come at run time, and the names of those that go
     settings: Mapping[str, Any] = field(default_factory=dict)  # of all machines
     lateness: Mapping[str, int] = field(default_factory=dict)  # of local nodes that have their own
@@ -141,7 +140,7 @@ class Simulation:
         self._changes = list(self.changes)
         self._lives: list[Life] = []  # of queries that have gone
         self._came = {query.name: 0 for query in self.asked.queries}
-        self.machines: dict[str, Machine] = {}
+        self.machines: dict[str, Node] = {}
         for name in self.tree.parents:
             if name not in self.joining:
                 self._begin(name)
@@ -165,7 +164,7 @@ class Simulation:
 
     def _post(self, sender: str, out: Out) -> None:
         for to, message in out:
-            if to == OUTLET:
+            if to == SINK:
                 self._tell(message)
                 continue
             self._put(sender, to, message)
@@ -179,7 +178,7 @@ class Simulation:
         if not before.equals(batch.tables["results"]):
             raise AssertionError(f"the root says {batch.number} otherwise than before")
         if not self._happens(self.faults.crash):
-            self.machines["root"].receive(OUTLET, Ack(batch.epoch, batch.number), self.now)
+            self.machines["root"].receive(SINK, Ack(batch.epoch, batch.number), self.now)
 
     def _put(self, sender: str, to: str, message: Message) -> None:
         data = to_bytes(message)
@@ -201,8 +200,8 @@ class Simulation:
         """Go on until the root has everything; refuses to go on for ever."""
         for _ in range(steps):
             root = self.machines["root"]
-            assert root.asked is not None
-            waits = root.asked.pending or len(self.machines) < len(self.tree.parents)
+            assert root.query_set is not None
+            waits = root.query_set.pending or len(self.machines) < len(self.tree.parents)
             if root.done and not waits and all(machine.done for machine in self.machines.values()):
                 return
             self._step()
@@ -239,8 +238,8 @@ class Simulation:
         if self._changes and self._faulty and self.dice.random() < 0.02:
             self._change(self._changes.pop(0))
         root = self.machines["root"]
-        assert root.asked is not None
-        waits = bool((self._changes and self._faulty) or root.asked.pending)  # the end comes after all changes
+        assert root.query_set is not None
+        waits = bool((self._changes and self._faulty) or root.query_set.pending)  # the end comes after all changes
         reads = []
         if not self._way or self.dice.random() < 0.3:
             reads = [name for name in self.tree.leaves if name in self.machines and self._can_read(name, waits)]
@@ -269,7 +268,7 @@ class Simulation:
             self._post("root", root.remove(change, self.now))
 
     def _living(self) -> list[Life]:
-        asked = self.machines["root"].asked
+        asked = self.machines["root"].query_set
         assert asked is not None
         since = dict.fromkeys(self._came, INT64_MIN) | dict(asked.since) | dict.fromkeys(dict(asked.pending))
         return [Life(query, since[query.name], self._came[query.name]) for query in asked.queries]

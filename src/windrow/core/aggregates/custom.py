@@ -37,7 +37,7 @@ from windrow.core.aggregates.reader import SYNONYMS
 from windrow.core.expressions import parse as expressions
 from windrow.core.expressions.parse import parse
 from windrow.core.operators.base import Operator
-from windrow.core.operators.custom import NO_DATA, Fold, OrderedFold, types_within
+from windrow.core.operators.custom import MONOIDS, NO_DATA, Fold, OrderedFold, types_within
 
 _WORDS = {"and", "between", "case", "cast", "else", "in", "is", "like", "not", "or", "then", "when", "where"}
 _PLAIN: dict[str, tuple[type, ...]] = {"float": (float, int), "int": (int,), "bool": (bool,), "str": (str,)}
@@ -166,7 +166,7 @@ def _register(cls: type[Monoid]) -> None:
     name = cls.name
     if not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
         raise TypeError(f"{cls.__name__}: {name!r} is not a name in lower case")
-    known = FUNCTIONS[name].monoid if name in FUNCTIONS else None
+    known = MONOIDS.get(name)
     again = known is not None and (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__)
     if not again and (name in FUNCTIONS or name in SYNONYMS or name in _kinds(Operator)):
         whose = f"{known.__module__}.{known.__qualname__}" if known else "windrow itself"
@@ -180,8 +180,8 @@ def _register(cls: type[Monoid]) -> None:
         _Make(cls),
         lambda asked: (operator(asked.inputs, asked.function, asked.params),),
         lambda _, states: states[0].lower(),
-        monoid=cls,
     )
+    MONOIDS[name] = cls
 
 
 def _kinds(operator: type[Operator]) -> set[str]:

@@ -146,7 +146,6 @@ class Function:
     lower: Callable[[Aggregate, States], pl.Series]
     lower_many: Callable[[Sequence[Aggregate], States], pl.DataFrame] | None = None  # of the same operators, at once
     needs: Callable[[pl.DataType], str | None] = lambda _: None  # what the first input must be, where it is not
-    monoid: type[Any] | None = None  # the class, where it is a user's own
 
     @cached_property
     def defaults(self) -> dict[str, Any]:

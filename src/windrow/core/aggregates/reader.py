@@ -12,6 +12,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from sqlglot import TokenType
@@ -84,9 +85,11 @@ class Reader:
             part, index = self._part(phrase, index)
             if part not in parts:
                 parts.append(part)
-            # spaced, because what follows the bracket of a call may not follow a name
+            # with a blank, because what may follow a bracket may not follow a name
             over_parts.append(replace(token, kind=TokenType.VAR, text=f"p{parts.index(part)} ", name=""))
             over_nothing.append(replace(token, kind=TokenType.NUMBER, text="0 ", name=""))
+        if parts and len(over_parts) == 1:
+            return parts[0]
         rest = phrase.put(tuple(over_nothing))
         names = {*self.translations, *FUNCTIONS, *SYNONYMS}
         if stray := rest.expression(what, phrase.text, names).columns:
@@ -94,8 +97,6 @@ class Reader:
             rest.refuse(self.outside(phrase, stray[0], what), next(where, 0))
         if not parts:
             phrase.refuse(self.nothing(phrase))
-        if len(over_parts) == 1:
-            return parts[0]
         expression = phrase.put(tuple(over_parts)).expression(what, phrase.text)
         return Aggregate("formula", (expression,), (), tuple(parts))
 
@@ -123,9 +124,12 @@ class Reader:
     def _own(self, call: AggregateCall) -> Aggregate:
         """One of our own aggregates, or a user's, called as in Python."""
         if call.name == "formula" and len(call.arguments) == 1:
-            return as_formula(self.read(call.arguments[0], "a formula"))
+            try:
+                return as_formula(self.read(call.arguments[0], "a formula"))
+            except RecursionError:
+                call.refuse("it is nested too deeply")
         make = FUNCTIONS[SYNONYMS.get(call.name, call.name)].make
-        kinds = {name: str(parameter.annotation) for name, parameter in inspect.signature(make).parameters.items()}
+        kinds = _kinds(make)
         positional, named = call.parted(kinds, self.sign, self.first_named)
         if len(positional) > len(kinds):
             call.phrase.refuse(f"{call.phrase.text} has too many arguments")
@@ -144,6 +148,12 @@ class Reader:
             return make(*values, **{name: value(name, argument) for name, argument in named.items()})
         except TypeError as error:
             call.phrase.refuse(f"{call.phrase.text}: {error}")
+
+
+@lru_cache(maxsize=1024)
+def _kinds(make: Callable[..., Aggregate]) -> dict[str, str]:
+    """How each argument is read."""
+    return {name: str(parameter.annotation) for name, parameter in inspect.signature(make).parameters.items()}
 
 
 def _unquoted(text: str) -> str:

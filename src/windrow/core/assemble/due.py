@@ -148,7 +148,7 @@ class Lattices:
         starts = np.where(self.since > INT64_MIN, np.maximum(starts, first), starts)
         return int(np.where(starts < self.until, starts, INT64_MAX).min())
 
-    def holding(self, times: Ints) -> tuple[Ints, Ints]:
+    def around(self, times: Ints) -> tuple[Ints, Ints]:
         """The starts of the earliest and the latest window that holds a time: earliest > latest where none does.
 
         A window holds it if time - length < start ≤ time. `times` has a row for each time, the answers a column more
@@ -293,8 +293,8 @@ class Assembler:
         self._blocks = blocks_of(group)
         self._users: dict[Held, list[Block]] = {}
         for block in self._blocks:
-            for one in block.held:
-                self._users.setdefault(one, []).append(block)
+            for partial_ in block.held:
+                self._users.setdefault(partial_, []).append(block)
 
     def due(self, rows: Rows, after: int, upto: int) -> Windows:
         """The windows with a row in them that end after one time and at or before another."""
@@ -306,7 +306,7 @@ class Assembler:
         return self.lattices.any_end(after, upto) or self.irregular.any_end(after, upto)
 
     def horizon(self, rows: Rows, final_before: int) -> int:
-        """The start of the earliest window that is not frozen; no row before it is needed."""
+        """The start of the earliest window that is not final; no row before it is needed."""
         return min(self.lattices.horizon(final_before), self.irregular.horizon(rows.start, final_before))
 
     def queries_of(self, timeline: int, ordered: bool | None = None) -> Ints:
@@ -314,16 +314,15 @@ class Assembler:
         found = [one.queries_of(timeline) for one in self._blocks if ordered in (None, one.needs_order)]
         return np.concatenate([np.empty(0, np.int64), *found])
 
-    def asked_out_of_order(self, timeline: Timeline) -> bool:
-        """Whether aggregates ask for a timeline that do not need the order."""
+    def is_unordered(self, timeline: Timeline) -> bool:
+        """Whether some aggregates of a timeline do not need the order."""
         return bool(len(self.queries_of(self.group.timelines[timeline], ordered=False)))
 
     def counts(self, rows: Rows, windows: Windows, where: Expression | None, upto: Ints | None = None) -> Ints:
         """How many events that satisfy a filter each window holds."""
-        held = Held(ROWS, where)
-        combined = held.operator.combine(
-            rows.schema.state(rows.table, held), windows.lo, windows.hi if upto is None else upto
-        )
+        rows_of = Held(ROWS, where)
+        state = rows.schema.state(rows.table, rows_of)
+        combined = rows_of.operator.combine(state, windows.lo, windows.hi if upto is None else upto)
         return combined["count"].to_numpy()  # type: ignore[index,no-any-return]
 
     def answers(
@@ -370,8 +369,8 @@ class Assembler:
         if one not in combined:
             wanted = np.zeros(len(windows.lo), np.bool_)
             for where in dict.fromkeys(block.where for block in self._users[one]):
-                asked = np.logical_or.reduce([block.wanted for block in self._users[one] if block.where == where])
-                wanted |= full[where] if asked.all() else full[where] & asked[windows.timeline]
+                timelines = np.logical_or.reduce([block.wanted for block in self._users[one] if block.where == where])
+                wanted |= full[where] if timelines.all() else full[where] & timelines[windows.timeline]
             at = None
             part = windows
             if not wanted.all():

@@ -81,9 +81,9 @@ def sessions(runs: Runs, timelines: Sequence[Timeline]) -> Iterator[Sessions]:
 
 
 def needed(runs: Runs, timelines: Sequence[Timeline], final_before: int) -> npt.NDArray[np.bool_]:
-    """Which runs may still matter: those of open sessions, and of the frozen ones that a late event might touch.
+    """Which runs may still matter: those of open sessions, and of the final ones that a late event might touch.
 
-    The largest gap decides for all: its sessions hold those of every smaller gap, and close later. A frozen session
+    The largest gap decides for all: its sessions hold those of every smaller gap, and close later. A final session
     matters for two more gaps (`left_out` looks no further back), and its end while the key's next session is open.
     """
     keep = np.zeros(len(runs.key), np.bool_)
@@ -104,28 +104,26 @@ def left_out(
 ) -> tuple[npt.NDArray[np.bool_], Ints]:
     """Which new runs, given by key number, first and last time, a session query leaves out because they are late.
 
-    A late run at most a gap after a frozen session would change it, and is left out. The others join what is open;
-    one whose session would be frozen at once is left out too, and where nothing is open, one two gaps behind. An
-    event is a run by itself. The second array says for each run up to when its key's frozen sessions reach.
+    A late run at most a gap after a final session would change it, and is left out. The others join what is open;
+    one whose session would be final at once is left out too, and where nothing is open, one two gaps behind. An
+    event is a run by itself. The second array says for each run up to when its key's final sessions reach.
     """
     gap = gap_of(timeline)
     always = timeline._replace(since=INT64_MIN, until=INT64_MAX, closing=False)
-    settled = np.full(int(max(key.max(initial=-1), runs.key.max(initial=-1))) + 1, INT64_MIN)
+    final_until = np.full(int(max(key.max(initial=-1), runs.key.max(initial=-1))) + 1, INT64_MIN)
     is_open = np.zeros(len(runs.key), np.bool_)
     for found in sessions(runs, [always._replace(since=timeline.since)]):
         ended = found.last + gap < final_before
-        np.maximum.at(settled, found.key[ended], found.last[ended] + gap)
+        np.maximum.at(final_until, found.key[ended], found.last[ended] + gap)
         is_open = _covered_by(found.take(~ended), len(runs.key))
-    has_open = np.zeros(len(settled), np.bool_)
+    has_open = np.zeros(len(final_until), np.bool_)
     has_open[runs.key[is_open]] = True
-    reach = settled[key]
+    reach = final_until[key]
     out = (last < final_before) & (first <= reach) | (last < final_before - 2 * gap) & ~has_open[key]
     seen = first >= timeline.since
     out &= seen
     joins = np.flatnonzero(~out & seen)
-    begin = np.maximum(
-        first[joins], reach[joins] + 1
-    )  # a run with both late and timely events begins after what is frozen
+    begin = np.maximum(first[joins], reach[joins] + 1)  # a run with late and timely events begins after what is final
     union = Runs(
         np.concatenate((runs.key[is_open], key[joins])),
         np.zeros(int(is_open.sum()) + len(joins), np.int64),

@@ -65,7 +65,7 @@ class Phrase:
         """The tokens from one index up to before another."""
         end = self.tokens[-1].start + len(self.tokens[-1].text) if self.tokens else self.at
         after = self.tokens[first].start if first < len(self.tokens) else end
-        return replace(self, tokens=self.tokens[first:last], at=after)
+        return Phrase(self.source, self.tokens[first:last], after, self.is_statement)
 
     def put(self, tokens: tuple[Token, ...]) -> Phrase:
         """The same phrase of other tokens."""
@@ -97,10 +97,29 @@ class Phrase:
 
     def closing(self, opening: int) -> int:
         """The index of the bracket that closes the one at an index."""
-        for index, depth in self.part(opening).depths():
-            if index and not depth:
-                return opening + index
+        depth = 0
+        for index in range(opening, len(self)):
+            kind = self.tokens[index].kind
+            depth += (kind == TokenType.L_PAREN) - (kind == TokenType.R_PAREN)
+            if not depth:
+                return index
         self.refuse("a bracket is not closed", opening)
+
+    def check_brackets(self) -> None:
+        """Refuse the first bracket that is not closed, or that closes nothing."""
+        opened, extra = [], []
+        for index, token in enumerate(self.tokens):
+            if token.kind == TokenType.L_PAREN:
+                opened.append(index)
+            elif token.kind == TokenType.R_PAREN:
+                if opened:
+                    opened.pop()
+                else:
+                    extra.append(index)
+        if opened:
+            self.refuse("a bracket is not closed", opened[0])
+        if extra:
+            self.refuse("this bracket closes nothing", extra[0])
 
     def split(self) -> list[Phrase]:
         """The phrases between commas that are not within brackets."""
@@ -136,7 +155,9 @@ class Phrase:
         except ExpressionError as error:
             otherwise = "compute it from the results" if also else "make it a column of the events first"
             if "complete SQL expression" in error.reason:
-                index, reason = self._unreadable(), re.sub(r", column \d+$", "", error.reason)
+                index = self._unreadable()
+                is_stand_in = self[index].text.endswith(" ")  # for a call, of which nobody has written this text
+                reason = re.sub(r" at .*$" if is_stand_in else r", column \d+$", "", error.reason)
             elif error.reason.endswith(" is not supported"):
                 index, reason = 0, f"it is not supported here; {otherwise}"
             else:
@@ -156,7 +177,7 @@ class Phrase:
                 length += len(text)
                 if length >= end:
                     return index
-        except SqlglotError:
+        except (SqlglotError, RecursionError):
             pass
         return 0
 
@@ -232,7 +253,9 @@ class _Tokenizer(Spark.Tokenizer):
 @lru_cache(maxsize=4096)
 def phrase_of(text: str) -> Phrase:
     """The tokens of one aggregate, or one window."""
-    return tokenize(text, is_statement=False)
+    phrase = tokenize(text, is_statement=False)
+    phrase.check_brackets()
+    return phrase
 
 
 def tokenize(source: str, is_statement: bool = True) -> Phrase:

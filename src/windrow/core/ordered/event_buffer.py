@@ -56,7 +56,7 @@ class _Chunk:
         return _Chunk(later.part(len(self.time)), None, self.time[stop:], self.name)
 
 
-class Waiting:
+class EventBuffer:
     """Buffered events in the order in which they came; never changed, only replaced."""
 
     def __init__(self, time: str, chunks: Sequence[_Chunk] = ()) -> None:
@@ -65,7 +65,7 @@ class Waiting:
     def __len__(self) -> int:
         return sum(map(len, self._chunks))
 
-    def with_more(self, events: pl.DataFrame) -> Waiting:
+    def with_more(self, events: pl.DataFrame) -> EventBuffer:
         """These events and later ones. Once chunks are many, the last of them become one, if they are small: the work
         follows what has come.
         """
@@ -73,12 +73,12 @@ class Waiting:
             return self
         chunks = (*self._chunks, _Chunk.of(events, self._time))
         if len(chunks) > FEW and sum(map(len, chunks[-FEW // 2 :])) <= max(1024, len(self) // 4):
-            small = Waiting(self._time, chunks[-FEW // 2 :]).frame()
+            small = EventBuffer(self._time, chunks[-FEW // 2 :]).frame()
             assert small is not None
             chunks = (*chunks[: -FEW // 2], _Chunk.of(small, self._time))
-        return Waiting(self._time, chunks)
+        return EventBuffer(self._time, chunks)
 
-    def older(self, than: int, late: int) -> tuple[pl.DataFrame | None, Mask | None, Waiting]:
+    def older(self, than: int, late: int) -> tuple[pl.DataFrame | None, Mask | None, EventBuffer]:
         """The events before a time, which of them are before `late` (None if none is), and the others."""
         parts, times, left = [], [], []
         for chunk in self._chunks:
@@ -92,7 +92,7 @@ class Waiting:
         if not parts:
             return None, None, self
         is_late = np.concatenate(times)
-        return _joined(parts), is_late if is_late.any() else None, Waiting(self._time, left)
+        return _joined(parts), is_late if is_late.any() else None, EventBuffer(self._time, left)
 
     def frame(self) -> pl.DataFrame | None:
         """All events; None if there are none."""

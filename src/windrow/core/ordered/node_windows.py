@@ -43,7 +43,7 @@ from windrow.core.windows.ordered import NODE, Counting, scope_of
 NODE_KEY = key_name(NODE)
 
 
-class Joining:
+class NodeWindowMerge:
     """How the windows of a group's nodes are joined; prepared once per plan."""
 
     def __init__(self, group: Group, schema: SliceSchema) -> None:
@@ -142,7 +142,7 @@ class CompiledJoinedGroup(CompiledOrderedGroup):
 
     def __init__(self, group: Group, schema: SliceSchema, shared_schema: SliceSchema) -> None:
         super().__init__(group, schema, shared_schema)
-        self.joining = Joining(group, schema)
+        self.joining = NodeWindowMerge(group, schema)
 
     def state(self) -> JoinedState:
         return JoinedState(self)

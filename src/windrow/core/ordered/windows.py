@@ -89,7 +89,7 @@ class Found:
         return Found(self.windows.take(chosen), at, nth, stop, number, self.is_open)
 
 
-class Sequences:
+class OrderedWindowFinder:
     """The windows of a group that lie in the order of events; prepared once per plan."""
 
     def __init__(self, group: Group) -> None:

@@ -4,8 +4,9 @@
     ContextFreeWindow.edges(lo, hi)   ──▶ checked ──▶ cuts, beside the grids of the built-in windows
 
 Nothing can be computed about such windows, only asked, and asking runs the user's code. So questions are few, and about
-stretches with rows in them: never about one event, key or window, and not about a pause. For an edge that may be far
-away, the last one before a time or the next one after it, the question is put in strides that grow until one is found.
+ranges of time with rows in them: never about one event, key or window, and not about a pause. For an edge that may be
+far away, the last one before a time or the next one after it, the question is put in strides that grow until one is
+found.
 """
 
 from __future__ import annotations
@@ -44,23 +45,23 @@ class Irregular:
     """The timelines of a group that have such windows; each window is asked once for all its timelines."""
 
     def __init__(self, timelines: Iterable[Timeline], places: Collection[int] | None = None) -> None:
-        self._asked: dict[ContextFreeWindow, list[tuple[int, int, int]]] = {}
+        self._timelines: dict[ContextFreeWindow, list[tuple[int, int, int]]] = {}
         for place, (window, since, until, _) in enumerate(timelines):
             wanted = places is None or place in places
             if wanted and isinstance(window, ContextFreeWindow) and not isinstance(window, FixedWindow):
-                self._asked.setdefault(window, []).append((place, since, until))
-        self._own = {window: _Own(window) for window in self._asked}
-        self._since = {window: min(since for _, since, _ in lines) for window, lines in self._asked.items()}
+                self._timelines.setdefault(window, []).append((place, since, until))
+        self._own = {window: _Own(window) for window in self._timelines}
+        self._since = {window: min(since for _, since, _ in lines) for window, lines in self._timelines.items()}
 
     def __bool__(self) -> bool:
-        return bool(self._asked)
+        return bool(self._timelines)
 
     def edges(self, times: Ints) -> Ints:
-        """The edges that cut some times: those between them, and the last one before each stretch of them."""
+        """The edges that cut some times: those between them, and the last one before each range of them."""
         found = [NO_EDGES]
         for window, own in self._own.items():
             since = self._since[window]
-            for lo, hi in own.stretches(times[times >= since] if since > INT64_MIN else times):
+            for lo, hi in own.ranges(times[times >= since] if since > INT64_MIN else times):
                 cuts = own.cuts(lo, hi)
                 found.append(cuts[cuts >= since])
         edges: Ints = np.unique(np.concatenate(found))
@@ -74,11 +75,11 @@ class Irregular:
         """
         # a window that ends later than `after` and has an earlier row has the last of the earlier rows
         first = max(0, int(np.searchsorted(starts, after, "right")) - 1)
-        asked = starts[first : np.searchsorted(starts, upto, "left")]
+        inside = starts[first : np.searchsorted(starts, upto, "left")]
         parts = []
-        for window, start, end in self._listed(asked[asked > INT64_MIN]):
+        for window, start, end in self._listed(inside[inside > INT64_MIN]):
             chosen = (end > after) & (end <= upto)
-            for place, since, until in self._asked[window]:
+            for place, since, until in self._timelines[window]:
                 mine = chosen & (start >= since) & (start < until)
                 for row, begin, stop in _first_rows(start[mine], end[mine], *rows):
                     parts.append((np.full(len(row), place), row, begin, stop, np.full(len(row), until)))
@@ -89,14 +90,14 @@ class Irregular:
     def any_end(self, after: int, upto: int) -> bool:
         """Whether a window may end after one time and at or before another."""
         if after == INT64_MIN or upto == INT64_MAX:
-            return bool(self._asked)
+            return bool(self._timelines)
         return any(own.any_edge(max(after + 1, self._since[window]), upto) for window, own in self._own.items())
 
     def horizon(self, starts: Ints, final_before: int) -> int:
-        """The start of the earliest window that is not frozen and has a row; no row before it is needed."""
+        """The start of the earliest window that is not final and has a row; no row before it is needed."""
         least = INT64_MAX
         before = starts[(starts <= final_before) & (starts > INT64_MIN)]
-        for window, lines in self._asked.items():
+        for window, lines in self._timelines.items():
             start, end = NO_EDGES, NO_EDGES
             if len(before):  # the last row that is behind is in all of them that reach back
                 last = int(before.max())
@@ -108,21 +109,22 @@ class Irregular:
         return least
 
     def touches(self, starts: Ints, final_before: int) -> tuple[Mask, Mask]:
-        """For each slice, by its start: does a frozen window hold it, does one that is not?"""
+        """For each slice, by its start: does a final window hold it, does one that is not?"""
         out, in_ = np.zeros(len(starts), np.bool_), np.zeros(len(starts), np.bool_)
         for window, start, end in self._listed(starts[starts > INT64_MIN]):
-            asked = np.zeros(len(start), np.bool_)
-            for _, since, until in self._asked[window]:
-                asked |= (start >= since) & (start < until)
-            for held, chosen in ((out, asked & (end <= final_before)), (in_, asked & (end > final_before))):
+            lives = np.zeros(len(start), np.bool_)
+            for _, since, until in self._timelines[window]:
+                lives |= (start >= since) & (start < until)
+            for mask, chosen in ((out, lives & (end <= final_before)), (in_, lives & (end > final_before))):
+                # a slice lies in a window if more windows have started up to its start than have ended
                 begun = np.searchsorted(np.sort(start[chosen]), starts, "right")
-                held |= begun > np.searchsorted(np.sort(end[chosen]), starts, "right")
+                mask |= begun > np.searchsorted(np.sort(end[chosen]), starts, "right")
         return out, in_
 
     def _listed(self, starts: Ints) -> Iterator[tuple[ContextFreeWindow, Ints, Ints]]:
         """The windows that hold slices, by their starts, each once and sorted."""
         for window, own in self._own.items():
-            parts = [own.windows(lo, hi + 1) for lo, hi in own.stretches(starts)]
+            parts = [own.windows(lo, hi + 1) for lo, hi in own.ranges(starts)]
             if parts:
                 start, end = (np.concatenate(part) for part in zip(*parts, strict=True))
                 order = np.lexsort((end, start))
@@ -169,9 +171,9 @@ class _Own:
     def __init__(self, window: ContextFreeWindow) -> None:
         self.window = window
         self._derived = type(window).edges is ContextFreeWindow.edges
-        self._seen, self._span = 0, 0  # so many edges have cut so much time
-        self._stride = 1  # that was short enough to list all edges within it
-        self._edge, self._upto = INT64_MIN, -FURTHEST  # after the one there is no other edge up to here
+        self._seen, self._span = 0, 0  # edges seen so far, and how much time they have cut: how dense edges are
+        self._stride = 1  # the length of time within which the last search has found an edge
+        self._edge, self._upto = INT64_MIN, -FURTHEST  # an edge, and up to when no other one follows it
 
     def windows(self, lo: int, hi: int) -> Bounds:
         """The windows that hold a time t with lo ≤ t < hi."""
@@ -229,7 +231,7 @@ class _Own:
         self._stride = max(1, hi - lo + 1)
         return False
 
-    def stretches(self, times: Ints) -> list[tuple[int, int]]:
+    def ranges(self, times: Ints) -> list[tuple[int, int]]:
         """Between which times to ask: all at once, or without the pauses where there may be many edges in them."""
         if not len(times):
             return []
@@ -241,10 +243,10 @@ class _Own:
         ends = np.flatnonzero(np.diff(used) > PAUSE)
         if not len(ends):
             return [(lo, hi)]
-        stretch = np.searchsorted(used[ends], part, "left")
+        range_ = np.searchsorted(used[ends], part, "left")
         least, most = np.full(len(ends) + 1, INT64_MAX), np.full(len(ends) + 1, INT64_MIN)
-        np.minimum.at(least, stretch, times)
-        np.maximum.at(most, stretch, times)
+        np.minimum.at(least, range_, times)
+        np.maximum.at(most, range_, times)
         return list(zip(least.tolist(), most.tolist(), strict=True))
 
     def _floor(self, time: int) -> int:

@@ -2,7 +2,7 @@
 
     times ──▶ Edges.index ──▶ slice of each event ──▶ group_by(keys, slice).agg(lifts) ──▶ slice table
 
-The slice of an event is the stretch between the two neighbouring edges around its time. Events in order are cut at
+The slice of an event is the time between the two neighbouring edges around it. Events in order are cut at
 positions: one binary search per edge instead of one per event. Otherwise edges are looked up per event, in a table
 over the greatest common divisor of all grids where that is small, by binary search where it is not, and grid by grid
 where there are more edges than events. No event is ever moved or split off later: late and out-of-order events fall
@@ -73,9 +73,9 @@ class Edges:
         return edges[np.searchsorted(edges, times, "right") - 1]
 
     def index(self, times: Ints, in_order: bool, cell: int | None) -> tuple[npt.NDArray[np.uint32], Ints]:
-        """For each event the number of its stretch between two cuts, and for each stretch the edge before it.
+        """For each event the number of its range between two cuts, and for each range the edge before it.
 
-        With a `cell`, the multiples of it cut too, so that a slice can come in several stretches.
+        With a `cell`, the multiples of it cut too, so that a slice can come in several ranges.
         """
         lo, hi = (int(times[0]), int(times[-1])) if in_order else (int(times.min()), int(times.max()))
         cells = (hi - lo) // cell + 2 if cell else 0
@@ -149,7 +149,7 @@ class Edges:
 
 
 def slice(batch: pl.DataFrame, time_column: str, edges: Edges, schema: SliceSchema) -> pl.DataFrame:
-    """The slices of a prepared batch (see `prepare`), a row for each (keys, stretch between two cuts)."""
+    """The slices of a prepared batch (see `prepare`), a row for each (keys, range between two cuts)."""
     if not batch.height:
         return schema.empty()
     time, order = time_name(time_column), [name for name in batch.columns if name.startswith("order:")]
@@ -160,7 +160,7 @@ def slice(batch: pl.DataFrame, time_column: str, edges: Edges, schema: SliceSche
         parts = [batch[at : at + OUT_OF_ORDER] for at in range(0, batch.height, OUT_OF_ORDER)]
         return merge([slice(part, time_column, edges, schema) for part in parts], schema)
     numbers, before = edges.index(batch[time].to_numpy(), in_order, schema.gap)
-    barred = ["excluded"] if "excluded" in batch.columns else []
+    excluded = ["excluded"] if "excluded" in batch.columns else []
     lifted = list(lifts(batch, time, schema))
     if schema.has_runs:
         lifted += [pl.col(time).min().alias("first"), pl.col(time).max().alias("last")]
@@ -170,11 +170,11 @@ def slice(batch: pl.DataFrame, time_column: str, edges: Edges, schema: SliceSche
     if coded is not None:
         keys, numbers = [], coded.numbers
     numbered = batch.with_columns(pl.Series("slice_start", numbers), *choices.columns)
-    table = numbered.group_by(*keys, "slice_start", *barred).agg(*lifted, *choices.lifts())
+    table = numbered.group_by(*keys, "slice_start", *excluded).agg(*lifted, *choices.lifts())
     found = table["slice_start"].to_numpy()
     known = {} if coded is None else {coded.name: pl.Series(found.astype(np.int64) // len(before) + coded.least)}
     known["slice_start"] = pl.Series(before[found % len(before)])
-    if schema.has_runs and not barred:
+    if schema.has_runs and not excluded:
         known["excluded"] = pl.zeros(table.height, pl.Int32, eager=True)
     known |= {
         name: pl.Series([value], dtype=schema.columns[name]).new_from_index(0, table.height)
@@ -193,7 +193,7 @@ class _Coded(NamedTuple):
 
 
 def _with_key(batch: pl.DataFrame, schema: SliceSchema, numbers: npt.NDArray[np.uint32], size: int) -> _Coded | None:
-    """One number for key and stretch, where there is one key of integers close together.
+    """One number for key and range, where there is one key of integers close together.
 
     Polars groups events that are not in order twice as fast by one column as by two.
     """

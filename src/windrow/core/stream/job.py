@@ -9,7 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from windrow.core.aggregates.functions import FUNCTIONS, Aggregate
+from windrow.core.aggregates.functions import Aggregate
+from windrow.core.operators.custom import MONOIDS
 from windrow.core.plan.groups import Entry, Rates
 from windrow.core.plan.plan import plan
 from windrow.core.plan.watermark import Lengths, TimeColumn, time_columns_of
@@ -146,9 +147,8 @@ def own_classes(queries: Iterable[Query]) -> tuple[type, ...]:
         found[type(query.window)] = None
         for asked in query.asked:
             for one in _parts(asked):
-                monoid: Any = FUNCTIONS[one.function].monoid
-                if monoid is not None:
-                    found[monoid] = None
+                if one.function in MONOIDS:
+                    found[MONOIDS[one.function]] = None
     return tuple(
         kind for kind in found if kind.__module__ not in ("windrow.core.windows.fixed", "windrow.core.windows.ordered")
     )

@@ -157,7 +157,7 @@ def _fixed(starts: Ints, lattices: Lattices, irregular: Irregular, final_before:
     step = max(1, CHUNK // max(1, len(known)))
     for begin in range(0, len(lattices), step):
         part = lattices.take(np.arange(begin, min(begin + step, len(lattices))))
-        earliest, latest = part.holding(times)
+        earliest, latest = part.around(times)
         is_held = earliest <= latest
         out[known] |= (is_held & (earliest + part.length <= final_before)).any(axis=1)
         in_[known] |= (is_held & (latest + part.length > final_before)).any(axis=1)
@@ -185,9 +185,7 @@ def _sessions(state: GroupState, items: _Items, final_before: int) -> tuple[dict
     """
     masks: dict[tuple[int, int], Mask] = {}
     reach = np.full(len(items.first), INT64_MIN)
-    timelines = [
-        timeline for timeline in state.compiled.session_timelines if state.assembler.asked_out_of_order(timeline)
-    ]
+    timelines = [one for one in state.compiled.session_timelines if state.assembler.is_unordered(one)]
     if not timelines:
         return masks, reach[items.late]
     keys, rows = _LateKeys(items, list(state.schema.keys)), state.rows

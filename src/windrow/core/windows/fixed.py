@@ -334,12 +334,12 @@ def window_from_dict(described: dict[str, Any]) -> Window:
     kind = rest.pop("kind")
     if kind not in WINDOWS:
         raise ValueError(f"there is no window called {kind!r} here: import the module that defines it")
-    return WINDOWS[kind](**{name: _frozen(value) for name, value in rest.items()})
+    return WINDOWS[kind](**{name: _plain(value) for name, value in rest.items()})
 
 
-def _frozen(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """Plain data as a window holds it: JSON makes lists of tuples."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+    return tuple(map(_plain, value)) if isinstance(value, list) else value
 
 
 def _arguments(window: Tumbling | Sliding | Cumulating, *lengths: int) -> str:

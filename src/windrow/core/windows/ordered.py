@@ -10,7 +10,7 @@ All are per key, or over the whole stream where a query has no key. They are ans
 order of events final. A window of your own whose bounds the events decide is a subclass of `DataDrivenWindow`.
 
 Over events of several nodes the first four have a **scope**: the order over all nodes, each node's own windows, or one
-of three ways to make one window of those of all nodes (see `joining`).
+of three ways to make one window of those of all nodes (see `core/ordered/node_windows.py`).
 """
 
 from __future__ import annotations
@@ -245,9 +245,9 @@ class Punctuated(DataDrivenWindow, Scoped):
 
 def _since(events: OrderedEvents, on: Mask, off: Mask, carried: Mask) -> Mask:
     """After each event: was the last event that says anything one that turns on?"""
-    said = np.where(on | off, np.arange(len(on)), -1)
-    said[events.first] = np.maximum(said[events.first], events.first)  # what was carried is said by the first event
-    last = np.maximum.accumulate(said)
+    speaks = np.where(on | off, np.arange(len(on)), -1)
+    speaks[events.first] = np.maximum(speaks[events.first], events.first)  # a key's first event says what was carried
+    last = np.maximum.accumulate(speaks)
     value = on.copy()
     quiet = events.first[~(on | off)[events.first]]
     value[quiet] = carried[~(on | off)[events.first]]

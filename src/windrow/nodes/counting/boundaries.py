@@ -32,15 +32,15 @@ import polars as pl
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Mask
-from windrow.nodes.counting.runs import Line, Piece, Runs, Stretch
+from windrow.nodes.counting.runs import Interval, Line, Runs, Segment
 from windrow.nodes.counting.schemes import (
     CERTAIN,
     NOTHING_KNOWN,
     SCHEMES,
     Choice,
+    Directive,
     History,
     Scheme,
-    Told,
     choose,
     sub_slice,
 )
@@ -57,7 +57,7 @@ class Reached:
 
     watermark: int  # of the tree
     finals: Mapping[str, int]  # of each node: nothing that it will read is older; an idle one is not waited for
-    lost: set[str]  # nodes that are not there to be waited for or asked, or know that all is over
+    lost: set[str]  # nodes that nobody waits for, or that know that all is over: no request reaches them
 
 
 class Boundary(NamedTuple):
@@ -79,7 +79,7 @@ class _Candidate:
     runs: Runs
     lower: int
     upper: int
-    torn: Mask  # slices with events that are settled or too late beside others: what is in them has to be known
+    torn: Mask  # slices with events before the last boundary, or too late, beside others: they have to be opened
     unclear: Mask  # these, and slices that may have events before and after the boundary
 
     @staticmethod
@@ -118,7 +118,7 @@ class _Candidate:
         return cuts
 
 
-class Tally:
+class BoundaryResolver:
     """One key of a counted group, over all nodes."""
 
     def __init__(self, form: Form, key: Key) -> None:
@@ -130,68 +130,68 @@ class Tally:
         self.history = History()
         self.choice = NOTHING_KNOWN
         self.asks: dict[str, list[Ask]] = {}  # of each node: the requests that the last `finish` made
-        self.told: dict[str, tuple[Told, int]] = {}  # and the number of the rewinding
+        self.directives: dict[str, tuple[Directive, int]] = {}  # and the number of the rewinding
         self.corrected = False  # the boundary that comes next has needed a correction
         self.boundaries = self.corrections = 0
         self.late: Counter[str] = Counter()  # events of each node that came too late, until somebody fetches it
 
     # --- segments in ----------------------------------------------------------------------------------------------
 
-    def absorb(self, node: str, pieces: list[tuple[Piece, int | None, int | None]]) -> None:
+    def absorb(self, node: str, segments: list[tuple[Segment, int | None, int | None]]) -> None:
         """Segments of a node, in order; some are the content of one that is here, or take the place of several."""
         line = self.lines.setdefault(node, Line())
-        for (of_lo, of_hi), group in groupby(pieces, key=lambda row: row[1:]):
-            content = [piece for piece, *_ in group]
+        for (of_lo, of_hi), group in groupby(segments, key=lambda row: row[1:]):
+            content = [segment for segment, *_ in group]
             if of_hi == ANEW:
                 since = max(of_lo or 0, line.gone)  # what was left out stays left out
-                line.pieces = [piece for piece in line.pieces if piece.hi <= since]
-                line.pieces += [piece for piece in content if piece.hi > since]
+                line.segments = [segment for segment in line.segments if segment.hi <= since]
+                line.segments += [segment for segment in content if segment.hi > since]
                 line.covered = content[-1].hi
             elif of_lo is None or of_hi is None:
-                line.pieces += content
+                line.segments += content
                 line.covered = content[-1].hi
             else:
-                self._open(line, of_lo, of_hi, [piece for piece, *of in pieces if of == [of_lo, of_hi]])
-        line.pieces = [self._trimmed(line, piece) for piece in line.pieces if piece.hi > line.cut]
+                self._open(line, of_lo, of_hi, [segment for segment, *of in segments if of == [of_lo, of_hi]])
+        line.segments = [self._trimmed(line, segment) for segment in line.segments if segment.hi > line.cut]
         if self.floor is not None:
             self._leave_out_late(node, line)
 
     @staticmethod
-    def _open(line: Line, lo: int, hi: int, content: list[Piece]) -> None:
+    def _open(line: Line, lo: int, hi: int, content: list[Segment]) -> None:
         """Put the content of segments in their place, if they are still here as they were requested."""
-        inside = [index for index, piece in enumerate(line.pieces) if lo <= piece.lo and piece.hi <= hi]
-        if not inside or any(line.pieces[index].kind == "events" for index in inside):
+        inside = [index for index, segment in enumerate(line.segments) if lo <= segment.lo and segment.hi <= hi]
+        if not inside or any(line.segments[index].kind == "events" for index in inside):
             return
-        if line.pieces[inside[0]].lo == lo and line.pieces[inside[-1]].hi == hi:
+        if line.segments[inside[0]].lo == lo and line.segments[inside[-1]].hi == hi:
             is_partial = lo < line.gone < hi  # a part of it was left out
-            fresh = [piece for piece in content if not is_partial or piece.hi > line.gone]
-            line.pieces[inside[0] : inside[-1] + 1] = fresh
+            fresh = [segment for segment in content if not is_partial or segment.hi > line.gone]
+            line.segments[inside[0] : inside[-1] + 1] = fresh
 
-    def _trimmed(self, line: Line, piece: Piece) -> Piece:
+    def _trimmed(self, line: Line, segment: Segment) -> Segment:
         """What of a segment comes after the last boundary; a slice that reaches across it is left to be requested."""
-        since = line.since(piece.lo, piece.hi)
-        return piece.after(since, self.form.time) if piece.lo < since and piece.kind == "events" else piece
+        since = line.since(segment.lo, segment.hi)
+        return segment.after(since, self.form.time) if segment.lo < since and segment.kind == "events" else segment
 
     def _leave_out_late(self, node: str, line: Line) -> None:
         """Drop events before the last boundary: they come too late. A slice with others is left to be opened."""
         assert self.floor is not None
         kept, cut = [], line.cut
-        for piece in line.pieces:
-            if piece.lo < cut or not self._is_late(node, piece.first):
-                kept.append(piece)
+        for segment in line.segments:
+            if segment.lo < cut or not self._is_late(node, segment.first):
+                kept.append(segment)
                 continue
-            if piece.kind == "events" and piece.events is not None:
-                late = int((piece.events[self.form.time] < self._from(node)).sum())
+            if segment.kind == "events" and segment.events is not None:
+                late = int((segment.events[self.form.time] < self._from(node)).sum())
                 self.late[node] += late
-                line.cut = piece.lo + late
-                if late < piece.hi - piece.lo:
-                    kept.append(piece.after(piece.lo + late, self.form.time))
-            elif self._is_late(node, piece.last):
-                self.late[node] += piece.hi - piece.lo
-                line.cut = piece.hi
+                line.cut = segment.lo + late
+                if late < segment.hi - segment.lo:
+                    kept.append(segment.after(segment.lo + late, self.form.time))
+            elif self._is_late(node, segment.last):
+                self.late[node] += segment.hi - segment.lo
+                line.cut = segment.hi
             else:
-                kept.append(piece)
-        line.pieces = kept
+                kept.append(segment)
+        line.segments = kept
 
     def _from(self, node: str) -> int:
         """The first time at which an event of a node may come after the last boundary."""
@@ -204,11 +204,11 @@ class Tally:
 
     # --- boundaries -----------------------------------------------------------------------------------------------
 
-    def finish(self, reached: Reached) -> list[Stretch]:
+    def finish(self, reached: Reached) -> list[Interval]:
         """Find the boundaries that can be found, and note what to request for the next one: what lies between them."""
-        between: list[Stretch] = []
+        between: list[Interval] = []
         self.asks = {}
-        scheme = SCHEMES[next((told.scheme for told, _ in self.told.values()), "refine")]
+        scheme = SCHEMES[next((directive.scheme for directive, _ in self.directives.values()), "refine")]
         while True:
             size = self.form.boundaries.after(self.position) - self.position
             boundary = self._exact(size, scheme, reached) if scheme.is_exact else self._expected(size, reached)
@@ -222,8 +222,8 @@ class Tally:
     def _expected(self, size: int, reached: Reached) -> Boundary | None:
         """Take the boundary to be where it was predicted, if every node has come so far."""
         cuts = {}
-        for node, (told, _) in self.told.items():
-            expected, _ = told.predicted(self.position + size)
+        for node, (directive, _) in self.directives.items():
+            expected, _ = directive.predicted(self.position + size)
             line = self.lines[node]
             if line.covered < expected and reached.finals.get(node, INT64_MIN) < INT64_MAX:
                 return None
@@ -293,7 +293,7 @@ class Tally:
         for index in dropped:
             name, lo, hi = runs.names[runs.node[index]], int(runs.lo[index]), int(runs.hi[index])
             line = self.lines[name]
-            line.pieces = [piece for piece in line.pieces if (piece.lo, piece.hi) != (lo, hi)]
+            line.segments = [segment for segment in line.segments if (segment.lo, segment.hi) != (lo, hi)]
             self.late[name] += hi - max(lo, line.since(lo, hi))
             line.gone = max(line.gone, hi)
         return bool(dropped)
@@ -334,14 +334,14 @@ class Tally:
             self._request(runs, nothing, counts & (runs.first > since) & (runs.last <= upto))
 
     def _request_more(self, scheme: Scheme, time: int | None, reached: Reached) -> None:
-        """Of nodes that wait to be asked, request what they hold back, once all others have come as far."""
+        """Of nodes that wait for a request, request what they hold back, once all others have come as far."""
         if not scheme.waits:
             return
         boundary = self.form.boundaries.after(self.position)
         for name, line in self.lines.items():
-            told = self.told.get(name, (Told(), 0))[0]
-            expected, margin = told.predicted(boundary)
-            is_current = told.scheme == scheme.name and told.position == self.position
+            directive = self.directives.get(name, (Directive(), 0))[0]
+            expected, margin = directive.predicted(boundary)
+            is_current = directive.scheme == scheme.name and directive.position == self.position
             if line.next is None or name in reached.lost or not is_current or line.covered < expected + margin:
                 continue
             others = (self._reach(other, reached) for other in {*reached.finals, *self.lines} - reached.lost - {name})
@@ -349,19 +349,19 @@ class Tally:
                 self.asks.setdefault(name, []).append((line.covered, line.covered, "more"))
                 self.corrected |= scheme.corrects
 
-    def _take(self, cuts: dict[str, int], size: int) -> Stretch:
+    def _take(self, cuts: dict[str, int], size: int) -> Interval:
         """Take everything before a boundary, which becomes the last one."""
-        between, of_nodes = Stretch(self.key, self.position), {}
+        between, of_nodes = Interval(self.key, self.position), {}
         for name, line in self.lines.items():
             cut = cuts.get(name, line.cut)
-            for piece in line.pieces:
-                if piece.lo < cut:
-                    between.add(name, piece, cut, self.form.time)
+            for segment in line.segments:
+                if segment.lo < cut:
+                    between.add(name, segment, cut, self.form.time)
             of_nodes[name], line.cut = cut - line.cut, cut
-            line.pieces = [
-                piece if piece.lo >= cut else piece.after(cut, self.form.time)
-                for piece in line.pieces
-                if piece.hi > cut
+            line.segments = [
+                segment if segment.lo >= cut else segment.after(cut, self.form.time)
+                for segment in line.segments
+                if segment.hi > cut
             ]
         self.position += size
         self.history.add(size, of_nodes)
@@ -381,27 +381,31 @@ class Tally:
             name = self.choice.scheme
         is_approximate = name in SCHEMES and not SCHEMES[name].is_exact
         for node, line in self.lines.items():
-            if is_approximate and node in self.told and self.told[node][0].scheme == name:
+            if is_approximate and node in self.directives and self.directives[node][0].scheme == name:
                 continue  # its first directive stays in force
-            kept = (self.told[node][0].kept if node in self.told else 0) if self.form.multisets else line.cut
-            told = self.form.first._replace(settled=line.cut, kept=kept, position=self.position, patience=self.length)
+            kept = (
+                (self.directives[node][0].kept if node in self.directives else 0) if self.form.multisets else line.cut
+            )
+            directive = self.form.first._replace(
+                settled=line.cut, kept=kept, position=self.position, patience=self.length
+            )
             if self.history.is_enough:
-                size = self.history.stretches[-1][0]
+                size = self.history.intervals[-1][0]
                 share = self.history.share(node)
                 unit = sub_slice(int(share * size), self.form.event_bytes, len(self.form.pieces))
                 margin = CERTAIN * self.history.change(node)
-                told = told._replace(scheme=name, share=share, margin=margin, unit=unit)
-            if self.corrected and name == "async" and any(piece.kind == "slice" for piece in line.pieces):
+                directive = directive._replace(scheme=name, share=share, margin=margin, unit=unit)
+            if self.corrected and name == "async" and any(segment.kind == "slice" for segment in line.segments):
                 rewinds[node] = line.rewind = rewinds.get(node, 0) + 1
-            self.told[node] = told, max(line.rewind, self.told.get(node, (told, 0))[1])
+            self.directives[node] = directive, max(line.rewind, self.directives.get(node, (directive, 0))[1])
         self.corrected = False
 
     def let_go(self, needed: Mapping[str, int]) -> bool:
         """Let nodes drop what is before these ranks, or else before the last boundary; returns whether that is news."""
-        before = dict(self.told)
-        for node, (told, rewind) in before.items():
-            self.told[node] = told._replace(kept=needed.get(node, told.settled)), rewind
-        return self.told != before
+        before = dict(self.directives)
+        for node, (directive, rewind) in before.items():
+            self.directives[node] = directive._replace(kept=needed.get(node, directive.settled)), rewind
+        return self.directives != before
 
     # --- what is kept ---------------------------------------------------------------------------------------------
 
@@ -411,37 +415,41 @@ class Tally:
         return *(getattr(self, name) for name in _NUMBERS), *(self.floor or (None, None)), *self.choice
 
     @staticmethod
-    def of(form: Form, key: Key, row: tuple[Any, ...]) -> Tally:
+    def of(form: Form, key: Key, row: tuple[Any, ...]) -> BoundaryResolver:
         """A resolver from its row."""
-        tally = Tally(form, key)
+        resolver = BoundaryResolver(form, key)
         *numbers, time, node, scheme, why = row
         for name, value in zip(_NUMBERS, numbers, strict=True):
-            setattr(tally, name, value)
-        tally.floor, tally.choice = None if node is None else (time, node), Choice(scheme, why)
-        return tally
+            setattr(resolver, name, value)
+        resolver.floor, resolver.choice = None if node is None else (time, node), Choice(scheme, why)
+        return resolver
 
 
 # --- resolvers as tables, in which a root keeps them in its log store -------------------------------------------------
 
 _NUMBERS = ("position", "length", "corrected", "boundaries", "corrections")  # of a resolver
 _LINE = ("cut", "covered", "next", "rewind", "gone")
-_PIECE = ("lo", "hi", "first", "last", "kind")
+_SEGMENT = ("lo", "hi", "first", "last", "kind")
 
 
-def to_tables(form: Form, tallies: Mapping[Key, Tally]) -> Tables:
+def to_tables(form: Form, resolvers: Mapping[Key, BoundaryResolver]) -> Tables:
     """The resolvers of a group as tables; the events and the states of segments lie one after the other."""
     rows: dict[str, list[Any]] = {name: [] for name in _schemas(form)}
     events, states = [pl.DataFrame(schema=form.sent)], [pl.DataFrame(schema=form.states)]
-    for key, tally in tallies.items():
-        rows["keys"].append((*key, *tally.row))
-        for number, (size, of_nodes) in enumerate(tally.history.stretches):
+    for key, resolver in resolvers.items():
+        rows["keys"].append((*key, *resolver.row))
+        for number, (size, of_nodes) in enumerate(resolver.history.intervals):
             rows["history"] += [(*key, number, size, node, own) for node, own in of_nodes.items()]
-        rows["told"] += [(*key, node, *told, rewind) for node, (told, rewind) in tally.told.items()]
-        for node, line in tally.lines.items():
+        rows["directives"] += [
+            (*key, node, *directive, rewind) for node, (directive, rewind) in resolver.directives.items()
+        ]
+        for node, line in resolver.lines.items():
             rows["lines"].append((*key, node, *(getattr(line, name) for name in _LINE)))
-            rows["pieces"] += [(*key, node, *(getattr(piece, name) for name in _PIECE)) for piece in line.pieces]
-            events += [piece.events.select(*form.sent) for piece in line.pieces if piece.events is not None]
-            tables = ((piece.table, piece.row) for piece in line.pieces)
+            rows["segments"] += [
+                (*key, node, *(getattr(segment, name) for name in _SEGMENT)) for segment in line.segments
+            ]
+            events += [segment.events.select(*form.sent) for segment in line.segments if segment.events is not None]
+            tables = ((segment.table, segment.row) for segment in line.segments)
             states += [table[row : row + 1].select(*form.states) for table, row in tables if table is not None]
     found = {name: pl.DataFrame(rows[name], schema=schema, orient="row") for name, schema in _schemas(form).items()}
     return found | {"events": pl.concat(events), "states": pl.concat(states)}
@@ -454,33 +462,33 @@ def _schemas(form: Form) -> dict[str, dict[str, pl.DataType]]:
     return {
         "keys": {**form.keys, **own, "floor_time": number, "floor_node": text, "scheme": text, "why": text},
         "lines": {**of_node, **dict.fromkeys(_LINE, number)},
-        "told": of_node | {name: dtype for name, dtype in form.told.items() if name not in form.keys},
+        "directives": of_node | {name: dtype for name, dtype in form.directive.items() if name not in form.keys},
         "history": {**form.keys, "number": number, "size": number, "node": text, "own": number},
-        "pieces": {**of_node, **{name: text if name == "kind" else number for name in _PIECE}},
+        "segments": {**of_node, **{name: text if name == "kind" else number for name in _SEGMENT}},
     }
 
 
-def from_tables(form: Form, tables: Mapping[str, pl.DataFrame]) -> dict[Key, Tally]:
+def from_tables(form: Form, tables: Mapping[str, pl.DataFrame]) -> dict[Key, BoundaryResolver]:
     """The way back."""
 
     def rows(name: str) -> Iterator[tuple[Key, tuple[Any, ...]]]:
         return ((row[: len(form.keys)], row[len(form.keys) :]) for row in tables[name].iter_rows())
 
-    tallies = {key: Tally.of(form, key, row) for key, row in rows("keys")}
+    resolvers = {key: BoundaryResolver.of(form, key, row) for key, row in rows("keys")}
     for key, (number, size, node, own) in rows("history"):
-        stretches = tallies[key].history.stretches
-        stretches += [(size, {})] if len(stretches) <= number else []
-        stretches[number][1][node] = own
+        intervals = resolvers[key].history.intervals
+        intervals += [(size, {})] if len(intervals) <= number else []
+        intervals[number][1][node] = own
     for key, (node, *values) in rows("lines"):
-        tallies[key].lines[node] = Line(*values)
-    for key, (node, *values, rewind) in rows("told"):
-        tallies[key].told[node] = Told(*values), rewind
+        resolvers[key].lines[node] = Line(*values)
+    for key, (node, *values, rewind) in rows("directives"):
+        resolvers[key].directives[node] = Directive(*values), rewind
     event = state = 0
-    for key, (node, *values) in rows("pieces"):
-        piece = Piece(*values)
-        if piece.kind == "events":
-            piece, event = replace(piece, events=tables["events"].slice(event, piece.size)), event + piece.size
-        elif piece.kind == "slice":
-            piece, state = replace(piece, row=state, table=tables["states"]), state + 1
-        tallies[key].lines[node].pieces.append(piece)
-    return tallies
+    for key, (node, *values) in rows("segments"):
+        segment = Segment(*values)
+        if segment.kind == "events":
+            segment, event = replace(segment, events=tables["events"].slice(event, segment.size)), event + segment.size
+        elif segment.kind == "slice":
+            segment, state = replace(segment, row=state, table=tables["states"]), state + 1
+        resolvers[key].lines[node].segments.append(segment)
+    return resolvers

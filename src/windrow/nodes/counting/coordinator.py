@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -20,35 +19,28 @@ from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables, named_tables, parts_of
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.nodes.counting.boundaries import Reached, Tally, from_tables, to_tables
-from windrow.nodes.counting.runs import Line, Piece, Stretch
+from windrow.nodes.counting.boundaries import BoundaryResolver, Reached, from_tables, to_tables
+from windrow.nodes.counting.runs import Interval, Line, Segment
 from windrow.nodes.counting.schemes import NOTHING_KNOWN, SCHEMES, Choice
 from windrow.nodes.counting.state import CountedState
 from windrow.nodes.counting.tables import ANEW, COUNTING, Form, Key, groups_of
 from windrow.nodes.requests import Requests, drained
 
-Segment = tuple[Piece, int | None, int | None]  # a piece that has come, and the rank range of which it is the content
-
-
-@dataclass
-class Progress:
-    """How far a local node has come."""
-
-    final: int = INT64_MIN  # what it has not sent is not older
-    idle: bool = False
-    heard: int = 0  # the number of the last request that has come
+SegmentReport = tuple[
+    Segment, int | None, int | None
+]  # a piece that has come, and the rank range of which it is the content
 
 
 class Report(NamedTuple):
-    """A row in which a node says how far it has come."""
+    """How far a local node has come, as it has said."""
 
     node: str
-    final: int
-    idle: bool
-    heard: int
-    over: bool
-    rewound: int
-    late: int
+    final: int = INT64_MIN  # what it has not sent is not older
+    idle: bool = False
+    heard: int = 0  # the number of the last request that has come
+    over: bool = False
+    rewound: int = 0
+    late: int = 0
 
 
 class CountingCoordinator:
@@ -58,8 +50,8 @@ class CountingCoordinator:
         self.job, self._epoch = job, epoch
         self._forms = {group.name: Form(group, job) for group in groups_of(job)}
         self._states = {name: CountedState(form) for name, form in self._forms.items()}
-        self._resolvers: dict[str, dict[Key, Tally]] = {name: {} for name in self._forms}
-        self._progress: dict[str, Progress] = {}
+        self._resolvers: dict[str, dict[Key, BoundaryResolver]] = {name: {} for name in self._forms}
+        self._reports: dict[str, Report] = {}  # the last of each node
         self._requests = Requests(epoch)
         self._rewinds: dict[str, int] = {}
         self._directives: dict[str, dict[tuple[str, Key], tuple[int, Any]]] = {}  # of a node: since which request
@@ -69,7 +61,7 @@ class CountingCoordinator:
     def __bool__(self) -> bool:
         return bool(self._forms)
 
-    def _all_resolvers(self) -> Iterator[tuple[str, Key, Tally]]:
+    def _all_resolvers(self) -> Iterator[tuple[str, Key, BoundaryResolver]]:
         for name, resolvers in self._resolvers.items():
             for key, resolver in resolvers.items():
                 yield name, key, resolver
@@ -78,7 +70,7 @@ class CountingCoordinator:
     def size(self) -> int:
         """How many pieces, events and slices it holds."""
         lines = [line for _, _, resolver in self._all_resolvers() for line in resolver.lines.values()]
-        pieces = [piece for line in lines for piece in line.pieces]
+        pieces = [piece for line in lines for piece in line.segments]
         held = sum(1 if piece.events is None else piece.hi - piece.lo for piece in pieces)
         return held + sum(len(state.rows) + state.undecided.height for state in self._states.values())
 
@@ -102,7 +94,7 @@ class CountingCoordinator:
         return sum(report.late for report in reports)
 
     def _absorb_segments(self, form: Form, table: pl.DataFrame, events: pl.DataFrame | None) -> None:
-        segments: dict[tuple[Key, str], list[Segment]] = {}
+        segments: dict[tuple[Key, str], list[SegmentReport]] = {}
         for key, node, segment in _segments(form, table, events):
             segments.setdefault((key, node), []).append(segment)
         for (key, node), of_node in segments.items():
@@ -116,17 +108,17 @@ class CountingCoordinator:
     def _absorb_report(self, report: Report, now: int) -> None:
         """Note how far a node has come; what it has not heard is said again."""
         node, heard = report.node, report.heard
-        progress = self._progress.setdefault(node, Progress())
-        if heard < progress.heard:  # another life of the node, which has heard nothing
+        before = self._reports.get(node, Report(node))
+        if heard < before.heard:  # another life of the node, which has heard nothing
             for name, key, resolver in self._all_resolvers():
                 self._note(name, key, resolver)
             self._requests.forget(node)
         last = self._requests.last(node)
-        if last.number == heard > progress.heard and now > last.at > 0:
+        if last.number == heard > before.heard and now > last.at > 0:
             self._trip = now - last.at if not self._trip else (3 * self._trip + now - last.at) // 4
         directives = self._directives.get(node, {})
         self._directives[node] = {key: directive for key, directive in directives.items() if directive[0] > heard}
-        progress.final, progress.idle, progress.heard = max(progress.final, report.final), report.idle, heard
+        self._reports[node] = report._replace(final=max(before.final, report.final))
         for _, _, resolver in self._all_resolvers():
             line = resolver.lines.get(node)
             if line is not None and line.rewind <= report.rewound:
@@ -153,10 +145,10 @@ class CountingCoordinator:
                 before[whose] = (of_lo, of_hi), hi
         return None
 
-    def _resolver(self, form: Form, key: Key) -> Tally:
+    def _resolver(self, form: Form, key: Key) -> BoundaryResolver:
         resolvers = self._resolvers[form.name]
         if key not in resolvers:
-            resolvers[key] = Tally(form, key)
+            resolvers[key] = BoundaryResolver(form, key)
         return resolvers[key]
 
     # --- windows --------------------------------------------------------------------------------------------------
@@ -165,14 +157,14 @@ class CountingCoordinator:
         """Find the boundaries that can be found, and emit the windows that are complete by that."""
         lost = self._requests.lost
         finals = {
-            node: INT64_MAX if progress.idle else progress.final
-            for node, progress in self._progress.items()
+            node: INT64_MAX if report.idle else report.final
+            for node, report in self._reports.items()
             if node not in lost
         }
         reached = Reached(watermark, finals, lost)
         for name, form in self._forms.items():
             state, scheme = self._states[name], form.group.counted
-            fresh: list[Stretch] = []
+            fresh: list[Interval] = []
             for key, resolver in self._resolvers[name].items():
                 segments = resolver.finish(reached)
                 if segments:
@@ -209,9 +201,9 @@ class CountingCoordinator:
 
     # --- requests -------------------------------------------------------------------------------------------------
 
-    def _note(self, name: str, key: Key, resolver: Tally) -> None:
+    def _note(self, name: str, key: Key, resolver: BoundaryResolver) -> None:
         """Note the directives of a key that are new."""
-        for node, directive in resolver.told.items():
+        for node, directive in resolver.directives.items():
             directives = self._directives.setdefault(node, {})
             if directives.get((name, key), (0, None))[1] != directive:
                 directives[name, key] = self._requests.last(node).number + 1, directive
@@ -237,7 +229,7 @@ class CountingCoordinator:
             directives, asks = self._directives.get(node, {}), of_nodes.get(node, {})
             content: set[Any] = {(table, ask) for table, rows in asks.items() for ask in rows}
             content |= {(key, number) for key, (number, _) in directives.items()}
-            is_over = self._is_over and self._progress[node].final == INT64_MAX  # one that has come again may have more
+            is_over = self._is_over and self._reports[node].final == INT64_MAX  # one that has come again may have more
             content |= {"over"} if is_over else set()
             if self._requests.is_due(node, content, now):
                 yield node, self._requests.last(node).number, is_over, self._tables(directives, asks)
@@ -248,7 +240,7 @@ class CountingCoordinator:
         for name, form in self._forms.items():
             rows = [(*key, *told, rewind) for (of, key), (_, (told, rewind)) in directives.items() if of == name]
             if rows:
-                tables[name] = pl.DataFrame(rows, schema=form.told, orient="row")
+                tables[name] = pl.DataFrame(rows, schema=form.directive, orient="row")
             for table, columns in form.requests.items():
                 if table in asks:
                     tables[table] = pl.DataFrame(asks[table], schema=columns, orient="row")
@@ -287,8 +279,8 @@ class CountingCoordinator:
         return other
 
     def saved(self) -> tuple[dict[str, Any], Tables]:
-        header = {"nodes": self._requests.saved(), "rewinds": self._rewinds}
-        header["progress"] = {node: asdict(progress) for node, progress in self._progress.items()}
+        header: dict[str, Any] = {"nodes": self._requests.saved(), "rewinds": self._rewinds}
+        header["reports"] = list(self._reports.values())
         header["states"] = {name: state.header() for name, state in self._states.items()}
         states = {name: state.tables() for name, state in self._states.items()}
         resolvers = {f"boundaries {name}": to_tables(form, self._resolvers[name]) for name, form in self._forms.items()}
@@ -296,7 +288,7 @@ class CountingCoordinator:
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
         self._requests.restore(header["nodes"])
-        self._progress = {node: Progress(**progress) for node, progress in header["progress"].items()}
+        self._reports = {report[0]: Report(*report) for report in header["reports"]}
         self._rewinds = dict(header["rewinds"])
         for name, form in self._forms.items():
             if parts := parts_of(name, tables):
@@ -308,7 +300,7 @@ class CountingCoordinator:
                 self._note(name, key, resolver)
 
 
-def _segments(form: Form, table: pl.DataFrame, events: pl.DataFrame | None) -> Iterator[tuple[Key, str, Segment]]:
+def _segments(form: Form, table: pl.DataFrame, events: pl.DataFrame | None) -> Iterator[tuple[Key, str, SegmentReport]]:
     """The pieces in a table, with the key and the node that each is of."""
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in form.states.items() if name not in table.columns]
     table = table.with_columns(missing).select(*form.pieces)
@@ -319,5 +311,5 @@ def _segments(form: Form, table: pl.DataFrame, events: pl.DataFrame | None) -> I
         if kind == "events":
             assert events is not None
             inside, at = events.slice(at, hi - lo), at + hi - lo
-        piece = Piece(lo, hi, first, last, kind, row, table if kind == "slice" else None, inside)
+        piece = Segment(lo, hi, first, last, kind, row, table if kind == "slice" else None, inside)
         yield tuple(key), node, (piece, of_lo, of_hi)

@@ -1,6 +1,6 @@
-"""A local node's side of counting windows that nodes agree on: final events by key, and pieces of them.
+"""A local node's side of counting windows that nodes agree on: final events by key, and segments of them.
 
-    events ── not too late ──▶ waiting ── the node's watermark passes ──▶ strands, in order ── cut ──▶ pieces
+    events ── not too late ──▶ waiting ── the node's watermark passes ──▶ logs, in order ── cut ──▶ segments
                                                                           kept until the root has settled them
 
 An event is too late here if it is more than the lateness older than the newest before it in the node's source: that
@@ -25,48 +25,48 @@ from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Mask
-from windrow.nodes.counting.ordered_log import Strand
-from windrow.nodes.counting.schemes import SCHEMES, Cut, Told, sub_slice
+from windrow.nodes.counting.ordered_log import OrderedLog
+from windrow.nodes.counting.schemes import SCHEMES, Cut, Directive, sub_slice
 from windrow.nodes.counting.tables import ANEW, COUNTING, NODE_COLUMN, NODES, Form, Key, forms_of, from_text, to_text
-from windrow.nodes.quantiles.local import Identity, Multisets, Values
+from windrow.nodes.quantiles.local import Identity, Multisets, SortedValues
 from windrow.nodes.quantiles.protocol import multiset_of
 
 AT_ONCE = 1024  # events that are sent as they are when they are asked for; of more, sub-slices first
 
 
-class Piece(NamedTuple):
-    """A piece that is to be sent, and the rank range of which it is the content."""
+class Outgoing(NamedTuple):
+    """A segment that is to be sent, and the rank range of which it is the content."""
 
     key: Key
     cut: Cut
     of: tuple[int | None, int | None] = (None, None)
 
 
-class Strands:
+class OrderedLogs:
     """One counted group at a local node."""
 
     def __init__(self, form: Form, node: str, unit: int | None = None) -> None:
         self.form, self.node = form, node
         self._unit = unit
         self.multisets = self._new_multisets()
-        self.by_key: dict[Key, Strand] = {}
+        self.by_key: dict[Key, OrderedLog] = {}
         self.waiting: list[pl.DataFrame] = []
         self.base: dict[Key, int] = {}  # events of each key before the position from where the node would read again
-        self.told_reach: dict[Key, int | None] = {}
-        self._pieces: list[Piece] = []
+        self.reported_reach: dict[Key, int | None] = {}
+        self._segments: list[Outgoing] = []
 
     def _new_multisets(self) -> Multisets | None:
         schema = self.form.multisets
         return Multisets(schema, self.node, self._multiset, self._unit, self.form.keys) if schema else None
 
-    def _multiset(self, identity: Identity, _: Mapping[str, Any]) -> Values | None:
+    def _multiset(self, identity: Identity, _: Mapping[str, Any]) -> SortedValues | None:
         """The values of the events between two ranks; None if they are not here (any more)."""
-        strand = self.by_key.get(identity.key)
-        if strand is None or not strand.start <= identity.send < identity.row <= strand.top:
+        log = self.by_key.get(identity.key)
+        if log is None or not log.start <= identity.send < identity.row <= log.top:
             return None
         assert self.form.multisets is not None
         partial = self.form.multisets.multisets[identity.operator]
-        return Values(*multiset_of(strand.between(identity.send, identity.row), partial))
+        return SortedValues(*multiset_of(log.between(identity.send, identity.row), partial))
 
     def _forget_multisets(self, key: Key, rank: int) -> None:
         """Nothing is requested of events of a key before a rank any more."""
@@ -91,12 +91,12 @@ class Strands:
         """Of events that wait."""
         return list(dict.fromkeys([*self.form.keys, *self.form.ordering.needed, "nth"]))
 
-    def go_on(self, other: Strands) -> None:
+    def go_on(self, other: OrderedLogs) -> None:
         """With what another plan has, which may have read more of each event."""
-        self.by_key, self.base, self.told_reach = other.by_key, other.base, other.told_reach
+        self.by_key, self.base, self.reported_reach = other.by_key, other.base, other.reported_reach
         self.waiting = [frame.select(*self.columns) for frame in other.waiting]
-        for strand in self.by_key.values():
-            strand.frames = [frame.select(*self.form.events) for frame in strand.frames]
+        for log in self.by_key.values():
+            log.frames = [frame.select(*self.form.events) for frame in log.frames]
 
     def finish(self, final: int) -> None:
         """Put the events in order that are older than a time."""
@@ -121,49 +121,49 @@ class Strands:
         else:
             parts = waiting.partition_by(list(self.form.keys), as_dict=True, maintain_order=True)
         for key, events in parts.items():
-            strand = self._strand(key)
-            strand.add(events.select(read))
-            strand.forget(min(strand.told.kept, strand.top))  # what is read again may have been settled
+            log = self._log_of(key)
+            log.add(events.select(read))
+            log.forget(min(log.directive.kept, log.top))  # what is read again may have been settled
 
-    def _strand(self, key: Key) -> Strand:
+    def _log_of(self, key: Key) -> OrderedLog:
         if key not in self.by_key:
             begin = self.base.setdefault(key, 0)
-            self.by_key[key] = Strand(begin, begin, self.form.first._replace(settled=begin, kept=begin))
+            self.by_key[key] = OrderedLog(begin, begin, self.form.first._replace(settled=begin, kept=begin))
         return self.by_key[key]
 
-    # --- pieces out -----------------------------------------------------------------------------------------------
+    # --- segments out -----------------------------------------------------------------------------------------------
 
     def cut(self, final: int, flush: bool, central: bool) -> None:
-        """Cut what is to be sent by now; `central`: as events, whatever the root has said."""
-        for key, strand in self.by_key.items():
-            if strand.covered == strand.top:
+        """Cut what is to be sent by now; `central`: as events, whatever the root has report."""
+        for key, log in self.by_key.items():
+            if log.covered == log.top:
                 continue
-            told = strand.told
-            oldest = strand.oldest(self.form.time, strand.covered)
-            due = flush or final == INT64_MAX or (oldest is not None and final - oldest >= told.patience)
-            scheme = SCHEMES["central" if central else told.scheme]
-            cuts = scheme.cuts(told, self.form.boundaries, strand.covered, strand.top, due)
+            directive = log.directive
+            oldest = log.oldest(self.form.time, log.covered)
+            due = flush or final == INT64_MAX or (oldest is not None and final - oldest >= directive.patience)
+            scheme = SCHEMES["central" if central else directive.scheme]
+            cuts = scheme.cuts(directive, self.form.boundaries, log.covered, log.top, due)
             for cut in cuts:
-                self._pieces.append(Piece(key, cut))
-                strand.covered = cut.hi
+                self._segments.append(Outgoing(key, cut))
+                log.covered = cut.hi
 
     def hear(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        """The root has settled something, says how to go on, or asks what pieces are made of, or for values."""
-        told, asks = (tables.get(name) for name in (self.form.name, f"{self.form.name}|ask"))
+        """The root has settled something, says how to go on, or asks what segments are made of, or for values."""
+        directive, asks = (tables.get(name) for name in (self.form.name, f"{self.form.name}|ask"))
         size = len(self.form.keys)
-        for row in told.select(*self.form.told).iter_rows() if told is not None else ():
-            key, fresh, rewind = row[:size], Told(*row[size:-1]), row[-1]
-            strand = self._strand(key)
-            if (fresh.position, fresh.kept) < (strand.told.position, strand.told.kept):
+        for row in directive.select(*self.form.directive).iter_rows() if directive is not None else ():
+            key, fresh, rewind = row[:size], Directive(*row[size:-1]), row[-1]
+            log = self._log_of(key)
+            if (fresh.position, fresh.kept) < (log.directive.position, log.directive.kept):
                 continue  # it has been overtaken
-            strand.told = fresh
-            strand.forget(fresh.kept)
+            log.directive = fresh
+            log.forget(fresh.kept)
             self._forget_multisets(key, fresh.kept)
-            strand.answered = {one for one in strand.answered if one[0] >= fresh.settled}
-            if rewind > strand.rewound:
-                strand.rewound = rewind
-                if strand.covered > fresh.settled:
-                    self._again(key, strand, max(fresh.settled, strand.start))
+            log.answered = {one for one in log.answered if one[0] >= fresh.settled}
+            if rewind > log.rewound:
+                log.rewound = rewind
+                if log.covered > fresh.settled:
+                    self._again(key, log, max(fresh.settled, log.start))
         for row in asks.select(*self.form.ask).iter_rows() if asks is not None else ():
             self._answer(row[:size], *row[size:])
         if self.multisets:
@@ -172,75 +172,75 @@ class Strands:
 
     def forget(self) -> None:
         """Nothing is needed any more."""
-        self._pieces = []
-        for key, strand in self.by_key.items():
-            strand.covered = strand.top
-            strand.forget(strand.top)
-            self._forget_multisets(key, strand.top)
+        self._segments = []
+        for key, log in self.by_key.items():
+            log.covered = log.top
+            log.forget(log.top)
+            self._forget_multisets(key, log.top)
 
-    def _again(self, key: Key, strand: Strand, rank: int) -> None:
+    def _again(self, key: Key, log: OrderedLog, rank: int) -> None:
         """Cut everything from a rank on again."""
-        self._pieces = [one for one in self._pieces if one.key != key]
-        strand.answered.clear()
-        scheme = SCHEMES[strand.told.scheme]
-        cuts = list(scheme.cuts(strand.told, self.form.boundaries, rank, strand.top, True))
-        strand.covered = rank
+        self._segments = [one for one in self._segments if one.key != key]
+        log.answered.clear()
+        scheme = SCHEMES[log.directive.scheme]
+        cuts = list(scheme.cuts(log.directive, self.form.boundaries, rank, log.top, True))
+        log.covered = rank
         for cut in cuts:
-            self._pieces.append(Piece(key, cut, (rank, ANEW)))
-            strand.covered = cut.hi
+            self._segments.append(Outgoing(key, cut, (rank, ANEW)))
+            log.covered = cut.hi
 
     def _answer(self, key: Key, lo: int, hi: int, what: str) -> None:
-        strand = self.by_key.get(key)
-        settled = 0 if strand is None else max(strand.start, strand.told.settled)
-        if strand is None or hi < settled or (lo, hi, what) in strand.answered:
+        log = self.by_key.get(key)
+        settled = 0 if log is None else max(log.start, log.directive.settled)
+        if log is None or hi < settled or (lo, hi, what) in log.answered:
             return  # it has been settled meanwhile, or the answer is on its way
-        strand.answered.add((lo, hi, what))
+        log.answered.add((lo, hi, what))
         of, lo = (lo, hi), max(lo, settled)  # the root leaves out what it has settled
         if what == "more":  # what it holds back
-            told = strand.told
-            size = max(1, told.unit)
-            for begin in range(strand.covered, strand.top, size):
-                self._pieces.append(Piece(key, Cut(begin, min(begin + size, strand.top), "slice")))
-            strand.covered = strand.top
-        elif hi > strand.covered or lo >= hi:
+            directive = log.directive
+            size = max(1, directive.unit)
+            for begin in range(log.covered, log.top, size):
+                self._segments.append(Outgoing(key, Cut(begin, min(begin + size, log.top), "slice")))
+            log.covered = log.top
+        elif hi > log.covered or lo >= hi:
             return
         elif what == "slice":
-            self._pieces.append(Piece(key, Cut(lo, hi, "slice"), of))
+            self._segments.append(Outgoing(key, Cut(lo, hi, "slice"), of))
         else:
             unit = min(AT_ONCE, sub_slice(hi - lo, self.form.event_bytes, len(self.form.pieces)))
             if hi - lo <= AT_ONCE:
-                self._pieces.append(Piece(key, Cut(lo, hi, "events"), of))
+                self._segments.append(Outgoing(key, Cut(lo, hi, "events"), of))
                 return
             for begin in range(lo, hi, unit):
-                self._pieces.append(Piece(key, Cut(begin, min(begin + unit, hi), "slice"), of))
+                self._segments.append(Outgoing(key, Cut(begin, min(begin + unit, hi), "slice"), of))
 
     def give_all(self) -> None:
         """The node goes: send what is not settled as it is, so that nothing is left to be asked."""
-        for key, strand in self.by_key.items():
-            if strand.size:
-                self._pieces = [one for one in self._pieces if one.key != key]
-                self._pieces.append(Piece(key, Cut(strand.start, strand.top, "events"), (strand.start, ANEW)))
-                strand.covered = strand.top
+        for key, log in self.by_key.items():
+            if log.size:
+                self._segments = [one for one in self._segments if one.key != key]
+                self._segments.append(Outgoing(key, Cut(log.start, log.top, "events"), (log.start, ANEW)))
+                log.covered = log.top
 
     def tables(self) -> Tables:
         """What is to be sent."""
         form, found = self.form, Tables()
-        if self._pieces:
+        if self._segments:
             found[f"{form.name}|pieces"], events = self._made()
             if events:
                 found[f"{form.name}|events"] = pl.concat(events)
-            self._pieces = []
+            self._segments = []
         if self.multisets:
             found |= self.multisets.tables()
-        for strand in self.by_key.values():
-            if not SCHEMES[strand.told.scheme].is_exact:  # nothing is asked of it, and of some nodes nothing expected
-                strand.covered = strand.covered if strand.told.share > 0 else strand.top
-                strand.forget(strand.covered)
+        for log in self.by_key.values():
+            if not SCHEMES[log.directive.scheme].is_exact:  # nothing is asked of it, and of some nodes nothing expected
+                log.covered = log.covered if log.directive.share > 0 else log.top
+                log.forget(log.covered)
         reach = {}
-        for key, strand in self.by_key.items():
-            next_ = strand.oldest(form.time, strand.covered) if strand.covered < strand.top else None
-            if self.told_reach.get(key, INT64_MIN) != next_:
-                reach[key] = self.told_reach[key] = next_
+        for key, log in self.by_key.items():
+            next_ = log.oldest(form.time, log.covered) if log.covered < log.top else None
+            if self.reported_reach.get(key, INT64_MIN) != next_:
+                reach[key] = self.reported_reach[key] = next_
         if reach:
             rows = [(*key, self.node, next_) for key, next_ in reach.items()]
             found[f"{form.name}|reach"] = pl.DataFrame(rows, schema=form.reach, orient="row")
@@ -250,7 +250,7 @@ class Strands:
         form, rows = self.form, []
         slices: list[tuple[int, pl.DataFrame]] = []
         raw: list[pl.DataFrame] = []
-        for place, (key, cut, of) in enumerate(self._pieces):
+        for place, (key, cut, of) in enumerate(self._segments):
             events = self.by_key[key].between(cut.lo, cut.hi)
             time = events[form.time]
             rows.append((*key, self.node, cut.lo, cut.hi, int(time[0]), int(time[-1]), cut.kind, *of))
@@ -273,9 +273,9 @@ class Strands:
     # --- what is kept ---------------------------------------------------------------------------------------------
 
     @property
-    def held(self) -> int:
+    def kept(self) -> int:
         """Final events that are kept."""
-        return sum(strand.size for strand in self.by_key.values())
+        return sum(log.size for log in self.by_key.values())
 
     @property
     def room(self) -> int:
@@ -285,7 +285,7 @@ class Strands:
     @property
     def oldest(self) -> int:
         """Events older than this are settled."""
-        times = [strand.oldest(self.form.time, strand.start) for strand in self.by_key.values() if strand.size]
+        times = [log.oldest(self.form.time, log.start) for log in self.by_key.values() if log.size]
         times += [int(frame[self.form.time].min()) for frame in self.waiting]  # type: ignore[arg-type]
         return min((one for one in times if one is not None), default=INT64_MAX)
 
@@ -298,21 +298,21 @@ class Strands:
         return to_text(pl.DataFrame(rows, schema=names, orient="row"))
 
     def _place(self, key: Key, base: int, lasting: bool) -> tuple[int, int, int, int]:
-        strand = self.by_key.get(key)
-        if strand is None:
+        log = self.by_key.get(key)
+        if log is None:
             return (base,) * 4
         if not lasting:
-            return (strand.covered,) * 4
-        return base, strand.covered, max(strand.start, min(strand.told.settled, strand.top)), strand.start
+            return (log.covered,) * 4
+        return base, log.covered, max(log.start, min(log.directive.settled, log.top)), log.start
 
     def restore(self, saved: Any) -> None:
         """Go on where a batch has left off; the events come again."""
-        self.by_key, self.waiting, self.base, self.told_reach, self._pieces = {}, [], {}, {}, []
+        self.by_key, self.waiting, self.base, self.reported_reach, self._segments = {}, [], {}, {}, []
         self.multisets = self._new_multisets()
         for *key, base, covered, settled, kept in saved if not self.form.keys else from_text(saved).iter_rows():
             self.base[tuple(key)] = base
-            told = self.form.first._replace(settled=settled, kept=kept)
-            self.by_key[tuple(key)] = Strand(base, covered, told)
+            directive = self.form.first._replace(settled=settled, kept=kept)
+            self.by_key[tuple(key)] = OrderedLog(base, covered, directive)
 
 
 class Counted:
@@ -320,19 +320,19 @@ class Counted:
 
     def __init__(self, job: Job, node: str, lateness: int, eager: bool, unit: int | None = None) -> None:
         self._node, self._lateness, self._eager, self._unit = node, lateness, eager, unit
-        self._groups = self._strands(job)
+        self._groups = self._logs_of(job)
         self._time = time_name(job.time)
         self._newest = INT64_MIN  # of what was taken
         self._floors: list[tuple[int, int]] = []  # from the n-th event on, none older than a time is taken
         self._late, self._idle = 0, 0
         self._final = INT64_MIN
-        self._told = (INT64_MIN, -1, -1, 0)  # what the root knows
+        self._reported = (INT64_MIN, -1, -1, 0)  # what the root knows
         self.heard = 0  # the number of the last request
         self.is_over = not self._groups  # nothing is needed of it any more
-        self._is_done = False  # the root has said so
+        self._is_done = False  # the root has report so
 
-    def _strands(self, job: Job) -> dict[str, Strands]:
-        return {form.name: Strands(form, self._node, self._unit) for form in forms_of(job)}
+    def _logs_of(self, job: Job) -> dict[str, OrderedLogs]:
+        return {form.name: OrderedLogs(form, self._node, self._unit) for form in forms_of(job)}
 
     def __bool__(self) -> bool:
         return bool(self._groups)
@@ -344,14 +344,14 @@ class Counted:
     @property
     def is_full(self) -> bool:
         """Whether it has to wait for the root."""
-        return any(strands.held > strands.room for strands in self._groups.values())
+        return any(logs.kept > logs.room for logs in self._groups.values())
 
     @property
     def oldest(self) -> int:
         """Events that are older need not be read again."""
         if self._eager:
             return INT64_MAX
-        return min((strands.oldest for strands in self._groups.values()), default=INT64_MAX)
+        return min((logs.oldest for logs in self._groups.values()), default=INT64_MAX)
 
     def take(self, events: pl.DataFrame, again: int) -> dict[str, pl.DataFrame]:
         """Prepared events of the source, those before the position `again` once more; returns how many are counted."""
@@ -360,7 +360,7 @@ class Counted:
         self._late += int((~keep & (nth >= again)).sum())
         self._newest, self._idle = max(self._newest, int(time.max())), 0
         chosen = events if keep.all() else events.filter(pl.Series(keep))
-        return {name: strands.take(chosen) for name, strands in self._groups.items()}
+        return {name: logs.take(chosen) for name, logs in self._groups.items()}
 
     def _in_time(self, time: Ints, nth: Ints) -> Mask:
         before = np.maximum.accumulate(np.append(self._newest, time[:-1]))
@@ -387,24 +387,26 @@ class Counted:
         self._final = INT64_MAX if ended else max(self._final, watermark)
         self._idle = int(rests or self._idle)
         tables: Tables = {}
-        for strands in self._groups.values():
-            strands.finish(self._final)
+        for logs in self._groups.values():
+            logs.finish(self._final)
             if leaves:
-                strands.give_all()
+                logs.give_all()
             else:
-                strands.cut(self._final, flush or rests, self._eager)
-            tables |= strands.tables()
+                logs.cut(self._final, flush or rests, self._eager)
+            tables |= logs.tables()
         self.is_over |= leaves
         rewound = max((one.rewound for two in self._groups.values() for one in two.by_key.values()), default=0)
-        said = (self._final, self._idle, int(self.is_over), rewound)
-        patience = max((one.told.patience for two in self._groups.values() for one in two.by_key.values()), default=0)
-        waited = flush or self._told[0] == INT64_MIN or self._final - self._told[0] >= patience
-        if tables or self._late or said[1:] != self._told[1:] or (waited and said != self._told):
-            tables[COUNTING] = self._said(*said)
-            self._told, self._late = said, 0
+        report = (self._final, self._idle, int(self.is_over), rewound)
+        patience = max(
+            (one.directive.patience for two in self._groups.values() for one in two.by_key.values()), default=0
+        )
+        waited = flush or self._reported[0] == INT64_MIN or self._final - self._reported[0] >= patience
+        if tables or self._late or report[1:] != self._reported[1:] or (waited and report != self._reported):
+            tables[COUNTING] = self._report(*report)
+            self._reported, self._late = report, 0
         return tables
 
-    def _said(self, final: int, idle: int, over: int, rewound: int) -> pl.DataFrame:
+    def _report(self, final: int, idle: int, over: int, rewound: int) -> pl.DataFrame:
         row = (self._node, final, bool(idle), self.heard, bool(over), rewound, self._late)
         return pl.DataFrame([row], schema=NODES, orient="row")
 
@@ -412,18 +414,18 @@ class Counted:
         """The root's request."""
         self.heard = max(self.heard, number)
         self.is_over, self._is_done = self.is_over or over, self._is_done or over
-        for strands in self._groups.values():
-            strands.hear(tables)
+        for logs in self._groups.values():
+            logs.hear(tables)
             if over:
-                strands.forget()
+                logs.forget()
 
     def switch(self, job: Job) -> None:
         """Go on with another plan."""
         before = self._groups
-        self._groups = self._strands(job)
-        for name, strands in self._groups.items():
+        self._groups = self._logs_of(job)
+        for name, logs in self._groups.items():
             if name in before:
-                strands.go_on(before[name])
+                logs.go_on(before[name])
 
     # --- where it is in the source --------------------------------------------------------------------------------
 
@@ -439,8 +441,8 @@ class Counted:
         """For the position of a batch: what a later life has to know that reads from an event on."""
         older = [one for one in self._floors if one[0] <= count]
         self._floors = [*older[-1:], *(one for one in self._floors if one[0] > count)]
-        strands = {name: one.saved(not self._eager) for name, one in self._groups.items()}
-        where = {"newest": newest, "floors": self._floors, "strands": strands, "final": self._final}
+        logs = {name: one.saved(not self._eager) for name, one in self._groups.items()}
+        where = {"newest": newest, "floors": self._floors, "logs": logs, "final": self._final}
         waiting = {name: one.waiting for name, one in self._groups.items() if self._eager and one.waiting}
         return {
             **where,
@@ -452,7 +454,7 @@ class Counted:
         self._newest, self._final, self._is_done = saved["newest"], saved["final"], saved["over"]
         self.is_over |= self._is_done
         self._floors = [(since, least) for since, least in saved["floors"]]
-        for name, one in saved["strands"].items():
+        for name, one in saved["logs"].items():
             if name in self._groups:
                 self._groups[name].restore(one)
                 waiting = saved["waiting"].get(name)

@@ -1,20 +1,20 @@
-"""The final events of a key at a local node, by their ranks: what is kept of them until the root has settled it."""
+"""The final events of a key at a local node, by their ranks, until the root has put them into windows."""
 
 from __future__ import annotations
 
 import polars as pl
 
-from windrow.nodes.counting.schemes import Told
+from windrow.nodes.counting.schemes import Directive
 
 
-class Strand:
-    """The final events of a key that are not settled, in order; each has a rank, which counts from its first."""
+class OrderedLog:
+    """The final events of a key that lie after the last boundary, in order; ranks count from the key's first event."""
 
-    def __init__(self, start: int, covered: int, told: Told) -> None:
+    def __init__(self, start: int, covered: int, directive: Directive) -> None:
         self.start = start  # the rank of the first that is here
-        self.covered = covered  # those before this rank were sent
-        self.told, self.rewound = told, 0
-        self.answered: set[tuple[int, int, str]] = set()  # what was asked, and is on its way
+        self.covered = covered  # the rank up to which they were sent
+        self.directive, self.rewound = directive, 0
+        self.answered: set[tuple[int, int, str]] = set()  # requests whose answers are on their way
         self.frames: list[pl.DataFrame] = []
         self.size = 0
 
@@ -28,16 +28,17 @@ class Strand:
         self.size += events.height
 
     def between(self, lo: int, hi: int) -> pl.DataFrame:
-        found, begin = [], self.start
+        """The events with ranks from `lo` to `hi`."""
+        parts, begin = [], self.start
         for frame in self.frames:
             end = begin + frame.height
             if begin < hi and end > lo:
-                found.append(frame.slice(max(0, lo - begin), min(end, hi) - max(begin, lo)))
+                parts.append(frame.slice(max(0, lo - begin), min(end, hi) - max(begin, lo)))
             begin = end
-        return pl.concat(found) if len(found) > 1 else found[0]
+        return pl.concat(parts) if len(parts) > 1 else parts[0]
 
     def forget(self, rank: int) -> None:
-        """Events before this rank are not needed any more."""
+        """Drop the events before a rank."""
         while self.frames and self.start + self.frames[0].height <= rank:
             height = self.frames.pop(0).height
             self.start, self.size = self.start + height, self.size - height

@@ -15,7 +15,7 @@ from windrow.nodes.counting.tables import Key
 
 
 @dataclass(frozen=True)
-class Piece:
+class Segment:
     """A run of a node's events of one key: as events, as a slice, or as a mere count."""
 
     lo: int  # the ranks of its first event, and after its last
@@ -31,7 +31,7 @@ class Piece:
     def size(self) -> int:
         return self.hi - self.lo
 
-    def after(self, rank: int, time: str) -> Piece:
+    def after(self, rank: int, time: str) -> Segment:
         """Its events from a rank on."""
         assert self.events is not None
         events = self.events.slice(rank - self.lo)
@@ -47,7 +47,7 @@ class Line:
     next: int | None = None  # the time of the first event that the node holds back
     rewind: int = 0  # it has to cut again what it has cut since; until it has, no boundary is found
     gone: int = 0  # what is not here of the events before this rank was left out, and stays so if it comes again
-    pieces: list[Piece] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
 
     def since(self, lo: int, hi: int) -> int:
         """The first rank of a segment that counts: what is before it lies before the boundary, or was left out."""
@@ -55,11 +55,11 @@ class Line:
 
     @property
     def size(self) -> int:
-        return sum(piece.size for piece in self.pieces)
+        return sum(segment.size for segment in self.segments)
 
 
 @dataclass
-class Stretch:
+class Interval:
     """What all nodes have of a key between two boundaries: events, slices, and which multisets are still at nodes."""
 
     key: Key
@@ -70,18 +70,18 @@ class Stretch:
     slices: list[tuple[pl.DataFrame, int]] = field(default_factory=list)  # tables, and the row in them
     bags: list[tuple[str, int, int]] = field(default_factory=list)  # nodes, and ranks of slices that follow each other
 
-    def add(self, node: str, piece: Piece, cut: int, time: str) -> None:
+    def add(self, node: str, segment: Segment, cut: int, time: str) -> None:
         """Take the part of a segment before a rank."""
-        first, last = piece.first, piece.last
-        if piece.events is not None:
-            inside = piece.events.head(cut - piece.lo)
+        first, last = segment.first, segment.last
+        if segment.events is not None:
+            inside = segment.events.head(cut - segment.lo)
             self.raw.append((node, inside))
             last = int(inside[time][-1])
         else:
-            assert piece.table is not None
-            self.slices.append((piece.table, piece.row))
-            follows = bool(self.bags) and (self.bags[-1][0], self.bags[-1][2]) == (node, piece.lo)
-            self.bags.append((node, self.bags.pop()[1] if follows else piece.lo, piece.hi))
+            assert segment.table is not None
+            self.slices.append((segment.table, segment.row))
+            follows = bool(self.bags) and (self.bags[-1][0], self.bags[-1][2]) == (node, segment.lo)
+            self.bags.append((node, self.bags.pop()[1] if follows else segment.lo, segment.hi))
         self.first, self.last = min(self.first, first), max(self.last, last)
 
 
@@ -115,15 +115,15 @@ class Runs:
         times = [np.empty(0, np.int64)]
         for node, name in enumerate(names):
             line, left = lines[name], most
-            for piece in line.pieces:
+            for segment in line.segments:
                 if left <= 0:
                     break
-                hi, since = piece.hi, line.since(piece.lo, piece.hi)
-                if piece.events is not None:
-                    hi, since = min(hi, piece.lo + left), line.cut
-                    times.append(piece.events[time].head(left).to_numpy())
-                rows.append((node, piece.lo, hi, since, _KINDS.index(piece.kind), piece.first, piece.last))
-                left -= piece.size
+                hi, since = segment.hi, line.since(segment.lo, segment.hi)
+                if segment.events is not None:
+                    hi, since = min(hi, segment.lo + left), line.cut
+                    times.append(segment.events[time].head(left).to_numpy())
+                rows.append((node, segment.lo, hi, since, _KINDS.index(segment.kind), segment.first, segment.last))
+                left -= segment.size
         table = np.array(rows, np.int64).T
         sizes = np.where(table[4] == 0, table[2] - table[1], 1)
         nodes, lo, hi, starts, kind, first, last = np.repeat(table, sizes, axis=1)

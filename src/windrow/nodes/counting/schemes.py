@@ -1,13 +1,13 @@
 """Schemes: how nodes and the root agree on where counting windows end, without sending all events.
 
 Every node has its final events in order; the order of all is (time, node, rank at the node). A **boundary** lies before
-the event at a position at which some counting window begins or ends, and cuts the sequence of every node at one rank.
-Nodes send their sequences as **pieces**, each a run of events: as they are, as a slice (count, first and last time, and
-the states of the aggregates), or as a mere count. The root finds a boundary once no piece that is not events reaches
-across it and everything before it is known (`tallies`), so that it does not matter by which scheme pieces were cut:
-what a scheme decides is how much is sent, and how often it has to be asked again.
+the event at a position at which some counting window begins or ends, and cuts the ordered log of every node at one
+rank. Nodes send their logs as **segments**, each a run of events: as they are, as a slice (count, first and last time,
+and the states of the aggregates), or as a mere count. The root finds a boundary once no segment that is not events
+reaches across it and everything before it is known (`boundaries`), so that it does not matter by which scheme segments
+were cut: a scheme decides how much is sent, and how often the root has to request more.
 
-    scheme        flows per window            what a node sends unasked
+    scheme        flows per window            what a node sends without a request
     central       1 up                        events
     monitoring    up, down, up                counts of sub-slices
     sync          up, down                    a slice and the events around one predicted end of a window; then it waits
@@ -15,9 +15,9 @@ what a scheme decides is how much is sent, and how often it has to be asked agai
     refine        up, down, up                sub-slices
     approximate   1 up                        a slice of as many events as it had in the windows before; not exact
 
-The first two windows are told by `refine`, whatever the scheme, because nothing is known of the nodes before. After
-Deco (Yue et al., EDBT 2024), where `monitoring`, `sync` and `async` come from; `refine` is our own. It and `monitoring`
-are asked for several boundaries at once.
+The first two windows are cut by `refine`, whatever the scheme, because nothing is known of the nodes before. After Deco
+(Yue et al., EDBT 2024), where `monitoring`, `sync` and `async` come from; `refine` is our own. For it and `monitoring`
+the root makes the requests of several boundaries at once.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class Boundaries:
         return int(np.min(self._grids.period))
 
 
-class Told(NamedTuple):
-    """What the root has told a node about a key: up to where everything is settled, and what to expect."""
+class Directive(NamedTuple):
+    """What the root lets a node know of a key: which events lie before the last boundary, and what to expect."""
 
     scheme: str = "central"
     settled: int = 0  # events of the node before the last boundary
-    kept: int = 0  # of these, those before this rank are not needed any more; others may be asked for their values
+    kept: int = 0  # of these, those before this rank are not needed any more; values of others may be requested
     position: int = 0  # of that boundary, among the events of all nodes
     share: float = 0.0  # how much of the events after it will be the node's, as it seems
     margin: float = 0.0  # by how much of them that may be wrong: c·Δ
@@ -76,7 +76,7 @@ class Told(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A piece that a node sends: the ranks of its first event and of the one after its last."""
+    """A segment that a node sends: the ranks of its first event and of the one after its last."""
 
     lo: int
     hi: int
@@ -88,11 +88,11 @@ class Scheme:
 
     name: ClassVar[str]
     is_exact: ClassVar[bool] = True
-    waits: ClassVar[bool] = False  # whether a node holds events back that the root has to ask for
-    corrects: ClassVar[bool] = False  # whether asking means that a prediction was wrong
+    waits: ClassVar[bool] = False  # whether a node holds events back that the root has to request
+    corrects: ClassVar[bool] = False  # whether a request means that a prediction was wrong
 
-    def cuts(self, told: Told, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
-        """The pieces to send now of the events with ranks from `covered` to `top`, with `flush` as many as can be."""
+    def cuts(self, directive: Directive, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
+        """The segments to send now of the events with ranks from `covered` to `top`, with `flush` as many as can be."""
         raise NotImplementedError
 
 
@@ -106,7 +106,7 @@ class Central(Scheme):
 
     name = "central"
 
-    def cuts(self, told: Told, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
+    def cuts(self, directive: Directive, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
         if top > covered:
             yield Cut(covered, top, "events")
 
@@ -122,10 +122,10 @@ class Monitoring(Scheme):
     name = "monitoring"
     kind: Kind = "count"
 
-    def cuts(self, told: Told, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
-        while top - covered >= told.unit:
-            yield Cut(covered, covered + told.unit, self.kind)
-            covered += told.unit
+    def cuts(self, directive: Directive, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
+        while top - covered >= directive.unit:
+            yield Cut(covered, covered + directive.unit, self.kind)
+            covered += directive.unit
         if flush and top > covered:
             yield Cut(covered, top, self.kind if top - covered > FEW else "events")
 
@@ -151,26 +151,26 @@ class Async(Scheme):
     sends:  for each window a slice, and c·Δ events before and after its predicted end (the end buffer of one
             window and the front buffer of the next)
 
-    Where a boundary lies in a slice after all, the root asks for sub-slices of that slice, then for the events of the
-    few that matter, and has the node cut again what it has cut since (`rewind`).
+    Where a boundary lies in a slice after all, the root requests sub-slices of that slice, then the events of the few
+    that matter, and has the node cut again what it has cut since (`rewind`).
     """
 
     name = "async"
     corrects = True
     ahead: ClassVar[int | None] = None  # how many windows are cut that the root has not confirmed; None: any number
 
-    def cuts(self, told: Told, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
-        boundary, number = boundaries.after(told.position), 1
+    def cuts(self, directive: Directive, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
+        boundary, number = boundaries.after(directive.position), 1
         while covered < top:
-            expected, margin = told.predicted(boundary)
-            if covered >= expected + margin and told.share > 0:
+            expected, margin = directive.predicted(boundary)
+            if covered >= expected + margin and directive.share > 0:
                 if number == self.ahead:
                     return
                 boundary, number = boundaries.after(boundary), number + 1
                 continue
             is_near = covered >= expected - margin
             end = expected + margin if is_near else expected - margin
-            if end > top or told.share <= 0:
+            if end > top or directive.share <= 0:
                 if not flush:
                     return
                 end = top
@@ -182,7 +182,7 @@ class Sync(Async):
     """Deco_sync.
 
     flows:  down, how many events a node may expect to have in the window; its slice and buffer up; then it waits
-    right:  as `async`; but a window is only cut once the one before it is settled, so that no wrong prediction spreads
+    right:  as `async`; but a window is only cut once the one before it is found, so that no wrong prediction spreads
     sends:  for each window a slice, and c·Δ events before and after its predicted end
     """
 
@@ -203,10 +203,10 @@ class Approximate(Async):
     is_exact = False
     corrects = False
 
-    def cuts(self, told: Told, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
-        boundary = boundaries.after(told.position)
-        while told.share > 0:
-            expected, _ = told.predicted(boundary)
+    def cuts(self, directive: Directive, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
+        boundary = boundaries.after(directive.position)
+        while directive.share > 0:
+            expected, _ = directive.predicted(boundary)
             if expected > top:
                 return
             if expected > covered:
@@ -223,22 +223,22 @@ class History:
     """How many events each node had between boundaries, the last few times."""
 
     def __init__(self) -> None:
-        self.stretches: list[tuple[int, dict[str, int]]] = []  # events of all, and of each node
+        self.intervals: list[tuple[int, dict[str, int]]] = []  # events of all, and of each node
 
     def add(self, size: int, of_nodes: dict[str, int]) -> None:
-        self.stretches = [*self.stretches, (size, of_nodes)][-REMEMBERED - 1 :]
+        self.intervals = [*self.intervals, (size, of_nodes)][-REMEMBERED - 1 :]
 
     @property
     def is_enough(self) -> bool:
-        return len(self.stretches) >= 2
+        return len(self.intervals) >= 2
 
     def share(self, node: str) -> float:
-        """What a node had of the last stretch: the prediction of its next ones."""
-        size, of_nodes = self.stretches[-1]
+        """A node's share of the last interval: the prediction of its next ones."""
+        size, of_nodes = self.intervals[-1]
         return of_nodes.get(node, 0) / size
 
     def change(self, node: str) -> float:
-        """Δ: the mean of how much its share has changed from stretch to stretch, or that of all nodes if it is more.
+        """Δ: the mean of how much its share has changed from interval to interval, or that of all nodes if it is more.
 
         A node of which little is known is not taken to be steadier than the others.
         """
@@ -247,12 +247,12 @@ class History:
         return max(changes[node], of_all)
 
     def _change(self, node: str) -> float:
-        shares = [of_nodes.get(node, 0) / size for size, of_nodes in self.stretches]
+        shares = [of_nodes.get(node, 0) / size for size, of_nodes in self.intervals]
         return float(np.abs(np.diff(shares)).mean())
 
     @property
     def nodes(self) -> list[str]:
-        return list(dict.fromkeys(node for _, of_nodes in self.stretches for node in of_nodes))
+        return list(dict.fromkeys(node for _, of_nodes in self.intervals for node in of_nodes))
 
 
 class Choice(NamedTuple):
@@ -273,20 +273,20 @@ def choose(history: History, event: float, columns: int, length: int, trip: int)
     length:   how much time a window has, in microseconds of event time, 0 where that is no time
     trip:     microseconds from a request to its answer, as it was measured
     """
-    size, of_nodes = history.stretches[-1]
+    size, of_nodes = history.intervals[-1]
     nodes = max(1, len(of_nodes))
     own = size / nodes
     wrong = sum(map(history.change, history.nodes))
     whole = size * event
     around = min(1.0, 2 * CERTAIN * wrong) * whole + nodes * columns * STATE
     unit = sub_slice(int(own), event, columns)
-    synopsis = nodes * (own / unit * columns * STATE + 2 * unit * event + MESSAGE)
+    blocks = nodes * (own / unit * columns * STATE + 2 * unit * event + MESSAGE)
     shown = f"shares change by {wrong:.2%} from window to window"
     if length and trip > length / 2:
         best, bytes_ = "async", around
         shown += f", and an answer takes {trip / 1e6:.3g} s of the {length / 1e6:.3g} s of a window"
     else:
-        best, bytes_ = ("refine", synopsis) if synopsis < around else ("async", around)
+        best, bytes_ = ("refine", blocks) if blocks < around else ("async", around)
     if bytes_ > PAYS * whole:
         return Choice("central", f"{shown}; {best} would send {bytes_ / whole:.0%} of the events")
     return Choice(best, f"{shown}; it sends about {bytes_ / whole:.2%} of the events")

@@ -25,16 +25,16 @@ from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.table import BAGS, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Mask
-from windrow.nodes.counting.runs import Stretch
+from windrow.nodes.counting.runs import Interval
 from windrow.nodes.counting.tables import NODE_COLUMN, Form, Key
-from windrow.nodes.quantiles.local import Identity, Multisets, Values
+from windrow.nodes.quantiles.local import Identity, Multisets, SortedValues
 from windrow.nodes.quantiles.protocol import IDENTITY, multiset_of
 from windrow.nodes.quantiles.root import PLACE, Due, RemoteMultisets, placed
 
 _SEGMENT = "_segment"  # a column: the number of a segment
 
 
-def slices_of(form: Form, segments: Sequence[Stretch]) -> pl.DataFrame:
+def slices_of(form: Form, segments: Sequence[Interval]) -> pl.DataFrame:
     """A slice for each segment."""
     parts = [*_of_events(form, segments), *_of_slices(form, segments)]
     if not parts:
@@ -57,7 +57,7 @@ def slices_of(form: Form, segments: Sequence[Stretch]) -> pl.DataFrame:
     return table.with_columns(slice_start=pl.lit(INT64_MIN, pl.Int64), fresh=pl.lit(True))
 
 
-def _of_events(form: Form, segments: Sequence[Stretch]) -> Iterator[pl.DataFrame]:
+def _of_events(form: Form, segments: Sequence[Interval]) -> Iterator[pl.DataFrame]:
     """The states of segments that have come as events, in the order of all nodes."""
     parts = [(number, *part) for number, segment in enumerate(segments) for part in segment.raw]
     if not parts:
@@ -71,7 +71,7 @@ def _of_events(form: Form, segments: Sequence[Stretch]) -> Iterator[pl.DataFrame
     yield form.lifted(events.select(*form.events), begins).with_columns(events[_SEGMENT].gather(begins))
 
 
-def _of_slices(form: Form, segments: Sequence[Stretch]) -> Iterator[pl.DataFrame]:
+def _of_slices(form: Form, segments: Sequence[Interval]) -> Iterator[pl.DataFrame]:
     """The states of segments that have come as slices; rows of one table are taken at once."""
     tables: dict[int, tuple[pl.DataFrame, list[int], list[int]]] = {}
     for number, segment in enumerate(segments):
@@ -83,7 +83,7 @@ def _of_slices(form: Form, segments: Sequence[Stretch]) -> Iterator[pl.DataFrame
         yield table[rows].select(*form.states).with_columns(pl.Series(_SEGMENT, numbers))
 
 
-def _at_nodes(form: Form, segments: Sequence[Stretch], number: Ints) -> pl.Series:
+def _at_nodes(form: Form, segments: Sequence[Interval], number: Ints) -> pl.Series:
     """The multisets of segments that are at nodes, with the first part of each; none if no window has the segment."""
     first = np.zeros(len(number), np.bool_)
     first[np.unique(number, return_index=True)[1]] = True
@@ -137,9 +137,9 @@ class CountedState(OrderedState):
         names = names.filter([tuple(row) == key for row in plain.select(*self.form.keys).iter_rows()] if key else True)
         schema = self.multisets.schema
 
-        def values_of(identity: Identity, _: Mapping[str, Any]) -> Values:
+        def values_of(identity: Identity, _: Mapping[str, Any]) -> SortedValues:
             inside = events[identity.send - lo : identity.row - lo]
-            return Values(*multiset_of(inside, schema.multisets[identity.operator]))
+            return SortedValues(*multiset_of(inside, schema.multisets[identity.operator]))
 
         local = Multisets(schema, node, values_of, forced=1, key_types=self.form.keys)  # so that all values are known
         wanted = self.form.with_plain_keys(self.multisets.summaries_of(names))
@@ -148,7 +148,7 @@ class CountedState(OrderedState):
 
     # --- windows --------------------------------------------------------------------------------------------------
 
-    def finish(self, segments: Sequence[Stretch], gone: set[str], step: WatermarkStep) -> None:
+    def finish(self, segments: Sequence[Interval], gone: set[str], step: WatermarkStep) -> None:
         """Segments that follow on what is here; those go on into windows of which all ranks are known."""
         fresh = [slices_of(self.form, segments)] if segments else []
         if self.multisets is None:
@@ -200,7 +200,7 @@ class CountedState(OrderedState):
         now = {**known, "count": stop, "last": last["last"].to_numpy(), "frozen": stop}
         self.base.set(keys, now)
         self.now.table = self.base.table
-        self._recent, self._rows = table, None
+        self._done, self._rows = table, None
         every = np.ones(table.height, np.bool_)
         changed = np.full(max(1, keys.height), INT64_MAX)
         return Sliced(table, every, None, keys, known, now, now, changed)

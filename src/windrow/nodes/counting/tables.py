@@ -8,7 +8,7 @@
 
 and where quantiles are asked, those of `quantiles`; and down, in a request:
 
-    <group>            key, what is settled and what to expect (`counting.Told`)
+    <group>            key, what is settled and what to expect (`counting.Directive`)
     <group>|ask        key, ranks, and what is asked of them: the events, their slice, or more of what comes after them
 """
 
@@ -31,7 +31,7 @@ from windrow.core.slices.table import BAGS
 from windrow.core.stream.job import Job
 from windrow.core.windows.fixed import INT64_MIN
 from windrow.core.windows.ordered import Counting
-from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Told, sub_slice
+from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Directive, sub_slice
 from windrow.nodes.quantiles.protocol import MultisetSchema
 from windrow.nodes.tables import GONE, GONE_COLUMNS, differs
 
@@ -63,7 +63,7 @@ class Form:
         self.boundaries = Boundaries(self.ordering.grids[INT64_MIN])
         self.events = {name: dtype for name, dtype in self.ordering.needed.items() if name in self.ordering.read}
         self.sent = {name: dtype for name, dtype in self.events.items() if name != NODE_COLUMN}
-        self.multisets = MultisetSchema(group, self.schema) if group.refined else None  # those that stay at nodes
+        self.multisets = MultisetSchema(compiled) if group.refined else None  # those that stay at nodes
         kept = set(self.multisets.multisets.values()) if self.multisets else set()
         held = tuple(one for one in self.schema.held if one not in kept)
         self._sliced = Ordering(group, replace(self.schema, held=held), self.compiled.edges) if kept else self.ordering
@@ -101,20 +101,24 @@ class Form:
         return any(position % step < n for n, step in self._windows)
 
     @property
-    def first(self) -> Told:
+    def first(self) -> Directive:
         """How a node begins, of which nothing is known: it may be the only one that has events."""
         unit = sub_slice(self.boundaries.widest, self.event_bytes, len(self.pieces))
-        return Told("refine", unit=unit)
+        return Directive("refine", unit=unit)
 
     @property
     def name(self) -> str:
         return self.group.name
 
     @property
-    def told(self) -> dict[str, pl.DataType]:
+    def directive(self) -> dict[str, pl.DataType]:
         """The columns of what the root tells a node."""
         numbers = {"share": pl.Float64(), "margin": pl.Float64(), "scheme": pl.String()}
-        return {**self.keys, **{name: numbers.get(name, pl.Int64()) for name in Told._fields}, "rewind": pl.Int64()}
+        return {
+            **self.keys,
+            **{name: numbers.get(name, pl.Int64()) for name in Directive._fields},
+            "rewind": pl.Int64(),
+        }
 
     @property
     def ask(self) -> dict[str, pl.DataType]:
@@ -142,9 +146,9 @@ class Form:
             return f"{self.name}|reach has no node in its batch"
         if self.multisets and (reason := self.multisets.wrong_with(tables)):
             return reason
-        return self._wrong_pieces(mine["pieces"], mine["events"])
+        return self._wrong_segments(mine["pieces"], mine["events"])
 
-    def _wrong_pieces(self, pieces: pl.DataFrame, events: pl.DataFrame) -> str | None:
+    def _wrong_segments(self, pieces: pl.DataFrame, events: pl.DataFrame) -> str | None:
         what = f"{self.name}|pieces"
         certain = ("node", "lo", "hi", "first", "last", "kind")
         if (
@@ -184,11 +188,11 @@ class Form:
     def wrong_request(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why a request cannot be heard; None if it can."""
         told, asked = tables.get(self.name), tables.get(f"{self.name}|ask")
-        for name, table, types in ((self.name, told, self.told), (f"{self.name}|ask", asked, self.ask)):
+        for name, table, types in ((self.name, told, self.directive), (f"{self.name}|ask", asked, self.ask)):
             if table is not None and (reason := differs(name, table, types, types)):
                 return reason.replace("batch", "request")
         if told is not None:
-            lacks = any(told[name].null_count() for name in self.told if name not in self.keys)
+            lacks = any(told[name].null_count() for name in self.directive if name not in self.keys)
             if (
                 lacks
                 or not told["scheme"].is_in(list(SCHEMES)).all()

@@ -1,10 +1,10 @@
-"""A spool on disk: bytes by name that outlive the process, in one file that only grows at its end.
+"""The log store of a node: bytes by name that outlive the process, in one file that only grows at its end.
 
-    ┌ commit ─────────────────────────────┐┌ commit ┐┌ comm…    a commit is there wholly or not at all: one that was cut
-    │ length, checksum, what is put, gone ││   …    ││          short by a crash is forgotten when the file is opened
+    ┌ commit ────────────────────────────────┐┌ commit ┐┌ comm…    a commit is there completely or not at all: one that
+    │ length, checksum, what is put, deleted ││   …    ││          a crash cut short is dropped when the file is opened
 
-Every commit is one write and one flush to the disk. Once more than half of the file is of no use any more it is written
-anew, beside it, and renamed.
+Every commit is one write and one flush to the disk. Once more than half of the file is of no use any more, it is
+written anew beside the old one, and renamed.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import BinaryIO
 from windrow.io.atomic import replacing
 
 _HEAD = struct.Struct("<QI")  # the length of a commit, and its checksum
-_MAGIC = b"windrow spool 1\n"
-SMALL = 1 << 20  # a file of so many bytes is not worth writing anew
+_MAGIC = b"windrow spool 2\n"
+SMALL = 1 << 20  # bytes of a file that is not worth writing anew
 
 
-class SpoolError(ValueError):
-    """A file that is not a spool."""
+class LogStoreError(ValueError):
+    """A file that is not a log store."""
 
 
-class FileSpool:
-    """A spool in a file, which is made if it is not there; one process at a time."""
+class LogFile:
+    """A log store in a file, which is made if it is not there; one process at a time."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
@@ -50,9 +50,9 @@ class FileSpool:
         return list(self._kept)
 
     def commit(self, put: dict[str, bytes], delete: Iterable[str]) -> None:
-        gone = [name for name in delete if name in self._kept and name not in put]
-        self._write(_record(put, gone))
-        for name in gone:
+        deleted = [name for name in delete if name in self._kept and name not in put]
+        self._write(_record(put, deleted))
+        for name in deleted:
             del self._kept[name]
         self._kept.update(put)
         live = sum(map(len, self._kept.values()))
@@ -68,27 +68,27 @@ class FileSpool:
         os.fsync(self._file.fileno())
 
     def _read(self) -> int:
-        """What the file holds; returns where its last whole commit ends."""
+        """Read what the file holds; returns where its last complete commit ends."""
         if not self._path.exists():
             return 0
         data = self._path.read_bytes()
         if not data.startswith(_MAGIC):
             if _MAGIC.startswith(data):
                 return 0  # cut short at its very beginning
-            raise SpoolError(f"{str(self._path)!r} is not a spool of this version of windrow; name another file")
+            raise LogStoreError(f"{str(self._path)!r} is not a spool of this version of windrow; name another file")
         at = len(_MAGIC)
         while at + _HEAD.size <= len(data):
             length, checksum = _HEAD.unpack_from(data, at)
             body = data[at + _HEAD.size : at + _HEAD.size + length]
             if len(body) < length or zlib.crc32(body) != checksum:
                 break
-            line, _, rest = body.partition(b"\n")
+            line, _, values = body.partition(b"\n")
             header = json.loads(line)
             for name in header["delete"]:
                 self._kept.pop(name, None)
             begin = 0
             for name, size in header["put"]:
-                self._kept[name] = rest[begin : begin + size]
+                self._kept[name] = values[begin : begin + size]
                 begin += size
             at += _HEAD.size + length
         return at

@@ -1,12 +1,12 @@
-"""A node as a process: one thread owns the machine; streams, the source and the clock bring it what it works on.
+"""A node as a process: one thread owns the node; connections, the source and the clock bring it what it works on.
 
-    source ──┐                                   ┌──▶ parent
-    children ┼──▶ inbox ──▶ machine ──▶ messages ┼──▶ children
-    parent   ┤   (bounded)                       └──▶ outlet of the root
+    source ──┐                                ┌──▶ parent
+    children ┼──▶ inbox ──▶ node ──▶ messages ┼──▶ children
+    parent   ┤   (bounded)                    └──▶ sink of the root
     operator ┘
 
-It ends by itself once all sources below have ended and everything is acknowledged, and in order when it is told to.
-Its directory (`spool`) holds what must not be lost, a lock, so that no second process uses it, and `status.json`.
+It ends by itself once all sources below have ended and everything is acknowledged, and in order when it has to stop.
+Its directory (`spool`) has the log store, a lock, so that no second process uses it, and `status.json`.
 """
 
 from __future__ import annotations
@@ -25,26 +25,28 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import polars as pl
+
 from windrow.io import query_files
 from windrow.io.atomic import replacing
 from windrow.nodes.process.config import ConfigError, NodeConfig
-from windrow.nodes.process.log_store import FileSpool
-from windrow.nodes.process.result_sink import Outlet, ResultFiles, ResultLines
-from windrow.nodes.process.slice_sink import SliceOutlet
-from windrow.nodes.process.source_thread import Feed
-from windrow.nodes.protocol.messages import Ack, Batch, Leave, Message, Refused
-from windrow.nodes.protocol.node import OUTLET, Machine
-from windrow.nodes.protocol.parent import Out
+from windrow.nodes.process.log_store import LogFile
+from windrow.nodes.process.result_sink import ResultFiles, ResultLines, Sink
+from windrow.nodes.process.slice_sink import SliceSink
+from windrow.nodes.process.source_thread import SourceThread
+from windrow.nodes.protocol.messages import Ack, Batch, Leave, Message, Out, Refused
+from windrow.nodes.protocol.node import SINK, Node
+from windrow.nodes.queries import Asked
 from windrow.nodes.sources import source_of
 from windrow.nodes.transport.client import Link
 from windrow.nodes.transport.security import Address, Tokens, pem
 from windrow.nodes.transport.server import Server
 
 TICK = 0.1  # seconds
-SHARE = 8  # messages of one stream that wait for the machine
-STATUS = 0.5  # seconds between two looks at what has changed
+SHARE = 8  # messages of one connection that wait in the inbox
+STATUS = 0.5  # seconds between two looks at whether the status has changed
 PATIENCE = 5.0  # seconds that it waits for others when it ends
-RETURN = 12.0  # seconds from its start in which a child that looks for it comes: longer than between two attempts
+RETURN = 12.0  # seconds after its start in which a child comes that looks for it: more than between two attempts
 
 
 class NodeRefused(Exception):
@@ -52,25 +54,25 @@ class NodeRefused(Exception):
 
 
 class NodeProcess:
-    """One node; `run` returns when it is done. `say` is told what is to be logged."""
+    """One node; `run` returns when it is done. `say` gets the lines for its log."""
 
     def __init__(self, config: NodeConfig, say: Callable[[str], None] | None = None) -> None:
         self.config = config
         self._say = say or (lambda text: print(f"windrow {config.name}: {text}", file=sys.stderr, flush=True))
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._room: dict[str, threading.Semaphore] = {}
-        self._stop: str | None = None  # told to, and how
+        self._stop: str | None = None  # how to end, once it has to: "stay" or "leave"
         self._ended = self._is_over = False
         self._server: Server | None = None
-        self._link: Link | None = None
-        self._feed: Feed | None = None
-        self._outlet: Outlet | None = None
+        self._client: Link | None = None
+        self._source_thread: SourceThread | None = None
+        self._sink: Sink | None = None
         self._reason: str | None = None  # why the parent has refused it
         self._error: Exception | None = None
-        self._banned: dict[str, str] = {}  # children that are not heard any more, and why
-        self._have_left: set[str] = set()  # children that have said so in this life
-        self._rows = 0
-        self._told: dict[str, Any] = {}
+        self._banned: dict[str, str] = {}  # children whose messages are refused, and why
+        self._have_left: set[str] = set()  # children that have left in this life of the node
+        self._rows = 0  # of results
+        self._written_status: dict[str, Any] = {}
         self._state = "starting"
 
     # --- its life -----------------------------------------------------------------------------------------------------
@@ -107,45 +109,45 @@ class NodeProcess:
 
     def _open(self, stack: ExitStack) -> None:
         config = self.config
-        spool: FileSpool | None = None
+        store: LogFile | None = None
         if config.spool is not None:
             stack.enter_context(locked(config.spool))
-            spool = FileSpool(config.spool / "spool")
-            stack.callback(spool.close)
+            store = LogFile(config.spool / "spool")
+            stack.callback(store.close)
         source = source_of(config.source, config.name) if config.role == "local" else None
         self._is_eager = source is not None and not source.replayable
-        self._spool = spool
-        self.machine = self._new_machine()
+        self._store = store
+        self.node = self._new_node()
         if config.role == "root":
-            self._outlet = self._outlet_of()
+            self._sink = self._new_sink()
         if source is not None:
             self._source = source
-            self._feed = Feed(source, lambda: self._inbox.put(_nothing), self._fail)
-            stack.callback(self._feed.close)
+            self._source_thread = SourceThread(source, lambda: self._inbox.put(_nothing), self._fail)
+            stack.callback(self._source_thread.close)
         if config.listen is not None:
             tokens = Tokens(config.tokens) if config.tokens else None
             self._server = Server(
-                config.listen, self._from_child, self._asked, self._note, config.tls, tokens, config.limits
+                config.listen, self._from_child, self._operate, self._note, config.tls, tokens, config.limits
             )
             stack.callback(self._server.close)
-        self._do(self.machine.start(_now()))
+        self._do(self.node.start(_now()))
         if config.parent is not None:
             ca = pem(config.tls.ca, "ca")
-            self._link = Link(
+            self._client = Link(
                 config.name, config.parent, self._from_parent, self._opened, self._refused, self._note, ca, config.token
             )
-            self._link.start()
-            stack.callback(self._link.close)
+            self._client.start()
+            stack.callback(self._client.close)
 
-    def _new_machine(self) -> Machine:
-        """A machine in its next life, as the spool has it."""
+    def _new_node(self) -> Node:
+        """The node in its next life, as the log store has it."""
         config = self.config
-        return Machine(
+        return Node(
             config.name,
             str(config.parent) if config.parent else None,
             config.children,
             time.time_ns() // 1_000_000,
-            self._spool,
+            self._store,
             config.query_set,
             joins=config.joins,
             lateness=config.lateness,
@@ -156,18 +158,18 @@ class NodeProcess:
             feeds=config.feeds,
         )
 
-    def _outlet_of(self) -> Outlet:
+    def _new_sink(self) -> Sink:
         if self.config.feeds == "slices":
             assert self.config.spool is not None
-            assert self._spool is not None
-            assert self.machine.asked is not None
-            outlet = SliceOutlet(self.config.spool)
-            outlet.tie(self._spool)
-            outlet.ask(self.machine.asked)
-            return outlet
+            assert self._store is not None
+            assert self.node.query_set is not None
+            sink = SliceSink(self.config.spool)
+            sink.tie(self._store)
+            sink.set_queries(self.node.query_set)
+            return sink
         if self.config.results == "-":
             return ResultLines()
-        return ResultFiles(self.config.results, self.machine.status()["batches"]["made"])
+        return ResultFiles(self.config.results, self.node.status()["batches"]["made"])
 
     def _work(self) -> None:
         tick = status = time.monotonic()
@@ -177,16 +179,16 @@ class NodeProcess:
             now = time.monotonic()
             if now >= tick:
                 tick = now + TICK
-                self._do(self.machine.tick(_now()))
+                self._do(self.node.tick(_now()))
             if now >= status:
                 status = now + STATUS
                 self._write_status()
             self._follow_source()
             if self._error is not None:
                 raise self._error
-            if self._reason or self.machine.refused:
+            if self._reason or self.node.refused:
                 raise NodeRefused(
-                    f"{self.config.parent} refuses {self.config.name!r}: {self._reason or self.machine.refused}"
+                    f"{self.config.parent} refuses {self.config.name!r}: {self._reason or self.node.refused}"
                 )
             if self._may_go() or (until is not None and now >= until):
                 return
@@ -197,30 +199,30 @@ class NodeProcess:
 
     def _may_go(self) -> bool:
         """Whether nobody needs it any more."""
-        machine, children = self.machine, self._server.connected if self._server else set()
+        node, children = self.node, self._server.connected if self._server else set()
         if self._stop is not None:
-            return self._stop == "stay" or machine.left
-        if not machine.done or self._may_return():
+            return self._stop == "stay" or node.left
+        if not node.done or self._may_return():
             return False
         if not self._ended:
             self._ended = True
-            if machine.parent is not None:
-                self._do(machine.leave(_now()))
-        return not children and (machine.parent is None or machine.left)
+            if node.parent is not None:
+                self._do(node.leave(_now()))
+        return not children and (node.parent is None or node.left)
 
     def _may_return(self) -> bool:
-        """Whether a child that an earlier life let go may not know it, and look for its parent."""
+        """Whether a child may look for its parent that an earlier life of this node let go, without knowing so."""
         if time.monotonic() >= self._return:
             return False
-        return not self._have_left.issuperset(self.machine.status().get("children", ()))
+        return not self._have_left.issuperset(self.node.status().get("children", ()))
 
     def _begin_to_stop(self) -> None:
         if self._stop is None:
             self._stop = "stay" if self.config.role == "root" else self.config.at_stop
             if self._stop == "leave" and not self._ended:
-                self._do(self.machine.leave(_now()))
+                self._do(self.node.leave(_now()))
 
-    # --- what comes in: on other threads, which wait here if there is no room ---------------------------------------
+    # --- what comes in: on other threads, which wait here if there is no room ----------------------------------------
 
     def _from_child(self, child: str, message: Message) -> None:
         self._put(child, lambda: self._receive(child, message))
@@ -243,7 +245,7 @@ class NodeProcess:
         self._inbox.put(done)
 
     def _opened(self) -> None:
-        self._inbox.put(lambda: self._do(self.machine.start(_now())))
+        self._inbox.put(lambda: self._do(self.node.start(_now())))
 
     def _refused(self, reason: str) -> None:
         self._reason = reason
@@ -256,18 +258,18 @@ class NodeProcess:
     def _note(self, text: str) -> None:
         self._inbox.put(lambda: self._say(text))
 
-    # --- the machine's thread -----------------------------------------------------------------------------------------
+    # --- the node's thread --------------------------------------------------------------------------------------------
 
     def _receive(self, sender: str, message: Message) -> None:
         if sender in self._banned and self._server is not None:
             self._server.send(sender, Refused(message.epoch, self._banned[sender]))
             return
         try:
-            out = self.machine.receive(sender, message, _now())
+            out = self.node.receive(sender, message, _now())
         except (OSError, MemoryError):
-            raise  # nobody's message is to blame
+            raise  # not because of the message
         except Exception as error:
-            if sender == self.machine.parent:
+            if sender == self.node.parent:
                 raise
             self._ban(sender, message, error)
             return
@@ -276,62 +278,62 @@ class NodeProcess:
         self._do(out)
 
     def _ban(self, child: str, message: Message, error: Exception) -> None:
-        """A child has sent what the machine cannot bear: go on from the spool, which does not have it, without it."""
-        said = (str(error).splitlines() or [""])[0]
-        reason = f"its {type(message).__name__} cannot be taken: {type(error).__name__}: {said}"
+        """Refuse a child whose message breaks the node, and go on from the log store, which does not have it."""
+        first_line = (str(error).splitlines() or [""])[0]
+        reason = f"its {type(message).__name__} cannot be taken: {type(error).__name__}: {first_line}"
         self._banned[child] = reason
         self._say(f"refused {child}: {reason}")
         if self._server is not None:
             self._server.send(child, Refused(message.epoch, reason))
-        self.machine = self._new_machine()
-        self._do(self.machine.start(_now()))
-        gone = self.machine.receive(child, Leave(child, message.epoch), _now())  # nobody waits for it
-        self._do([(to, answer) for to, answer in gone if to != child])
+        self.node = self._new_node()
+        self._do(self.node.start(_now()))
+        out = self.node.receive(child, Leave(child, message.epoch), _now())  # the watermark does not wait for it
+        self._do([(to, answer) for to, answer in out if to != child])
 
     def _do(self, out: Out) -> None:
-        """Send what the machine says, and log what it notes."""
+        """Send the messages of the node, and log its notes."""
         for to, message in out:
-            if to == OUTLET:
+            if to == SINK:
                 assert isinstance(message, Batch)
-                self._tell(message)
-            elif to == self.machine.parent:
-                if self._link is not None:
-                    self._link.send(message)
+                self._put_into_sink(message)
+            elif to == self.node.parent:
+                if self._client is not None:
+                    self._client.send(message)
             elif self._server is not None:
                 self._server.send(to, message)
-        for note in self.machine.notes:
+        for note in self.node.notes:
             self._say(note)
-        self.machine.notes.clear()
+        self.node.notes.clear()
 
-    def _tell(self, batch: Batch) -> None:
-        assert self._outlet is not None
-        self._outlet.put(batch)
+    def _put_into_sink(self, batch: Batch) -> None:
+        assert self._sink is not None
+        self._sink.put(batch)
         if "results" in batch.tables:
             self._rows += batch.tables["results"].height
-        self._do(self.machine.receive(OUTLET, Ack(self.machine.epoch, batch.number), _now()))
+        self._do(self.node.receive(SINK, Ack(self.node.epoch, batch.number), _now()))
 
     def _follow_source(self) -> None:
-        """Give the machine what was read, while it wants events."""
-        if self._feed is None:
+        """Give the node what was read, while it wants events."""
+        thread, node = self._source_thread, self.node
+        if thread is None:
             return
-        machine, asked = self.machine, self.machine.asked
         while self._source.notes:
             self._say(self._source.notes.pop(0))
         while True:
-            wanted = machine.mark if self._stop is None else None
-            needed = {} if asked is None else machine_needs(machine, self._source.replayable)
-            self._feed.direct(wanted, needed, machine.confirmed)
-            found = self._feed.take() if wanted is not None else None
-            if found is None:
+            mark = node.mark if self._stop is None else None
+            columns = {} if node.query_set is None else needed_columns(node.query_set, self._source.replayable)
+            thread.direct(mark, columns, node.confirmed)
+            read = thread.take() if mark is not None else None
+            if read is None:
                 return
-            self._do(machine.read(found.events, found.mark, _now(), found.last))
+            self._do(node.read(read.events, read.mark, _now(), read.last))
             if not self._inbox.empty():
                 return
 
     # --- an operator ------------------------------------------------------------------------------------------------
 
-    def _asked(self, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer on the machine's thread; refusals are ValueErrors."""
+    def _operate(self, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer an operator on the node's thread; refusals are ValueErrors."""
         answer: Future[dict[str, Any]] = Future()
 
         def work() -> None:
@@ -350,53 +352,53 @@ class NodeProcess:
             raise ConfigError(f"queries are changed at the root, not at {self.config.name!r}")
         text = given.get("text", "")
         if kind == "remove" and isinstance(text, str):
-            self._do(self.machine.remove(text, _now()))
-            if isinstance(self._outlet, SliceOutlet) and self.machine.asked is not None:
-                self._outlet.ask(self.machine.asked)  # what was made before has gone first
+            self._do(self.node.remove(text, _now()))
+            if isinstance(self._sink, SliceSink) and self.node.query_set is not None:
+                self._sink.set_queries(self.node.query_set)  # slices of the queries before are in the sink
             return {"removed": text}
         if kind == "add" and isinstance(text, str):
             read = query_files.of_yaml if given.get("format") == "yaml" else query_files.of_sql
             queries = read(text, str(given.get("name", "query"))).queries
             for query in queries:
-                self._do(self.machine.add(query, _now()))
+                self._do(self.node.add(query, _now()))
             return {"added": [query.name for query in queries]}
         raise ConfigError(f"nobody can be asked for {kind!r}; there are status, add and remove")
 
-    # --- what it says of itself -------------------------------------------------------------------------------------
+    # --- its status ---------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        said = {**self.machine.status(), "state": self._state, "pid": os.getpid(), "done": self.machine.done}
+        """Plain data: the node's own, and what the process knows of its connections."""
+        status = {**self.node.status(), "state": self._state, "pid": os.getpid(), "done": self.node.done}
         if self.config.role == "root":
-            said["results"] = self._rows
-            said["queries"] = [query.name for query in self.machine.asked.queries] if self.machine.asked else []
-        if "events" in said:
-            said["events"]["dropped"] = getattr(self._source, "dropped", 0)
+            status["results"] = self._rows
+            status["queries"] = [query.name for query in self.node.query_set.queries] if self.node.query_set else []
+        if "events" in status:
+            status["events"]["dropped"] = getattr(self._source, "dropped", 0)
         if self._server is not None:
-            said["address"] = str(self._server.address)
+            status["address"] = str(self._server.address)
             traffic = self._server.traffic()
-            for name, child in said.get("children", {}).items():
+            for name, child in status.get("children", {}).items():
                 child["connected"] = name in self._server.connected
                 if name in traffic:
                     child["link"] = asdict(traffic[name])
-        if self._link is not None:
-            said["parent"] = str(self._link.parent)
-            said["link"] = {"connected": self._link.is_connected, **asdict(self._link.traffic())}
-        return said
+        if self._client is not None:
+            status["parent"] = str(self._client.parent)
+            status["link"] = {"connected": self._client.is_connected, **asdict(self._client.traffic())}
+        return status
 
     def _write_status(self) -> None:
-        if self.config.spool is None or not hasattr(self, "machine"):
+        if self.config.spool is None or not hasattr(self, "node"):
             return
-        said = self.status()
-        if said != self._told:
-            self._told = said
+        status = self.status()
+        if status != self._written_status:
+            self._written_status = status
             with replacing(self.config.spool / "status.json", durable=False) as file:
-                file.write(json.dumps(said).encode())
+                file.write(json.dumps(status).encode())
 
 
-def machine_needs(machine: Machine, replayable: bool) -> Mapping[str, Any]:
+def needed_columns(query_set: Asked, replayable: bool) -> Mapping[str, pl.DataType]:
     """The columns that a source has to give; all of them if it cannot be read again for a query that comes later."""
-    assert machine.asked is not None
-    return machine.asked.job.bound.binding.needed if replayable else dict(machine.asked.columns)
+    return query_set.job.bound.binding.needed if replayable else dict(query_set.columns)
 
 
 def locked(folder: Path) -> BinaryIO:
@@ -418,4 +420,4 @@ def _now() -> int:
 
 
 def _nothing() -> None:
-    """Only wakes the machine's thread."""
+    """Only wakes the node's thread."""

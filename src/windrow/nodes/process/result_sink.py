@@ -1,11 +1,11 @@
-"""What a root says, for whoever wants it: a Parquet file for every batch of results, or lines of JSON.
+"""Sinks for the results of a root: a Parquet file for every batch of results, or lines of JSON.
 
     results/00000000000000000041.parquet     rows of every query that are due together
     results/.00000000000000000042.parquet    one that is being written
 
-A file is written under a hidden name, flushed to the disk and renamed. A root that has been restarted brings again what
-was not acknowledged; a number that is there already is not written twice. Lines have no such memory: after a crash the
-last of them may come again.
+A file is written under a hidden name, flushed to the disk and renamed. A restarted root sends again what was not
+acknowledged, and a number that is there already is not written twice. Lines have no such memory: after a crash the last
+of them may be written again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from windrow.nodes.protocol.messages import Batch
 DIGITS = 20
 
 
-class Outlet(Protocol):
+class Sink(Protocol):
     """Takes the batches of a root, each once by its number."""
 
     def put(self, batch: Batch) -> None: ...
@@ -33,8 +33,8 @@ class ResultFiles:
     """A directory with a Parquet file for each batch."""
 
     def __init__(self, path: str | os.PathLike[str], made: int = 0) -> None:
-        """`made` batches have been by now: a greater number is of another root, whose results this one would take for
-        its own."""
+        """`made` batches were sent so far: a file with a greater number is of another root, and would pass for one of
+        this root's."""
         self._folder = Path(path)
         self._folder.mkdir(parents=True, exist_ok=True)
         if any(file.stem.isdecimal() and int(file.stem) > made for file in self._folder.glob("*.parquet")):
@@ -63,7 +63,7 @@ class ResultLines:
 
 
 def read_results(path: str | os.PathLike[str]) -> pl.DataFrame:
-    """All results in a directory, in the order in which they were said."""
+    """All results in a directory, in the order in which they were emitted."""
     files = sorted(file for file in Path(path).glob("*.parquet") if not file.name.startswith("."))
     if not files:
         raise ValueError(f"there are no results in {str(path)!r} yet")

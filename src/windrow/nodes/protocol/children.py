@@ -1,139 +1,175 @@
-"""What a parent knows of its children."""
+"""What a parent knows of its children: the last batch of each, and whether anybody waits for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import polars as pl
 
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.nodes.protocol.messages import Batch, Position
+from windrow.nodes.counting.tables import COUNTING
+from windrow.nodes.protocol.messages import Alive, Announced, Batch, Leave, Position
+from windrow.nodes.pushdown import NODES
+from windrow.nodes.quantiles.tables import QUANTILES
+from windrow.nodes.tables import GONE
 
 
 @dataclass
 class Child:
-    """The last that was accepted of it, and whether it is waited for."""
+    """A child, as its last accepted batch leaves it."""
 
     epoch: int = -1
-    accepted: int = 0
+    accepted: int = 0  # number of the last accepted batch
     position: Position = field(default_factory=dict)
     watermark: int = INT64_MIN
-    plan: int = 0
-    since: int = INT64_MIN
-    newest: int = INT64_MIN  # the time of no event that was accepted is greater
-    idle: int = 0
-    events: dict[str, int] = field(default_factory=dict)  # of each local node below, how many are wholly here
-    gone: list[str] = field(default_factory=list)  # of these, those that have said that nothing more comes
-    holding: dict[str, bool] = field(default_factory=dict)  # local nodes below that count, whether they may be asked
-    away: list[str] = field(default_factory=list)  # of these, those for which nobody waits that is between
-    keeping: dict[str, bool] = field(default_factory=dict)  # likewise, local nodes below that keep multisets
-    late: int = 0  # events that came too late for some window; the root knows
+    announced: Announced = field(default_factory=Announced)
+    newest: int = INT64_MIN  # no accepted event is later
+    events: dict[str, int] = field(default_factory=dict)  # of each local node below, how many were accepted completely
+    finished: list[str] = field(default_factory=list)  # local nodes below whose own windows are complete (push-down)
+    # local nodes below that the root may send requests, and whether they still answer:
+    counting: dict[str, bool] = field(default_factory=dict)  # about counting windows
+    quantiles: dict[str, bool] = field(default_factory=dict)  # about values for quantiles
+    unreachable: list[str] = field(default_factory=list)  # of these, those that a node on the way does not wait for
+    late: int = 0  # events that came too late for some window; counted at the root
     state: Literal["expected", "live", "silent", "left"] = "expected"
 
     @property
-    def counts(self) -> bool:
-        """Whether it is waited for."""
+    def is_awaited(self) -> bool:
+        """Whether the watermark waits for it; for an `expected` child it does so before the first Hello."""
         return self.state in ("expected", "live")
 
-    def take(self, batch: Batch) -> None:
-        self.accepted, self.position = batch.number, batch.position
-        self.plan, self.since, self.idle = batch.plan, batch.since, batch.idle
-        self.watermark, self.newest = max(self.watermark, batch.watermark), max(self.newest, batch.newest)
-        self.events |= batch.events
+    def is_of_this_life(self, message: Batch | Alive | Leave) -> bool:
+        return message.epoch == self.epoch
+
+    def is_next(self, batch: Batch) -> bool:
+        """Whether a batch follows on the last accepted one: numbers have no gap, and none is taken twice."""
+        return batch.number == self.accepted + 1
 
     def begin(self, epoch: int, version: int) -> None:
-        """It has come, and hears by which version to cut; an intermediate one may still have slices of another."""
+        """Begin another life of the child, which cuts by the version that its Welcome has.
+
+        An intermediate node (it has no position) may still hold slices that were cut by an older version.
+        """
         is_new = bool(self.position) or not self.accepted
-        if is_new and self.plan < version:
-            self.plan, self.since = version, after(self.newest)
+        if is_new and self.announced.version < version:
+            self.announced = self.announced._replace(version=version, since=after(self.newest))
         self.epoch = epoch
 
-    def hold(self, nodes: pl.DataFrame) -> None:
-        """Local nodes below have spoken of what they count (`forms.NODES`)."""
-        self.holding |= {name: not over for name, over in nodes.select("node", "over").rows()}
+    def take(self, batch: Batch, has_push_down: bool) -> None:
+        """Accept a batch: note how far the child and the local nodes below it have come."""
+        self.accepted, self.position = batch.number, batch.position
+        self.announced = Announced(batch.version, batch.since, batch.idle)
+        self.watermark, self.newest = max(self.watermark, batch.watermark), max(self.newest, batch.newest)
+        self.events |= batch.events
+        tables = batch.tables
+        if has_push_down and NODES in tables:
+            self.finished = _with_flags(self.finished, tables[NODES], "gone")
+        if GONE in tables:
+            self.unreachable = _with_flags(self.unreachable, tables[GONE], "gone")
+        self.counting |= _answering(tables, COUNTING)
+        self.quantiles |= _answering(tables, QUANTILES)
 
-    def miss(self, nodes: pl.DataFrame) -> None:
-        """Nodes below have been heard no more, or again (`tables.GONE`)."""
-        for name, gone in nodes.select("node", "gone").rows():
-            self.away = [*(one for one in self.away if one != name), *([name] if gone else [])]
+    def answers(self, nodes: Mapping[str, bool]) -> bool:
+        """Whether the root can still request something from one of these nodes below."""
+        return any(answers for name, answers in nodes.items() if name not in self.unreachable)
 
     @property
-    def is_held(self) -> bool:
-        """Whether a node below may be asked."""
-        return any(held for name, held in self.holding.items() if name not in self.away)
-
-    @property
-    def is_kept(self) -> bool:
-        """The same of a node that keeps multisets."""
-        return any(kept for name, kept in self.keeping.items() if name not in self.away)
-
-    def keep(self, nodes: pl.DataFrame) -> None:
-        """Local nodes below have spoken of the multisets that they keep (`quantiles.tables.NODES`)."""
-        self.keeping |= {name: not over for name, over in nodes.select("node", "over").rows()}
-
-    def hear_of(self, nodes: pl.DataFrame) -> None:
-        """Local nodes below have come or gone (`pushed.nodes_table`)."""
-        for name, gone in nodes.select("node", "gone").rows():
-            self.gone = [*(one for one in self.gone if one != name), *([name] if gone else [])]
+    def reachable(self) -> list[str]:
+        """The nodes below that the root may request something from, and that nobody between has given up."""
+        return [name for name in {**self.counting, **self.quantiles} if name not in self.unreachable]
 
 
-def cut_from(version: int, known: Child | Batch) -> int:
-    """From which time on no event is cut without a version of the plan, as far as was heard."""
-    return known.since if known.plan >= version else after(known.newest)
+def _answering(tables: Mapping[str, pl.DataFrame], name: str) -> dict[str, bool]:
+    """Read from a table of nodes which of them still answer requests."""
+    return {node: not over for node, over in tables[name].select("node", "over").rows()} if name in tables else {}
+
+
+def _with_flags(names: list[str], nodes: pl.DataFrame, column: str) -> list[str]:
+    """Add the nodes whose flag is set to a list of names, and take the others out of it."""
+    flags = dict(nodes.select("node", column).rows())
+    return [*(name for name in names if name not in flags), *(name for name, flag in flags.items() if flag)]
+
+
+def cut_since(version: int, announced: Announced, newest: int) -> int:
+    """From which time on all events of a node are cut by a version or a later one, as far as it has announced."""
+    return announced.since if announced.version >= version else after(newest)
 
 
 def after(time: int) -> int:
-    """The first time after one."""
+    """The first time after this one."""
     return time if time in (INT64_MIN, INT64_MAX) else time + 1
 
 
 class Children(dict[str, Child]):
-    """All of them, by name."""
+    """All children of a node, by name: those that are `expected` from the beginning, and others if it `is_open`."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        super().__init__((name, Child()) for name in names)
-        self.heard: dict[str, int] = {}  # when, of those that were
-        self.planned: dict[str, int] = {}  # when they were told the plan again
+    def __init__(self, expected: Sequence[str], is_open: bool) -> None:
+        super().__init__((name, Child()) for name in expected)
+        self._expected, self._is_open = expected, is_open
+        self.last_contact: dict[str, int] = {}  # when a message of the child came in
+        self.last_queries: dict[str, int] = {}  # when the query set was sent to it again
+
+    def may_come(self, name: str) -> bool:
+        return self._is_open or name in self._expected
 
     @property
-    def counted(self) -> list[Child]:
-        return [child for child in self.values() if child.counts]
+    def awaited(self) -> list[Child]:
+        return [child for child in self.values() if child.is_awaited]
 
     @property
-    def busy(self) -> list[int]:
-        """The watermarks of those that hold it back; it does not go to its end while an idle one may go on."""
-        going_on = [child for child in self.counted if child.watermark < INT64_MAX]
-        return [child.watermark for child in going_on or self.counted if not child.idle or not going_on]
+    def active_watermarks(self) -> list[int]:
+        """The watermarks whose minimum is the node's own: those of awaited children that are not idle.
 
-    def plan(self, version: int) -> int:
-        """By which version all cut that are waited for; one that has not come will cut by this one."""
-        return min((child.plan for child in self.counted if child.state != "expected"), default=version)
-
-    def since(self, version: int) -> int:
-        """From which event time on nothing that is here is cut without a version, not even of those that have left."""
-        return max((cut_from(version, child) for child in self.values()), default=INT64_MIN)
+        While an idle child may go on, those that have ended do not count either, so that the watermark does not go to
+        its end before all sources have.
+        """
+        unfinished = [child for child in self.awaited if child.watermark < INT64_MAX]
+        active = [child for child in unfinished or self.awaited if not (unfinished and child.announced.idle)]
+        return [child.watermark for child in active]
 
     @property
     def all_idle(self) -> bool:
-        """Whether nobody holds the watermark back, of all that have come."""
-        return bool(self) and not self.busy
+        """Whether no child holds the watermark back, although some have come."""
+        return bool(self) and not self.active_watermarks
+
+    def version(self, newest: int) -> int:
+        """The version by which all awaited children cut; one that has not come yet will cut by the newest."""
+        return min((child.announced.version for child in self.awaited if child.state != "expected"), default=newest)
+
+    def since(self, version: int) -> int:
+        """From which time on all accepted events are cut by a version, even those of children that have left."""
+        return max((cut_since(version, child.announced, child.newest) for child in self.values()), default=INT64_MIN)
+
+    @property
+    def newest(self) -> int:
+        return max((child.newest for child in self.values()), default=INT64_MIN)
 
     def unheard(self, now: int, timeout: int) -> list[str]:
-        """Those that are waited for and have not said a word for so long, or since they were first asked about."""
-        return [name for name, one in self.items() if one.counts and now - self.heard.setdefault(name, now) > timeout]
+        """The awaited children without a message for so long; the first call for a child starts its clock."""
+        return [
+            name
+            for name, child in self.items()
+            if child.is_awaited and now - self.last_contact.setdefault(name, now) > timeout
+        ]
+
+    def by_local_node(self) -> dict[str, str]:
+        """For each local node that the root may send requests, the child through which it is reached."""
+        return {node: name for name, child in self.items() for node in (*child.counting, *child.quantiles)}
 
     def saved(self) -> dict[str, Any]:
         return {name: dict(vars(child)) for name, child in self.items()}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        self.update({name: Child(**child) for name, child in saved.items()})
+        for name, fields in saved.items():
+            self[name] = Child(**{**fields, "announced": Announced(*fields["announced"])})
 
     def status(self) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
+        """Plain data of each child."""
+        status: dict[str, dict[str, Any]] = {}
         for name, child in self.items():
-            state = "ended" if child.watermark == INT64_MAX else "idle" if child.idle else "live"
-            found[name] = {"state": state if child.state == "live" else child.state, "watermark": child.watermark}
-            found[name] |= {"batches": child.accepted, "late": child.late, "events": dict(child.events)}
-        return found
+            state = "ended" if child.watermark == INT64_MAX else "idle" if child.announced.idle else "live"
+            status[name] = {"state": state if child.state == "live" else child.state, "watermark": child.watermark}
+            status[name] |= {"batches": child.accepted, "late": child.late, "events": dict(child.events)}
+        return status

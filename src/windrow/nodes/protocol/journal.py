@@ -1,10 +1,10 @@
-"""A journal: what a node with children keeps in its spool, a checkpoint and the batches that it has accepted since.
+"""The journal of a node with children: in its log store, a checkpoint and the batches that it has accepted since.
 
-    checkpoint   the state, what is asked, and all counters
-    log 17       a batch that was accepted after it
-    out 8        a batch of its own that was not acknowledged when the checkpoint was made
+    checkpoint   the state, the query set, and all counters
+    log 17       a batch that was accepted after the checkpoint
+    out 8        a batch of the node's own that was not acknowledged when the checkpoint was made
 
-A checkpoint is made once the log has become larger than the one before, so that its cost is a share of what comes in.
+A checkpoint is due once the log is larger than the last one, so that it costs at most a fixed share of what comes in.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from windrow.nodes.protocol.messages import Batch, from_bytes, to_bytes
 LOG = 1 << 20  # bytes of the log that are never worth a checkpoint
 
 
-class Spool(Protocol):
-    """Bytes by name that outlive the process; what one `commit` says happens wholly or not at all."""
+class LogStore(Protocol):
+    """Bytes by name that outlive the process; a `commit` happens completely or not at all."""
 
     def get(self, name: str) -> bytes | None: ...
     def names(self) -> Iterable[str]: ...
@@ -29,7 +29,7 @@ class Spool(Protocol):
 
 
 class Kept(NamedTuple):
-    """What a journal holds."""
+    """What the journal of an earlier life holds."""
 
     header: dict[str, Any]
     tables: dict[str, pl.DataFrame]
@@ -38,14 +38,17 @@ class Kept(NamedTuple):
 
 
 class Journal:
-    def __init__(self, spool: Spool, most: int) -> None:
-        """A checkpoint is due after `most` batches at the latest."""
-        self._spool, self._most = spool, most
-        self._entry, self._entries, self._bytes, self._size = 0, 0, 0, 0
+    """Writes what a node must not lose into a log store; a checkpoint is due after `most` batches at the latest."""
+
+    def __init__(self, store: LogStore, most: int) -> None:
+        self._store, self._most = store, most
+        self._entry = 0  # number of the last entry of the log
+        self._entries, self._bytes = 0, 0  # of the log since the checkpoint
+        self._size = 0  # bytes of the checkpoint
 
     def read(self) -> Kept | None:
-        """What was kept; None if nothing was."""
-        saved = self._spool.get("checkpoint")
+        """Read what an earlier life has kept; None if there was none."""
+        saved = self._store.get("checkpoint")
         if saved is None:
             return None
         header, tables = unpack(saved)
@@ -56,29 +59,29 @@ class Journal:
         return Kept(header, tables, [_batch(data) for data in log.values()], [_batch(data) for data in out.values()])
 
     def _numbered(self, kind: str) -> dict[int, bytes]:
-        names = [name for name in self._spool.names() if name.startswith(f"{kind} ")]
+        names = [name for name in self._store.names() if name.startswith(f"{kind} ")]
         numbers = sorted(int(name.rpartition(" ")[2]) for name in names)
-        return {number: self._spool.get(f"{kind} {number}") or b"" for number in numbers}
+        return {number: self._store.get(f"{kind} {number}") or b"" for number in numbers}
 
-    def add(self, batch: Batch, gone: Iterable[int]) -> bool:
-        """Keep a batch; false if it is time for a checkpoint instead."""
+    def add(self, batch: Batch, acknowledged: Iterable[int]) -> bool:
+        """Keep a batch, and drop own ones that are acknowledged; false if a checkpoint is due instead."""
         data = to_bytes(batch)
         if self._bytes + len(data) > max(LOG, self._size) or self._entries + 1 >= self._most:
             return False
         self._entry, self._entries, self._bytes = self._entry + 1, self._entries + 1, self._bytes + len(data)
-        self._spool.commit({f"log {self._entry}": data}, [f"out {number}" for number in gone])
+        self._store.commit({f"log {self._entry}": data}, [f"out {number}" for number in acknowledged])
         return True
 
     def checkpoint(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], out: Iterable[Batch]) -> None:
-        """Keep the state itself, instead of the batches that it came from."""
+        """Keep the state itself instead of the batches that it follows from, and all own unacknowledged batches."""
         data = pack({**header, "entry": self._entry}, tables)
         put = {"checkpoint": data} | {f"out {batch.number}": to_bytes(batch) for batch in out}
-        gone = [name for name in self._spool.names() if name.startswith(("log ", "out ")) and name not in put]
-        self._spool.commit(put, gone)
+        old = [name for name in self._store.names() if name.startswith(("log ", "out ")) and name not in put]
+        self._store.commit(put, old)
         self._entries, self._bytes, self._size = 0, 0, len(data)
 
 
 def _batch(data: bytes) -> Batch:
-    found = from_bytes(data)
-    assert isinstance(found, Batch)
-    return found
+    batch = from_bytes(data)
+    assert isinstance(batch, Batch)
+    return batch

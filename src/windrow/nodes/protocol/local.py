@@ -1,15 +1,16 @@
-"""A local node's work: events of its source become slices, which are sent once nothing more comes into them.
+"""A local node's work: events of its source become slices, which are sent once no further event falls into them.
 
     events ── sliced ──▶ open slices ── the node's watermark passes their end ──▶ sent, once per slice and key
            ── runs of sessions ──────────────────────────────────────────────────▶ sent with the next batch
            ── events of groups that need the order ──────────────────────────────▶ likewise
-           ── windows of groups that are pushed down (`pushed`) ─────────────────▶ once they are closed
+           ── windows that the node finds itself (`pushdown.py`) ────────────────▶ sent once they are closed
 
-A session may close at any time, so the parent must know of all events before the watermark that it is told.
+Slices of sessions are not held back until a watermark, because a session may close at any time: the parent must have
+all events before the watermark that a batch announces.
 
-Open slices are not kept on any disk: a batch says from where in the source a node has to read again if it loses them.
-Between that **safe** position and the one up to which it had read lie events of which some were sent. Which ones is
-known from the time before which each group's slices were sent.
+Open slices are not kept on disk. Instead, a batch says from where in the source a later life of the node has to read
+again: the **safe** position. Of the events between there and where the node had read to, some were sent already. Which
+ones follows from the time before which each group's slices were sent.
 
           safe                          read
     ───────┼─────────────────────────────┼─────────▶ position in the source
@@ -19,6 +20,7 @@ known from the time before which each group's slices were sent.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -35,29 +37,33 @@ from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session
 from windrow.core.windows.ordered import NODE
 from windrow.nodes.counting.local import Counted
-from windrow.nodes.protocol.messages import Position
+from windrow.nodes.protocol.children import after
+from windrow.nodes.protocol.journal import LogStore
+from windrow.nodes.protocol.messages import Announced, Notes, Out, Position, Report, Request, Welcome
+from windrow.nodes.protocol.send_window import SendWindow
 from windrow.nodes.pushdown import Pushed
 from windrow.nodes.quantiles.local import LocalQuantiles
 from windrow.nodes.queries import Asked
+from windrow.nodes.requests import AGAIN
 
-Mark = dict[str, Any]  # a place in a source, in the source's own words
+Mark = dict[str, Any]  # a position in a source, in the source's own words
 
 
 @dataclass
 class Chunk:
-    """Events of which some may be in open slices: where they begin, and their greatest time."""
+    """Events that were read together, some of which may be in open slices."""
 
-    begin: int
-    mark: Mark
-    newest: int
-    slices: dict[str, int]  # where those of its newest event begin
-    before: int = INT64_MIN  # the greatest time before them
-    counts: dict[str, pl.DataFrame] = field(default_factory=dict)  # of each key, in groups that are counted
-    is_sent: bool = False  # in slices
+    begin: int  # number of the first event
+    mark: Mark  # the source's before it
+    newest: int  # the greatest time
+    slices: dict[str, int]  # of each group, the start of the slice that has the newest event
+    before: int = INT64_MIN  # the greatest time of the events before these
+    counts: dict[str, pl.DataFrame] = field(default_factory=dict)  # events of each key, in groups that count
+    is_sent: bool = False  # all its slices were sent
 
 
 class Closing:
-    """Which slices no further event in time can reach: those that begin before the last edge at or before a time."""
+    """Which slices are closed at a watermark: those that start before the last edge at or before it."""
 
     def __init__(self, job: Job) -> None:
         groups = job.bound.plan.groups
@@ -68,7 +74,7 @@ class Closing:
         }
 
     def bounds(self, watermark: int) -> dict[str, int]:
-        """For each group whose slices wait, the last of its edges at or before the watermark."""
+        """For each group whose slices are sent once they are closed, its last edge at or before the watermark."""
         if watermark in (INT64_MIN, INT64_MAX):
             return dict.fromkeys(self._edges, watermark)
         at = np.array([watermark], np.int64)
@@ -83,7 +89,7 @@ class Reader:
     """What a local node has read and not sent; an `eager` one sends everything at once, and has no open slices."""
 
     def __init__(
-        self, asked: Asked, node: str, lateness: int | None = None, eager: bool = False, unit: int | None = None
+        self, query_set: Asked, node: str, lateness: int | None = None, eager: bool = False, unit: int | None = None
     ) -> None:
         self.count = 0  # events that were read
         self.mark: Mark = {}
@@ -91,61 +97,62 @@ class Reader:
         self.watermark = INT64_MIN
         self.left_out = 0  # events without a time
         self._node, self._lateness, self._eager = node, lateness, eager
-        self._sent: dict[str, int] = {}  # by group: before which time everything has been sent
-        self._again = 0  # events before this position had been read when a batch was sent that is known to be held
-        self._again_from: dict[str, int] = {}  # and those from this time on were in open slices
+        self._sent: dict[str, int] = {}  # of each group: all slices that start before this time were sent
+        self._reread_until = 0  # an earlier life had read the events before this position,
+        self._reread_from: dict[str, int] = {}  # and had those from this time on in open slices
+        self._complete = 0  # all events before this position were sent, in slices however open
         self._chunks: list[Chunk] = []
-        self._recut = False  # what it has is cut by several plans, and has to be sent as it is
-        self._whole = 0  # events before this position were sent in slices, however open these were
-        self.pushed = Pushed(asked.job, node)
-        late = asked.job.time_columns[asked.job.time].lateness if lateness is None else lateness
-        self.counted = Counted(asked.job, node, late or 0, eager, unit)
-        self.quantiles = LocalQuantiles(asked.job, node, eager, unit)
-        self._use(asked)
+        self._is_recut = False  # its slices were cut by several query sets, and have to be sent as they are
+        self.pushed = Pushed(query_set.job, node)
+        late = query_set.job.time_columns[query_set.job.time].lateness if lateness is None else lateness
+        self.counted = Counted(query_set.job, node, late or 0, eager, unit)
+        self.quantiles = LocalQuantiles(query_set.job, node, eager, unit)
+        self._use(query_set)
 
-    def _use(self, asked: Asked) -> None:
-        self.asked, self.job = asked, asked.job
+    def _use(self, query_set: Asked) -> None:
+        self.query_set, self.job = query_set, query_set.job
         self._slicer, self._closing = Slicer(self.job.bound, cut=True), Closing(self.job)
-        self._begin_anew()
+        self._drop_open()
 
-    def _begin_anew(self) -> None:
+    def _drop_open(self) -> None:
         self._open, self._unordered, self._has_events = Gathered(self._slicer), Unordered(self.job.bound), False
 
     # --- where it is in the source --------------------------------------------------------------------------------
 
     @property
     def safe(self) -> tuple[int, Mark]:
-        """The position before which all events were sent."""
+        """The position before which all events were sent: a later life reads again from there."""
         return (self._chunks[0].begin, self._chunks[0].mark) if self._chunks else (self.count, self.mark)
 
     @property
     def position(self) -> Position:
         count, mark = self.safe
-        whole = {"mark": mark, "count": count, "newest": self.newest, "left_out": self.left_out}
+        position: dict[str, Any] = {"mark": mark, "count": count, "newest": self.newest, "left_out": self.left_out}
         if self.counted:
             before = self._chunks[0].before if self._chunks else self.counted.newest
-            whole["counted"] = self.counted.saved(before, count)
+            position["counted"] = self.counted.saved(before, count)
         if self.quantiles:
-            whole["quantiles"] = self.quantiles.saved(count)
+            position["quantiles"] = self.quantiles.saved(count)
         if count == self.count:
-            return whole
-        return {**whole, "read": self.count, "sent": self._sent, "whole": self._whole, "plan": self.asked.version}
+            return position
+        sent = {"read": self.count, "sent": self._sent, "complete": self._complete}
+        return {**position, **sent, "version": self.query_set.version}
 
     @property
     def is_behind(self) -> bool:
         """Whether it still reads again what an earlier life had read."""
-        return self.count < self._again
+        return self.count < self._reread_until
 
     def resume(self, position: Position, watermark: int) -> None:
-        """Go on from the position of the last batch that the parent holds."""
-        self._begin_anew()
-        self._chunks, self._again, self._again_from = [], 0, {}
+        """Go on from the position of the last batch that the parent has stored."""
+        self._drop_open()
+        self._chunks, self._reread_until, self._reread_from = [], 0, {}
         if position:
             self.mark, self.count, self.newest = dict(position["mark"]), position["count"], position["newest"]
             self.left_out = position["left_out"]
-            self._again, self._again_from = position.get("read", 0), dict(position.get("sent", {}))
-            self._sent, self._whole = dict(self._again_from), position.get("whole", 0)
-            self._recut = position.get("plan", self.asked.version) != self.asked.version
+            self._reread_until, self._reread_from = position.get("read", 0), dict(position.get("sent", {}))
+            self._sent, self._complete = dict(self._reread_from), position.get("complete", 0)
+            self._is_recut = position.get("version", self.query_set.version) != self.query_set.version
             if "counted" in position:
                 self.counted.restore(position["counted"])
             if "quantiles" in position:
@@ -156,11 +163,12 @@ class Reader:
 
     def read(self, events: pl.DataFrame, mark: Mark, furthest: int) -> None:
         """Slice events that follow on in the source; none may be later than `furthest`."""
-        begin, before = self.count, self.mark
+        begin, mark_before = self.count, self.mark
         if events.height:
             prepared = self._prepared(events, begin, furthest)
-            again = prepared.filter(pl.col("nth") < self._again) if begin < self._again else prepared[:0]
-            new = prepared.filter(pl.col("nth") >= self._again) if again.height else prepared
+            is_again = pl.col("nth") < self._reread_until
+            again = prepared.filter(is_again) if self.is_behind else prepared[:0]
+            new = prepared.filter(~is_again) if again.height else prepared
             if again.height:
                 self._slice_again(again)
                 self.quantiles.take_again(again)
@@ -170,17 +178,19 @@ class Reader:
                 self._has_events = True
             if prepared.height:
                 newest = int(prepared[time_name(self.job.time)].max())  # type: ignore[arg-type]
-                was, counts = self.counted.newest, self.counted.take(prepared, self._again) if self.counted else {}
-                self._note_chunk(Chunk(begin, before, newest, self._closing.bounds(newest), was, counts))
-                self._see(newest)
+                before = self.counted.newest
+                counts = self.counted.take(prepared, self._reread_until) if self.counted else {}
+                self._add_chunk(Chunk(begin, mark_before, newest, self._closing.bounds(newest), before, counts))
+                self._move_watermark(newest)
             self.pushed.take(prepared, begin + events.height)
         self.count += events.height
         self.mark = mark
 
-    def _note_chunk(self, chunk: Chunk) -> None:
-        """Two whose last slices are the same are over together, so that there are not more of them than open slices.
+    def _add_chunk(self, chunk: Chunk) -> None:
+        """Remember a chunk, unless it opens no slice that the one before had not opened.
 
-        Where nothing waits in slices, every batch has all that was read, or the spool has it (`pushed`).
+        Such a chunk is sent together with the one before, which begins earlier, so that there are never more chunks
+        than open slices. Where no slices are held back, every batch has all that was read, or the log store has it.
         """
         before = self._chunks[-1].slices if self._chunks else {}
         holds = (bool(chunk.counts) and not self._eager) or bool(self.quantiles)
@@ -188,12 +198,13 @@ class Reader:
             chunk.is_sent = not chunk.slices
             self._chunks.append(chunk)
 
-    def _see(self, newest: int) -> None:
+    def _move_watermark(self, newest: int) -> None:
         lateness = self.job.time_columns[self.job.time].lateness if self._lateness is None else self._lateness
         self.newest = max(self.newest, newest)
         self.watermark = max(self.watermark, self.newest - (lateness or 0))
 
     def _prepared(self, events: pl.DataFrame, begin: int, furthest: int) -> pl.DataFrame:
+        """Check events, and evaluate what the slices need of them."""
         job = self.job
         binding, time_column = job.bound.binding, job.time_columns[job.time]
         checked = binding.checked(events.with_columns(pl.lit(self._node).alias(NODE)))
@@ -205,7 +216,8 @@ class Reader:
             prepared = prepared.with_columns(nth=pl.int_range(begin, begin + pl.len(), dtype=pl.Int64))
         if missing is not None:
             prepared = prepared.filter(~missing)
-            self.left_out += int(missing[max(0, self._again - begin) :].sum())  # the others were before
+            counted = max(0, self._reread_until - begin)  # by an earlier life
+            self.left_out += int(missing[counted:].sum())
         if prepared.height:
             _, high = time_range(prepared, job.time, job.bound.plan.furthest.get(job.time), time_column)
             if high > furthest:
@@ -216,10 +228,11 @@ class Reader:
         return prepared
 
     def _slice_again(self, events: pl.DataFrame) -> None:
-        """Events that an earlier life had read: only what it had in open slices is new to the parent."""
+        """Slice events that an earlier life had read; the parent lacks only those that were in open slices."""
         time, slicer = pl.col(time_name(self.job.time)), self._slicer
-        events = events.filter(pl.col("nth") >= self._whole)
-        since = {name: self._again_from.get(name, INT64_MIN) for name in self._closing.bounds(INT64_MIN)}
+        events = events.filter(pl.col("nth") >= self._complete)
+        since = {name: self._reread_from.get(name, INT64_MIN) for name in self._closing.bounds(INT64_MIN)}
+        # Groups have different bounds; each keeps only what was cut of the events from its own bound on.
         for bound in set(since.values()):
             tables = slicer.slice(events.filter(time >= bound))
             self._open.add({name: table for name, table in tables.items() if since.get(name) == bound})
@@ -234,7 +247,7 @@ class Reader:
         rests: bool = False,
         flush: bool = False,
     ) -> Tables | None:
-        """What is to be sent now; None while nothing is. A node that `rests` may be silent for long."""
+        """The tables that are to be sent now; None while nothing is. A node that `rests` may be silent for long."""
         if self.is_behind:
             return None
         windows = self.pushed.due(INT64_MAX if ended else self.watermark, gone=ended or leaves)
@@ -244,14 +257,13 @@ class Reader:
         self._forget_chunks()
         return windows or None if slices is None else slices | windows
 
-    def hear(self, tables: Tables, number: int, over: bool) -> None:
-        """A request of the root."""
+    def take_request(self, tables: Tables, number: int, over: bool) -> None:
         self.counted.hear(tables, number, over)
         self.quantiles.request(tables)
 
     @property
     def is_full(self) -> bool:
-        """Whether it keeps so much that the root has not settled that it reads no more."""
+        """Whether it keeps so many events for the root that it reads no more until the root has used some."""
         return self.counted.is_full
 
     def _slices_due(self, everything: bool, leaves: bool) -> Tables | None:
@@ -260,35 +272,35 @@ class Reader:
         is_waiting = self._has_events and (self._eager or bool(self._closing.at_once))
         if not (moved or is_waiting or everything):
             return None
-        everything = everything or self._eager or self._recut
-        tables, kept = {}, {}
+        everything = everything or self._eager or self._is_recut
+        tables, still_open = {}, {}
         for name, table in self._open.tables().items():
             bound = INT64_MAX if everything else bounds.get(name, INT64_MAX)
-            tables[name], kept[name] = apart(self._slicer.merge(name, [table]), bound)
+            tables[name], still_open[name] = split_at(self._slicer.merge(name, [table]), bound)
             if name in self.quantiles and tables[name].height:
                 tables |= self.quantiles.refined(name, tables[name], self.count, bound, leaves)
         tables |= self._unordered.tables()
-        self._begin_anew()
-        self._open.add(kept)
+        self._drop_open()
+        self._open.add(still_open)
         self._sent = bounds
         low = INT64_MAX if everything else min(bounds.values(), default=INT64_MAX)
-        self._whole = self.count if everything else self._whole
+        self._complete = self.count if everything else self._complete
         for chunk in self._chunks:
             chunk.is_sent |= chunk.newest < low
-        self._recut = False
+        self._is_recut = False
         return {name: table for name, table in tables.items() if table.height}
 
     def _forget_chunks(self) -> None:
-        """Of what was sent, and is settled, nothing has to be read again."""
+        """Drop the first chunks as far as they were sent, and no request can be about them any more."""
         low = min(self.counted.oldest, self.quantiles.oldest)
         while self._chunks and self._chunks[0].is_sent and self._chunks[0].newest < low:
             self.counted.passed(self._chunks.pop(0).counts)
 
-    def switch(self, asked: Asked) -> Tables:
-        """Cut by another plan from now on; returns all that was cut by the one before."""
+    def switch(self, query_set: Asked) -> Tables:
+        """Cut by another query set from now on; returns everything that was cut by the one before."""
         tables = self.due(everything=True)
         assert tables is not None
-        self._use(asked)
+        self._use(query_set)
         self.pushed.switch(self.job)
         self.counted.switch(self.job)
         self.quantiles.switch(self.job)
@@ -298,8 +310,186 @@ class Reader:
         return tables
 
 
-def apart(table: pl.DataFrame, bound: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The slices that begin before a time, and the others."""
+class LocalRole:
+    """A node in its role as a reader of a source: when it reads, and when it reports what."""
+
+    def __init__(
+        self,
+        name: str,
+        window: SendWindow,
+        store: LogStore | None,
+        notes: Notes,
+        new_reader: Callable[[Asked], Reader],
+        idle: int | None,
+        ahead: int | None,
+    ) -> None:
+        """`store` keeps the windows of a node that finds some itself (push-down)."""
+        self.reader: Reader | None = None  # none before the first Welcome
+        self.has_ended = False  # the source has come to its end
+        self._name, self._window, self._store, self._notes, self._new_reader = name, window, store, notes, new_reader
+        self._idle, self._ahead = idle, ahead
+        self._announced = Announced()
+        self._must_announce = False  # the parent does not know yet by which version it cuts
+        self._next: Asked | None = None  # a query set that waits until everything of an earlier life is read again
+        self._last_events: int | None = None  # when events came in
+        self._last_flush: int | None = None  # when buffered events were looked at
+
+    @property
+    def query_set(self) -> Asked | None:
+        return self.reader.query_set if self.reader is not None else None
+
+    @property
+    def mark(self) -> Mark | None:
+        """From where the source is to be read; None while it must not be."""
+        if self.reader is None or self.has_ended or self._window.is_full or self.reader.is_full:
+            return None
+        return self.reader.mark
+
+    @property
+    def watermark(self) -> int:
+        if self.reader is None:
+            return INT64_MIN
+        return INT64_MAX if self.has_ended else self.reader.watermark
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the root may still request something from it."""
+        reader = self.reader
+        return reader is not None and (
+            (bool(reader.counted) and not reader.counted.is_over) or not reader.quantiles.is_over
+        )
+
+    # --- what drives it -----------------------------------------------------------------------------------------------
+
+    def tick(self, now: int) -> Out:
+        """Announce that no events have come for a while, or that they come again; and which version it cuts by."""
+        reader = self.reader
+        if reader is None or self.has_ended or reader.is_behind:
+            return []
+        self._last_events = now if self._last_events is None else self._last_events
+        is_idle = self._idle is not None and now - self._last_events >= self._idle
+        if not self._must_announce and is_idle == bool(self._announced.idle):
+            return []
+        tables = reader.due(everything=is_idle, rests=is_idle)
+        return self._send(tables or {}, now, self._announced._replace(idle=int(is_idle)))
+
+    def flush(self, now: int) -> Out:
+        """Report the segments and values that the reader holds back for few, larger batches, once nothing has come
+        for a while."""
+        reader = self.reader
+        if reader is None or not (reader.counted or reader.quantiles) or reader.is_behind:
+            return []
+        self._last_flush = now if self._last_flush is None else self._last_flush
+        if now - self._last_flush < AGAIN or self._window.unacknowledged:
+            return []
+        self._last_flush = now
+        tables = reader.due(flush=True, ended=self.has_ended)
+        return self._send(tables, now) if tables else []
+
+    def read(self, events: pl.DataFrame, mark: Mark, now: int, last: bool) -> Out:
+        """Take events of the source, and its mark after them."""
+        reader = self.reader
+        assert reader is not None
+        has_clock = not reader.job.is_integer and self._ahead is not None
+        reader.read(events, mark, now + (self._ahead or 0) if has_clock else INT64_MAX)
+        if events.height:
+            self._last_events = now
+        if last and reader.is_behind:
+            raise InputError(f"the source of node {self._name!r} ends before what it had; give it all events")
+        self.has_ended = last
+        out = self.switch(self._next, now) if self._next is not None and not reader.is_behind else []
+        tables = reader.due(everything=last, ended=last)
+        is_news = self._must_announce or bool(events.height and self._announced.idle)
+        if tables is None and not (is_news and not reader.is_behind):
+            return out
+        return [*out, *self._send(tables or {}, now, self._announced._replace(idle=0))]
+
+    def answer(self, request: Request, now: int) -> Out:
+        """Report what the root requests."""
+        reader = self.reader
+        if reader is None or reader.is_behind or request.node != self._name:
+            return []
+        wrong = (form.wrong_request(request.tables) for form in reader.query_set.forms)
+        reason = next((reason for reason in wrong if reason is not None), None)
+        if reason is not None:
+            self._notes.once(reason, f"not heard: {reason}")
+            return []
+        reader.take_request(dict(request.tables), request.number, bool(request.over))
+        tables = reader.due(ended=self.has_ended)
+        return self._send(tables, now) if tables else []
+
+    def leave(self, now: int) -> Out:
+        """Report everything, however open."""
+        if self.reader is None or (self.has_ended and not self.is_needed):
+            return []
+        tables = self.reader.due(everything=True, leaves=True, ended=self.has_ended)
+        return [] if tables is None else self._send(tables, now)
+
+    # --- the query set, and where it goes on --------------------------------------------------------------------------
+
+    def begin(self, query_set: Asked, welcome: Welcome) -> str | None:
+        """Begin after the last batch that the parent has stored; returns why that cannot be."""
+        self.reader = reader = self._new_reader(query_set)
+        self.has_ended, self._next = False, None
+        if reader.pushed and (reason := self._restore_windows(reader, welcome.accepted)):
+            return reason
+        self._window.restart(welcome.accepted, welcome.position)
+        reader.resume(welcome.position, welcome.position.get("watermark", INT64_MIN))
+        self._announced, self._must_announce = Announced(query_set.version, after(reader.newest)), True
+        return None
+
+    def _restore_windows(self, reader: Reader, number: int) -> str | None:
+        """Go on with the windows that were open after a batch; returns why that cannot be."""
+        if self._store is None:
+            return "windows are found at the local nodes of this tree (push_down), and this one has no spool"
+        name = _windows_after(number)
+        windows = self._store.get(name)
+        if windows is None and number:
+            return f"its spool does not know batch {number}, which {self._window.receiver} has: it is another one"
+        others = [other for other in self._store.names() if other.startswith(_windows_after("")) and other != name]
+        self._store.commit({}, others)
+        if windows is not None:
+            reader.pushed.restore(windows)
+        return None
+
+    def adopt(self, query_set: Asked, now: int) -> Out:
+        """Cut by another query set, once everything that an earlier life had read is read again."""
+        assert self.reader is not None
+        if self.reader.is_behind:
+            self._next = query_set
+            return []
+        return self.switch(query_set, now)
+
+    def switch(self, query_set: Asked, now: int) -> Out:
+        """Report everything that is cut by the query set before, and go on with another one."""
+        assert self.reader is not None
+        self._next = None
+        tables = self.reader.switch(query_set)
+        since = after(self.reader.newest)
+        return self._send(tables, now, self._announced._replace(version=query_set.version, since=since))
+
+    def _send(self, tables: Tables, now: int, announced: Announced | None = None) -> Out:
+        reader = self.reader
+        assert reader is not None
+        self._announced, self._must_announce = announced or self._announced, False
+        position = {**reader.position, "watermark": reader.watermark}
+        number = self._window.number + 1
+        if reader.pushed and self._store is not None:
+            # The windows after the last acknowledged batch are still needed: a later life goes on with them.
+            old = [_windows_after(acknowledged - 1) for acknowledged in self._window.deletable]
+            self._store.commit({_windows_after(number): reader.pushed.saved()}, old)
+        self._window.deletable.clear()
+        events = {self._name: position["count"]}
+        return self._window.send(Report(self.watermark, self._announced, events, reader.newest, tables, position), now)
+
+
+def _windows_after(batch: int | str) -> str:
+    """Under which name the log store keeps the windows that were open after a batch."""
+    return f"pushed {batch}"
+
+
+def split_at(table: pl.DataFrame, bound: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The slices that start before a time, and the others."""
     closed = table["slice_start"].to_numpy() < bound
     if closed.all():
         return table, table[:0]
@@ -307,7 +497,7 @@ def apart(table: pl.DataFrame, bound: int) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _shown(time: int) -> str:
-    """A time as it is read by people; those after the year 9999 are numbers."""
+    """Format a time for people; a time after the year 9999 is a number."""
     try:
         return f"{datetime(1970, 1, 1) + timedelta(microseconds=time):%Y-%m-%d %H:%M:%S}"
     except OverflowError:

@@ -1,21 +1,21 @@
-"""Messages: what nodes say to each other, and how it is written.
+"""Messages: what nodes send to each other, and how it is written.
 
-    up      Hello    a node has come (again)              Batch  slices, raw events where the order counts
-            Alive    nothing new, but it is still there   Leave  nothing comes any more
-    down    Welcome  what is asked, where to go on from   Ack    up to here everything is safely held
-            Plan     what is asked now                    Left   it may go
-            Refused  why not                              Request  what the root tells and asks a local node
+    up      Hello    a node starts (again)                Batch    slices, or raw events where the order counts
+            Alive    nothing new, but the node is there   Leave    the node goes
+    down    Welcome  the query set, where to go on from   Ack      batches up to here are safely stored
+            Queries  the query set has changed            Left     the node may go
+            Refused  and why                              Request  from the root to one local node
 
-Bytes are a JSON line and Arrow IPC streams with a checksum (`slices.pack`), compressed as a whole, because what is
-said of a table is often more than what is in it; nothing is ever unpickled. What cannot be read is a `MessageError`,
-whatever the bytes are.
+Bytes are a JSON line and Arrow IPC streams with a checksum (`core.slices.table.pack`). They are compressed as a whole,
+because the description of a table is often larger than its rows. Nothing is ever unpickled: what cannot be read is a
+`MessageError`, whatever the bytes are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 import pyarrow as pa
@@ -25,18 +25,51 @@ from windrow.io.tables import pack, unpack
 
 LARGEST = 256 * 2**20  # bytes of a message
 _SMALL = 256  # bytes that are not worth compressing
-_COMPRESSED = b"Z"  # then eight bytes that say how many they were; what is not compressed begins with a brace
+_COMPRESSED = b"Z"  # then the size before compression, in eight bytes; an uncompressed message begins with a brace
 
 Position = Mapping[str, Any]  # in a node's source: plain data of the node's own
 
 
 class MessageError(ValueError):
-    """Bytes that are no message, or one that cannot be: what is wrong."""
+    """Bytes that are no message, or a message that cannot be: what is wrong."""
+
+
+class Announced(NamedTuple):
+    """What a node announces to its parent with every batch: how it cuts events, and whether it is idle."""
+
+    version: int = 0  # of the query set by which it cuts
+    since: int = INT64_MIN  # all its events from this time on are cut by that version
+    idle: int = 0  # 1 while it has nothing to send and does not hold the watermark back
+
+
+class Report(NamedTuple):
+    """What a node has for its parent, before `SendWindow` numbers it as a `Batch`."""
+
+    watermark: int
+    announced: Announced
+    events: Mapping[str, int]
+    newest: int
+    tables: Mapping[str, pl.DataFrame]
+    position: Position
+
+
+class Notes(list[str]):
+    """Sentences of a node for its log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._noted: set[str] = set()
+
+    def once(self, key: str, text: str) -> None:
+        """Note a text, unless that was done for the same key before."""
+        if key not in self._noted:
+            self._noted.add(key)
+            self.append(text)
 
 
 @dataclass(frozen=True)
 class Hello:
-    """A node has come, or has come again: a later start has a greater epoch."""
+    """A node starts; each of its lives has a greater epoch."""
 
     node: str
     epoch: int
@@ -44,17 +77,17 @@ class Hello:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a node has for its parent since the batch before: numbered, and after it the watermark has come so far."""
+    """What a node sends after its batch `number - 1`, and how far the watermark has come with it."""
 
     node: str
     epoch: int
     number: int
     position: Position  # from where a node goes on that has lost everything after this batch
     watermark: int
-    plan: int  # the version of what is asked by which its events are cut
-    since: int  # all events from this time on are cut by that version
-    idle: int  # 1 while it has nothing to say and does not hold the watermark back
-    events: Mapping[str, int]  # of each local node, how many are wholly in this batch and those before it
+    version: int  # these three: see `Announced`
+    since: int
+    idle: int
+    events: Mapping[str, int]  # of each local node, how many are complete in this batch and those before it
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict, compare=False)
     newest: int = INT64_MIN  # no event in this batch and those before it is later
 
@@ -65,12 +98,12 @@ class Alive:
 
     node: str
     epoch: int
-    plan: int
+    version: int  # of the query set that it knows
 
 
 @dataclass(frozen=True)
 class Leave:
-    """A node goes; everything that it had is acknowledged."""
+    """A node goes; all its batches are acknowledged."""
 
     node: str
     epoch: int
@@ -78,27 +111,27 @@ class Leave:
 
 @dataclass(frozen=True)
 class Welcome:
-    """The parent's answer: what is asked, and the last batch of the node that it holds."""
+    """The parent's answer to a Hello: the query set, and the node's last batch that the parent has stored."""
 
     epoch: int
     accepted: int
     position: Position
-    asked: Mapping[str, Any]  # as `Asked.to_dict` writes it
-    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict, compare=False)  # an empty one with its columns
+    query_set: Mapping[str, Any]  # as `queries.py` writes it
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict, compare=False)  # one without events: the columns
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is asked has changed."""
+class Queries:
+    """The query set has changed."""
 
     epoch: int
-    asked: Mapping[str, Any]
+    query_set: Mapping[str, Any]
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
 class Ack:
-    """Batches up to this one are safely held."""
+    """The parent has stored the batches up to this number."""
 
     epoch: int
     number: int
@@ -106,7 +139,7 @@ class Ack:
 
 @dataclass(frozen=True)
 class Left:
-    """The parent waits for the node no more."""
+    """The parent does not wait for the node any more."""
 
     epoch: int
 
@@ -121,22 +154,23 @@ class Refused:
 
 @dataclass(frozen=True)
 class Request:
-    """What the root tells a local node and asks of it, passed on by the nodes between them (see `forms`)."""
+    """What the root lets one local node know and requests from it; the nodes between them pass it on."""
 
     epoch: int
     node: str
-    number: int  # the node says in its batches which it has heard
-    over: int  # 1 if it will be asked nothing more
+    number: int  # the node's batches say up to which number it has received requests
+    over: int  # 1 if the root will request nothing more
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict, compare=False)
 
 
 Up = Hello | Batch | Alive | Leave
-Down = Welcome | Plan | Ack | Left | Refused | Request
+Down = Welcome | Queries | Ack | Left | Refused | Request
 Message = Up | Down
-_ALL: tuple[type[Any], ...] = (Hello, Batch, Alive, Leave, Welcome, Plan, Ack, Left, Refused, Request)
+Out = list[tuple[str, Message]]  # messages, each with the node that it goes to
+_ALL: tuple[type[Any], ...] = (Hello, Batch, Alive, Leave, Welcome, Queries, Ack, Left, Refused, Request)
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in _ALL}
-_FIELDS = {kind: {one.name: str(one.type) for one in fields(kind) if one.name != "tables"} for kind in _ALL}
-_WITH_TABLES = {kind for kind in _ALL if any(one.name == "tables" for one in fields(kind))}
+_FIELDS = {kind: {entry.name: str(entry.type) for entry in fields(kind) if entry.name != "tables"} for kind in _ALL}
+_WITH_TABLES = {kind for kind in _ALL if any(entry.name == "tables" for entry in fields(kind))}
 _TYPES: dict[str, type[Any]] = {
     "str": str,
     "int": int,
@@ -147,7 +181,7 @@ _TYPES: dict[str, type[Any]] = {
 
 
 def to_bytes(message: Message, compress: bool = True) -> bytes:
-    """A message as bytes; without `compress`, its first line can be read alone."""
+    """Write a message as bytes; without `compress`, its first line can be read alone."""
     header = {name: getattr(message, name) for name in _FIELDS[type(message)]}
     data = pack({"message": type(message).__name__, "fields": header}, getattr(message, "tables", {}))
     if len(data) > LARGEST:
@@ -156,12 +190,13 @@ def to_bytes(message: Message, compress: bool = True) -> bytes:
 
 
 def compressed(data: bytes) -> bytes:
-    """The bytes of a message, compressed if that makes them fewer."""
-    fewer = _COMPRESSED + len(data).to_bytes(8, "big") + pa.compress(data, codec="zstd", asbytes=True)
-    return fewer if len(fewer) < len(data) else data
+    """Compress the bytes of a message, if that makes them fewer."""
+    smaller = _COMPRESSED + len(data).to_bytes(8, "big") + pa.compress(data, codec="zstd", asbytes=True)
+    return smaller if len(smaller) < len(data) else data
 
 
 def from_bytes(data: bytes) -> Message:
+    """Read a message, and check every field."""
     if len(data) > LARGEST:
         raise MessageError(f"a message of {len(data):,} bytes is larger than {LARGEST:,}")
     try:
@@ -178,7 +213,7 @@ def from_bytes(data: bytes) -> Message:
     for name, expected in wanted.items():
         is_wrong = type(given[name]) is not _TYPES[expected]
         numbers = given[name].values() if expected == "Mapping[str, int]" and not is_wrong else [given[name]]
-        if is_wrong or ("int" in expected and not all(type(one) is int and _fits(one) for one in numbers)):
+        if is_wrong or ("int" in expected and not all(type(number) is int and _fits(number) for number in numbers)):
             raise MessageError(f"{kind.__name__}.{name} is {given[name]!r}")
     if kind not in _WITH_TABLES:
         if tables:

@@ -35,10 +35,7 @@ class Assembly:
         here = [one for one in bound.groups if not one.group.is_apart and one.group.name not in schemas]
         self._states = GroupStates(bound, {job.time: self._time_column}, [one.state() for one in here])
         # windows of a refined group wait for values: each has a time column of its own
-        refined = {
-            name: RefinedState(bound.by_name[name], schema, job.time_columns[job.time])
-            for name, schema in schemas.items()
-        }
+        refined = {name: RefinedState(schema, job.time_columns[job.time]) for name, schema in schemas.items()}
         self._refined = [GroupStates(bound, {job.time: one.time_column}, [one]) for one in refined.values()]
         self.quantiles = QuantileCoordinator(refined)
         self._reported = Reported(job)
@@ -83,6 +80,11 @@ class Assembly:
         if self.counting:
             at_nodes += self.counting.advance(watermark, step)
         return self._reported.told(self._states.results(emitted | {"": at_nodes}))
+
+    def status(self) -> dict[str, Any]:
+        """What it and the local nodes agree on, and of which values it waits for the rest."""
+        status = {"counting": self.counting.status()} if self.counting else {}
+        return status | ({"refining": self.quantiles.status()} if self.quantiles else {})
 
     def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why tables do not follow on what is here; None if they do."""

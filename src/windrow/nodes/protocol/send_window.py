@@ -1,62 +1,88 @@
-"""A node's link to its parent: batches are numbered, and kept until they are acknowledged.
+"""The send window: a node numbers its batches, and keeps each until its parent has acknowledged it.
 
-The window of what may be on its way is bounded, in batches and in bytes: beyond it a node reads no more, which is all
-the back-pressure that a slow parent needs.
+The window is bounded, in batches and in bytes. While it is full a node reads no more, which is all the back-pressure
+that a slow parent needs.
 """
 
 from __future__ import annotations
 
-from windrow.nodes.protocol.messages import Batch, Position
-from windrow.nodes.requests import AGAIN as AGAIN
+from collections.abc import Iterable
+from dataclasses import replace
+
+from windrow.nodes.protocol.messages import Batch, Out, Position, Report
+from windrow.nodes.requests import AGAIN
 
 SELDOM = 30 * AGAIN  # and at most
-WINDOW = 32  # batches that may be on their way without an acknowledgement
+WINDOW = 32  # batches without an acknowledgement
 WEIGHT = 64 << 20  # and bytes of their tables
 
 
-class Uplink:
-    def __init__(self) -> None:
-        self.number = 0  # of the last batch that was made
+class SendWindow:
+    """The batches of `node` in its life `epoch` that `receiver` has not acknowledged."""
+
+    def __init__(self, node: str, epoch: int, receiver: str) -> None:
+        self.receiver = receiver
+        self.number = 0  # of the newest batch
         self.acknowledged = 0
-        self.confirmed: Position = {}  # of the last batch that the parent holds
-        self.sent: list[Batch] = []  # and not acknowledged
-        self.gone: list[int] = []  # acknowledged, and perhaps still kept somewhere
+        self.confirmed: Position = {}  # the position of the last batch that is acknowledged
+        self.unacknowledged: list[Batch] = []
+        self.deletable: list[int] = []  # batches that were acknowledged, and may still be in the log store
+        self._node, self._epoch = node, epoch
         self._weights: dict[int, int] = {}
-        self._said, self._wait = 0, AGAIN
+        self._sent_at, self._pause = 0, AGAIN
 
     @property
     def is_full(self) -> bool:
-        return len(self.sent) >= WINDOW or sum(self._weights.values()) >= WEIGHT
+        return len(self.unacknowledged) >= WINDOW or sum(self._weights.values()) >= WEIGHT
 
-    def add(self, batch: Batch, now: int) -> None:
-        """A batch has been made."""
-        self.sent.append(batch)
+    def send(self, report: Report, now: int) -> Out:
+        """Number what the node has for its parent, and keep it."""
+        contents = report.events, report.tables, report.newest
+        head = self._node, self._epoch, self.number + 1, report.position, report.watermark
+        batch = Batch(*head, *report.announced, *contents)
+        self._add(batch)
+        self._sent_at = now
+        return [(self.receiver, batch)]
+
+    def _add(self, batch: Batch) -> None:
+        self.unacknowledged.append(batch)
         self._weights[batch.number] = sum(int(table.estimated_size()) for table in batch.tables.values())
-        self.number, self._said = batch.number, now
+        self.number = batch.number
+
+    def send_again(self) -> Out:
+        """All that the receiver has not acknowledged; it takes each number once."""
+        return [(self.receiver, batch) for batch in self.unacknowledged]
 
     def forget(self, number: int, now: int) -> None:
-        """Batches up to this one are held by the parent."""
-        done = [batch for batch in self.sent if batch.number <= number]
+        """Drop the batches up to this number: the receiver has them."""
+        done = [batch for batch in self.unacknowledged if batch.number <= number]
         if done:
-            self.sent = [batch for batch in self.sent if batch.number > number]
+            self.unacknowledged = [batch for batch in self.unacknowledged if batch.number > number]
             for batch in done:
                 self._weights.pop(batch.number, None)
-            self.gone += [batch.number for batch in done]
+            self.deletable += [batch.number for batch in done]
             self.acknowledged, self.confirmed = done[-1].number, done[-1].position
-            self._said, self._wait = now, AGAIN
+            self.reset_pause(now)
 
     def restart(self, accepted: int, position: Position) -> None:
-        """Go on after the last batch that the parent holds, whatever was made since."""
-        self.sent, self._weights = [], {}
+        """Go on after the last batch that the receiver has, and drop whatever was made since."""
+        self.unacknowledged, self._weights = [], {}
         self.number, self.acknowledged, self.confirmed = accepted, accepted, position
 
+    def restore(self, batches: Iterable[Batch], number: int) -> None:
+        """Go on with batches of an earlier life; the receiver takes them as those of this one."""
+        for batch in batches:
+            self._add(replace(batch, epoch=self._epoch))
+        self.number = number
+
     def is_due(self, now: int, answered: bool) -> bool:
-        """Whether it is time to say something again; less and less often as long as no answer comes."""
-        if now - self._said < self._wait:
+        """Whether to send something again now; the pause doubles as long as no answer comes."""
+        if now - self._sent_at < self._pause:
             return False
-        self._said = now
-        self._wait = AGAIN if answered else min(2 * self._wait, SELDOM)
+        self._sent_at = now
+        self._pause = AGAIN if answered else min(2 * self._pause, SELDOM)
         return True
 
-    def spoke(self, now: int) -> None:
-        self._said, self._wait = now, AGAIN
+    def reset_pause(self, now: int) -> None:
+        """Begin with short pauses again: the receiver answers, or a connection was opened."""
+        self._sent_at, self._pause = now, AGAIN

@@ -27,7 +27,7 @@ import polars as pl
 
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.operators.multiset import flat, lists
-from windrow.core.slices.kernel import Edges, filter_name, time_name
+from windrow.core.slices.kernel import filter_name, time_name
 from windrow.core.slices.table import BAGS
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables
@@ -49,7 +49,7 @@ class Identity(NamedTuple):
     row: int
 
 
-class Values(NamedTuple):
+class SortedValues(NamedTuple):
     """Sorted values and their counts, all of a multiset or those of some blocks."""
 
     values: pl.Series
@@ -69,15 +69,15 @@ class Multisets:
         self,
         schema: MultisetSchema,
         node: str,
-        make: Callable[[Identity, Mapping[str, Any]], Values | None],
+        make: Callable[[Identity, Mapping[str, Any]], SortedValues | None],
         forced: int | None = None,
         key_types: Mapping[str, pl.DataType] | None = None,
     ) -> None:
         self.schema, self.node, self._make, self._forced = schema, node, make, forced
         self._key_types = dict(key_types or {})  # as which they are in an identity
-        self.kept: dict[Identity, Values] = {}
+        self.kept: dict[Identity, SortedValues] = {}
         self._answered: set[tuple[Identity, int]] = set()
-        self._answers: dict[str, list[tuple[Identity, int, Values]]] = {}
+        self._answers: dict[str, list[tuple[Identity, int, SortedValues]]] = {}
 
     def request(self, tables: Mapping[str, pl.DataFrame]) -> None:
         """Answer what the root wants."""
@@ -98,10 +98,10 @@ class Multisets:
             self.kept[identity] = multiset
         self._answered.add((identity, lo))
         if lo != SUMMARY:
-            multiset = Values(multiset.values[lo:hi], multiset.counts[lo:hi])
+            multiset = SortedValues(multiset.values[lo:hi], multiset.counts[lo:hi])
         self._answers.setdefault(identity.operator, []).append((identity, lo, multiset))
 
-    def forget(self, is_released: Callable[[Identity, Values], bool]) -> None:
+    def forget(self, is_released: Callable[[Identity, SortedValues], bool]) -> None:
         released = [identity for identity, multiset in self.kept.items() if is_released(identity, multiset)]
         for identity in released:
             del self.kept[identity]
@@ -135,7 +135,9 @@ class Multisets:
         table = pl.DataFrame(rows, schema=types, orient="row")
         return {name: table[name].cast(dtype) for name, dtype in self.schema.identity_columns.items()}
 
-    def _summaries(self, operator: str, identities: Sequence[Identity], multisets: Sequence[Values]) -> pl.DataFrame:
+    def _summaries(
+        self, operator: str, identities: Sequence[Identity], multisets: Sequence[SortedValues]
+    ) -> pl.DataFrame:
         values, counts = pl.concat([one.values for one in multisets]), pl.concat([one.counts for one in multisets])
         entries = np.array([len(one.values) for one in multisets])
         # multisets that had better travel whole have blocks of one value
@@ -173,7 +175,6 @@ class SentSlices:
 
     def __post_init__(self) -> None:
         self.multisets = Multisets(self.schema, self.node, self._made_again, self.forced)
-        self._edges = Edges.of(self.schema.group.timelines)
         self._time = time_name(self.schema.group.source.time)
 
     # --- what is sent ---------------------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ class SentSlices:
                 continue
             rows |= stays
             for row in np.flatnonzero(stays).tolist():
-                multiset = Values(table[columns[0]][row], table[columns[1]][row], int(start[row]), int(size[row]))
+                multiset = SortedValues(table[columns[0]][row], table[columns[1]][row], int(start[row]), int(size[row]))
                 self.multisets.kept[Identity(operator, (), self.number, row)] = multiset
             inside = pl.Series(np.repeat(stays, entries))
             numbers = {"row": np.arange(table.height), "start": start, "end": end, "size": size, "entries": entries}
@@ -218,7 +219,8 @@ class SentSlices:
             return table["first"].to_numpy(), table["last"].to_numpy() + 1
         start = table["slice_start"].to_numpy()
         end = np.full(len(start), INT64_MAX)
-        for period, phase in zip(self._edges.period, self._edges.phase, strict=True):
+        edges = self.schema.compiled.edges
+        for period, phase in zip(edges.period, edges.phase, strict=True):
             np.minimum(end, Grid(period, phase).after(start), out=end)
         return start, end
 
@@ -245,18 +247,18 @@ class SentSlices:
         for send, start in released.iter_rows() if released is not None else ():
             self.forget(send, start)
 
-    def _made_again(self, identity: Identity, wanted: Mapping[str, Any]) -> Values:
+    def _made_again(self, identity: Identity, wanted: Mapping[str, Any]) -> SortedValues:
         """A multiset of an earlier life, from its events; nothing if it was released, or the node had gone since."""
         partial, time = self.schema.multisets[identity.operator], pl.col(self._time)
         if identity.send not in self.again:
             nothing = pl.Series([], dtype=self.schema.value_type(identity.operator)), pl.Series([], dtype=pl.Int64())
-            return Values(*nothing)
+            return SortedValues(*nothing)
         conditions = [(time >= wanted["start"]) & (time < wanted["end"])]
         conditions += [pl.col(name).eq_missing(pl.lit(wanted[name], dtype)) for name, dtype in self.schema.keys.items()]
         where = self.schema.group.source.where
         conditions += [pl.col(filter_name(where.text))] if where else []
         events = pl.concat(self.again[identity.send]).filter(*conditions)
-        return Values(*multiset_of(events, partial), wanted["start"], wanted["hi"] - wanted["lo"])
+        return SortedValues(*multiset_of(events, partial), wanted["start"], wanted["hi"] - wanted["lo"])
 
     def forget(self, send: int, start: int) -> None:
         """Nothing is requested of these and earlier sends, of events before a time."""
@@ -278,7 +280,7 @@ class SentSlices:
 
     @property
     def size(self) -> int:
-        """Values that are kept."""
+        """How many values are kept."""
         return sum(len(multiset.values) for multiset in self.multisets.kept.values())
 
     @property

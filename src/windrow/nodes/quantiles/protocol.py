@@ -27,12 +27,12 @@ import polars as pl
 
 from windrow.core.aggregates.functions import Aggregate
 from windrow.core.arrays.range_queries import Ints, ramp
+from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.operators.base import Multiset
 from windrow.core.operators.multiset import counted, lists
-from windrow.core.plan.groups import Group, Held, Signature, held_by
+from windrow.core.plan.groups import Held, Signature, held_by
 from windrow.core.query.query import Query
 from windrow.core.slices.kernel import filter_name, input_name
-from windrow.core.slices.table import SliceSchema
 from windrow.core.windows.fixed import FixedWindow, Session
 from windrow.core.windows.ordered import Counting, Mask
 
@@ -92,9 +92,10 @@ def _reads(signature: Signature) -> Iterator[tuple[Held, float | None]]:
 class MultisetSchema:
     """The tables of a group whose multisets stay at nodes; made once per plan."""
 
-    def __init__(self, group: Group, schema: SliceSchema) -> None:
-        self.group, self.name, self.schema = group, group.name, schema
-        self.keys = dict(schema.keys)
+    def __init__(self, compiled: CompiledGroup) -> None:
+        group = compiled.group
+        self.compiled, self.group, self.name, self.schema = compiled, group, group.name, compiled.schema
+        self.keys = dict(self.schema.keys)
         self.by_rank = bool(group.counted)  # identified by ranks, with summaries on request; else by sending and row
         self.identity: tuple[str, ...] = (*IDENTITY, *self.keys) if self.by_rank else IDENTITY
         self.times: dict[str, pl.DataType] = {} if self.by_rank else {"start": pl.Int64(), "end": pl.Int64()}

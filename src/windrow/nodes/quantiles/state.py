@@ -14,7 +14,7 @@ import polars as pl
 
 from windrow.core.assemble.due import Rows, session_windows
 from windrow.core.assemble.emitted import Emitted
-from windrow.core.assemble.group_state import Change, CompiledGroup, GroupState
+from windrow.core.assemble.group_state import Change, GroupState
 from windrow.core.assemble.sessions import sessions
 from windrow.core.plan.watermark import TimeColumn, WatermarkStep
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
@@ -25,7 +25,7 @@ from windrow.nodes.quantiles.root import Due, RemoteMultisets, placed
 class RefinedState(GroupState):
     """The state of a group of time windows or sessions."""
 
-    def __init__(self, compiled: CompiledGroup, schema: MultisetSchema, time_column: TimeColumn) -> None:
+    def __init__(self, schema: MultisetSchema, time_column: TimeColumn) -> None:
         self.time_column = time_column
         self.multisets = RemoteMultisets(schema)
         self.sends: dict[str, int] = {}  # of each node, the last of which blocks have come
@@ -33,7 +33,7 @@ class RefinedState(GroupState):
         self.late: Counter[str] = Counter()  # events of multisets that are left out, by node, until somebody asks
         self._checked = INT64_MIN  # up to here it is known what has to be requested
         self._next_found = INT64_MAX  # when the first session closes after what was looked at last
-        super().__init__(compiled)
+        super().__init__(schema.compiled)
 
     # --- what comes in --------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class RefinedState(GroupState):
     def header(self) -> dict[str, Any]:
         """What it knows beside its tables."""
         header = {"watermark": self.time_column.watermark, "sends": self.sends, "released": self.released}
-        return super().header() | {**header, "checked": self._checked, "multisets": self.multisets.header()}
+        return super().header() | header | {"checked": self._checked, "multisets": self.multisets.header()}
 
     def restore(self, header: Mapping[str, Any]) -> None:
         super().restore(header)

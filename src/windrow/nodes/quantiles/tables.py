@@ -29,8 +29,8 @@ OVER: dict[str, pl.DataType] = {"over": pl.Boolean()}
 
 def schemas_of(job: Job) -> dict[str, MultisetSchema]:
     """The tables of each group of time windows and sessions whose multisets stay at nodes."""
-    groups = [group for group in job.bound.plan.groups if group.refined and not group.counted]
-    return {group.name: MultisetSchema(group, job.bound.by_name[group.name].schema) for group in groups}
+    groups = [compiled for compiled in job.bound.groups if compiled.group.refined and not compiled.group.counted]
+    return {compiled.group.name: MultisetSchema(compiled) for compiled in groups}
 
 
 def tables_of(job: Job) -> tuple[set[str], set[str]]:

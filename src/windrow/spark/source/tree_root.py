@@ -23,7 +23,7 @@ from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Gathered, Slicer, Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import NODE
-from windrow.nodes.process.slice_sink import SliceOutlet
+from windrow.nodes.process.slice_sink import SliceSink
 from windrow.nodes.queries import Asked
 from windrow.spark.slice_rows import Limit, fingerprint
 from windrow.spark.source.files import local_path
@@ -56,14 +56,14 @@ class Root:
         _ = self.outlet
 
     @property
-    def outlet(self) -> SliceOutlet:
+    def outlet(self) -> SliceSink:
         """Where its batches are."""
-        return SliceOutlet(local_path(os.fspath(self.path), "a root is read from a directory that is"))
+        return SliceSink(local_path(os.fspath(self.path), "a root is read from a directory that is"))
 
     @property
     def asked(self) -> Asked:
         """What it was asked."""
-        return self.outlet.asked
+        return self.outlet.query_set
 
     @property
     def columns(self) -> dict[str, pl.DataType]:

@@ -7,7 +7,7 @@
 is `Query("slow", sliding("1 hour", "5 minutes"), mean("speed").alias("v"), by="car", where="moving", time="ts",
 having="count() > 10")`. A statement is parted into its clauses token by token, so that whatever is not read is refused
 with its line and column; what is left are expressions (`expressions`), calls of aggregates (`calls`) and GROUP BY
-(`groupby`).
+(`group_by`).
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ def sql(text: str) -> list[Query]:
     queries: dict[str, Query] = {}
     lines: dict[str, int] = {}
     table: tuple[str, int] | None = None
-    for place, (named, piece) in enumerate(_statements(tokenize(text)), 1):
-        name, at = named or (f"q{place}", piece[0].start)
+    for number, (named, statement) in enumerate(_statements(tokenize(text)), 1):
+        name, at = named or (f"q{number}", statement[0].start)
         line = refusal(text, at, "").line
         if name in queries:
             raise refusal(text, at, f"two statements are called {name!r}, the other on line {lines[name]}; rename one")
-        clauses = _clauses(piece)
+        clauses = _clauses(statement)
         read, alias = _table(clauses["FROM"])
         if table and table[0] != read.lower():
             reason = f"this reads {read!r}, and line {table[1]} {table[0]!r}: statements of one text read one table"
             clauses["FROM"].refuse(f"{reason}; make a text for each")
         table = table or (read.lower(), clauses["FROM"].line)
         clauses = {word: _unqualified(clause, {read.lower().split(".")[-1], alias}) for word, clause in clauses.items()}
-        queries[name], lines[name] = _query(name, piece, clauses), line
+        queries[name], lines[name] = _query(name, statement, clauses), line
     if not queries:
         raise refusal(text, 0, "there is no statement; write SELECT … FROM … GROUP BY window(…)")
     return list(queries.values())
@@ -65,7 +65,7 @@ _NAME = re.compile(r"^[ \t]*--[ \t]*name[ \t]*:[ \t]*(.*?)[ \t\r]*$", re.MULTILI
 
 def _statements(whole: Phrase) -> Iterator[tuple[tuple[str, int] | None, Phrase]]:
     """The statements of a text, with the name that a line before them gives, and where that stands."""
-    ends = [place for place, token in enumerate(whole.tokens) if token.kind == TokenType.SEMICOLON]
+    ends = [index for index, token in enumerate(whole.tokens) if token.kind == TokenType.SEMICOLON]
     begin, named = 0, None
     for first, last in zip([0, *(end + 1 for end in ends)], [*ends, len(whole)], strict=True):
         stop = whole[first].start if first < len(whole) else len(whole.source)
@@ -81,15 +81,15 @@ def _statements(whole: Phrase) -> Iterator[tuple[tuple[str, int] | None, Phrase]
 def _named(source: str, begin: int, end: int, before: tuple[str, int] | None) -> tuple[str, int] | None:
     """The name in the comments between two places."""
     between = re.sub(r"/\*.*?\*/", lambda it: re.sub(r"[^\n]", " ", it[0]), source[begin:end], flags=re.DOTALL)
-    for found in _NAME.finditer(between):
-        if begin and not found.start():
+    for match in _NAME.finditer(between):
+        if begin and not match.start():
             continue  # behind the statement before, on its line
-        at = begin + found.start() + found[0].index("--")
+        at = begin + match.start() + match[0].index("--")
         if before:
             raise refusal(source, at, f"the statement is already called {before[0]!r}; leave one name out")
-        if not found[1]:
+        if not match[1]:
             raise refusal(source, at, "the name is missing; write -- name: trips")
-        before = found[1], at
+        before = match[1], at
     return before
 
 
@@ -115,84 +115,82 @@ _VIEW = "make the result a table or a view first, and select from that"
 _JOINS = ("JOIN", "INNER", "CROSS", "LEFT", "RIGHT", "FULL", "SEMI", "ANTI", "NATURAL", "LATERAL", "LATERAL VIEW")
 
 
-def _clauses(piece: Phrase) -> dict[str, Phrase]:
+def _clauses(statement: Phrase) -> dict[str, Phrase]:
     """The clauses of a statement by their words, in their order."""
-    if piece.word(0) == "WITH":
-        piece.refuse(f"WITH is not read: {_VIEW}")
-    if piece.word(0) != "SELECT":
-        piece.refuse(f"a statement begins with SELECT, not with {piece[0].text}")
-    for place, token in enumerate(piece.tokens):
-        if token.kind == TokenType.L_PAREN:
-            piece.closing(place)
+    if statement.word(0) == "WITH":
+        statement.refuse(f"WITH is not read: {_VIEW}")
+    if statement.word(0) != "SELECT":
+        statement.refuse(f"a statement begins with SELECT, not with {statement[0].text}")
+    statement.check_brackets()
     marks: list[tuple[int, str]] = []
-    for place, depth in piece.depths():
-        word = piece.word(place)
-        if depth < 0:
-            piece.refuse("this bracket closes nothing", place)
-        if word == "SELECT" and place:
-            piece.refuse(f"subqueries are not read: {_VIEW}" if depth else "a ; is missing before this SELECT", place)
+    for index, depth in statement.depths():
+        word = statement.word(index)
+        if word == "SELECT" and index:
+            statement.refuse(
+                f"subqueries are not read: {_VIEW}" if depth else "a ; is missing before this SELECT", index
+            )
         if depth or word not in {*_ORDER, *_REFUSED}:
             continue
         if word in _REFUSED:
-            piece.refuse(_REFUSED[word], place)
+            statement.refuse(_REFUSED[word], index)
         if marks and _ORDER.index(word) <= _ORDER.index(marks[-1][1]):
-            piece.refuse(f"{word} does not belong behind {marks[-1][1]}", place)
-        marks.append((place, word))
-    found = {}
-    for (place, word), (end, _) in zip(marks, [*marks[1:], (len(piece), "")], strict=True):
-        found[word] = piece.part(place + 1, end)
-        if not found[word].tokens:
-            piece.refuse(f"nothing follows {word}", place)
-    if "FROM" not in found:
-        piece.refuse("FROM is missing; name the table of the events")
-    if "GROUP BY" not in found:
-        piece.refuse("GROUP BY is missing; add GROUP BY window(ts, '10 minutes') or another window")
-    if found["SELECT"][0].kind == TokenType.HINT and len(found["SELECT"]) > 1:  # it changes how, not what
-        found["SELECT"] = found["SELECT"].part(1)
-    if found["SELECT"].word(0) == "DISTINCT":
-        found["SELECT"].refuse("SELECT DISTINCT is not read: rows already differ by key and window; leave it out")
-    return found
+            statement.refuse(f"{word} does not belong behind {marks[-1][1]}", index)
+        marks.append((index, word))
+    clauses = {}
+    for (index, word), (end, _) in zip(marks, [*marks[1:], (len(statement), "")], strict=True):
+        clauses[word] = statement.part(index + 1, end)
+        if not clauses[word].tokens:
+            statement.refuse(f"nothing follows {word}", index)
+    if "FROM" not in clauses:
+        statement.refuse("FROM is missing; name the table of the events")
+    if "GROUP BY" not in clauses:
+        statement.refuse("GROUP BY is missing; add GROUP BY window(ts, '10 minutes') or another window")
+    if clauses["SELECT"][0].kind == TokenType.HINT and len(clauses["SELECT"]) > 1:  # it changes how, not what
+        clauses["SELECT"] = clauses["SELECT"].part(1)
+    if clauses["SELECT"].word(0) == "DISTINCT":
+        clauses["SELECT"].refuse("SELECT DISTINCT is not read: rows already differ by key and window; leave it out")
+    return clauses
 
 
 def _table(clause: Phrase) -> tuple[str, str]:
     """The table's name, and its alias or the name again, in small letters."""
-    for place, depth in clause.depths():
-        if clause.word(place) in _JOINS:
-            clause.refuse(f"{clause.word(place)} is not read: {_VIEW}", place)
-        if not depth and clause[place].kind == TokenType.COMMA:
-            clause.refuse(f"several tables are not read: {_VIEW}", place)
+    for index, depth in clause.depths():
+        if clause.word(index) in _JOINS:
+            clause.refuse(f"{clause.word(index)} is not read: {_VIEW}", index)
+        if not depth and clause[index].kind == TokenType.COMMA:
+            clause.refuse(f"several tables are not read: {_VIEW}", index)
     if not clause[0].is_name:
         clause.refuse(f"FROM takes the name of a table, not {clause[0].text}: {_VIEW}")
     end = 1
     while clause.word(end) == "." and end + 1 < len(clause) and clause[end + 1].is_name:
         end += 2
     name = ".".join(token.name for token in clause.tokens[:end:2])
-    rest = clause.part(end + (clause.word(end) == "AS"))
-    named = bool(rest.tokens) and rest[0].kind in (TokenType.VAR, TokenType.IDENTIFIER)
-    if len(rest) > named:
-        rest.refuse(f"FROM takes the name of a table and an alias; {rest.part(named).text} is not read", int(named))
-    return name, (rest[0].name if rest.tokens else clause[end - 1].name).lower()
+    alias = clause.part(end + (clause.word(end) == "AS"))
+    named = bool(alias.tokens) and alias[0].kind in (TokenType.VAR, TokenType.IDENTIFIER)
+    if len(alias) > named:
+        alias.refuse(f"FROM takes the name of a table and an alias; {alias.part(named).text} is not read", int(named))
+    return name, (alias[0].name if alias.tokens else clause[end - 1].name).lower()
 
 
 def _unqualified(clause: Phrase, tables: set[str]) -> Phrase:
     """The clause without the table's name before columns: `e.speed` is speed."""
     tokens: list[Token] = []
-    place = 0
-    while place < len(clause):
-        token = clause[place]
-        if clause.word(place + 1) == "." and token.name.lower() in tables and place + 2 < len(clause):
-            if not clause[place + 2].is_name:
-                clause.refuse(f"{token.text}.{clause[place + 2].text} is not read: name keys and aggregates", place)
-            token, place = replace(clause[place + 2], spaced=token.spaced, start=token.start), place + 2
+    index = 0
+    while index < len(clause):
+        token = clause[index]
+        if clause.word(index + 1) == "." and token.name.lower() in tables and index + 2 < len(clause):
+            if not clause[index + 2].is_name:
+                clause.refuse(f"{token.text}.{clause[index + 2].text} is not read: name keys and aggregates", index)
+            token, index = replace(clause[index + 2], spaced=token.spaced, start=token.start), index + 2
         tokens.append(token)
-        place += 1
+        index += 1
     return clause.put(tuple(tokens))
 
 
 # --- a statement ----------------------------------------------------------------------------------------------------
 
 
-def _query(name: str, piece: Phrase, clauses: Mapping[str, Phrase]) -> Query:
+def _query(name: str, statement: Phrase, clauses: Mapping[str, Phrase]) -> Query:
     selected = [_alias(item) for item in clauses["SELECT"].split()]
     by = grouping(clauses["GROUP BY"], selected)
     for word, clause in clauses.items():
@@ -211,49 +209,49 @@ def _query(name: str, piece: Phrase, clauses: Mapping[str, Phrase]) -> Query:
         clauses["SELECT"].refuse("no aggregate is selected; add one, such as count(*)")
     where = clauses["WHERE"].expression("the condition") if "WHERE" in clauses else None
     having = _having(clauses["HAVING"], columns) if "HAVING" in clauses else None
-    asked = [one for one, _ in columns.values()]
+    aggregates = [aggregate for aggregate, _ in columns.values()]
     try:
-        return Query(name, by.window, asked, by.keys, where, by.time, having=having)
+        return Query(name, by.window, aggregates, by.keys, where, by.time, having=having)
     except QueryError as error:
-        piece.refuse(str(error))
+        statement.refuse(str(error))
 
 
 def _check_dots(clause: Phrase, by: Grouping) -> None:
     """Names with a dot are the bounds of the window; others would be tables that are not there, or parts of structs."""
-    for place, token in enumerate(clause.tokens):
-        if token.kind == TokenType.DOT and clause[place - 1].name.lower() not in by.called | {")"}:
-            before = clause[place - 1]
-            if clause.word(place + 1) in _BOUNDS and before.name not in by.keys:
-                clause.refuse(f"{before.text}.{clause[place + 1].text} is not known; write {by.name}.start", place - 1)
+    for index, token in enumerate(clause.tokens):
+        if token.kind == TokenType.DOT and clause[index - 1].name.lower() not in by.called | {")"}:
+            before = clause[index - 1]
+            if clause.word(index + 1) in _BOUNDS and before.name not in by.keys:
+                clause.refuse(f"{before.text}.{clause[index + 1].text} is not known; write {by.name}.start", index - 1)
             reason = f"{before.text}.…: there is no table {before.name!r} here, and fields of structs are not read"
-            clause.refuse(f"{reason}; make the field a column of the events", place - 1)
+            clause.refuse(f"{reason}; make the field a column of the events", index - 1)
 
 
 def _having(clause: Phrase, columns: Mapping[str, tuple[Aggregate, Phrase]]) -> Aggregate:
     """The predicate, with what aliases stand for."""
     tokens: list[Token] = []
     depth, inside = 0, 0  # a name within an aggregate, or in its FILTER, is a column of the events
-    for place, token in enumerate(clause.tokens):
-        if token.name in columns and token.is_name and not clause.is_call(place) and not inside:
-            made, shown = columns[token.name]
-            meant = [replace(shown[0], spaced=token.spaced), *shown.tokens[1:]]
-            if made.parts:
+    for index, token in enumerate(clause.tokens):
+        if token.name in columns and token.is_name and not clause.is_call(index) and not inside:
+            aggregate, shown = columns[token.name]
+            written = [replace(shown[0], spaced=token.spaced), *shown.tokens[1:]]
+            if aggregate.parts:
                 opening, closing = (TokenType.L_PAREN, "(", "("), (TokenType.R_PAREN, ")", ")")
-                meant = [Token(*opening, 0, token.spaced), *meant, Token(*closing, 0, False)]
-            tokens += [replace(one, start=token.start) for one in meant]
+                written = [Token(*opening, 0, token.spaced), *written, Token(*closing, 0, False)]
+            tokens += [replace(part, start=token.start) for part in written]
             continue
         tokens.append(token)
         if token.kind == TokenType.L_PAREN:
             depth += 1
-            over_events = place and (READER.is_aggregate(clause, place - 1) or clause.word(place - 1) in _BEHIND_CALLS)
+            over_events = index and (READER.is_aggregate(clause, index - 1) or clause.word(index - 1) in _BEHIND_CALLS)
             if over_events and not inside:
                 inside = depth
         elif token.kind == TokenType.R_PAREN:
             inside = 0 if inside == depth else inside
             depth -= 1
-    for place, token in enumerate(clause.tokens):
-        if token.kind == TokenType.DOT and clause.word(place + 1) in _BOUNDS:
-            clause.refuse("HAVING sees aggregates alone; choose rows of the results by their bounds", place - 1)
+    for index, token in enumerate(clause.tokens):
+        if token.kind == TokenType.DOT and clause.word(index + 1) in _BOUNDS:
+            clause.refuse("HAVING sees aggregates alone; choose rows of the results by their bounds", index - 1)
     return as_formula(READER.read(clause.put(tuple(tokens)), "HAVING"))
 
 
@@ -310,10 +308,10 @@ def _is_there(shown: Phrase, alias: Token | None, by: Grouping) -> bool:
     return True
 
 
-def _bound(shown: Phrase, place: int) -> str:
-    """The column of `.start` or `.end` at a place; none for the window as a whole, which has both."""
-    if place == len(shown) or (shown.word(place + 1) == "*" and place + 2 == len(shown)):
+def _bound(shown: Phrase, index: int) -> str:
+    """The column of `.start` or `.end` at an index; none for the window as a whole, which has both."""
+    if index == len(shown) or (shown.word(index + 1) == "*" and index + 2 == len(shown)):
         return ""
-    if shown.word(place) != "." or shown.word(place + 1) not in _BOUNDS or place + 2 != len(shown):
-        shown.refuse("of a window there are start and end", place)
-    return _BOUNDS[shown.word(place + 1)]
+    if shown.word(index) != "." or shown.word(index + 1) not in _BOUNDS or index + 2 != len(shown):
+        shown.refuse("of a window there are start and end", index)
+    return _BOUNDS[shown.word(index + 1)]
