@@ -16,7 +16,8 @@ from typing import Any
 
 import polars as pl
 
-from windrow.core.aggregates.functions import FUNCTIONS, Aggregate
+from windrow.core.aggregates.functions import Aggregate
+from windrow.core.operators.custom import MONOIDS
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.testing.expressions import evaluate
 
@@ -57,7 +58,7 @@ def answer(asked: Aggregate, rows: Sequence[Row]) -> Any:
 
 def monoid_of(asked: Aggregate) -> Any:
     """The class of a user's own aggregate; None where it is one of ours."""
-    return getattr(FUNCTIONS[asked.function], "monoid", None)
+    return MONOIDS.get(asked.function)
 
 
 def values_of(asked: Aggregate, rows: Sequence[Row]) -> Values:

@@ -36,7 +36,8 @@ from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, ContextFreeWindow, Session
 from windrow.core.windows.ordered import Mask
 
-Told = Mapping[tuple[Timeline, bool | None], pl.DataFrame]  # sessions, of all aggregates or those (not) in order
+# by timeline, and whether for all aggregates or for those that do, or do not, need the order
+ClosedSessions = Mapping[tuple[Timeline, bool | None], pl.DataFrame]
 JOIN_FROM = 256  # so many slices that only sessions need are joined
 ExclusionSet = frozenset[tuple[int, int]]  # the sessions, as (gap, since), that leave an event out
 
@@ -199,7 +200,7 @@ class GroupState:
         if change is not None:
             yield from self._revised(rows, change, step.before, ordered)
         yield from self._emit(rows, self.assembler.due(rows, step.before, step.now), ordered)
-        before = Revisions(self.revisions.table)  # as they were: timelines that differ in their end share them
+        before = Revisions(self.revisions.table)
         for view, timelines in self.session_views(rows):
             for found in sessions(view.runs, timelines):
                 place = self.group.timelines[found.timeline]
@@ -209,8 +210,7 @@ class GroupState:
                     closes = (ends >= step.before) & (ends < step.now)
                     yield from self._emit(view, session_windows(place, found.take(closes)), ordered)
                 else:
-                    told = change.told.get((found.timeline, ordered))
-                    yield from self._changed_sessions(view, place, found, told, before, step.now, ordered)
+                    yield from self._changed_sessions(view, found, change, before, step.now, ordered)
 
     def _emit(self, rows: Rows, windows: Windows, ordered: bool | None) -> Iterator[Emitted]:
         """Emit windows that are due. Their revision is 0, unless a late event has opened them again."""
@@ -262,42 +262,57 @@ class GroupState:
             yield Emitted(rows, windows, answers, revisions[answers.where])
 
     def _changed_sessions(
-        self,
-        view: Rows,
-        place: int,
-        found: Sessions,
-        told: pl.DataFrame | None,
-        revisions: Revisions,
-        now: int,
-        ordered: bool | None,
+        self, view: Rows, sessions: Sessions, change: Change, revisions: Revisions, now: int, ordered: bool | None
     ) -> Iterator[Emitted]:
-        """Sessions that are closed and not as they were told; and those told that are no more."""
-        windows = session_windows(place, found)
+        """Emit the sessions of one timeline that are closed and not as they were emitted, after late events.
+
+        Late events can extend a session, fuse several, or open one again. What was emitted is known from the slices
+        before the late events came (`change`), and of sessions that were opened earlier from their revisions. A session
+        is identified by its start: one of these that no session begins at any more is retracted.
+
+        `revisions` are those before the step; timelines that differ in their end alone share them.
+        """
+        timeline = self.group.timelines[sessions.timeline]
+        windows = session_windows(timeline, sessions)
         ids = self.revisions.ids(view, windows, self.assembler.timelines, None, ordered)
-        told = revisions.with_reopened(told, ids, found.timeline, ordered)
-        known = np.maximum(revisions.of(told.select(ids.columns)), 0)
-        told = told.with_columns(pl.Series("known", known))
-        gone = join_keys(told, ids, ids.columns, "anti")
+        emitted = self._emitted_before(ids, sessions.timeline, change, revisions, ordered)
+        gone = join_keys(emitted, ids, ids.columns, "anti")
         if gone.height:
-            revision = gone["known"].to_numpy() + 1
+            revision = gone["revision"].to_numpy() + 1
             self.revisions.set(gone.select(ids.columns), revision)
-            yield self._retracted(place, gone, revision, ordered)
-        before = join_keys(ids, told, ids.columns, "left")
-        is_open = windows.end >= now
-        again = before["known"].is_not_null().to_numpy() & is_open
-        if again.any():
-            those = pl.Series(again)
-            was = before.filter(those)
-            self.revisions.set(ids.filter(those), was["known"].to_numpy(), was["upto"])
+            yield self._retracted(timeline, gone, revision, ordered)
+        before = join_keys(ids, emitted, ids.columns, "left")
+        is_open = pl.Series(windows.end >= now)
+        reopened = before.filter(before["revision"].is_not_null() & is_open)
+        if reopened.height:  # it is emitted when it closes again, and retracted if it is gone by then
+            self.revisions.set(reopened.select(ids.columns), reopened["revision"].to_numpy(), reopened["upto"])
         counts = pl.Series(self.assembler.counts(view, windows, None))
-        same = (before["rows"] == counts) & (before["upto"] == pl.Series(windows.end))
-        changed = ~is_open & ~same.fill_null(False).to_numpy()
-        if not changed.any():
+        is_same = ((before["rows"] == counts) & (before["upto"] == pl.Series(windows.end))).fill_null(False)
+        is_changed = ~is_open & ~is_same
+        if not is_changed.any():
             return
-        revision = before["known"].fill_null(pl.Series(revisions.of(ids))).to_numpy() + 1
-        self.revisions.set(ids.filter(pl.Series(changed)), revision[changed])
-        for answers in self.assembler.answers(view, windows, {None: changed}, ordered):
+        revision = before["revision"].fill_null(pl.Series(revisions.of(ids))).to_numpy() + 1
+        self.revisions.set(ids.filter(is_changed), revision[is_changed.to_numpy()])
+        for answers in self.assembler.answers(view, windows, {None: is_changed.to_numpy()}, ordered):
             yield Emitted(view, windows, answers, revision)
+
+    @staticmethod
+    def _emitted_before(
+        ids: pl.DataFrame, timeline: Timeline, change: Change, revisions: Revisions, ordered: bool | None
+    ) -> pl.DataFrame:
+        """The sessions of a timeline that were emitted: how many events (`rows`), up to when, and their revision.
+
+        Of those that were opened again since, the number of events is not known; none is equal to -1.
+        """
+        emitted = change.sessions.get((timeline, ordered))
+        if emitted is None:
+            emitted = ids.clear().with_columns(rows=pl.lit(0, pl.Int64), upto=pl.lit(0, pl.Int64))
+        reopened = revisions.reopened(timeline, ordered)
+        if reopened is not None:
+            reopened = join_keys(reopened, emitted, ids.columns, "anti").with_columns(rows=pl.lit(-1, pl.Int64))
+            emitted = pl.concat([emitted, reopened.select(emitted.columns)])
+        known = np.maximum(revisions.of(emitted.select(ids.columns)), 0)
+        return emitted.with_columns(pl.Series("revision", known))
 
     def _retracted(self, place: int, gone: pl.DataFrame, revision: Ints, ordered: bool | None = None) -> Emitted:
         """Take windows back that were emitted and are no more, for every query that got them."""
@@ -310,21 +325,21 @@ class GroupState:
         answers = Answers(None, index, np.tile(queries, gone.height), pl.DataFrame(), index, NAMELESS, nothing)
         return Emitted(Keys(gone.select(*self.schema.keys)), windows, answers, revision, retracted=True)
 
-    def told(self, watermark: int) -> Told:
-        """The closed sessions, as they were told: what identifies them, how many events, up to when."""
-        return self._told(self.rows, watermark, None)
+    def closed_sessions(self, watermark: int) -> ClosedSessions:
+        """The sessions that were emitted: what identifies them, how many events, up to when."""
+        return self._closed_sessions(self.rows, watermark, None)
 
-    def _told(self, rows: Rows, watermark: int, ordered: bool | None) -> Told:
-        told = {}
+    def _closed_sessions(self, rows: Rows, watermark: int, ordered: bool | None) -> ClosedSessions:
+        closed = {}
         for view, timelines in self.session_views(rows):
             for found in sessions(view.runs, timelines):
-                closed = found.take(found.last + found.gap < watermark)
-                windows = session_windows(self.group.timelines[found.timeline], closed)
+                chosen = found.take(found.last + found.gap < watermark)
+                windows = session_windows(self.group.timelines[found.timeline], chosen)
                 ids = self.revisions.ids(view, windows, self.assembler.timelines, None, ordered)
-                told[found.timeline, ordered] = ids.with_columns(
+                closed[found.timeline, ordered] = ids.with_columns(
                     pl.Series("rows", self.assembler.counts(view, windows, None)), pl.Series("upto", windows.end)
                 )
-        return told
+        return closed
 
     def prune(self, final_before: int) -> None:
         """Drop the slices that no window that is not final can need, and what was noted of final ones."""
@@ -412,11 +427,11 @@ class GroupState:
 
 @dataclass(frozen=True)
 class Change:
-    """What late events within `updates` have brought: their slices, and the sessions as they were emitted before."""
+    """What late events within `updates` have brought: their slices, and the sessions that were emitted before."""
 
     table: pl.DataFrame
     final_before: int
-    told: Told
+    sessions: ClosedSessions
 
 
 def codes(keys: pl.DataFrame, rows: Rows) -> Ints:
