@@ -4,7 +4,6 @@
     local ──┴─▶ intermediate ──┐
     local ─────────────────────┴─▶ root ──▶ results
 
-`machine` is a node without a transport, `messages` what nodes say to each other, `assembly` the root's state, and
-`simulation` runs many machines in one process with faults from a seed. `process` is a node as a process: `flight` and
-`link` carry its messages, `feed` reads its source, `config` and `tree` are its files.
+`protocol` has a node as a machine without a transport, `process` a node as a process; between them `transport` carries
+messages, and `sources` reads events. What a tree finds out together is in `counting`, `quantiles` and `pushdown`.
 """

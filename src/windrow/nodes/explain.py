@@ -1,4 +1,4 @@
-"""What travels up a tree for each query, and why.
+"""What travels up a tree for each query, and why: the text of `windrow tree explain`.
 
 tumbling   slices               merged on the way: count(), sum(x)
 each       results              found at the local nodes, because node is among its keys

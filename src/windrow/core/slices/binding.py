@@ -1,9 +1,12 @@
 """Binding: a plan meets the columns of real events.
 
+    plan, types of columns ──▶ Binding ──▶ refusals, with query and column
+    batch ── checked ── prepare ─────────▶ `time:` `key:` `input:` `filter:` `order:` `distinct:` columns, `nth`
+
 Everything that can be wrong between queries and events is found here, before any state is touched: a column that is
-not there, a type that an aggregate cannot take, a window in seconds over a time column of kilometres. A binding then
-prepares batches: the time of each time column in whole units, keys, inputs and filters, each computed once for all
-groups.
+not there, a type that an aggregate cannot take, a window in seconds over a time column of kilometres. Prepared batches
+are all that kernels read: times in whole units, keys, inputs of operators and filters, each computed once for all
+groups. `sql` has the same columns as Spark SQL, for those that the JVM prepares.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ class InputError(ValueError):
 
 
 class Binding:
-    """A plan over events with a given schema."""
+    """The columns that a plan reads of events with given types, and how they are computed."""
 
     def __init__(self, plan: Plan, columns: Mapping[str, pl.DataType], order_by: Sequence[str]) -> None:
         self._columns, self._order_by = dict(columns), order_by
@@ -105,7 +108,7 @@ class Binding:
                 self._needs(asked, named)
 
     def _line(self, window: Window, query: Query) -> None:
-        """The expressions by which events bound a window."""
+        """Bind the expressions of a data-driven window."""
         assert isinstance(window, DataDrivenWindow)
         for text in window.inputs:
             if isinstance(window, Punctuated | Frames):
@@ -192,9 +195,9 @@ class Binding:
         self.sql[filter_name(where.text)] = f"COALESCE({where.spark(self._columns)}, FALSE)"
 
     def schema(self, group: Group, shared: bool, updates: bool = False) -> SliceSchema:
-        """What a group keeps, or what it makes of events, `shared` with the groups that are rolled up from it.
+        """The schema of a group's own slices, or of those that it makes of events and shares (`Group.needs`).
 
-        With `updates`, ordered slices say which events they hold.
+        With `updates`, ordered slices have a digest of their events, which shows whether a window has changed.
         """
         _, held, gap = group.needs(shared)
         keys = {key_name(key): self.keys[key] for key in group.keys}
@@ -202,7 +205,7 @@ class Binding:
         return SliceSchema(keys, held, self.inputs, self.place, gap, lines, updates and group.ordered, group.refined)
 
     def checked(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The batch, if its columns are still what they were."""
+        """The batch, if its columns have the types that were bound; else an `InputError`."""
         nulls = []
         for name, dtype in self.needed.items():
             if name not in frame.columns:
@@ -223,9 +226,9 @@ class Binding:
         return frame.with_columns(nulls) if nulls else frame
 
     def prepare(self, frame: pl.DataFrame, arrived: int | pl.Series, clock: Callable[[], int]) -> pl.DataFrame:
-        """The columns that the kernels read, for a checked batch whose times are there.
+        """Compute the columns that kernels read, for a checked batch in which every event has its times.
 
-        The events arrived with these numbers, or with those from this one on.
+        `arrived` numbers the events in the order of their arrival, or is the number of the first.
         """
         extra = []
         if ARRIVAL in self.time_columns:
@@ -244,7 +247,7 @@ class Binding:
             raise InputError(f"this batch cannot be read: {str(error).splitlines()[0]}") from error
 
     def times(self, frame: pl.DataFrame, time_column: str) -> pl.Series:
-        """The times of a time column in whole units."""
+        """The times of a batch on a time column, in whole units."""
         try:
             return frame.select(self._prepared[time_name(time_column)]).to_series()
         except pl.exceptions.PolarsError as error:
@@ -263,7 +266,7 @@ class Binding:
 
 
 def no_time(missing: int, of: int, *time_columns: str) -> InputError:
-    """What is said of events that have no time on some time column."""
+    """The refusal of events that have no time on some time column."""
     named = " or ".join(map(repr, time_columns))
     return InputError(f"{missing} of {of} events have no time in {named}; bad_events='drop' leaves them out")
 
