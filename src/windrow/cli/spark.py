@@ -30,7 +30,7 @@ from pyspark.sql import types as t
 
 from windrow.api import windows
 from windrow.cli.failures import Failed, Refused
-from windrow.cli.options import Asked
+from windrow.cli.options import Request
 from windrow.cli.progress import Shown
 from windrow.core.query.query import QueryError
 from windrow.core.slices.binding import InputError, quoted
@@ -180,7 +180,7 @@ def _complete(frame: pl.DataFrame, path: str, types: Mapping[str, pl.DataType]) 
 
 
 def _reading(reader: Any, form: str) -> Any:
-    """Spark's reader, told to read CSV as everybody else does, and that what does not fit the types is an error."""
+    """Spark's reader, which reads CSV as everybody else does, and fails where something does not fit the types."""
     found = reader.format(form)
     if form in ("csv", "json"):
         found = found.option("mode", "FAILFAST")
@@ -204,12 +204,12 @@ class Outcome:
 
 
 def run(
-    spark: SparkSession, events: DataFrame, asked: Asked, time: str, out: Path | None, form: str, shown: Shown
+    spark: SparkSession, events: DataFrame, request: Request, time: str, out: Path | None, form: str, shown: Shown
 ) -> Outcome:
     """Answer queries over a whole DataFrame, into a directory or into memory."""
 
     def answer() -> Outcome:
-        results = windows(events, asked.queries, time, partial=asked.partial, **asked.options)
+        results = windows(events, request.queries, time, partial=request.partial, **request.options)
         if out is None:
             table = pl.from_arrow(results.toArrow())
             assert isinstance(table, pl.DataFrame)
@@ -293,13 +293,13 @@ class Sink:
     follow: bool
 
 
-def stream(spark: SparkSession, events: DataFrame, asked: Asked, time: str, sink: Sink, shown: Shown) -> Outcome:
+def stream(spark: SparkSession, events: DataFrame, request: Request, time: str, sink: Sink, shown: Shown) -> Outcome:
     """Answer queries over a streaming DataFrame until its files are read, or for ever; Ctrl-C ends it in between."""
-    results = windows(events, asked.queries, time, updates=asked.updates, **asked.options)
+    results = windows(events, request.queries, time, updates=request.updates, **request.options)
     results = results.observe(RESULTS, F.count(F.lit(1)).alias("results"))
     writer = results.writeStream.option("checkpointLocation", str(sink.checkpoint.absolute()))
     if sink.out is None:
-        writer = writer.outputMode("update" if asked.updates else "append").foreachBatch(_showing(sink.show))
+        writer = writer.outputMode("update" if request.updates else "append").foreachBatch(_showing(sink.show))
     else:
         written = _written(results, sink.form).writeStream.format(sink.form).options(**_writing(sink.form))
         writer = written.option("checkpointLocation", str(sink.checkpoint.absolute()))
@@ -349,6 +349,6 @@ def _count(progress: Sequence[Any], known: set[int], found: Outcome, shown: Show
     shown.at(**counts)
 
 
-def check_stream(asked: Asked) -> None:
-    if asked.partial:
+def check_stream(request: Request) -> None:
+    if request.partial:
         raise QueryError("partial is for a whole table: a stream has no end; leave --partial or --stream out")

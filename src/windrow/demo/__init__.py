@@ -91,15 +91,15 @@ def stream(spark: SparkSession, queries: Sequence[wr.Query], folder: Path) -> St
     query = writer.trigger(availableNow=True).start(str(folder / "results"))
     try:
         while not query.awaitTermination(1):
-            _tell(query.recentProgress, found)
+            _print_new(query.recentProgress, found)
     finally:
         query.stop()
-    _tell(query.recentProgress, found)
+    _print_new(query.recentProgress, found)
     found.seconds = clocks.perf_counter() - began
     return found
 
 
-def _tell(progress: Sequence[Any], found: Streamed) -> None:
+def _print_new(progress: Sequence[Any], found: Streamed) -> None:
     """A line for each micro-batch that is new."""
     for one in progress:
         observed = one["observedMetrics"]
@@ -144,8 +144,8 @@ def main(folder: Path = Path("demo"), months: int = 12, debug: bool = False) -> 
         beside = Beside(spark, events, statements(), queries, ORDER, until)
         alone = beside.in_process(results)
         own = beside.on_spark()
-    print(f"  one process: {alone.rows:,} windows that are over by {until:%Y-%m-%d %H:%M}, {alone.said}")
-    print(f"  Spark's own: {own.rows:,} windows of {own.queries} queries, {own.said}")
+    print(f"  one process: {alone.rows:,} windows that are over by {until:%Y-%m-%d %H:%M}, {alone.verdict}")
+    print(f"  Spark's own: {own.rows:,} windows of {own.queries} queries, {own.verdict}")
 
     touches = len([group for group in wr.plan(queries, TIME, kinds_apart=True).groups if group.parent is None])
     run = Run(

@@ -22,7 +22,7 @@ from windrow.report.answers import Answer
 from windrow.report.markup import Markup, joined, tag
 from windrow.report.scales import Scale
 from windrow.report.series import FEW_WINDOWS, Block, Drawing, Floats, Panel, Trace, runs
-from windrow.report.words import count, short, stretch
+from windrow.report.words import count, short, span
 
 UNITS = 1000  # of the marks' width
 _TALL, _SMALL, _LANE = 200, 96, 22  # heights in pixels
@@ -41,16 +41,16 @@ def chart(answer: Answer, drawing: Drawing) -> Markup | None:
 
 
 def bars(figures: Sequence[tuple[str, float, str]], label: str) -> Markup:
-    """Amounts one below the other, the first in colour: (what, how much, how it is said)."""
+    """Amounts one below the other, the first in colour: (what, how much, and that as text)."""
     most = max(value for _, value, _ in figures) or 1
     rows = [
         tag(
             "div",
             tag("dt", what),
-            tag("dd", tag("i", style=f"width:{max(100 * value / most, 0.2):.4g}%"), tag("span", said)),
+            tag("dd", tag("i", style=f"width:{max(100 * value / most, 0.2):.4g}%"), tag("span", text)),
             class_="bar c5" if place else "bar c0",
         )
-        for place, (what, value, said) in enumerate(figures)
+        for place, (what, value, text) in enumerate(figures)
     ]
     return tag("dl", *rows, class_="bars", aria_label=label)
 
@@ -77,7 +77,7 @@ def _block(answer: Answer, block: Block) -> Markup:
 
 def _legend(names: Sequence[str], areas: Sequence[str]) -> Markup:
     items = [tag("li", tag("i", class_=f"c{place}"), name) for place, name in enumerate(names)]
-    items += [tag("li", tag("i", class_=f"area c0 n{place}"), said) for place, said in enumerate(areas)]
+    items += [tag("li", tag("i", class_=f"area c0 n{place}"), area) for place, area in enumerate(areas)]
     return tag("ul", *items, class_="legend")
 
 
@@ -108,7 +108,7 @@ def _panel(answer: Answer, block: Block, panel: Panel, x: Scale, y: Scale, heigh
                 ends.append((float(up(values[there[-1]])), colour, trace.label if overlaid else name))
     labels = ends if height == _TALL and not block.bands and _beside([one for *_, one in ends]) else []
     what = f"{panel.title}: {block.title}" if panel.title else block.title
-    title = f"{what}, {stretch(*answer.span, answer.temporal)}"
+    title = f"{what}, {span(*answer.span, answer.temporal)}"
     hover = _hover(answer, x, panel.traces, block.columns)
     ruler = _ruler(answer, panel.traces, x) if height == _TALL else []
     drawn = joined([*_frame(x, y, height), _marks(height, marks), *_labels(labels, height), *ruler])
@@ -125,8 +125,8 @@ def _ruler(answer: Answer, traces: Sequence[Trace], x: Scale) -> list[Markup]:
     end = f"{100 * share:.3f}%"
     line = tag("line", x1="0", x2=end, y1="-10", y2="-10", class_="ruler")
     ends = [tag("line", x1=at, x2=at, y1="-14", y2="-6", class_="ruler") for at in ("0", end)]
-    said = f"one window: {duration_text(min(lengths), answer.temporal)}, its value at its end"
-    return [line, *ends, tag("text", said, x="0", y="-24", class_="said")]
+    text = f"one window: {duration_text(min(lengths), answer.temporal)}, its value at its end"
+    return [line, *ends, tag("text", text, x="0", y="-24", class_="said")]
 
 
 def _line(answer: Answer, trace: Trace, values: Floats, across: Any, up: Any, steps: bool, colour: int) -> list[Markup]:
@@ -188,7 +188,7 @@ def _heights(answer: Answer, trace: Trace, name: str) -> Markup:
         top = _TALL * (1 - y.part(value))
         marks.append(f"M{left:.1f},{base:.1f}V{top:.1f}H{right:.1f}V{base:.1f}")
     path = tag("path", d="".join(marks), class_="bars heights c0")
-    title = f"{name}, {stretch(*answer.span, answer.temporal)}"
+    title = f"{name}, {span(*answer.span, answer.temporal)}"
     hover = _hover(answer, x, [trace], [name])
     letters = max(len(tick.label) for tick in y.ticks)
     plot = _plot(joined([*_frame(x, y, _TALL), _marks(_TALL, [path])]), title, _TALL, hover, "", letters=letters)
@@ -214,7 +214,7 @@ def _lanes(answer: Answer, traces: Sequence[Trace], name: str | None) -> Markup:
             marks.append(tag("path", d=path, class_=f"bars c0 s{shade}"))
     levels = [place * _LANE for place in range(len(traces) + 1)]
     lines = [tag("line", x1="0", x2="100%", y1=level, y2=level, class_="grid") for level in levels]
-    title = f"{answer.name}: a lane for each of {count(len(traces), 'key')}, {stretch(*answer.span, answer.temporal)}"
+    title = f"{answer.name}: a lane for each of {count(len(traces), 'key')}, {span(*answer.span, answer.temporal)}"
     hover = _hover(answer, x, traces, [name] if name else [], lanes=True)
     drawn = joined([*_across(x, height), *lines, _marks(height, marks), *names])
     plot = _plot(drawn, title, height, hover, "", letters=max(len(_cut(one.label)) for one in traces))
