@@ -101,13 +101,6 @@ STILL_SAID = {"DataDrivenWindow", "held_events"}  # public
 MOST_LINES, MOST_LOCALS = 50, 20  # of a function, without its docstring
 LONG_FUNCTIONS = {
     "cli:run": "one parameter for each option of the command",
-    "core.query.query:__init__": "",
-    "core.slices.binding:_bind": "",
-    "demo:main": "",
-    "report.charts:_panel": "",
-    "report.charts:_lanes": "",
-    "report.plans:picture": "",
-    "testing.strategies:batches": "",
 }
 
 

@@ -267,18 +267,21 @@ def batches(draw: st.DrawFn, backs: Mapping[str, int], most: int = 24, close: bo
     values = st.integers(0, len(_X) * len(ys) * len(_Z) * len(_S) - 1)
     ends = st.sampled_from((0, 0, 1, 1) if close else (0, 0, 0, 0, 0, 1, 1, 2))
     fewest = draw(st.sampled_from((0, most // 2, most // 2, most // 2) if close else (0, 0, most // 3, most // 2)))
+    events = draw(st.lists(st.tuples(moves, keys, values, ends), min_size=fewest, max_size=most))
     found: list[list[Row]] = [[]]
-    for move, (k, j, g), n, ended in draw(
-        st.lists(st.tuples(moves, keys, values, ends), min_size=fewest, max_size=most)
-    ):
+    for move, key, n, ended in events:
         times = {time_column: newest[time_column] + by for time_column, by in zip(backs, move, strict=True)}
         newest = {time_column: max(newest[time_column], times[time_column]) for time_column in backs}
-        (s, b), x, y, z = _S[n % len(_S)], _X[n % len(_X)], ys[n % len(ys)], _Z[n % len(_Z)]
-        row = {"t": 0, "o": 0, **times, "k": k, "j": j, "g": g, "x": x, "y": y, "z": z, "s": s, "b": b}
-        row["node"] = _NODES[n % len(_NODES)]
-        found[-1].append(row)
+        found[-1].append({"t": 0, "o": 0, **times, **dict(zip("kjg", key, strict=True)), **_values(n, ys)})
         found += [[] for _ in range(ended)]
     return found
+
+
+def _values(n: int, ys: Sequence[float | None]) -> Row:
+    """The nth of all rows of values."""
+    s, b = _S[n % len(_S)]
+    x, y, z = _X[n % len(_X)], ys[n % len(ys)], _Z[n % len(_Z)]
+    return {"x": x, "y": y, "z": z, "s": s, "b": b, "node": _NODES[n % len(_NODES)]}
 
 
 def tables(most: int = 40) -> st.SearchStrategy[list[Row]]:
