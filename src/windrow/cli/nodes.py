@@ -64,7 +64,7 @@ def root(config: Config, debug: Debug = False) -> None:
     run_node("root", config, debug)
 
 
-def _hush() -> None:
+def _quiet_grpc() -> None:
     """gRPC would log every attempt of every stranger, in its own words; what matters is said by the nodes."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
@@ -78,7 +78,7 @@ def _end_with(pid: int, stop: Callable[[], None]) -> None:
 
 def run_node(role: Literal["local", "intermediate", "root"], path: Path, debug: bool) -> None:
     """Be a node until it is done, or a signal ends it; then end the process, whoever still holds a stream."""
-    _hush()
+    _quiet_grpc()
     from windrow.nodes.process.config import read
     from windrow.nodes.process.process import NodeProcess, NodeRefused
 
@@ -228,7 +228,7 @@ def _tree(path: Path) -> Any:
 
 def _ask(tree: Path, at: str | None, token_file: Path | None, ca: Path | None, kind: str, body: dict[str, Any]) -> Any:
     """Ask a root: the one at an address, or that of a tree on this machine."""
-    _hush()
+    _quiet_grpc()
     from windrow.nodes.transport.client import ask
     from windrow.nodes.transport.security import Address, check_parent, pem, token_of
 

@@ -108,12 +108,13 @@ def run_spark(request: Request, where: Where, master: str, shown: Shown, debug: 
     time, needed = checked(request, files.columns) if files is not None else (None, None)
 
     from windrow.cli import spark as on_spark
+    from windrow.cli.session import started
 
     source = on_spark.Source.of(where.events, files, where.events_format)
     with ExitStack() as stack:
         folder = stack.enter_context(complete(where.out)) if where.out is not None else None
         shown.say(f"starting Spark on {master}")
-        session = stack.enter_context(on_spark.started(master, debug))
+        session = stack.enter_context(started(master, debug))
         stack.enter_context(shown)
         events = source.batch(session, needed)
         time = time or _time_on_spark(request, events)
@@ -140,6 +141,7 @@ def run_stream(
         _check_stream(where.out, checkpoint, where.overwrite)
 
     from windrow.cli import spark as on_spark
+    from windrow.cli.session import started
 
     on_spark.check_stream(request)
     source = on_spark.Source.of(where.events, files, where.events_format)
@@ -149,7 +151,7 @@ def run_stream(
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="windrow-", ignore_cleanup_errors=True))
             )
         shown.say(f"starting Spark on {master}")
-        session = stack.enter_context(on_spark.started(master, debug))
+        session = stack.enter_context(started(master, debug))
         stack.enter_context(shown)
         events = source.stream(session, most)
         time = time or _time_on_spark(request, events)

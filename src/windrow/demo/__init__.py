@@ -115,7 +115,7 @@ def _print_new(progress: Sequence[Any], found: Streamed) -> None:
 
 def main(folder: Path = Path("demo"), months: int = 12, debug: bool = False) -> int:
     """Run it over the first months of the year, in a directory that it may fill; returns an exit code."""
-    from windrow.cli.spark import shuffled, started
+    from windrow.cli.session import shuffled, started
 
     began = clocks.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)

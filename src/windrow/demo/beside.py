@@ -72,7 +72,7 @@ class Beside:
 
     def on_spark(self) -> Compared:
         """What Spark's own SQL says beside what one process says."""
-        from windrow.cli.spark import shuffled
+        from windrow.cli.session import shuffled
         from windrow.spark.types import struct
 
         types = struct(dict(self._events.schema))

@@ -74,9 +74,9 @@ def _row(
     drawn: list[Markup] = []
     for row, (name, window) in enumerate(queries):
         y = top + (height - room + 6) / 2 + row * _ROW
-        drawn.append(_link(_QUERY, y + (_ROW - 6) / 2, _GROUP, middle, colour))
+        drawn.append(_curve(_QUERY, y + (_ROW - 6) / 2, _GROUP, middle, colour))
         drawn.append(_box(_QUERY, y, _ROW - 6, [name, window], colour))
-    drawn.append(_link(_GROUP, middle, _STATE, middle, colour))
+    drawn.append(_curve(_GROUP, middle, _STATE, middle, colour))
     drawn.append(_box(_GROUP, middle - inner / 2, inner, [group.name, *facts], colour))
     drawn.append(_box(_STATE, middle - inner / 2, inner, [], colour))
     drawn.append(tag("g", *chips, transform=f"translate({_STATE[0] + _PAD},{middle - taken / 2:.0f})"))
@@ -166,7 +166,7 @@ def _box(column: tuple[int, int], y: float, height: float, lines: list[str], col
     return joined([tag("g", tag("title", "\n".join(lines)) if lines else None, box, *texts)])
 
 
-def _link(left: tuple[int, int], y: float, right: tuple[int, int], to: float, colour: str) -> Markup:
+def _curve(left: tuple[int, int], y: float, right: tuple[int, int], to: float, colour: str) -> Markup:
     x, end = left[0] + left[1], right[0]
     bend = (x + end) / 2
     return tag("path", d=f"M{x},{y:.1f}C{bend},{y:.1f} {bend},{to:.1f} {end},{to:.1f}", class_=f"link {colour}")
