@@ -308,5 +308,5 @@ class Simulation:
         """What the root has said in the batches after one, up to another."""
         numbers = [number for number in sorted(self.told) if after < number and (until is None or number <= until)]
         if not numbers:
-            return self.asked.job.bound.results.empty
+            return self.asked.job.compiled.results.empty
         return pl.concat([self.told[number] for number in numbers], how="diagonal_relaxed")

@@ -46,10 +46,6 @@ class Job:
         """Its plan, compiled for its columns; once in a process for equal jobs."""
         return _compiled(self)
 
-    @property
-    def bound(self) -> CompiledPlan:
-        return self.compiled
-
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to a worker, which binds it itself."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
