@@ -31,7 +31,7 @@ from windrow.nodes.counting.boundaries import BoundaryResolver
 from windrow.nodes.counting.local import OrderedLog, OrderedLogs
 from windrow.nodes.counting.runs import Interval
 from windrow.nodes.protocol.node import Node
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.nodes.requests import AGAIN
 from windrow.testing import differences, recompute
 from windrow.testing.tree_simulation import Faults, Simulation, Tree
@@ -261,7 +261,7 @@ def simulated(seed: int, scenario: Scenario | None = None, machine: type[Node] =
         with recorded() as record:
             run = Going(
                 tree,
-                Asked.of(chosen.queries, "t", COLUMNS, lateness=LATENESS, counting=chosen.scheme),
+                QuerySet.of(chosen.queries, "t", COLUMNS, lateness=LATENESS, counting=chosen.scheme),
                 events,
                 chosen.faults,
                 dice,

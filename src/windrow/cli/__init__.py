@@ -113,8 +113,8 @@ def run(
     from windrow.cli.progress import Shown
     from windrow.core.expressions.types import types_of
 
-    said = {"time": time, "lateness": lateness, "updates": updates, "order_by": order_by, "bad_events": bad_events}
-    asked = asking.read(queries, only or (), partial=partial, **said)
+    asked = {"time": time, "lateness": lateness, "updates": updates, "order_by": order_by, "bad_events": bad_events}
+    request = asking.read(queries, only or (), partial=partial, **asked)
     chosen, why = asking.engine_of(engine)
     stream = stream or follow
     if stream and chosen == "local":
@@ -130,11 +130,11 @@ def run(
     if why:
         shown.say(f"{why}: in this process")
     if chosen == "local":
-        run_command.run_local(asked, where, shown)
+        run_command.run_local(request, where, shown)
     elif stream:
-        run_command.run_stream(asked, where, master, shown, debug, follow, files_per_batch)
+        run_command.run_stream(request, where, master, shown, debug, follow, files_per_batch)
     else:
-        run_command.run_spark(asked, where, master, shown, debug)
+        run_command.run_spark(request, where, master, shown, debug)
 
 
 @app.command()

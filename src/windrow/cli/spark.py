@@ -30,8 +30,9 @@ from pyspark.sql import types as t
 
 from windrow.api import windows
 from windrow.cli.failures import Failed, Refused
-from windrow.cli.options import Asked
+from windrow.cli.options import Request
 from windrow.cli.progress import Shown
+from windrow.core.plan.options import StreamOptions
 from windrow.core.query.query import QueryError
 from windrow.core.slices.binding import InputError, quoted
 from windrow.io.event_files import EventFiles, form_of
@@ -204,12 +205,18 @@ class Outcome:
 
 
 def run(
-    spark: SparkSession, events: DataFrame, asked: Asked, time: str, out: Path | None, form: str, shown: Shown
+    spark: SparkSession,
+    events: DataFrame,
+    request: Request,
+    options: StreamOptions,
+    out: Path | None,
+    form: str,
+    shown: Shown,
 ) -> Outcome:
     """Answer queries over a whole DataFrame, into a directory or into memory."""
 
     def answer() -> Outcome:
-        results = windows(events, asked.queries, time, partial=asked.partial, **asked.options)
+        results = windows(events, request.queries, partial=request.partial, **vars(options.whole))
         if out is None:
             table = pl.from_arrow(results.toArrow())
             assert isinstance(table, pl.DataFrame)
@@ -293,13 +300,15 @@ class Sink:
     follow: bool
 
 
-def stream(spark: SparkSession, events: DataFrame, asked: Asked, time: str, sink: Sink, shown: Shown) -> Outcome:
+def stream(
+    spark: SparkSession, events: DataFrame, request: Request, options: StreamOptions, sink: Sink, shown: Shown
+) -> Outcome:
     """Answer queries over a streaming DataFrame until its files are read, or for ever; Ctrl-C ends it in between."""
-    results = windows(events, asked.queries, time, updates=asked.updates, **asked.options)
+    results = windows(events, request.queries, **vars(options))
     results = results.observe(RESULTS, F.count(F.lit(1)).alias("results"))
     writer = results.writeStream.option("checkpointLocation", str(sink.checkpoint.absolute()))
     if sink.out is None:
-        writer = writer.outputMode("update" if asked.updates else "append").foreachBatch(_showing(sink.show))
+        writer = writer.outputMode("update" if options.updates else "append").foreachBatch(_showing(sink.show))
     else:
         written = _written(results, sink.form).writeStream.format(sink.form).options(**_writing(sink.form))
         writer = written.option("checkpointLocation", str(sink.checkpoint.absolute()))
@@ -349,6 +358,6 @@ def _count(progress: Sequence[Any], known: set[int], found: Outcome, shown: Show
     shown.at(**counts)
 
 
-def check_stream(asked: Asked) -> None:
-    if asked.partial:
+def check_stream(request: Request) -> None:
+    if request.partial:
         raise QueryError("partial is for a whole table: a stream has no end; leave --partial or --stream out")

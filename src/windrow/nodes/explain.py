@@ -97,7 +97,7 @@ def _columns(job: Job, travels: Iterable[str]) -> list[str]:
     for name in travels:
         kind, _, content = name.partition(":")
         if kind == "order":
-            columns[job.order_by[int(content)]] = None
+            columns[job.options.order_by[int(content)]] = None
         elif name != "nth":  # the event's position in the node's stream, which is no column
             columns[content] = None
     return list(columns)
