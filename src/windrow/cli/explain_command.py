@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from windrow.cli import options as asking
+from windrow.cli import options
 from windrow.cli.failures import Refused
 from windrow.cli.options import Request
 from windrow.cli.results import Output
@@ -38,8 +38,8 @@ def explained(
     types: str | None,
 ) -> None:
     """Print the plan, for events if they are given."""
-    request = asking.read(source, only, time=time)
-    chosen, _ = asking.engine_of(engine)
+    request = options.read(source, only, time=time)
+    chosen, _ = options.engine_of(engine)
     if events is None:
         time = request.time or next((query.time for query in request.queries if query.time), None) or "time"
         _print(plan(request.queries, time).explain())
@@ -47,14 +47,14 @@ def explained(
     files = Where(events, events_format, types_of(types) if types else {}).files
     if files is None:
         raise Refused(f"explain looks at files of this machine, not at {events!r}; leave --events out")
-    options, _ = checked(request, files.columns)
-    _print(_planned(request, options, files))
+    stream_options, _ = checked(request, files.columns)
+    _print(_planned(request, stream_options, files))
     if chosen == "spark":
         from windrow.core.stream.job import job_of
         from windrow.spark.batch.run import describe
 
         _print("\non Spark, as a batch")
-        _print(describe(job_of(request.queries, options.whole, files.columns)))
+        _print(describe(job_of(request.queries, stream_options.whole, files.columns)))
 
 
 def _planned(request: Request, options: StreamOptions, files: EventFiles) -> str:

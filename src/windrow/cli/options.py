@@ -1,4 +1,4 @@
-"""What is asked: queries from a file, and options, which the command line says before the file does."""
+"""A request: queries from a file, and options, in which the command line goes before the file."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Request:
 
 
 def read(source: str, only: Sequence[str] = (), partial: bool = False, **given: Any) -> Request:
-    """The queries of a file, or of standard input as SQL for `-`, with the options that were given."""
+    """The queries of a file, or of standard input as SQL for `-`, with options of the command line."""
     if source == "-":
         file = query_files.of_sql(sys.stdin.read(), "standard input")
     elif Path(source).is_dir():

@@ -96,7 +96,7 @@ def run_local(request: Request, where: Where, shown: Shown) -> None:
             counts = shown.counts
             run = run_of("local", request, options, shown)
             replace(run, late=counts.late, dropped=counts.dropped).write(folder)
-    _tell("local", request, shown, where.out)
+    _print_figures("local", request, shown, where.out)
     if where.out is None:
         show(pl.concat(kept), request.queries, where.form, where.rows)
 
@@ -110,12 +110,13 @@ def run_spark(request: Request, where: Where, master: str, shown: Shown, debug: 
     options, needed = checked(request, files.columns) if files is not None else (None, None)
 
     from windrow.cli import spark as on_spark
+    from windrow.cli.session import started
 
     source = on_spark.Source.of(where.events, files, where.events_format)
     with ExitStack() as stack:
         folder = stack.enter_context(complete(where.out)) if where.out is not None else None
         shown.say(f"starting Spark on {master}")
-        session = stack.enter_context(on_spark.started(master, debug))
+        session = stack.enter_context(started(master, debug))
         stack.enter_context(shown)
         events = source.batch(session, needed)
         options = options or _options_on_spark(request, events)
@@ -125,7 +126,7 @@ def run_spark(request: Request, where: Where, master: str, shown: Shown, debug: 
         if folder is not None:
             run = run_of("spark", request, options, shown)
             replace(run, late=0, dropped=0, network=_network(files, found.shuffled)).write(folder)
-    _tell("spark", request, shown, where.out)
+    _print_figures("spark", request, shown, where.out)
     if found.rows is not None:
         show(found.rows, request.queries, where.form, where.rows)
 
@@ -142,6 +143,7 @@ def run_stream(
         _check_stream(where.out, checkpoint, where.overwrite)
 
     from windrow.cli import spark as on_spark
+    from windrow.cli.session import started
 
     on_spark.check_stream(request)
     source = on_spark.Source.of(where.events, files, where.events_format)
@@ -151,7 +153,7 @@ def run_stream(
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="windrow-", ignore_cleanup_errors=True))
             )
         shown.say(f"starting Spark on {master}")
-        session = stack.enter_context(on_spark.started(master, debug))
+        session = stack.enter_context(started(master, debug))
         stack.enter_context(shown)
         events = source.stream(session, most)
         options = options or _options_on_spark(request, events)
@@ -173,7 +175,7 @@ def run_stream(
                 run = replace(run_of("spark", request, options, shown), dropped=shown.counts.dropped)
                 _with_before(where.out, run).write(where.out)
         shown.at(events=found.events, results=found.results, dropped=found.dropped)
-    _tell("spark", request, shown, where.out)
+    _print_figures("spark", request, shown, where.out)
 
 
 def _check_stream(out: Path, checkpoint: Path | None, overwrite: bool) -> None:
@@ -218,7 +220,7 @@ def _network(files: EventFiles | None, shuffled: int) -> tuple[Figure, ...]:
     return (Figure("slices that were shuffled", shuffled), *events)
 
 
-def _tell(engine: Engine, request: Request, shown: Shown, out: Path | None) -> None:
+def _print_figures(engine: Engine, request: Request, shown: Shown, out: Path | None) -> None:
     """The last line."""
     counts = shown.counts
     parts: Iterable[str] = (

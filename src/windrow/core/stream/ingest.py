@@ -255,7 +255,7 @@ def buffer(
 
 def change_of(state: GroupState, table: pl.DataFrame, time_column: TimeColumn) -> Change:
     """What late slices bring to a group that may still change what it has emitted."""
-    return Change(merge([table], state.schema), time_column.final_before, state.told(time_column.watermark))
+    return Change(merge([table], state.schema), time_column.final_before, state.closed_sessions(time_column.watermark))
 
 
 # --- rates ------------------------------------------------------------------------------------------------------------
