@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from windrow.core.expressions.types import spark_type
-from windrow.core.plan.groups import Entry, cut_from
+from windrow.core.plan.groups import Entry, Placement, cut_from
 from windrow.core.plan.options import StreamOptions
 from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.binding import ARRIVAL
@@ -26,12 +26,12 @@ from windrow.core.stream.job import Job, job_of
 from windrow.core.windows.fixed import INT64_MIN
 from windrow.core.windows.ordered import JOINED, NODE, Counting, scope_of
 from windrow.nodes.counting.schemes import NAMES, SMALL
-from windrow.nodes.counting.tables import Form, forms_of
+from windrow.nodes.counting.tables import ByScheme, Form, forms_of
 from windrow.nodes.counting.tables import wrong_with as wrong_counting
 from windrow.nodes.explain import explain
-from windrow.nodes.pushdown import wrong_with
+from windrow.nodes.pushdown import PUSHED, wrong_with
 from windrow.nodes.quantiles import tables as quantile_tables
-from windrow.nodes.quantiles.protocol import MultisetSchema, can_be_refined
+from windrow.nodes.quantiles.protocol import REFINED, MultisetSchema, can_be_refined
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,7 @@ class QuerySet:
             columns,
             ties=False,
             joins=True,
-            pushed=self.pushed,
-            counted=self.counted,
-            refined=self.refined,
+            placements=self.placements,
         )
 
     @cached_property
@@ -150,6 +148,19 @@ class QuerySet:
             and one.name not in later
             and (one.name in agreed or not isinstance(one.window, Counting))
         )
+
+    @property
+    def placements(self) -> dict[str, Placement]:
+        """Where the work of queries is done, if not as that of all others, by their names.
+
+        Counting queries over the same events by the same keys share a group, which is one that keeps multisets at
+        nodes as soon as one of them asks for quantiles.
+        """
+        counted = {query: scheme for query in self.queries if (scheme := self.counted.get(query.name))}
+        shared = {query: (scheme, query.by, query.filter_first) for query, scheme in counted.items()}
+        refined = {shared.get(query) for query in self.queries if query.name in self.refined}
+        by_scheme = {query.name: ByScheme.of(scheme, shared[query] in refined) for query, scheme in counted.items()}
+        return dict.fromkeys(self.refined, REFINED) | by_scheme | dict.fromkeys(self.pushed, PUSHED)
 
     def scheme(self, query: Query) -> str:
         """By which scheme the events of a query travel that counts over all nodes."""

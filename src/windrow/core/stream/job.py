@@ -11,7 +11,7 @@ import polars as pl
 
 from windrow.core.aggregates.functions import Aggregate
 from windrow.core.operators.custom import MONOIDS
-from windrow.core.plan.groups import Entry, Rates
+from windrow.core.plan.groups import Entry, Placement, Rates
 from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.plan import plan
 from windrow.core.plan.watermark import TimeColumn
@@ -29,9 +29,7 @@ class Job:
     options: StreamOptions
     columns: tuple[tuple[str, pl.DataType], ...]
     rates: tuple[float, tuple[tuple[str, float], ...]] | None = None
-    pushed: tuple[str, ...] = ()  # queries whose windows are found at the nodes
-    counted: tuple[tuple[str, str], ...] = ()  # queries on the ends of whose windows nodes agree, by which scheme
-    refined: tuple[str, ...] = ()  # queries whose bags do not travel whole
+    placements: tuple[tuple[str, Placement], ...] = ()  # of queries, by name, whose work is done elsewhere
     own: tuple[type, ...] = ()  # windows and monoids of the user's own: known to a worker once they are unpickled
 
     @property
@@ -83,8 +81,7 @@ class Job:
 @lru_cache(maxsize=64)
 def _compiled(job: Job) -> CompiledPlan:
     rates = Rates(job.rates[0], dict(job.rates[1])) if job.rates else None
-    apart: dict[str, Any] = {"pushed": job.pushed, "counted": dict(job.counted), "refined": job.refined}
-    planned = plan(job.entries, job.time, rates, kinds_apart=True, **apart)
+    planned = plan(job.entries, job.time, rates, kinds_apart=True, placements=dict(job.placements))
     time_columns = job.options.time_columns(planned.time_columns)
     return compile_plan(planned, dict(job.columns), job.options.order_by, time_columns)
 
@@ -97,9 +94,7 @@ def job_of(
     rates: Rates | None = None,
     ties: bool = True,
     joins: bool = False,
-    pushed: Iterable[str] = (),
-    counted: Mapping[str, str] | None = None,
-    refined: Iterable[str] = (),
+    placements: Mapping[str, Placement] | None = None,
 ) -> Job:
     """A job over events that have no arrival: with `ties`, those in time are broken by every column that is read.
 
@@ -119,9 +114,7 @@ def job_of(
         options,
         tuple(columns.items()),
         (rates.events, tuple(rates.keys.items())) if rates else None,
-        tuple(pushed),
-        tuple((counted or {}).items()),
-        tuple(refined),
+        tuple((placements or {}).items()),
         own_classes(entry.query for entry in entries),
     )
     if not ties:
