@@ -17,11 +17,12 @@ from windrow.api import Table
 from windrow.cli import local
 from windrow.cli.failures import Interrupted, Refused
 from windrow.cli.options import Engine, Request
-from windrow.cli.progress import Shown, several
+from windrow.cli.progress import Shown
 from windrow.cli.results import Parts, check_out, complete, show
 from windrow.core.plan.watermark import plain
 from windrow.io.event_files import EventFiles
 from windrow.report.runs import Figure, Run
+from windrow.report.words import count
 
 
 @dataclass(frozen=True)
@@ -222,9 +223,9 @@ def _print_figures(engine: Engine, request: Request, shown: Shown, out: Path | N
     """The last line."""
     counts = shown.counts
     parts: Iterable[str] = (
-        several(counts.events or 0, "event"),
-        several(len(request.queries), "query").replace("querys", "queries"),
-        several(counts.results or 0, "result"),
+        count(counts.events or 0, "event"),
+        count(len(request.queries), "query"),
+        count(counts.results or 0, "result"),
         *([f"{counts.dropped:,} left out"] if counts.dropped else []),
     )
     place = f", in {os.path.relpath(out) if out.is_relative_to(Path.cwd()) else out}" if out is not None else ""

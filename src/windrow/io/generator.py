@@ -64,9 +64,7 @@ class Generator:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise QueryError(f"generator: {name} must be a whole number from {least}, not {value!r}")
-        if isinstance(self.rate_change, bool) or not isinstance(self.rate_change, int | float):
-            raise QueryError(f"generator: rate_change must be a number from 0 to 1, not {self.rate_change!r}")
-        if not 0 <= self.rate_change <= 1:
+        if type(self.rate_change) not in (int, float) or not 0 <= self.rate_change <= 1:
             raise QueryError(f"generator: rate_change must be a number from 0 to 1, not {self.rate_change!r}")
         if self.keys > 2**24:
             raise QueryError(f"generator: keys must be at most {2**24}, not {self.keys!r}")
