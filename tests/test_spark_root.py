@@ -18,7 +18,7 @@ import pytest
 import windrow as wr
 from trees import COLUMNS, LATENESS, QUERIES, Faulty, Tree, asking, events_of, told
 from windrow.nodes.process.slice_sink import SliceSinkError
-from windrow.nodes.protocol.root import Assembly
+from windrow.nodes.protocol.root import RootState
 from windrow.nodes.queries import Asked
 from windrow.testing import differences, tree_simulation
 
@@ -274,7 +274,7 @@ def test_late_slices_are_judged_as_at_a_root_with_windows(tmp_path: Path, seed: 
     late = several["b"].with_columns(t=pl.when(pl.col("x") == 3).then(pl.col("t") - 40).otherwise(pl.col("t")))
     tree = Tree(tmp_path, asking(queries))
     tree.run({**several, "b": late})
-    root = Assembly(asking(queries).job)
+    root = RootState(asking(queries).job)
     wanted, dropped = [], 0
     for number in tree.outlet.numbers:
         batch = tree.outlet.read(number)

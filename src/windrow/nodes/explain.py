@@ -1,4 +1,4 @@
-"""What travels up a tree for each query, and why.
+"""What travels up a tree for each query, and why: the text of `windrow tree explain`.
 
 tumbling   slices               merged on the way: count(), sum(x)
 each       results              found at the local nodes, because node is among its keys
@@ -22,7 +22,7 @@ from windrow.nodes.quantiles.protocol import leaves, quantile_of
 
 def explain(job: Job, can_be_pushed: Container[str], push_down: bool, scheme: str) -> str:
     """A line for each query, in their order."""
-    bound = job.bound
+    bound = job.compiled
     lines: dict[int, tuple[str, str, str]] = {}
     for group in bound.plan.groups:
         for numbers in group.members.values():

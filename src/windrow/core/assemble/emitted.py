@@ -1,8 +1,10 @@
-"""Revisions: how often a window was told, for windows that late events change after they were emitted.
+"""Emitted windows: what was said of a window before, for those that late events change.
 
-With `updates`, a late event emits every window that it changes again, one revision higher. Only windows that were
-told more than once, or that a late event has opened again, are remembered here; every other window that was told has
-revision 0.
+With `updates`, a late event emits every window that it changes again, one revision higher. `EmittedWindows` is the
+table of those that were emitted, with what identifies them and their last revision. What else is known of one, and
+which windows need a row, differs: of windows with fixed bounds and sessions (`Revisions`) only those that were emitted
+more than once, or were opened again, because what was emitted of all others follows from their slices; of windows that
+lie in the order (`core.ordered.emitted`) all that may still change, because a late event shifts every one after it.
 """
 
 from __future__ import annotations
@@ -34,10 +36,33 @@ class Emitted:
 
 
 @dataclass
-class Revisions:
-    """The last revision of windows, and for sessions that are open again, up to when they were told (`upto`)."""
+class EmittedWindows:
+    """A row for each window that is remembered: what identifies it, its last revision, and more."""
 
     table: pl.DataFrame | None = None
+
+    def of(self, ids: pl.DataFrame) -> Ints:
+        """The last revision of each window, -1 where none is known."""
+        if self.table is None or not self.table.height:
+            return np.full(ids.height, -1)
+        return join_keys(ids, self.table, ids.columns, "left")["revision"].fill_null(-1).to_numpy()
+
+    def put(self, windows: pl.DataFrame, known_by: Sequence[str]) -> None:
+        """Remember windows, in the place of what was known of them; timelines that end twice have them twice."""
+        windows = windows.unique(known_by, keep="first", maintain_order=True)
+        if self.table is not None:
+            others = join_keys(self.table, windows, known_by, "anti")
+            windows = pl.concat([others, windows.select(others.columns)])
+        self.table = windows
+
+    def keep(self, chosen: pl.Expr | pl.Series) -> None:
+        """Forget all other windows."""
+        if self.table is not None:
+            self.table = self.table.filter(chosen)
+
+
+class Revisions(EmittedWindows):
+    """Of windows with fixed bounds and sessions; `upto` is the last end of a session that was opened again."""
 
     def ids(
         self,
@@ -53,42 +78,26 @@ class Revisions:
         """
         fixed = np.array([not isinstance(timeline.window, Session) for timeline in timelines])[windows.timeline]
         lines = pl.Series("line", [timeline.line for timeline in timelines])
-        text = (where.text if where else "") + (" in order" if ordered else "")
-        texts = pl.Series("where", [text]).new_from_index(0, len(windows.lo))
+        where_text = pl.Series("where", [_where_text(where, ordered)]).new_from_index(0, len(windows.lo))
         ends = pl.Series("end", windows.end).set(pl.Series(~fixed), None)
         bounds = [pl.Series("start", windows.start), ends]
-        return pl.DataFrame([*rows.keys_at(windows.key), lines.gather(windows.timeline), texts, *bounds])
-
-    def of(self, ids: pl.DataFrame) -> Ints:
-        """The last revision of each, -1 where none is known."""
-        if self.table is None or not self.table.height:
-            return np.full(ids.height, -1)
-        found = join_keys(ids, self.table, ids.columns, "left")
-        return found["revision"].fill_null(-1).to_numpy()
+        return pl.DataFrame([*rows.keys_at(windows.key), lines.gather(windows.timeline), where_text, *bounds])
 
     def set(self, ids: pl.DataFrame, revision: Ints, upto: pl.Series | None = None) -> None:
         """Remember revisions; with `upto`, of sessions that are open again."""
         ends = pl.Series([None], dtype=pl.Int64).new_from_index(0, ids.height) if upto is None else upto
-        fresh = ids.with_columns(pl.Series("revision", revision, dtype=pl.Int64), ends.alias("upto"))
-        fresh = fresh.unique(ids.columns, keep="first", maintain_order=True)  # a timeline may end twice
-        if self.table is not None:
-            rest = join_keys(self.table, ids, ids.columns, "anti")
-            fresh = pl.concat([rest.select(fresh.columns), fresh])
-        self.table = fresh
+        self.put(ids.with_columns(pl.Series("revision", revision, dtype=pl.Int64), ends.alias("upto")), ids.columns)
 
-    def with_reopened(
-        self, told: pl.DataFrame | None, ids: pl.DataFrame, timeline: Timeline, ordered: bool | None
-    ) -> pl.DataFrame:
-        """The sessions that were told, those that are open again included: of these no count is the same."""
-        if told is None:
-            told = ids.clear().with_columns(rows=pl.lit(0, pl.Int64), upto=pl.lit(0, pl.Int64))
+    def reopened(self, timeline: Timeline, ordered: bool | None) -> pl.DataFrame | None:
+        """The sessions of a timeline that were emitted and are open again."""
         if self.table is None:
-            return told
-        again = self.table.filter((pl.col("line") == timeline.line) & pl.col("upto").is_not_null())
-        again = again.filter(pl.col("where") == (" in order" if ordered else ""))
-        again = join_keys(again, told, ids.columns, "anti").with_columns(rows=pl.lit(-1, pl.Int64))
-        return pl.concat([told, again.select(told.columns)])
+            return None
+        is_reopened = (pl.col("line") == timeline.line) & pl.col("upto").is_not_null()
+        return self.table.filter(is_reopened & (pl.col("where") == _where_text(None, ordered)))
 
     def forget(self, before: int) -> None:
-        if self.table is not None:
-            self.table = self.table.filter(pl.max_horizontal("start", "end") > before)
+        self.keep(pl.max_horizontal("start", "end") > before)
+
+
+def _where_text(where: Expression | None, ordered: bool | None) -> str:
+    return (where.text if where else "") + (" in order" if ordered else "")

@@ -13,6 +13,7 @@ queries that do not depend on the order see.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -22,8 +23,8 @@ import polars as pl
 from windrow.core.arrays.dataframes import join_keys
 from windrow.core.assemble.due import Rows, Windows
 from windrow.core.assemble.emitted import Emitted
-from windrow.core.assemble.group_state import JOIN_FROM, Change, CompiledGroup, GroupState, Told, codes
-from windrow.core.ordered.emitted import Retelling
+from windrow.core.assemble.group_state import JOIN_FROM, Change, ClosedSessions, CompiledGroup, GroupState, codes
+from windrow.core.ordered.emitted import OrderedRevisions
 from windrow.core.ordered.event_buffer import EventBuffer
 from windrow.core.ordered.slicing import Carry, Ordering, Sliced
 from windrow.core.ordered.windows import OrderedRows, OrderedWindowFinder, Progress
@@ -33,25 +34,28 @@ from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Array, Mask, OrderedWindow
 
+_ALL_FINAL = WatermarkStep(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX)
+_NONE_FINAL = WatermarkStep(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MIN)
 PRUNE_FROM = 512  # so many slices more than after the last time
 FORGET_FROM = 1024  # so many keys more than there are live slices and events
 
 
 @dataclass(frozen=True)
-class _Part:
-    """Events that became final in one step and are held on, their slices, and the ledger of their keys after them."""
+class _Recent:
+    """Final events that may have to be sliced again, their slices, and the carry of their keys after them."""
 
     events: pl.DataFrame
-    table: pl.DataFrame
+    slices: pl.DataFrame
     keys: pl.DataFrame
-    now: dict[str, Array]
+    carry: dict[str, Array]
     first: int
     last: int
 
     @staticmethod
-    def of(events: pl.DataFrame, time: str, sliced: Sliced) -> _Part:
-        first, last = events[time].min(), events[time].max()
-        return _Part(events, sliced.table, sliced.keys, sliced.now, first, last)  # type: ignore[arg-type]
+    def of(
+        events: pl.DataFrame, time: str, slices: pl.DataFrame, keys: pl.DataFrame, carry: dict[str, Array]
+    ) -> _Recent:
+        return _Recent(events, slices, keys, carry, int(events[time].min()), int(events[time].max()))  # type: ignore[arg-type]
 
 
 class CompiledOrderedGroup(CompiledGroup):
@@ -78,20 +82,31 @@ class CompiledOrderedGroup(CompiledGroup):
 
 
 class OrderedState(GroupState):
+    """Events until their order is final, and then slices in that order.
+
+    Final events are kept as they came, beside their slices, as long as these may change (`recent`):
+
+    - With `updates` a late event shifts all of its key after it, so everything within `updates` is kept. Nothing about
+      it changes while no late event comes: each step **appends** its own events and slices, and what has become too
+      old to change is released from the front, slice by slice. A late event slices all that is kept again.
+    - A `latest` window begins n events before its end, where no slice need begin. So each key's last n events are kept,
+      and sliced **again** with every step that brings events of the key, or in which windows end.
+
+    Of the slices that these two make of the same events, those that cannot change any more are the same.
+    """
+
     compiled: CompiledOrderedGroup
 
     def __init__(self, compiled: CompiledOrderedGroup) -> None:
         super().__init__(compiled)
         self.ordering, self.sequences = compiled.ordering, compiled.sequences
-        self.held: pl.DataFrame | None = None  # final, but not done with; or …
-        self._parts: list[_Part] = []  # … step by step, where no late event has come in between
+        self.recent: list[_Recent] = []
+        self._done = self.schema.empty()  # slices of this step that cannot change; they join the others at its end
         self._pruned = 0  # slices there were when it was last pruned
-        self._recent = self.schema.empty()  # the slices of events that are held, and those that this step has made
-        self._untouched = self.schema.empty()  # those of them whose keys this step has not touched
         initial = self.ordering.initial
-        self.base, self.now = (Carry(self.schema.keys, initial) for _ in range(2))  # up to the held events; after all
+        self.base, self.now = (Carry(self.schema.keys, initial) for _ in range(2))  # before and after recent events
         self.waiting = EventBuffer(self.ordering.time)
-        self.retelling = Retelling(list(self.schema.keys))
+        self.emitted = OrderedRevisions(list(self.schema.keys))
 
     # --- what it holds ------------------------------------------------------------------------------------------
 
@@ -104,45 +119,48 @@ class OrderedState(GroupState):
 
     @property
     def held_events(self) -> int:
-        held = [*([] if self.held is None else [self.held]), *(part.events for part in self._parts)]
-        return len(self.waiting) + sum(part.height for part in held)
+        return len(self.waiting) + sum(recent.events.height for recent in self.recent)
 
-    def _all_held(self) -> pl.DataFrame | None:
-        """The events that are final, but not done with."""
-        parts = [*([] if self.held is None else [self.held]), *(part.events for part in self._parts)]
-        return pl.concat([part[parts[0].columns] for part in parts]) if parts else None
+    def _recent_events(self) -> pl.DataFrame | None:
+        """The final events that may have to be sliced again; None if there are none."""
+        return _joined([recent.events for recent in self.recent])
+
+    def _recent_slices(self) -> pl.DataFrame:
+        """The slices of recent events, and those of this step that cannot change."""
+        return pl.concat([*(recent.slices for recent in self.recent), self._done])
 
     def _whole(self) -> pl.DataFrame:
-        if not self._recent.height:
-            return self._table
-        return pl.concat([self._table, self._recent]).sort(self.schema.order)
+        recent = self._recent_slices()
+        return pl.concat([self._slices.table, recent]).sort(self.schema.order) if recent.height else self._slices.table
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        _ = self.rows  # nothing is pending
-        found = super().tables() | {"slices": self._table, "recent": self._recent}
-        held = self._all_held()
-        found |= {"base": self.base.table} | ({} if held is None else {"now": self.now.table, "held": held})
-        waiting = self.waiting.frame()
-        if waiting is not None:
-            found["waiting"] = waiting
-        return found if self.retelling.table is None else found | {"told": self.retelling.table}
+        tables = super().tables()  # after which nothing is pending
+        tables |= {"slices": self._slices.table, "recent": self._recent_slices(), "base": self.base.table}
+        events, waiting = self._recent_events(), self.waiting.frame()
+        tables |= {} if events is None else {"now": self.now.table, "held": events}
+        tables |= {} if waiting is None else {"waiting": waiting}
+        return tables if self.emitted.table is None else tables | {"emitted": self.emitted.table}
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
         super().load(tables)
         if "recent" not in tables:  # slices of a group that was not ordered
             return
-        self._recent = self.schema.conform(tables["recent"])
         self.base.load(tables["base"])
         self.now.load(tables.get("now", tables["base"]))
         if "waiting" in tables:
             self.waiting = EventBuffer(self.ordering.time).with_more(self.ordering.conform(tables["waiting"]))
-        self.held = self.ordering.conform(tables["held"]) if "held" in tables else None
-        self.retelling.table = tables.get("told")
+        self.emitted.table = tables.get("emitted")
+        self.recent = []
+        if "held" in tables and tables["held"].height:
+            events, names = self.ordering.conform(tables["held"]), list(self.schema.keys)
+            keys = events.select(names).unique(maintain_order=True) if names else pl.DataFrame()
+            slices = self.schema.conform(tables["recent"])
+            self.recent = [_Recent.of(events, self.ordering.time, slices, keys, self.now.at(keys))]
 
     def copy(self) -> Self:
         other = super().copy()
-        other.base, other.now, other._parts = self.base.copy(), self.now.copy(), list(self._parts)
-        other.retelling = replace(self.retelling)
+        other.base, other.now, other.recent = self.base.copy(), self.now.copy(), list(self.recent)
+        other.emitted = copy(self.emitted)
         return other
 
     def take_over(self, other: GroupState) -> None:
@@ -152,99 +170,123 @@ class OrderedState(GroupState):
         self.exclusions, self.revisions = other.exclusions, other.revisions
         self.load(other.tables())
 
-    # --- a step -------------------------------------------------------------------------------------------------
+    # --- events become slices -----------------------------------------------------------------------------------
 
     def may_be_due(self, step: WatermarkStep) -> bool:
-        holds = len(self.waiting) > 0 or self.held is not None or bool(self._parts)
-        return holds or step.now == INT64_MAX or super().may_be_due(step)
+        return bool(self.waiting) or bool(self.recent) or step.now == INT64_MAX or super().may_be_due(step)
+
+    @property
+    def _appends(self) -> bool:
+        """Whether recent events are kept for late events alone, so that a step without one only adds to them."""
+        return self.schema.digests and not self.ordering.most
 
     def _slice(self, step: WatermarkStep) -> Sliced | None:
-        """Put the events in order that the watermark passes, and slice them."""
+        """Put the events in order that the watermark passes, and slice them; None if nothing changes by it."""
         final, late, self.waiting = self.waiting.older(step.now, step.before)
-        if self._in_parts and late is None and self.held is None:
-            return None if final is None else self._slice_part(final, step)
-        self.held, self._parts = self._all_held(), []
-        waits = not self.schema.digests and not self.sequences.ends(step)  # held events are only for `latest`, later
-        if final is None and (self.held is None or waits):
+        if self._appends and late is None:
+            return None if final is None else self._append(final, step)
+        return self._slice_again(final, late, step)
+
+    def _append(self, final: pl.DataFrame, step: WatermarkStep) -> Sliced:
+        """Slice events that follow all recent ones; all of their slices may change, until they are released."""
+        sliced = self.ordering.slice(final, None, self.now, replace(step, final_before=INT64_MIN))
+        self.now.set(sliced.keys, sliced.now)
+        self.recent.append(_Recent.of(final, self.ordering.time, sliced.table, sliced.keys, sliced.now))
+        self._rows = None
+        return sliced
+
+    def _slice_again(self, final: pl.DataFrame | None, late: Mask | None, step: WatermarkStep) -> Sliced | None:
+        """Slice recent events and those that the step makes final together, from the carry before all of them.
+
+        Where recent events are there for `latest` alone and no window ends in the step, keys without new events are
+        left as they are.
+        """
+        recent, slices = self._recent_events(), self._recent_slices()
+        is_for_later = not self.schema.digests and not self.sequences.ends(step)
+        if final is None and (recent is None or is_for_later):
             return None
-        untouched = None
-        self._untouched = self._untouched.clear() if self._untouched.height else self._untouched
-        if final is not None and self.held is not None and self.schema.keys and waits:
+        untouched: list[pl.DataFrame] = []
+        untouched_slices = slices.clear()
+        if final is not None and recent is not None and self.schema.keys and is_for_later:
             keys = final.select(*self.schema.keys).unique()
-            untouched = join_keys(self.held, keys, keys.columns, "anti")
-            self._untouched = join_keys(self._recent, keys, keys.columns, "anti")
-            self.held = join_keys(self.held, keys, keys.columns, "semi")
-        parts = [part for part in (self.held, final) if part is not None]
-        events = pl.concat([part[parts[0].columns] for part in parts]) if len(parts) > 1 else parts[0]
-        if late is not None:
+            untouched = [join_keys(recent, keys, keys.columns, "anti")]
+            untouched_slices = join_keys(slices, keys, keys.columns, "anti")
+            recent = join_keys(recent, keys, keys.columns, "semi")
+        events = _joined([part for part in (recent, final) if part is not None])
+        assert events is not None
+        if late is not None:  # of the new events, which stand after the recent ones
             late = np.append(np.zeros(events.height - len(late), np.bool_), late)
         sliced = self.ordering.slice(events, late, self.base, step)
-        self._recent, self._rows = pl.concat([self._untouched, sliced.table]), None
-        held = [part for part in (untouched, sliced.held) if part is not None]
-        self.held = pl.concat(held) if held else None
         self.base.set(sliced.keys, sliced.settled)
-        if self.held is None:
+        kept = _joined([*untouched, *([] if sliced.held is None else [sliced.held])])
+        self._done, changeable = _parted(sliced.table, sliced.is_done)
+        self.recent, self._rows = [], None
+        if kept is None or not kept.height:
             self.now.table = self.base.table
         else:
             self.now.set(sliced.keys, sliced.now)
+            slices = pl.concat([untouched_slices, changeable])
+            self.recent = [_Recent.of(kept, self.ordering.time, slices, sliced.keys, sliced.now)]
         return sliced
 
-    @property
-    def _in_parts(self) -> bool:
-        """Whether what is held is held for late events alone: then a step need not look at it while none comes."""
-        return self.schema.digests and not self.ordering.most
-
-    def _slice_part(self, final: pl.DataFrame, step: WatermarkStep) -> Sliced:
-        """Slice events that follow all that are held."""
-        sliced = self.ordering.slice(final, None, self.now, replace(step, final_before=INT64_MIN))
-        self._parts.append(_Part.of(final, self.ordering.time, sliced))
-        self.now.set(sliced.keys, sliced.now)
-        self._recent, self._rows = pl.concat([self._recent, sliced.table]), None
-        return sliced
+    def _finish(self, final_before: int) -> None:
+        """Let slices that cannot change any more join the others."""
+        if self._done.height:
+            self.absorb(self._done)
+            self._done = self._done.clear()
+            self._rows = None
+        if self._appends and self.recent:
+            self._release(final_before)
 
     def _release(self, final_before: int) -> None:
-        """Let go of the parts that no late event can come before any more, and of the first half of one at the edge."""
-        released = [part for part in self._parts if part.last < final_before]
-        self._parts = self._parts[len(released) :]
-        for part in released:
-            self.absorb(part.table)
-            self.base.set(part.keys, part.now)
-        edge = self._parts[0] if self._parts else None
+        """Let go of recent events that no late event can come before any more.
+
+        Of a step's events that lie on both sides of that time, each side is sliced again by itself, so that its slices
+        can be told apart.
+        """
+        released = [recent for recent in self.recent if recent.last < final_before]
+        self.recent = self.recent[len(released) :]
+        for recent in released:
+            self.absorb(recent.slices)
+            self.base.set(recent.keys, recent.carry)
+        edge = self.recent[0] if self.recent else None
         if edge is not None and edge.first < final_before:
-            is_old = edge.events[self.ordering.time] < final_before
+            time = self.ordering.time
+            is_old = edge.events[time] < final_before
             old, new = edge.events.filter(is_old), edge.events.filter(~is_old)
-            done = self.ordering.slice(old, None, self.base, WatermarkStep(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX))
-            self.absorb(done.table)
-            self.base.set(done.keys, done.now)
-            held = self.ordering.slice(new, None, self.base, WatermarkStep(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MIN))
-            self._parts[0] = _Part.of(new, self.ordering.time, held)
+            sliced = self.ordering.slice(old, None, self.base, _ALL_FINAL)
+            self.absorb(sliced.table)
+            self.base.set(sliced.keys, sliced.now)
+            sliced = self.ordering.slice(new, None, self.base, _NONE_FINAL)
+            self.recent[0] = _Recent.of(new, time, sliced.table, sliced.keys, sliced.now)
         elif not released:
             return
-        tables = [part.table for part in self._parts]
-        self._recent, self._rows = pl.concat(tables) if tables else self.schema.empty(), None
-        if not self._parts:
+        self._rows = None
+        if not self.recent:
             self.now.table = self.base.table
 
+    # --- a step -------------------------------------------------------------------------------------------------
+
     def step(self, step: WatermarkStep, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
-        before, was_held = self.now.copy(), self.held is not None or bool(self._parts)
+        before, had_recent = self.now.copy(), bool(self.recent)
         sliced = self._slice(step)
         if sliced is not None:
             self._may_close(sliced.table)
         if change is not None or super().may_be_due(step) or self.sequences.ends(step):
             yield from self._all_keys(sliced, before, step, change, partial)
-            self._finish(sliced, step.final_before)
+            self._finish(step.final_before)
             self.prune(step.final_before)
             return
         if sliced is not None:
-            known = before.at(sliced.keys) if was_held else sliced.known
+            known = before.at(sliced.keys) if had_recent else sliced.known
             progress = Progress(known, sliced.now, sliced.changed)
             if self.sequences.any_complete(progress):
                 rows = self._rows_of(sliced)
                 progress = progress.take(np.argsort(codes(sliced.keys, rows)))
                 yield from self._in_sequence(rows, progress, step, partial)
-        if sliced is not None or self._parts:
-            self._finish(sliced, step.final_before)
-            if self._table.height + self._waiting > 2 * self._pruned + PRUNE_FROM:
+        if sliced is not None or self.recent:
+            self._finish(step.final_before)
+            if len(self._slices) > 2 * self._pruned + PRUNE_FROM:
                 self.prune(step.final_before)
 
     def _all_keys(
@@ -274,25 +316,12 @@ class OrderedState(GroupState):
         keys = list(self.schema.keys)
         if not keys:
             return rows_in_order(self.rows)
-        settled = pl.concat([self._table, *self._pending], rechunk=True)  # Polars is slow with many small chunks
-        mine = join_keys(settled, sliced.keys, keys, "semi")
+        # one chunk, because Polars is slow with many small ones
+        slices = pl.concat([self._slices.table, *self._slices.pending], rechunk=True)
+        mine = join_keys(slices, sliced.keys, keys, "semi")
         older = merge([mine.filter(pl.col("position") >= 0)], self.schema)
-        recent = join_keys(self._recent, sliced.keys, keys, "semi")
+        recent = join_keys(self._recent_slices(), sliced.keys, keys, "semi")
         return OrderedRows(pl.concat([older, recent], rechunk=True).sort(self.schema.order), self.schema)
-
-    def _finish(self, sliced: Sliced | None, final_before: int) -> None:
-        """Let slices whose events are done with join the others."""
-        if self._parts:
-            self._release(final_before)
-            return
-        if sliced is None:
-            return
-        held = sliced.table.filter(pl.Series(~sliced.is_done))
-        self._recent, self._rows = pl.concat([self._untouched, held]), None
-        self.absorb(sliced.table if not held.height else sliced.table.filter(pl.Series(sliced.is_done)))
-        if self._in_parts and self.held is not None:
-            self._parts = [_Part.of(self.held, self.ordering.time, replace(sliced, table=held))]
-            self.held = None
 
     def _in_sequence(
         self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool
@@ -305,11 +334,9 @@ class OrderedState(GroupState):
             for answers in self.assembler.answers(rows, windows, {None: np.ones(len(windows.lo), np.bool_)}):
                 yield Emitted(rows, windows, answers, revision)
             return
-        self.retelling.forget_boundaries(
-            [timeline.line for timeline, _ in self.sequences.latest], step.was_final_before
-        )
+        self.emitted.forget_boundaries([timeline.line for timeline, _ in self.sequences.latest], step.was_final_before)
         windows, timelines = Windows.join(one.windows for one in found), self.assembler.timelines
-        gone, fresh, revisions = self.retelling.tell(rows, found, timelines, progress.changed)
+        gone, fresh, revisions = self.emitted.note(rows, found, timelines, progress.changed)
         for place, timeline in enumerate(timelines):
             if gone is None:
                 break
@@ -320,17 +347,17 @@ class OrderedState(GroupState):
             for answers in self.assembler.answers(rows, windows, {None: fresh.to_numpy()}):
                 yield Emitted(rows, windows, answers, revisions)
 
-    def told(self, watermark: int) -> Told:
+    def closed_sessions(self, watermark: int) -> ClosedSessions:
         found: dict[tuple[Timeline, bool | None], pl.DataFrame] = {}
         for ordered in self.compiled.rounds:
-            found |= self._told(rows_in_order(self.rows) if ordered else self.rows, watermark, ordered)
+            found |= self._closed_sessions(rows_in_order(self.rows) if ordered else self.rows, watermark, ordered)
         return found
 
     # --- forgetting -----------------------------------------------------------------------------------------------
 
     def prune(self, final_before: int) -> None:
         rows = self.rows  # those of events that are held are judged too: they may be the end of what others begin
-        if self._table.height:
+        if self._slices.table.height:
             needed = rows.start >= self.assembler.horizon(rows, final_before)
             loose = self._in_sessions(rows, final_before)
             position = rows.table["position"].to_numpy()
@@ -341,11 +368,11 @@ class OrderedState(GroupState):
                 needed[inside] |= self.sequences.counting_needs(in_order, known, self.schema.digests)
                 loose[inside] |= self.sequences.custom_needs(in_order, known, self.schema.digests)
             self._keep(rows, needed, needed | loose, position < self.base.at(rows.keys)["count"][rows.key])
-        self._pruned = self._table.height
+        self._pruned = self._slices.table.height
         self._forget_keys()
         self._forget(final_before)
-        if self.retelling.table is not None:
-            self.retelling.forget(self._known(self.retelling.table[list(self.schema.keys)])["frozen"], final_before)
+        if self.emitted.table is not None:
+            self.emitted.forget_ended(self._known(self.emitted.table[list(self.schema.keys)])["frozen"], final_before)
 
     def _known(self, keys: pl.DataFrame) -> dict[str, Array]:
         """The ledger after all events; `frozen` are those that no late one comes before."""
@@ -367,16 +394,16 @@ class OrderedState(GroupState):
             points = np.append(INT64_MIN, self.compiled.edges.points)
             start = np.where(loose, points[np.searchsorted(points, rows.start, "right") - 1], rows.start)
             table = table.with_columns(pl.Series("slice_start", start), pl.col("fresh") & ~pl.Series(joined))
-        if join or int(keep.sum()) < self._table.height:
+        if join or int(keep.sum()) < self._slices.table.height:
             table = table.filter(pl.Series(keep))
-            self._table, self._rows = merge([table], self.schema) if join else table, None
+            self._replace(merge([table], self.schema) if join else table)
 
     def _forget_keys(self) -> None:
         """Forget keys of which nothing is left, where no window counts or carries anything for them."""
-        live = self._table.height + self.held_events
+        live = self._slices.table.height + self.held_events
         if self.ordering.grids or not self.schema.keys or self.now.table.height < 2 * live + FORGET_FROM:
             return
-        parts = [part for part in (self._table, self._all_held(), self.retelling.table) if part is not None]
+        parts = [part for part in (self._slices.table, self._recent_events(), self.emitted.table) if part is not None]
         keys = pl.concat([part.select(*self.schema.keys) for part in parts]).unique()
         for carry in (self.base, self.now):
             carries = carry.table.filter(~self.ordering.at_rest)
@@ -398,3 +425,15 @@ def rows_in_order(rows: Rows) -> OrderedRows:
     """The rows that stand in the order."""
     inside = rows.table["position"] >= 0
     return OrderedRows(rows.table if inside.all() else rows.table.filter(inside), rows.schema)
+
+
+def _joined(parts: Sequence[pl.DataFrame]) -> pl.DataFrame | None:
+    """Events with the columns of the first part; None if there are no parts."""
+    return pl.concat([part[parts[0].columns] for part in parts]) if parts else None
+
+
+def _parted(slices: pl.DataFrame, chosen: Mask) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The slices that are chosen, and the others."""
+    if chosen.all():
+        return slices, slices.clear()
+    return slices.filter(pl.Series(chosen)), slices.filter(pl.Series(~chosen))

@@ -1,9 +1,12 @@
 """Binding: a plan meets the columns of real events.
 
+    plan, types of columns ──▶ Binding ──▶ refusals, with query and column
+    batch ── checked ── prepare ─────────▶ `time:` `key:` `input:` `filter:` `order:` `distinct:` columns, `nth`
+
 Everything that can be wrong between queries and events is found here, before any state is touched: a column that is
-not there, a type that an aggregate cannot take, a window in seconds over a time column of kilometres. A binding then
-prepares batches: the time of each time column in whole units, keys, inputs and filters, each computed once for all
-groups.
+not there, a type that an aggregate cannot take, a window in seconds over a time column of kilometres. Prepared batches
+are all that kernels read: times in whole units, keys, inputs of operators and filters, each computed once for all
+groups. `sql` has the same columns as Spark SQL, for those that the JVM prepares.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ class InputError(ValueError):
 
 
 class Binding:
-    """A plan over events with a given schema."""
+    """The columns that a plan reads of events with given types, and how they are computed."""
 
     def __init__(self, plan: Plan, columns: Mapping[str, pl.DataType], order_by: Sequence[str]) -> None:
         self._columns, self._order_by = dict(columns), order_by
@@ -112,7 +115,7 @@ class Binding:
             self._needs(aggregate, query)
 
     def _line(self, window: Window, query: Query) -> None:
-        """The expressions by which events bound a window."""
+        """Bind the expressions of a data-driven window."""
         assert isinstance(window, DataDrivenWindow)
         for text in window.inputs:
             if isinstance(window, Punctuated | Frames):
@@ -196,9 +199,9 @@ class Binding:
         self.sql[filter_name(where.text)] = f"COALESCE({where.spark(self._columns)}, FALSE)"
 
     def schema(self, group: Group, shared: bool, updates: bool = False) -> SliceSchema:
-        """What a group keeps, or what it makes of events, `shared` with the groups that are rolled up from it.
+        """The schema of a group's own slices, or of those that it makes of events and shares (`Group.needs`).
 
-        With `updates`, ordered slices say which events are in them.
+        With `updates`, ordered slices have a digest of their events, which shows whether a window has changed.
         """
         _, partials, gap = group.needs(shared)
         keys = {key_name(key): self.keys[key] for key in group.keys}
@@ -208,7 +211,7 @@ class Binding:
         )
 
     def checked(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The batch, if its columns are still what they were."""
+        """The batch, if its columns have the types that were bound; else an `InputError`."""
         nulls = []
         for name, dtype in self.needed.items():
             if name not in frame.columns:
@@ -228,15 +231,18 @@ class Binding:
                     raise InputError(f"{name!r} holds times so far out that they cannot be written in microseconds")
         return frame.with_columns(nulls) if nulls else frame
 
-    def prepare(self, frame: pl.DataFrame, arrived: int | pl.Series, clock: Callable[[], int]) -> pl.DataFrame:
+    def prepare(
+        self, frame: pl.DataFrame, arrived: int | pl.Series, clock: Callable[[], int], numbered: bool = False
+    ) -> pl.DataFrame:
         """The columns that the kernels read, for a checked batch whose times are there.
 
-        The events arrived with these numbers, or with those from this one on.
+        The events arrived with these numbers, or with those from this one on; they keep them where their order counts,
+        or all are to be `numbered`.
         """
         extra = []
         if ARRIVAL in self.time_columns:
             extra.append(pl.lit(clock(), pl.Int64).alias(time_name(ARRIVAL)))
-        if self._ordered:
+        if self._ordered or numbered:
             numbers = pl.int_range(arrived, arrived + pl.len(), dtype=pl.Int64) if isinstance(arrived, int) else arrived
             extra.append(pl.lit(numbers).alias("nth") if isinstance(numbers, pl.Series) else numbers.alias("nth"))
         prepared = [expression.alias(name) for name, expression in self._prepared.items()]
@@ -250,7 +256,7 @@ class Binding:
             raise InputError(f"this batch cannot be read: {str(error).splitlines()[0]}") from error
 
     def times(self, frame: pl.DataFrame, time_column: str) -> pl.Series:
-        """The times of a time column in whole units."""
+        """The times of a batch on a time column, in whole units."""
         try:
             return frame.select(self._prepared[time_name(time_column)]).to_series()
         except pl.exceptions.PolarsError as error:

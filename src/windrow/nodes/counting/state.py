@@ -200,7 +200,7 @@ class CountedState(OrderedState):
         now = {**known, "count": stop, "last": last["last"].to_numpy(), "frozen": stop}
         self.base.set(keys, now)
         self.now.table = self.base.table
-        self._recent, self._rows = table, None
+        self._done, self._rows = table, None
         every = np.ones(table.height, np.bool_)
         changed = np.full(max(1, keys.height), INT64_MAX)
         return Sliced(table, every, None, keys, known, now, now, changed)
