@@ -160,7 +160,7 @@ class Output(Console):
 
 
 def show(frame: pl.DataFrame, queries: Sequence[Query], form: str | None, rows: int | None) -> None:
-    """Results on standard output: tables in a terminal or where asked for, otherwise CSV."""
+    """Results on standard output: tables in a terminal or with `--format console`, otherwise CSV."""
     found = in_order(frame, queries)
     if form == "json":
         sys.stdout.write(json_text(_head(found, rows)))

@@ -38,11 +38,15 @@ class Where:
     rows: int | None = None
     checkpoint: Path | None = None
 
-    def check(self) -> None:
+    def checked(self, stream: bool = False) -> EventFiles | None:
+        """The files; refuses what does not go together, and a place that is taken, which a stream may go on in."""
         if self.out is None and self.form == "parquet":
             raise Refused("--format parquet needs --out, a directory to write into")
         if self.out is not None and self.form == "console":
             raise Refused("--format console is for the terminal; leave --out or --format out")
+        if self.out is not None and not stream:
+            check_out(self.out, self.overwrite)
+        return self.files
 
     @property
     def written(self) -> str:
@@ -75,10 +79,7 @@ def _time_on_spark(request: Request, events: Any) -> str:
 
 def run_local(request: Request, where: Where, shown: Shown) -> None:
     """A run in this process."""
-    where.check()
-    if where.out is not None:
-        check_out(where.out, where.overwrite)
-    files = where.files
+    files = where.checked()
     if files is None:
         raise Refused(f"--engine local reads files of this machine, not {where.events!r}; take --engine spark")
     time, _ = checked(request, files.columns)
@@ -93,8 +94,7 @@ def run_local(request: Request, where: Where, shown: Shown) -> None:
         if folder is not None:
             parts.close()
             counts = shown.counts
-            run = run_of("local", request, time, shown)
-            replace(run, late=counts.late, dropped=counts.dropped).write(folder)
+            run_of("local", request, time, shown, late=counts.late, dropped=counts.dropped).write(folder)
     _print_figures("local", request, shown, where.out)
     if where.out is None:
         show(pl.concat(kept), request.queries, where.form, where.rows)
@@ -102,10 +102,7 @@ def run_local(request: Request, where: Where, shown: Shown) -> None:
 
 def run_spark(request: Request, where: Where, master: str, shown: Shown, debug: bool) -> None:
     """A batch on Spark."""
-    where.check()
-    if where.out is not None:
-        check_out(where.out, where.overwrite)
-    files = where.files
+    files = where.checked()
     time, needed = checked(request, files.columns) if files is not None else (None, None)
 
     from windrow.cli import spark as on_spark
@@ -119,23 +116,22 @@ def run_spark(request: Request, where: Where, master: str, shown: Shown, debug: 
         stack.enter_context(shown)
         events = source.batch(session, needed)
         time = time or _time_on_spark(request, events)
-        found = on_spark.run(session, events, request, time, folder, where.written, shown)
-        found.events = files.count() if files is not None else events.count()
-        shown.at(events=found.events, results=found.results)
+        outcome = on_spark.run(session, events, request, time, folder, where.written, shown)
+        outcome.events = files.count() if files is not None else events.count()
+        shown.at(events=outcome.events, results=outcome.results)
         if folder is not None:
-            run = run_of("spark", request, time, shown)
-            replace(run, late=0, dropped=0, network=_network(files, found.shuffled)).write(folder)
+            network = _network(files, outcome.shuffled)
+            run_of("spark", request, time, shown, late=0, dropped=0, network=network).write(folder)
     _print_figures("spark", request, shown, where.out)
-    if found.rows is not None:
-        show(found.rows, request.queries, where.form, where.rows)
+    if outcome.rows is not None:
+        show(outcome.rows, request.queries, where.form, where.rows)
 
 
 def run_stream(
     request: Request, where: Where, master: str, shown: Shown, debug: bool, follow: bool, most: int | None
 ) -> None:
     """A stream of files on Spark."""
-    where.check()
-    files = where.files
+    files = where.checked(stream=True)
     time = checked(request, files.columns)[0] if files is not None else None
     checkpoint = where.checkpoint or (where.out / "_checkpoint" if where.out else None)
     if where.out is not None:
@@ -164,16 +160,16 @@ def run_stream(
             follow,
         )
         try:
-            found = on_spark.stream(session, events, request, time, sink, shown)
+            outcome = on_spark.stream(session, events, request, time, sink, shown)
         except KeyboardInterrupt as error:
             if where.out is None and where.checkpoint is None:
                 raise
             raise Interrupted("the same command goes on from the checkpoint") from error
         finally:
             if where.out is not None and where.out.is_dir():
-                run = replace(run_of("spark", request, time, shown), dropped=shown.counts.dropped)
+                run = run_of("spark", request, time, shown, dropped=shown.counts.dropped)
                 _with_before(where.out, run).write(where.out)
-        shown.at(events=found.events, results=found.results, dropped=found.dropped)
+        shown.at(events=outcome.events, results=outcome.results, dropped=outcome.dropped)
     _print_figures("spark", request, shown, where.out)
 
 
@@ -192,7 +188,7 @@ def _check_stream(out: Path, checkpoint: Path | None, overwrite: bool) -> None:
 # --- what is left behind --------------------------------------------------------------------------------------------
 
 
-def run_of(engine: Engine, request: Request, time: str, shown: Shown) -> Run:
+def run_of(engine: Engine, request: Request, time: str, shown: Shown, **figures: Any) -> Run:
     """How results came about, for whoever reads them."""
     counts = shown.counts
     return Run(
@@ -203,6 +199,7 @@ def run_of(engine: Engine, request: Request, time: str, shown: Shown) -> Run:
         seconds=round(shown.seconds, 3),
         events=counts.events,
         results=counts.results,
+        **figures,
     )
 
 
@@ -220,7 +217,7 @@ def _network(files: EventFiles | None, shuffled: int) -> tuple[Figure, ...]:
 
 
 def _print_figures(engine: Engine, request: Request, shown: Shown, out: Path | None) -> None:
-    """The last line."""
+    """Print the last line."""
     counts = shown.counts
     parts: Iterable[str] = (
         count(counts.events or 0, "event"),

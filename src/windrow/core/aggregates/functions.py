@@ -1,4 +1,4 @@
-"""Aggregates: what a query asks of a window, as formulas over operators.
+"""Aggregates: what a query computes of a window, as formulas over operators.
 
 An aggregate names a function and its inputs. Its **function** says which operators it reads and how their combined
 states become a result column; nothing else in windrow knows an aggregate by its name. Aggregates that need the same

@@ -7,8 +7,8 @@
         _0003.parquet      not yet: rename a file when it is complete
 
 A file must appear whole, with a name that sorts after those that its node has had. What is read may be deleted. So that
-a file that comes too late is told from one that was read, an offset has the names of the last ones that were read and
-are still there, and how many there are before them.
+a file that comes too late is not taken for one that was read, an offset has the names of the last ones that were read
+and are still there, and how many there are before them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     local ──┴▶ intermediate ──▶ root ──▶ path/slices/…42.batch ── merged in the reader ──▶ rows of slices ──▶ Spark
 
 A batch is the unit that is read. An offset says up to which one, and the tree's watermark after it, so that a
-micro-batch that is read again has the same rows. Once the tree has come to its end, every bucket is told: a last
+micro-batch that is read again has the same rows. Once the tree has come to its end, every bucket has to know: a last
 micro-batch without slices follows, because what is still open ends at no time that a bucket could wait for.
 """
 
