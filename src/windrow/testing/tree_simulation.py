@@ -3,7 +3,7 @@
     seed ──▶ tree, events, faults ──▶ steps: a message arrives, a node reads, something breaks ──▶ what the root says
 
 Every link loses, delays, doubles and reorders messages and can be cut for a while; every node can crash and start
-again, with its spool as it was after the last thing that it did. Queries come and go, and come again under the same
+again, with its log store as it was after the last thing that it did. Queries come and go, and come again under the same
 name; nodes come later, leave and come again. After a time the faults end, the sources come to their end, and what the
 root has emitted can be compared with one process that has all events. The same seed gives the same run.
 """
@@ -28,7 +28,7 @@ from windrow.nodes.requests import AGAIN
 
 
 class Disk:
-    """A spool that outlives a crash."""
+    """A log store that outlives a crash."""
 
     def __init__(self) -> None:
         self._kept: dict[str, bytes] = {}

@@ -105,14 +105,16 @@ def _way(entry: Entry, job: Job, group: Group) -> Way:
     if query.distinct_on:
         return Way(by_kernel, "repeats are dropped first, by the Polars kernel", repeats_of)
     schema = job.compiled.by_name[group.name].schema
-    held = dict.fromkeys(one for asked in query.computed for one in held_by(asked, query.filter_inside))
-    for one in held:
+    partials = dict.fromkeys(
+        partial for aggregate in query.computed for partial in held_by(aggregate, query.filter_inside)
+    )
+    for one in partials:
         if isinstance(one.operator, Multiset):
             continue
         made = lift(one, schema, time_name(query.time or job.time))
         if isinstance(made, str):
             return Way(by_kernel, f"sliced by the Polars kernel: {made}")
-    if any(isinstance(one.operator, Multiset) for one in held):
+    if any(isinstance(one.operator, Multiset) for one in partials):
         why = "sliced by Spark's own aggregates, values counted by (key, slice, value)"
         return Way(by_catalyst, why, (query.by, query.time, query.filter_first))
     return Way(by_catalyst, "sliced by Spark's own aggregates")
@@ -201,7 +203,7 @@ def describe(job: Job) -> str:
 
 
 def prepared(df: DataFrame, job: Job) -> DataFrame:
-    """The columns that kernels read, made by Spark; what has no time is left out if that is asked for."""
+    """The columns that kernels read, made by Spark; with `bad_events="drop"` what has no time is left out."""
     binding = job.compiled.binding
     chosen = df.selectExpr(*(f"{text} AS {quoted(name)}" for name, text in binding.sql.items()))
     if job.options.bad_events == "drop":
