@@ -138,10 +138,10 @@ def test_predictions_are_corrected_when_rates_jump_and_only_then(scheme: str) ->
     assert is_right(jumping)
 
 
-@pytest.mark.parametrize("change", [0.001, 0.01, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("change", [0.001, 0.1, 1.0])
 @pytest.mark.parametrize("scheme", [*EXACT, "approximate"])
-def test_an_exact_scheme_is_so_however_much_rates_change(scheme: str, change: float) -> None:
-    dice = random.Random(f"{scheme} {change}")
+def test_an_exact_scheme_is_so_however_much_rates_change(scheme: str, change: float, seed: int) -> None:
+    dice = random.Random(f"{scheme} {change} {seed}")
     rates = {name: [max(0, round(40 * (1 + change * dice.uniform(-1, 1)))) for _ in range(8)] for name in "abc"}
     run = run_of(scheme, rates, 200, WIDE)
     assert scheme == "approximate" or is_right(run)

@@ -32,7 +32,7 @@ from windrow.core.plan.groups import Group, Timeline
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.custom_edges import last_end
 from windrow.core.slices.kernel import Edges, slice
-from windrow.core.slices.table import SliceSchema, merge
+from windrow.core.slices.table import SliceBuffer, SliceSchema, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, ContextFreeWindow, Session
 from windrow.core.windows.ordered import Mask
 
@@ -76,10 +76,8 @@ class GroupState:
         self.assembler = compiled.assembler
         self.exclusions: list[ExclusionSet] = [frozenset()]
         self.revisions = Revisions()
-        self._table = self.schema.empty()
-        self._pending: list[pl.DataFrame] = []
+        self._slices = SliceBuffer(self.schema)
         self._rows: Rows | None = None
-        self._waiting = 0  # rows of the pending tables
         self._next_close = INT64_MAX  # no session closes before it
 
     def take_over(self, other: GroupState) -> None:
@@ -93,7 +91,7 @@ class GroupState:
     def copy(self) -> Self:
         """The same state, of which one may change without the other; tables are shared, because they never change."""
         other = copy(self)
-        other._pending, other.exclusions = list(self._pending), list(self.exclusions)
+        other._slices, other.exclusions = self._slices.copy(), list(self.exclusions)
         other.revisions = replace(self.revisions)
         return other
 
@@ -116,38 +114,35 @@ class GroupState:
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
         """Go on with what `tables` has given; slices may have the columns of an earlier plan."""
-        self._table, self._rows, self._next_close = self.schema.conform(tables["slices"]), None, INT64_MIN
+        self._replace(self.schema.conform(tables["slices"]))
+        self._next_close = INT64_MIN
         self.revisions.table = tables.get("revisions", self.revisions.table)
 
     @property
     def rows(self) -> Rows:
         """All live slices, merged."""
-        if self._pending:
-            self._table = merge([self._table, *self._pending], self.schema)
-            self._pending, self._waiting, self._rows = [], 0, None
+        if self._slices.pending:
+            self._replace(self._slices.merged())
         if self._rows is None:
             self._rows = Rows(self._whole(), self.schema)
         return self._rows
 
     def _whole(self) -> pl.DataFrame:
         """All slices, once those that were pending are merged."""
-        return self._table
+        return self._slices.table
 
     def absorb(self, table: pl.DataFrame) -> None:
-        """Take slices in; they are merged when an answer needs them, or once they are as many as the merged ones.
-
-        So each slice is merged a logarithmic number of times, however many batches it came in.
-        """
+        """Take slices in; they are merged when an answer needs them, or once they are many."""
         if not table.height:
             return
-        self._pending.append(table)
-        self._waiting += table.height
+        self._slices.add(table)
         self._may_close(table)
-        if self._waiting > max(self._table.height, 65536):
-            _ = self.rows
-        elif len(self._pending) > 64:
-            self._pending = [merge(self._pending, self.schema)]
-            self._waiting = self._pending[0].height
+        if not self._slices.pending:  # they have become many
+            self._rows = None
+
+    def _replace(self, table: pl.DataFrame) -> None:
+        """Go on with these slices in the place of those that are merged."""
+        self._slices.table, self._rows = table, None
 
     def _may_close(self, table: pl.DataFrame) -> None:
         """Note when the first session of these slices might close."""
@@ -348,7 +343,7 @@ class GroupState:
             return
         keep = self._needed(rows, final_before)
         if not keep.all():
-            self._table, self._rows = rows.table.filter(pl.Series(keep)), None
+            self._replace(rows.table.filter(pl.Series(keep)))
         self._join_old(self.assembler.horizon(rows, final_before))
         self._forget(final_before)
 
@@ -384,11 +379,12 @@ class GroupState:
             self.exclusions = [frozenset()]
         if len(self.exclusions) == 1:
             return
-        used = self._table["excluded"].unique().sort().to_numpy()
+        table = self._slices.table
+        used = table["excluded"].unique().sort().to_numpy()
         if len(self.exclusions) > 2 * len(used) + 2:
             used = np.union1d([0], used)
-            numbers = pl.Series("excluded", np.searchsorted(used, self._table["excluded"].to_numpy()), dtype=pl.Int32)
-            self._table, self._rows = self._table.with_columns(numbers), None
+            numbers = pl.Series("excluded", np.searchsorted(used, table["excluded"].to_numpy()), dtype=pl.Int32)
+            self._replace(table.with_columns(numbers))
             self.exclusions = [self.exclusions[number] for number in used]
 
     def _join_old(self, horizon: int) -> None:
@@ -397,15 +393,15 @@ class GroupState:
         Every other edge before the horizon has served, so that a long-open session does not keep thousands of slices.
         They stay cut where a query came or went: its sessions begin or end there.
         """
-        if not self.compiled.session_timelines or not self._table.height:
+        if not self.compiled.session_timelines or not self._slices.table.height:
             return
-        start = self._table["slice_start"].to_numpy()
+        start = self._slices.table["slice_start"].to_numpy()
         points = np.append(INT64_MIN, self.compiled.edges.points)
         joined = points[np.searchsorted(points, start, "right") - 1]
         old = (start < horizon) & (start != joined)
         if int(old.sum()) > max(JOIN_FROM, len(start) // 4):
             starts = pl.Series("slice_start", np.where(old, joined, start))
-            self._table, self._rows = merge([self._table.with_columns(starts)], self.schema), None
+            self._replace(merge([self._slices.table.with_columns(starts)], self.schema))
 
     def is_over(self, place: int, final_before: int) -> bool:
         """Whether a timeline that is being removed has emitted its last window."""
@@ -421,7 +417,7 @@ class GroupState:
         return True
 
     def _oldest(self, final_before: int) -> int:
-        firsts = self._table["first"]
+        firsts = self._slices.table["first"]
         return min(final_before, int(firsts.min()) if len(firsts) else final_before) - 1  # type: ignore[arg-type]
 
 

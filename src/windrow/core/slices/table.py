@@ -25,6 +25,7 @@ matter who has sliced which events, nor when.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -38,6 +39,7 @@ from windrow.core.operators.base import Fields
 from windrow.core.operators.choose import Choices, Selection
 from windrow.core.plan.groups import Held
 
+TOGETHER = 64  # tables that wait to be merged, at most
 BAGS = "bags"  # a column: bags that are kept at nodes
 KEPT_BAG = pl.Struct({"node": pl.String(), "send": pl.Int64(), "row": pl.Int64()})
 
@@ -167,6 +169,46 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
         return merged_rows
     places = np.argsort(np.concatenate((run[~shared], grouped["_run"].to_numpy())), kind="stable")
     return pl.concat([table.filter(pl.Series(~shared)), merged_rows])[places]
+
+
+class SliceBuffer:
+    """Slices that come in tables: they are merged when they are asked for, or when they have become many.
+
+    So taking a table in costs what it brings, and what is kept does not grow with repeats of the same slices.
+    """
+
+    def __init__(self, schema: SliceSchema, most: int = 65_536) -> None:
+        self.schema, self._most = schema, most
+        self.table = schema.empty()  # merged
+        self.pending: list[pl.DataFrame] = []
+        self._rows = 0  # of what is pending
+
+    def __len__(self) -> int:
+        """How many slices there are, those that are not merged yet as often as they came."""
+        return self.table.height + self._rows
+
+    def copy(self) -> SliceBuffer:
+        other = copy(self)
+        other.pending = list(self.pending)
+        return other
+
+    def add(self, table: pl.DataFrame) -> None:
+        if not table.height:
+            return
+        self.pending.append(table)
+        self._rows += table.height
+        if self._rows > max(self.table.height, self._most):
+            self.merged()
+        elif len(self.pending) > TOGETHER:
+            self.pending = [merge(self.pending, self.schema)]
+            self._rows = self.pending[0].height
+
+    def merged(self) -> pl.DataFrame:
+        """All slices in one table."""
+        if self.pending:
+            tables = [self.table, *self.pending] if self.table.height else self.pending
+            self.table, self.pending, self._rows = merge(tables, self.schema), [], 0
+        return self.table
 
 
 def finish(

@@ -262,7 +262,7 @@ class Subtree:
         child_of = self.children.by_local_node() if requests else {}
         return [
             (child_of[node], Request(self.children[child_of[node]].epoch, node, number, int(is_over), tables))
-            for node, number, is_over, tables in self.assembly.requests(now)
+            for node, number, is_over, tables in requests
             if node in child_of
         ]
 
