@@ -103,8 +103,8 @@ def run_of(scheme: str, rates: Mapping[str, list[int]], length: int = 100, query
 def is_right(run: Simulation) -> bool:
     rows = [{**row, "node": name} for name, events in sorted(run.events.items()) for row in events.to_dicts()]
     rows.sort(key=lambda row: (row["t"], row["node"]))
-    told = recompute(rows, run.asked.queries, time="t", order_by=("node",))
-    return not differences(run.results.to_dicts(), told, list(run.asked.queries))
+    told = recompute(rows, run.query_set.queries, time="t", order_by=("node",))
+    return not differences(run.results.to_dicts(), told, list(run.query_set.queries))
 
 
 def corrections(run: Simulation) -> int:

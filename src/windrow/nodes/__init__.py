@@ -4,6 +4,7 @@
     local ──┴─▶ intermediate ──┐
     local ─────────────────────┴─▶ root ──▶ results
 
-`protocol` has a node as a machine without a transport, `process` a node as a process; between them `transport` carries
-messages, and `sources` reads events. What a tree finds out together is in `counting`, `quantiles` and `pushdown`.
+`protocol` is a node without threads, sockets and clock, with the parts that find counting windows (`counting`),
+quantiles (`quantiles`) and windows of single nodes (`pushdown`). `transport` carries its messages, `sources` has where
+events come from, and `process` is a node as a process.
 """

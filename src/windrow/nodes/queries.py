@@ -159,7 +159,11 @@ class Asked:
         window = query.window
         schemes = dict(self.counting)
         scheme = schemes.get(query.name, schemes[""])
-        if not isinstance(window, Counting) or window.scope != "global" or any(one.needs_order for one in query.asked):
+        if (
+            not isinstance(window, Counting)
+            or window.scope != "global"
+            or any(one.needs_order for one in query.computed)
+        ):
             return "central"
         return "central" if scheme == "auto" and min(window.n, window.step) < SMALL else scheme
 

@@ -18,7 +18,7 @@ import polars as pl
 
 from windrow.core.aggregates.functions import FUNCTIONS, Aggregate
 from windrow.core.expressions.parse import Expression, parse
-from windrow.core.plan.groups import Group, Timeline
+from windrow.core.plan.groups import Group, Signature
 from windrow.core.plan.plan import Plan
 from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.kernel import filter_name, input_name, key_name, time_name
@@ -63,30 +63,20 @@ class Binding:
                 self.sql[f"order:{number}"] = quoted(column)
 
     def _bind(self, group: Group, plan: Plan) -> None:
-        query = _some_query(group, plan)
+        """The columns and expressions of a group; what does not fit is refused for one of its queries."""
+        queries = {number: plan.entries[number].query for numbers in group.members.values() for number in numbers[:1]}
+        query = next(iter(queries.values()))
         time_column = group.source.time
         if time_column not in self.time_columns:
             self.time_columns[time_column] = self._time_column(time_column, f"query {query.name!r}: time")
-        temporal = not self.time_columns[time_column].is_integer()
-        for numbers in group.members.values():
-            whose = plan.entries[numbers[0]].query
-            window = whose.window
-            if window.is_temporal not in (None, temporal):
-                kind = (
-                    "a timestamp: write a duration such as '10 seconds'"
-                    if temporal
-                    else "a number: write plain numbers"
-                )
-                raise QueryError(f"query {whose.name!r}: {window} does not fit {time_column!r}, which is {kind}")
+        for member in queries.values():
+            self._check_unit(member, time_column)
         for key in group.keys:
-            scoped = key == NODE and scope_of(query.window) != "global"
-            dtype = self._column(key, f"query {query.name!r}: {query.window if scoped else 'by'}")
-            if dtype.is_nested():
-                raise QueryError(f"query {query.name!r}: by: column {key!r} is {dtype}, which cannot be a key")
-            self.keys[key] = dtype
-            self._prepared[key_name(key)], self.sql[key_name(key)] = pl.col(key), quoted(key)
+            self._key(key, query)
         for timeline in group.lines.values():
-            self._line(timeline.window, plan.entries[_asking(group, timeline)].query)
+            place = group.timelines[timeline]
+            asking = next(numbers[0] for (line, _), numbers in group.members.items() if line == place)
+            self._line(timeline.window, queries[asking])
         for column in group.source.distinct_on:
             self._column(column, f"query {query.name!r}: distinct_on")
             self._prepared[f"distinct:{column}"], self.sql[f"distinct:{column}"] = pl.col(column), quoted(column)
@@ -94,18 +84,35 @@ class Binding:
             self._filter(group.source.where, query)
         asked_by = group.asked_by
         for signature, place in group.signatures.items():
-            named = plan.entries[asked_by[place]].query
-            if signature.where:
-                self._filter(signature.where, named)
-            for one in signature.held:
-                text = next(asked.text for asked in signature.asked if one.operator in asked.operators)
-                types = [self._input(expression, named, text) for expression in one.operator.inputs]
-                if reason := one.operator.refusal(types):
-                    raise QueryError(f"query {named.name!r}: {text}: {reason}")
-                if one.where and filter_name(one.where.text) not in self._prepared:
-                    self._filter(one.where, named, text)
-            for asked in signature.asked:
-                self._needs(asked, named)
+            self._signature(signature, plan.entries[asked_by[place]].query)
+
+    def _check_unit(self, query: Query, time_column: str) -> None:
+        """Refuse a window of durations over numbers, or one of numbers over timestamps."""
+        temporal = not self.time_columns[time_column].is_integer()
+        if query.window.is_temporal not in (None, temporal):
+            kind = "a timestamp: write a duration such as '10 seconds'" if temporal else "a number: write plain numbers"
+            raise QueryError(f"query {query.name!r}: {query.window} does not fit {time_column!r}, which is {kind}")
+
+    def _key(self, key: str, query: Query) -> None:
+        scoped = key == NODE and scope_of(query.window) != "global"
+        dtype = self._column(key, f"query {query.name!r}: {query.window if scoped else 'by'}")
+        if dtype.is_nested():
+            raise QueryError(f"query {query.name!r}: by: column {key!r} is {dtype}, which cannot be a key")
+        self.keys[key] = dtype
+        self._prepared[key_name(key)], self.sql[key_name(key)] = pl.col(key), quoted(key)
+
+    def _signature(self, signature: Signature, query: Query) -> None:
+        if signature.where:
+            self._filter(signature.where, query)
+        for partial in signature.held:
+            text = next(aggregate.text for aggregate in signature.asked if partial.operator in aggregate.operators)
+            types = [self._input(expression, query, text) for expression in partial.operator.inputs]
+            if reason := partial.operator.refusal(types):
+                raise QueryError(f"query {query.name!r}: {text}: {reason}")
+            if partial.where and filter_name(partial.where.text) not in self._prepared:
+                self._filter(partial.where, query, text)
+        for aggregate in signature.asked:
+            self._needs(aggregate, query)
 
     def _line(self, window: Window, query: Query) -> None:
         """Bind the expressions of a data-driven window."""
@@ -116,25 +123,22 @@ class Binding:
             else:
                 self._input(parse(text), query, str(window))
 
-    def _needs(self, asked: Aggregate, query: Query) -> None:
+    def _needs(self, aggregate: Aggregate, query: Query) -> None:
         """Refuse an aggregate whose function cannot take its input."""
-        for part in asked.parts:
+        for part in aggregate.parts:
             self._needs(part, query)
-        if asked.inputs and not asked.parts:
-            dtype = self.inputs[asked.inputs[0].text]
-            if wanted := FUNCTIONS[asked.function].needs(dtype):
+        if aggregate.inputs and not aggregate.parts:
+            dtype = self.inputs[aggregate.inputs[0].text]
+            if wanted := FUNCTIONS[aggregate.function].needs(dtype):
                 raise QueryError(
-                    f"query {query.name!r}: {asked.text} needs {wanted}, and {asked.inputs[0].text} is {dtype}"
+                    f"query {query.name!r}: {aggregate.text} needs {wanted}, and {aggregate.inputs[0].text} is {dtype}"
                 )
 
     def _column(self, name: str, whose: str) -> pl.DataType:
         if name not in self._columns:
             near = difflib.get_close_matches(name, self._columns, 1)
-            hint = (
-                f"; did you mean {near[0]!r}?"
-                if near
-                else f"; there are {', '.join(map(repr, self._columns)) or 'none'}"
-            )
+            known = ", ".join(map(repr, self._columns)) or "none"
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {known}"
             raise QueryError(f"{whose}: there is no column {name!r} in the events{hint}")
         self.needed[name] = self._columns[name]
         return self._columns[name]
@@ -199,10 +203,12 @@ class Binding:
 
         With `updates`, ordered slices have a digest of their events, which shows whether a window has changed.
         """
-        _, held, gap = group.needs(shared)
+        _, partials, gap = group.needs(shared)
         keys = {key_name(key): self.keys[key] for key in group.keys}
         lines = tuple(group.lines) if group.ordered else None
-        return SliceSchema(keys, held, self.inputs, self.place, gap, lines, updates and group.ordered, group.refined)
+        return SliceSchema(
+            keys, partials, self.inputs, self.place, gap, lines, updates and group.ordered, group.refined
+        )
 
     def checked(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The batch, if its columns have the types that were bound; else an `InputError`."""
@@ -255,11 +261,7 @@ class Binding:
 
     def without_time(self, frame: pl.DataFrame) -> pl.Series | None:
         """Which events have no time on some time column; None when all have."""
-        columns = [
-            time_column
-            for time_column in self.time_columns
-            if time_column != ARRIVAL and frame[time_column].null_count()
-        ]
+        columns = [name for name in self.time_columns if name != ARRIVAL and frame[name].null_count()]
         if not columns:
             return None
         return frame.select(pl.any_horizontal(pl.col(column).is_null() for column in columns)).to_series()
@@ -288,12 +290,3 @@ def _units(name: str, dtype: pl.DataType) -> str:
         hours = f"HOUR({column}) * 3600000000L + MINUTE({column}) * 60000000L"
         return f"{days} + {hours} + CAST(EXTRACT(SECOND FROM {column}) * 1000000 AS BIGINT)"
     return f"CAST({column} AS BIGINT)"
-
-
-def _asking(group: Group, timeline: Timeline) -> int:
-    """A query that asks for a timeline."""
-    return next(numbers[0] for (place, _), numbers in group.members.items() if place == group.timelines[timeline])
-
-
-def _some_query(group: Group, plan: Plan) -> Query:
-    return plan.entries[next(iter(group.members.values()))[0]].query

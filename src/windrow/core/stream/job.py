@@ -145,7 +145,7 @@ def own_classes(queries: Iterable[Query]) -> tuple[type, ...]:
     found: dict[type, None] = {}
     for query in queries:
         found[type(query.window)] = None
-        for asked in query.asked:
+        for asked in query.computed:
             for one in _parts(asked):
                 if one.function in MONOIDS:
                     found[MONOIDS[one.function]] = None

@@ -105,7 +105,7 @@ def _way(entry: Entry, job: Job, group: Group) -> Way:
     if query.distinct_on:
         return Way(by_kernel, "repeats are dropped first, by the Polars kernel", repeats_of)
     schema = job.bound.by_name[group.name].schema
-    held = dict.fromkeys(one for asked in query.asked for one in held_by(asked, query.filter_inside))
+    held = dict.fromkeys(one for asked in query.computed for one in held_by(asked, query.filter_inside))
     for one in held:
         if isinstance(one.operator, Multiset):
             continue

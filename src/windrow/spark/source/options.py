@@ -177,7 +177,7 @@ def _of_root(given: Mapping[str, str]) -> Settings:
                 f"the option {name} is not for the root of a tree, which knows what it was asked; leave it out"
             )
     root = Root(given["root"], given.get("keep", KEEP[0]))
-    asked = root.asked
+    asked = root.query_set
     if given.get("time", asked.time) != asked.time:
         raise QueryError(f"the slices of this root are cut along {asked.time!r}, not along {given['time']!r}")
     settings = Settings(

@@ -221,7 +221,7 @@ class RootSlices:
         self.root, self.origin, self._schema = settings.feed, origin_in(schema), schema
         self._job = self.origin.job(self.origin.cut_for)
         self.known = self.root.known
-        if plan_of(self.root.asked) != self.origin.plan:
+        if plan_of(self.root.query_set) != self.origin.plan:
             raise QueryError("the root is asked other queries since this DataFrame was made; make it again")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -241,7 +241,7 @@ class RootReader(Travels, DataSourceReader):
         self._slices = RootSlices(settings, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [BatchRange(*batches) for batches in self._slices.root.stretches()]
+        return [BatchRange(*batches) for batches in self._slices.root.batch_ranges()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._slices.read(partition)
@@ -262,7 +262,7 @@ class RootStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailable
         return self._settings.read_limit
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._until = self._root.outlet.newest
+        self._until = self._root.sink.newest
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         within = self._settings.limit(limit, self._until is not None)
@@ -279,7 +279,7 @@ class RootStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailable
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._root.keep != "all":
-            self._root.outlet.forget(end["batch"])
+            self._root.sink.forget(end["batch"])
 
 
 class WindrowSource(DataSource):
@@ -353,7 +353,7 @@ def nodes(
     Spark's own reader are in `docs/spark-nodes.md`.
     """
     if isinstance(source, Root):
-        served = source.asked
+        served = source.query_set
         queries, time = served.queries if queries is None else queries, served.time if time is None else time
     if queries is None:
         raise TypeError("say for which queries slices are to be cut; only the root of a tree knows them")

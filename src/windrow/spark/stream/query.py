@@ -37,7 +37,7 @@ from windrow.spark.settings import check_streaming
 from windrow.spark.slice_rows import check as check_plan
 from windrow.spark.slice_rows import fingerprint, from_text, origin_of, spark_time, text_of, watermarked
 from windrow.spark.stream import query_book_files
-from windrow.spark.stream.bucket import INDEX, Asked, Bucket, Told
+from windrow.spark.stream.bucket import INDEX, Asked, Bucket, StepOutput
 from windrow.spark.stream.query_book import QueryBook, refuse_unstreamable, result_columns
 from windrow.spark.stream.slice_store import from_bytes, to_bytes
 from windrow.spark.types import END_MS, SHIFT_MS, arrow_schema, from_arrow, polars_type, struct, to_arrow
@@ -271,7 +271,7 @@ class Processor(StatefulProcessor):
         yield _row(output)
 
 
-def _row(output: Told) -> Row:
+def _row(output: StepOutput) -> Row:
     """The output of a step as one row of Spark's, with the results as bytes.
 
     `transformWithState` makes a Python `Row` for each row that it gives out, which for results would be work per
