@@ -25,7 +25,7 @@ from windrow.io.tables import pack, unpack
 from windrow.spark import payloads
 from windrow.spark.stream import key_partitions
 from windrow.spark.stream import query as streaming
-from windrow.spark.stream.bucket import Asked, Bucket, StateError
+from windrow.spark.stream.bucket import Bucket, RequestedQuery, StateError
 from windrow.testing import Oracle, differences
 from windrow.testing.oracle import microseconds
 from windrow.testing.strategies import ORDERED, SCHEMA, Row, Stream, frame, streams
@@ -69,7 +69,7 @@ class Buckets:
         job = job_of(queries, time, schema or SCHEMA, **options)
         self.job = replace(job, order_by=(order_by,) if isinstance(order_by, str) else tuple(order_by))
         self.stores = [Memory() for _ in range(buckets)]
-        self.asked = [Asked(query) for query in queries]
+        self.asked = [RequestedQuery(query) for query in queries]
         self.seen: int | None = None
         self._moved = INT64_MIN
         self.arrived = self.dropped = self.slices = 0
@@ -78,7 +78,7 @@ class Buckets:
         self.waiting: list[wr.Query] = []  # those that buckets have not heard of
 
     def ask(self, query: wr.Query, since: int | None = None) -> None:
-        self.asked = [one for one in self.asked if one.query.name != query.name] + [Asked(query, since)]
+        self.asked = [one for one in self.asked if one.query.name != query.name] + [RequestedQuery(query, since)]
         self.waiting.append(query)
 
     @property
@@ -276,10 +276,10 @@ def test_a_query_that_comes_begins_after_what_any_node_has_brought() -> None:
     """The watermark of several nodes is that of the last one; there is none while one of them has brought nothing."""
     store, job = Memory(), job_of([TEN, COUNTS], "t", READINGS, lateness=0)
     first = Bucket(store, job, 1)
-    first.step([], INT64_MIN, [Asked(COUNTS)])
+    first.step([], INT64_MIN, [RequestedQuery(COUNTS)])
     first.save(None)
     again = Bucket(store, job, 1)
-    assert again.step([], INT64_MIN, [Asked(COUNTS), Asked(TEN)], newest=100).since == {"ten": 101}
+    assert again.step([], INT64_MIN, [RequestedQuery(COUNTS), RequestedQuery(TEN)], newest=100).since == {"ten": 101}
 
 
 def test_a_late_event_beside_a_query_that_comes_finds_all_partitions_in_one_form() -> None:

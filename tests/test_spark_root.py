@@ -40,8 +40,7 @@ from windrow.spark import Root, nodes
 from windrow.spark.slice_rows import delay_of, row_schema
 from windrow.spark.source.options import Settings, options_of
 from windrow.spark.source.reader import RootReader, RootStreamReader
-from windrow.spark.stream.bucket import Asked as AskedOfBucket
-from windrow.spark.stream.bucket import Bucket
+from windrow.spark.stream.bucket import Bucket, RequestedQuery
 from windrow.spark.stream.query import watermark_of
 
 pytestmark = pytest.mark.spark
@@ -94,7 +93,7 @@ class Stream:
         return watermark_of(self.milliseconds, self.job.is_integer)
 
     def step(self, rows: list[dict[str, Any]]) -> None:
-        asked = [AskedOfBucket(entry.query) for entry in self.job.entries]
+        asked = [RequestedQuery(entry.query) for entry in self.job.entries]
         for number, store in enumerate(self.stores):
             tables = [unpack(row["payload"])[1] for row in rows if row["bucket"] == number]
             bucket = Bucket(store, self.job, 3)

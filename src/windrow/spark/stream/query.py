@@ -37,7 +37,7 @@ from windrow.spark.settings import check_streaming
 from windrow.spark.slice_rows import check as check_plan
 from windrow.spark.slice_rows import fingerprint, from_text, origin_of, spark_time, text_of, watermarked
 from windrow.spark.stream import query_book_files
-from windrow.spark.stream.bucket import INDEX, Asked, Bucket, StepOutput
+from windrow.spark.stream.bucket import INDEX, Bucket, RequestedQuery, StepOutput
 from windrow.spark.stream.query_book import QueryBook, refuse_unstreamable, result_columns
 from windrow.spark.stream.slice_store import from_bytes, to_bytes
 from windrow.spark.types import END_MS, SHIFT_MS, arrow_schema, from_arrow, polars_type, struct, to_arrow
@@ -76,10 +76,10 @@ def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name
         if first is None:
             return
         version = query_book_files.read(path, first.column(BOOK)[0].as_py())
-        refuse_unstreamable((entry.query for entry in version.asked), job.time)  # another stream may have let it in
-        current = replace(job, entries=tuple(Entry(entry.query) for entry in version.asked))
+        refuse_unstreamable((entry.query for entry in version.requested), job.time)  # another stream may have let it in
+        current = replace(job, entries=tuple(Entry(entry.query) for entry in version.requested))
         frames = raw_events_of(chain([first], batches), current, types, first.column(CLOCK)[0].as_py())
-        header = {"version": version.number, "queries": text_of([entry.to_dict() for entry in version.asked])}
+        header = {"version": version.number, "queries": text_of([entry.to_dict() for entry in version.requested])}
         yield from payloads.rows(sliced(frames, current, buckets), header)
 
     keys = {key: types[key] for key in book.read().keys}
@@ -234,7 +234,7 @@ class Processor(StatefulProcessor):
         self._store = _Store(handle)
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
-        tables, queries, version = [], [Asked(entry.query) for entry in self._job.entries], -1
+        tables, queries, version = [], [RequestedQuery(entry.query) for entry in self._job.entries], -1
         newest: int | None = None
         for row in rows:
             header, row_tables = unpack(row.payload)
@@ -243,7 +243,7 @@ class Processor(StatefulProcessor):
             newest = header.get("newest", newest)
             if header.get("version", -1) > version:
                 version = header["version"]
-                queries = [Asked.from_dict(described) for described in from_text(header["queries"])]
+                queries = [RequestedQuery.from_dict(described) for described in from_text(header["queries"])]
         return self._step(tables, timerValues, queries, newest)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
@@ -253,7 +253,7 @@ class Processor(StatefulProcessor):
         pass
 
     def _step(
-        self, tables: Sequence[Tables], timer_values: Any, queries: list[Asked] | None, newest: int | None
+        self, tables: Sequence[Tables], timer_values: Any, queries: list[RequestedQuery] | None, newest: int | None
     ) -> Iterator[Row]:
         is_integer = self._job.is_integer
         bucket = Bucket(self._store, self._job, self._buckets)
