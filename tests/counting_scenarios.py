@@ -311,7 +311,7 @@ def _wrong_windows(ran: Ran) -> list[str]:
             before, position = rows[-1][0], at + len(rows)
             accepted.setdefault(group, []).extend({**row, "node": place[1]} for place, row in rows)
     for number, query in enumerate(run.query_set.queries):
-        groups = run.query_set.job.bound.plan.groups
+        groups = run.query_set.job.compiled.plan.groups
         (group,) = [one for one in groups if any(number in several for several in one.members.values())]
         if not group.counted or run.changes:
             continue

@@ -272,7 +272,7 @@ def test_a_name_that_comes_again_is_not_answered_by_windows_of_before() -> None:
     rows = pl.DataFrame({"query": ["p", "q"], "window_start": [1, 1], "window_end": [2, 3], "revision": [0, 0]})
     reported = Reported(asked.removed("q").added(queries[1], 5).job)
     reported.absorb({"by (node) on t (at nodes)": rows.cast({"revision": pl.Int32})})
-    assert reported.joined_to(asked.job.bound.results.empty)["query"].to_list() == ["p"]
+    assert reported.joined_to(asked.job.compiled.results.empty)["query"].to_list() == ["p"]
 
 
 def test_a_node_goes_on_from_where_it_was_and_its_spool_keeps_no_windows_of_earlier_lives() -> None:

@@ -94,7 +94,7 @@ class Buckets:
     def push(self, events: pl.DataFrame, parts: int = 2) -> list[Row]:
         """A micro-batch of several partitions."""
         job = replace(self.job, entries=tuple(Entry(one.query) for one in self.asked))
-        prepared = job.bound.binding.prepare(events, self.arrived, lambda: 0)
+        prepared = job.compiled.binding.prepare(events, self.arrived, lambda: 0)
         if "nth" not in prepared.columns:
             prepared = prepared.with_columns(nth=pl.int_range(self.arrived, self.arrived + pl.len(), dtype=pl.Int64))
         self.arrived += events.height
@@ -327,7 +327,7 @@ def test_what_a_checkpoint_was_written_with_stays() -> None:
 
 def test_integers_further_out_than_the_watermark_reaches_are_refused() -> None:
     job = job_of([TEN], "t", READINGS, lateness=0)
-    far = job.bound.binding.prepare(readings([5, 2**52], [1, 1]), 0, lambda: 0)
+    far = job.compiled.binding.prepare(readings([5, 2**52], [1, 1]), 0, lambda: 0)
     with pytest.raises(wr.InputError, match=r"'t' is 4503599627370496, further out than Spark's watermark reaches"):
         streaming.sliced([far], job, 1)
 

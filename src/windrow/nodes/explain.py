@@ -22,7 +22,7 @@ from windrow.nodes.quantiles.protocol import leaves, quantile_of
 
 def explain(job: Job, can_be_pushed: Container[str], push_down: bool, scheme: str) -> str:
     """A line for each query, in their order."""
-    bound = job.bound
+    bound = job.compiled
     lines: dict[int, tuple[str, str, str]] = {}
     for group in bound.plan.groups:
         for numbers in group.members.values():

@@ -53,13 +53,13 @@ def tables_of(job: Job) -> set[str]:
 
 
 def _groups(job: Job) -> list[Group]:
-    return [group for group in job.bound.plan.groups if group.pushed]
+    return [group for group in job.compiled.plan.groups if group.pushed]
 
 
 def wrong_with(job: Job, tables: Mapping[str, pl.DataFrame]) -> str | None:
     """Why the tables of pushed groups cannot be taken; None if they can."""
     for group in _groups(job):
-        compiled, results = job.bound.by_name[group.name], job.bound.results.empty.schema
+        compiled, results = job.compiled.by_name[group.name], job.compiled.results.empty.schema
         wanted: dict[str, Mapping[str, pl.DataType]] = {group.name: results}
         needed: dict[str, Iterable[str]] = {group.name: ("query", "window_start", "window_end", "revision")}
         if isinstance(compiled, CompiledJoinedGroup):
@@ -88,8 +88,8 @@ class Pushed:
         self._late, self._gone = 0, True  # events that the root has not counted yet; whether it takes the node for gone
 
     def _use(self, job: Job) -> None:
-        self.job, states = job, [_state(job.bound.by_name[group.name]) for group in _groups(job)]
-        self._states = GroupStates(job.bound, {job.time: self._time_column}, states)
+        self.job, states = job, [_state(job.compiled.by_name[group.name]) for group in _groups(job)]
+        self._states = GroupStates(job.compiled, {job.time: self._time_column}, states)
         self._opened = {state.group.name: _opened(state) for state in states}
 
     def __bool__(self) -> bool:
@@ -250,7 +250,7 @@ class Reported:
         self._nodes = nodes_table([], gone=False)
         for group in self._groups:
             if group.joined:
-                compiled = job.bound.by_name[group.name]
+                compiled = job.compiled.by_name[group.name]
                 assert isinstance(compiled, CompiledJoinedGroup)
                 self._joins[group.name] = ReportedState(compiled)
 
@@ -283,7 +283,7 @@ class Reported:
         """The results that the root has assembled together with those of nodes, in the order of results."""
         if not self._rows:
             return assembled
-        results = self.job.bound.results
+        results = self.job.compiled.results
         rows = pl.concat([results.empty, *self._rows], how="diagonal_relaxed").select(results.empty.columns)
         self._rows = []
         rows = rows.filter(pl.col("query").is_in(list(self.job.pushed)))

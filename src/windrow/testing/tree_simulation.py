@@ -308,5 +308,5 @@ class Simulation:
         """What the root has emitted in the batches after one, up to another."""
         numbers = [number for number in sorted(self.emitted) if after < number and (until is None or number <= until)]
         if not numbers:
-            return self.query_set.job.bound.results.empty
+            return self.query_set.job.compiled.results.empty
         return pl.concat([self.emitted[number] for number in numbers], how="diagonal_relaxed")

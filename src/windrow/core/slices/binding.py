@@ -231,15 +231,18 @@ class Binding:
                     raise InputError(f"{name!r} holds times so far out that they cannot be written in microseconds")
         return frame.with_columns(nulls) if nulls else frame
 
-    def prepare(self, frame: pl.DataFrame, arrived: int | pl.Series, clock: Callable[[], int]) -> pl.DataFrame:
-        """Compute the columns that kernels read, for a checked batch in which every event has its times.
+    def prepare(
+        self, frame: pl.DataFrame, arrived: int | pl.Series, clock: Callable[[], int], numbered: bool = False
+    ) -> pl.DataFrame:
+        """The columns that the kernels read, for a checked batch whose times are there.
 
-        `arrived` numbers the events in the order of their arrival, or is the number of the first.
+        The events arrived with these numbers, or with those from this one on; they keep them where their order counts,
+        or all are to be `numbered`.
         """
         extra = []
         if ARRIVAL in self.time_columns:
             extra.append(pl.lit(clock(), pl.Int64).alias(time_name(ARRIVAL)))
-        if self._ordered:
+        if self._ordered or numbered:
             numbers = pl.int_range(arrived, arrived + pl.len(), dtype=pl.Int64) if isinstance(arrived, int) else arrived
             extra.append(pl.lit(numbers).alias("nth") if isinstance(numbers, pl.Series) else numbers.alias("nth"))
         prepared = [expression.alias(name) for name, expression in self._prepared.items()]

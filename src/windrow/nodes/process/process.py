@@ -398,7 +398,7 @@ class NodeProcess:
 
 def needed_columns(query_set: Asked, replayable: bool) -> Mapping[str, pl.DataType]:
     """The columns that a source has to give; all of them if it cannot be read again for a query that comes later."""
-    return query_set.job.bound.binding.needed if replayable else dict(query_set.columns)
+    return query_set.job.compiled.binding.needed if replayable else dict(query_set.columns)
 
 
 def locked(folder: Path) -> BinaryIO:

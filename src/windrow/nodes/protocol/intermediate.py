@@ -41,7 +41,9 @@ class Merger:
         self.job, self._closing = job, Closing(job)
         self._passed = window_tables(job) | counting_tables(job) | of_quantiles
         self._urgent = counting_tables(job) | urgent_of_quantiles
-        self._groups = {compiled.group.name: compiled for compiled in job.bound.groups if not compiled.group.is_apart}
+        self._groups = {
+            compiled.group.name: compiled for compiled in job.compiled.groups if not compiled.group.is_apart
+        }
 
     def absorb(self, tables: Mapping[str, pl.DataFrame], events: Mapping[str, int]) -> None:
         """Take the tables of a batch in, and of each local node how many events are complete with it.

@@ -37,7 +37,7 @@ class RootState:
     def __init__(self, job: Job, epoch: int = 0) -> None:
         self.job, self._epoch = job, epoch
         self._time_column = job.time_columns[job.time]
-        bound, schemas = job.bound, schemas_of(job)
+        bound, schemas = job.compiled, schemas_of(job)
         here = [one for one in bound.groups if not one.group.is_apart and one.group.name not in schemas]
         self._states = GroupStates(bound, {job.time: self._time_column}, [one.state() for one in here])
         # windows of a refined group wait for values, some longer than others: each group has a time column of its own

@@ -147,7 +147,7 @@ class Settings:
                 )
             if query.time == ARRIVAL:
                 raise QueryError(f"query {query.name!r}: nodes have no arrival times; name a time column")
-        if self.time not in job.bound.binding.time_columns:
+        if self.time not in job.compiled.binding.time_columns:
             raise QueryError(f"no query is measured on {self.time!r}, which the watermark of nodes follows")
         return replace(draft, plan=fingerprint(job), described=text_of([query.to_dict() for query in self.queries]))
 

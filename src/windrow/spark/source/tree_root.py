@@ -136,12 +136,12 @@ class Root:
 
     def tables(self, first: int, last: int, job: Job) -> Tables:
         """The tables of some batches, each group's in one."""
-        sink, slicer = self.sink, Slicer(job.bound, cut=True)
+        sink, slicer = self.sink, Slicer(job.compiled, cut=True)
         gathered, ordered = Gathered(slicer), dict[str, list[pl.DataFrame]]()
         for number in range(first, last + 1):
             batch = sink.read(number)
-            for group in job.bound.plan.groups:
-                table, compiled = batch.tables.get(group.name), job.bound.by_name[group.name]
+            for group in job.compiled.plan.groups:
+                table, compiled = batch.tables.get(group.name), job.compiled.by_name[group.name]
                 if table is None:
                     continue
                 if group.ordered:  # a node's events come in its order, in a batch and after it
