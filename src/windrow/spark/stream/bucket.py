@@ -457,7 +457,7 @@ def _load(state: GroupState, runs: list[pl.DataFrame]) -> None:
 
 def _form(group: Group) -> str:
     """A fingerprint of what the tables of an ordered group depend on."""
-    return fingerprint_of([group], list(map(repr, group.timelines)), [one.text for one in group.held])
+    return fingerprint_of([group], list(map(repr, group.timelines)), [one.text for one in group.partials])
 
 
 def _queries(state: GroupState, timeline: Timeline) -> set[int]:
