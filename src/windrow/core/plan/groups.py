@@ -83,25 +83,25 @@ class Signature(NamedTuple):
         return any(asked.needs_order for asked in self.asked)
 
     @property
-    def held(self) -> list[Held]:
+    def partials(self) -> list[Partial]:
         """What its aggregates read, each once; equal operators are the same object."""
         found = {}
         for asked in self.asked:
             for operator, where in zip(asked.operators, asked.filters, strict=True):
                 found[id(operator), where] = operator
-        return [Held(operator, both(self.where, where)) for (_, where), operator in found.items()]
+        return [Partial(operator, both(self.where, where)) for (_, where), operator in found.items()]
 
-    def held_by(self, asked: Aggregate) -> list[Held]:
+    def partials_of(self, asked: Aggregate) -> list[Partial]:
         """What one of its aggregates reads, in the order of its operators."""
-        return held_by(asked, self.where)
+        return partials_of(asked, self.where)
 
 
-def held_by(asked: Aggregate, where: Expression | None) -> list[Held]:
+def partials_of(asked: Aggregate, where: Expression | None) -> list[Partial]:
     """What an aggregate reads, over events that satisfy a filter: that filter and its own."""
-    return [Held(one, both(where, own)) for one, own in zip(asked.operators, asked.filters, strict=True)]
+    return [Partial(one, both(where, own)) for one, own in zip(asked.operators, asked.filters, strict=True)]
 
 
-class Held(NamedTuple):
+class Partial(NamedTuple):
     """An operator over the events that satisfy a filter: one state per slice."""
 
     operator: Operator
@@ -175,7 +175,7 @@ class Group:
     timelines: dict[Timeline, int] = field(default_factory=dict)
     signatures: dict[Signature, int] = field(default_factory=dict)
     members: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # (timeline, signature) → queries
-    held: dict[Held, None] = field(default_factory=dict)
+    partials: dict[Partial, None] = field(default_factory=dict)
     parent: Group | None = None
     children: list[Group] = field(default_factory=list)
     why: str = ""
@@ -209,16 +209,16 @@ class Group:
             shown += f" since {self.source.since}" if self.source.since > INT64_MIN else ""
         return shown
 
-    def needs(self, shared: bool) -> tuple[list[Timeline], tuple[Held, ...], int | None]:
+    def needs(self, shared: bool) -> tuple[list[Timeline], tuple[Partial, ...], int | None]:
         """What cuts its slices, what they hold, and the smallest session gap, which connects the events of one.
 
         What it keeps is for itself alone; what is made of the events is `shared` with the groups that are rolled up.
         """
         groups = (self, *self.children) if shared else (self,)
         timelines = [timeline for group in groups for timeline in group.timelines]
-        held = tuple(dict.fromkeys(one for group in groups for one in group.held))
+        partials = tuple(dict.fromkeys(one for group in groups for one in group.partials))
         gaps = [timeline.window.gap for timeline in timelines if isinstance(timeline.window, Session)]
-        return timelines, held, min(gaps, default=None)
+        return timelines, partials, min(gaps, default=None)
 
     @property
     def asked_by(self) -> dict[int, int]:
@@ -251,7 +251,7 @@ class Group:
         if signature not in self.signatures:
             self.ordered |= signature.needs_order
             self.signatures[signature] = len(self.signatures)
-            self.held |= dict.fromkeys([Held(ROWS, signature.where), *signature.held])
+            self.partials |= dict.fromkeys([Partial(ROWS, signature.where), *signature.partials])
         self.members.setdefault((place, self.signatures[signature]), []).append(number)
 
 
