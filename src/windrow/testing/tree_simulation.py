@@ -23,7 +23,7 @@ from windrow.core.query.query import Query
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.nodes.protocol.messages import Ack, Batch, Message, Out, from_bytes, to_bytes
 from windrow.nodes.protocol.node import SINK, Node
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.nodes.requests import AGAIN
 
 
@@ -113,7 +113,7 @@ class Simulation:
     """Machines, what is on its way between them, and a clock."""
 
     tree: Tree
-    query_set: Asked
+    query_set: QuerySet
     events: Mapping[str, pl.DataFrame]  # of each local node, as it reads them
     faults: Faults
     dice: random.Random

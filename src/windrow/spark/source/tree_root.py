@@ -24,7 +24,7 @@ from windrow.core.stream.job_slicer import Gathered, Slicer, Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import NODE
 from windrow.nodes.process.slice_sink import SliceSink
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.spark.slice_rows import Limit, fingerprint
 from windrow.spark.source.files import is_beyond, local_path
 
@@ -61,7 +61,7 @@ class Root:
         return SliceSink(local_path(os.fspath(self.path), "a root is read from a directory that is"))
 
     @property
-    def query_set(self) -> Asked:
+    def query_set(self) -> QuerySet:
         """The queries of the tree."""
         return self.sink.query_set
 
@@ -151,6 +151,6 @@ class Root:
 
 
 @lru_cache(maxsize=8)
-def plan_of(query_set: Asked) -> str:
+def plan_of(query_set: QuerySet) -> str:
     """How the slices of a tree with these queries are cut."""
     return fingerprint(query_set.job)

@@ -43,7 +43,7 @@ class StateError(ValueError):
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedQuery:
     """A query that is asked for, since when if that was said, and whether it is being removed."""
 
     query: Query
@@ -54,8 +54,8 @@ class Asked:
         return {"query": self.query.to_dict(), "since": self.since, "closing": self.closing}
 
     @staticmethod
-    def from_dict(described: Mapping[str, Any]) -> Asked:
-        return Asked(Query.from_dict(described["query"]), described["since"], described["closing"])
+    def from_dict(described: Mapping[str, Any]) -> RequestedQuery:
+        return RequestedQuery(Query.from_dict(described["query"]), described["since"], described["closing"])
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Bucket:
         self,
         tables: Sequence[Mapping[str, pl.DataFrame]],
         watermark: int,
-        asked: Sequence[Asked] | None,
+        asked: Sequence[RequestedQuery] | None,
         newest: int | None = None,
     ) -> StepOutput:
         """Take the tables of payloads in, move the watermark, and say what is due; queries `asked` for come and go.
@@ -358,7 +358,7 @@ class Bucket:
 
     # --- queries that come and go -------------------------------------------------------------------------------
 
-    def _change(self, asked: Sequence[Asked], begin: int) -> set[str]:
+    def _change(self, asked: Sequence[RequestedQuery], begin: int) -> set[str]:
         """Let new queries in from an event time on; returns those that leave after this step."""
         known = {one.query.name: one for one in self._entries}
         names = {one.query.name for one in asked}

@@ -19,11 +19,12 @@ from pyspark.sql import types as t
 
 from windrow.core.assemble.results import RESULT_COLUMNS
 from windrow.core.expressions.types import type_of
+from windrow.core.plan.options import StreamOptions
 from windrow.core.query.query import Query, QueryError
 from windrow.core.stream.job import job_of
 from windrow.core.windows.fixed import since_1970
 from windrow.spark.stream import query_book_files
-from windrow.spark.stream.bucket import Asked
+from windrow.spark.stream.bucket import RequestedQuery
 from windrow.spark.stream.query_book_files import Version
 from windrow.spark.types import in_spark_words, polars_columns, spark_data_type
 
@@ -90,7 +91,7 @@ class QueryBook:
                     )
                 self._fits(query, now)
                 entries = [entry for entry in entries if entry.query.name != query.name]
-                entries.append(Asked(query, moment))
+                entries.append(RequestedQuery(query, moment))
             return self._write(replace(now, asked=entries))
 
     def remove(self, name: str, when: Literal["now", "windows_closed"] = "now") -> int:
@@ -106,7 +107,7 @@ class QueryBook:
                 )
             entries = [entry for entry in now.asked if entry.query.name != name]
             if when == "windows_closed":
-                entries.append(Asked(removed[0].query, removed[0].since, closing=True))
+                entries.append(RequestedQuery(removed[0].query, removed[0].since, closing=True))
             return self._write(replace(now, asked=entries))
 
     def bind(self, events: Mapping[str, Any]) -> Version:
@@ -193,7 +194,7 @@ def _plain(dtype: pl.DataType) -> str:
 def _result_types(query: Query, events: Mapping[str, Any]) -> dict[str, pl.DataType]:
     schema = t.StructType.fromJson(events["schema"])
     try:
-        job = job_of([query], events["time"], _columns(events), order_by=events["order_by"])
+        job = job_of([query], StreamOptions(events["time"], order_by=tuple(events["order_by"])), _columns(events))
         return dict(job.compiled.results.columns)
     except QueryError as error:
         raise in_spark_words(error, schema) from error
