@@ -19,6 +19,7 @@ from hypothesis import given, settings
 
 import windrow as wr
 from windrow.core.plan.groups import Entry
+from windrow.core.plan.options import StreamOptions
 from windrow.core.stream.job import job_of
 from windrow.core.windows.fixed import INT64_MIN
 from windrow.io.tables import pack, unpack
@@ -65,9 +66,7 @@ class Buckets:
     """A stream's buckets, each with its store."""
 
     def __init__(self, queries: Any, time: str = "t", *, buckets: int = BUCKETS, schema: Any = None, **options: Any):
-        order_by = options.pop("order_by", ())
-        job = job_of(queries, time, schema or SCHEMA, **options)
-        self.job = replace(job, order_by=(order_by,) if isinstance(order_by, str) else tuple(order_by))
+        self.job = job_of(queries, StreamOptions.of(queries, time, **options), schema or SCHEMA, ties=False)
         self.stores = [Memory() for _ in range(buckets)]
         self.asked = [RequestedQuery(query) for query in queries]
         self.seen: int | None = None
@@ -274,7 +273,7 @@ def test_a_query_that_comes_begins_after_all_events_also_if_they_were_allowed_to
 
 def test_a_query_that_comes_begins_after_what_any_node_has_brought() -> None:
     """The watermark of several nodes is that of the last one; there is none while one of them has brought nothing."""
-    store, job = Memory(), job_of([TEN, COUNTS], "t", READINGS, lateness=0)
+    store, job = Memory(), job_of([TEN, COUNTS], StreamOptions("t"), READINGS)
     first = Bucket(store, job, 1)
     first.step([], INT64_MIN, [RequestedQuery(COUNTS)])
     first.save(None)
@@ -326,7 +325,7 @@ def test_what_a_checkpoint_was_written_with_stays() -> None:
 
 
 def test_integers_further_out_than_the_watermark_reaches_are_refused() -> None:
-    job = job_of([TEN], "t", READINGS, lateness=0)
+    job = job_of([TEN], StreamOptions("t"), READINGS)
     far = job.compiled.binding.prepare(readings([5, 2**52], [1, 1]), 0, lambda: 0)
     with pytest.raises(wr.InputError, match=r"'t' is 4503599627370496, further out than Spark's watermark reaches"):
         streaming.sliced([far], job, 1)

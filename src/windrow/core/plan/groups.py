@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from math import gcd
 from typing import NamedTuple
 
+import polars as pl
+
 from windrow.core.aggregates.functions import Aggregate
 from windrow.core.expressions.parse import Expression, both
 from windrow.core.operators.base import Count, Operator
@@ -138,18 +140,37 @@ class Rates(NamedTuple):
         return product
 
 
+@dataclass(frozen=True)
+class Placement:
+    """Where a runtime does the work of some queries, whose groups are their own for it.
+
+    label:     what the names of such groups end in
+    travels:   what travels for them, as `explain` says it
+    is_apart:  neither slices nor events of them travel as those of other groups do
+    columns:   lists that their slices have as well; those of slices that merge are concatenated
+    """
+
+    label: str
+    travels: str
+    is_apart: bool = False
+    columns: tuple[tuple[str, pl.DataType], ...] = ()
+
+
+class GroupIdentity(NamedTuple):
+    """What the queries of a group have in common."""
+
+    source: Source
+    keys: tuple[str, ...]
+    kind: str = ""  # "sessions" or "in order", where such queries have groups of their own
+    joined: bool = False  # its keys have the node as well, and the windows of all nodes are joined
+    placement: Placement | None = None
+
+
 @dataclass
 class Group:
     """Everything that is asked about the same events by the same keys."""
 
-    source: Source
-    keys: tuple[str, ...]
-    sessions_apart: bool = False
-    order_apart: bool = False
-    joined: bool = False  # its keys have the node as well, and the windows of all nodes are joined
-    pushed: bool = False  # its windows are found at the nodes where its events are
-    counted: str = ""  # the scheme by which nodes and the root agree on where its counting windows end
-    refined: bool = False  # of its bags nodes send a synopsis first, and then the values that the root asks for
+    identity: GroupIdentity
     ordered: bool = False  # some query needs the final order of events, so that all slices are made in it
     timelines: dict[Timeline, int] = field(default_factory=dict)
     signatures: dict[Signature, int] = field(default_factory=dict)
@@ -159,22 +180,19 @@ class Group:
     children: list[Group] = field(default_factory=list)
     why: str = ""
 
-    @property
-    def identity(self) -> tuple[Source, tuple[str, ...], bool, bool, bool, bool, str, bool]:
-        kinds = self.sessions_apart, self.order_apart, self.joined, self.pushed, self.counted
-        return self.source, self.keys, *kinds, self.refined and not self.counted
+    def __post_init__(self) -> None:
+        self.source, self.keys, self.kind, self.joined, self.placement = self.identity
 
     @property
     def name(self) -> str:
-        kind = " (sessions)" if self.sessions_apart else " (in order)" if self.order_apart else ""
-        kind = f" (counted, {self.counted})" if self.counted else kind
-        kind += " (refined)" if self.refined and not self.counted else ""
-        return self.shared_name + (" (joined)" if self.joined else "") + (" (at nodes)" if self.pushed else kind)
+        kind = f" ({self.kind})" if self.kind and not self.is_apart else ""
+        label = self.placement.label if self.placement else ""
+        return self.shared_name + (" (joined)" if self.joined else "") + kind + label
 
     @property
     def is_apart(self) -> bool:
         """Whether neither its slices nor its events travel as those of other groups do."""
-        return self.pushed or bool(self.counted)
+        return self.placement is not None and self.placement.is_apart
 
     @property
     def by(self) -> tuple[str, ...]:

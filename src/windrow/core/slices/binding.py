@@ -207,9 +207,8 @@ class Binding:
         _, partials, gap = group.needs(shared)
         keys = {key_name(key): self.keys[key] for key in group.keys}
         lines = tuple(group.lines) if group.ordered else None
-        return SliceSchema(
-            keys, partials, self.inputs, self.place, gap, lines, updates and group.ordered, group.refined
-        )
+        lists = dict(group.placement.columns) if group.placement else {}
+        return SliceSchema(keys, partials, self.inputs, self.place, gap, lines, updates and group.ordered, lists)
 
     def checked(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The batch, if its columns have the types that were bound; else an `InputError`."""

@@ -30,7 +30,7 @@ from windrow.core.operators.base import Fields, Inputs
 from windrow.core.operators.choose import Choices, Selection
 from windrow.core.plan.groups import Partial, Timeline
 from windrow.core.slices.custom_edges import NO_EDGES, Irregular
-from windrow.core.slices.table import BAGS, SliceSchema, finish, merge
+from windrow.core.slices.table import SliceSchema, finish, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, FixedWindow, Grid
 from windrow.core.windows.ordered import DataDrivenWindow, Frames, Latest, Punctuated
 
@@ -184,10 +184,8 @@ def slice(batch: pl.DataFrame, time_column: str, edges: Edges, schema: SliceSche
         known["excluded"] = pl.zeros(table.height, pl.Int32, eager=True)
     known |= {
         name: pl.Series([value], dtype=schema.columns[name]).new_from_index(0, table.height)
-        for name, value in schema.unordered.items()
+        for name, value in {**schema.unordered, **dict.fromkeys(schema.lists)}.items()
     }
-    if schema.refined:
-        known[BAGS] = pl.Series([None], dtype=schema.columns[BAGS]).new_from_index(0, table.height)
     table = finish(table, schema, choices, known, lifted=True)
     return merge([table], schema) if schema.has_runs else table
 

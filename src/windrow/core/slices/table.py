@@ -14,8 +14,7 @@ A row is one slice of one key: the events between two neighbouring edges. Where 
   slices that stand outside of the order; `fresh`, whether an edge begins it, so that it never joins the slice before
   it; for each data-driven window twice the number of the window that it lies in, and one more where that begins, -1
   for none; and with `updates` a `digest` of its events.
-- The column `BAGS` is there only where multisets need not travel whole, and says which of them stay at their nodes
-  (`nodes.quantiles`).
+- The lists that the placement of a group adds (`plan.groups`), which merging concatenates.
 
 `merge` is associative and commutative: it brings rows with the same (keys, slice_start, excluded) together, and joins
 runs that are at most a gap apart, or that no edge parts. So any tree of merges gives the same table, and it does not
@@ -40,8 +39,6 @@ from windrow.core.operators.choose import Choices, Selection
 from windrow.core.plan.groups import Partial
 
 TOGETHER = 64  # tables that wait to be merged, at most
-BAGS = "bags"  # a column: bags that are kept at nodes
-KEPT_BAG = pl.Struct({"node": pl.String(), "send": pl.Int64(), "row": pl.Int64()})
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class SliceSchema:
     gap: int | None  # the smallest session gap; None without sessions
     lines: tuple[str, ...] | None = None  # the data-driven windows of an ordered group; None for any other
     digests: bool = False  # an ordered group whose events may still change
-    refined: bool = False  # bags may be elsewhere: a column says which
+    lists: Mapping[str, pl.DataType] = field(default_factory=dict)  # columns of the group's placement
     names: Mapping[Partial, Mapping[str, str]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,7 +94,7 @@ class SliceSchema:
         if self.has_runs:
             columns |= {"excluded": pl.Int32(), "first": pl.Int64(), "last": pl.Int64()}
         columns |= {name: pl.Boolean() if name == "fresh" else pl.Int64() for name in self.unordered}
-        columns |= {BAGS: pl.List(KEPT_BAG)} if self.refined else {}
+        columns |= self.lists
         for one in self.partials:
             columns |= {self.names[one][name]: dtype for name, dtype in self.state_types(one).items()}
         return columns
@@ -154,7 +151,7 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
     several = table if shared.all() else table.filter(pl.Series(shared))
     runs = [pl.col("first").min(), pl.col("last").max()] if schema.has_runs else []
     runs += [pl.col(name).sum() if name == "digest" else pl.col(name).first() for name in schema.unordered]
-    runs += [pl.col(BAGS).list.explode().drop_nulls()] if schema.refined else []
+    runs += [pl.col(name).list.explode().drop_nulls() for name in schema.lists]
     choices = Choices(schema.selections(lambda one: schema.state(several, one)), several.height)
     states = [
         merged.alias(schema.names[one][name])

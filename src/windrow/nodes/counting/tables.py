@@ -17,7 +17,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,12 @@ import polars as pl
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.ordered.slicing import Ordering
 from windrow.core.ordered.state import CompiledOrderedGroup
-from windrow.core.plan.groups import ROWS, Group, Partial
-from windrow.core.slices.table import BAGS
+from windrow.core.plan.groups import ROWS, Group, Partial, Placement
 from windrow.core.stream.job import Job
 from windrow.core.windows.fixed import INT64_MIN
 from windrow.core.windows.ordered import Counting
 from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Directive, sub_slice
-from windrow.nodes.quantiles.protocol import MultisetSchema
+from windrow.nodes.quantiles.protocol import REFINED, MultisetSchema
 from windrow.nodes.tables import GONE, GONE_COLUMNS, differs
 
 COUNTING = "counting"
@@ -42,8 +41,22 @@ FURTHEST = 1 << 48  # no rank is as great: sums of some thousand counts fit into
 Key = tuple[Any, ...]
 
 
+@dataclass(frozen=True)
+class ByScheme(Placement):
+    """On the ends of whose windows nodes and the root agree, by a scheme; their multisets may stay at nodes."""
+
+    scheme: str = "auto"
+
+    @staticmethod
+    def of(scheme: str, refined: bool) -> ByScheme:
+        """Of queries by a scheme, some of which ask for quantiles whose values do not travel whole if `refined`."""
+        values = ", and values around the ranks that are asked for" if refined else ""
+        travels = f"slices, and the events around the ends of windows{values}"
+        return ByScheme(f" (counted, {scheme})", travels, True, REFINED.columns if refined else (), scheme)
+
+
 def groups_of(job: Job) -> list[Group]:
-    return [group for group in job.compiled.plan.groups if group.counted]
+    return [group for group in job.compiled.plan.groups if isinstance(group.placement, ByScheme)]
 
 
 def forms_of(job: Job) -> list[Form]:
@@ -57,13 +70,15 @@ class Form:
         compiled = job.compiled.by_name[group.name]
         assert isinstance(compiled, CompiledOrderedGroup)
         self.compiled, self.group, self.schema = compiled, group, compiled.schema
+        assert isinstance(group.placement, ByScheme)
+        self.scheme = group.placement.scheme
         self.ordering: Ordering = compiled.ordering
         self.time = self.ordering.time
         self.keys = {name: _plain(dtype) for name, dtype in self.schema.keys.items()}
         self.boundaries = Boundaries(self.ordering.grids[INT64_MIN])
         self.events = {name: dtype for name, dtype in self.ordering.needed.items() if name in self.ordering.read}
         self.sent = {name: dtype for name, dtype in self.events.items() if name != NODE_COLUMN}
-        self.multisets = MultisetSchema(compiled) if group.refined else None  # those that stay at nodes
+        self.multisets = MultisetSchema(compiled) if self.schema.lists else None  # those that stay at nodes
         kept = set(self.multisets.multisets.values()) if self.multisets else set()
         partials = tuple(one for one in self.schema.partials if one not in kept)
         sliced = replace(self.schema, partials=partials)
@@ -224,8 +239,7 @@ class Form:
         known: dict[str, Any] = {"slice_start": INT64_MIN, "excluded": 0, "first": 0, "last": 0}
         known |= self.schema.unordered
         columns |= {name: pl.Series([value] * size) for name, value in known.items()}
-        if self.schema.refined:
-            columns[BAGS] = pl.Series([None] * size, dtype=self.schema.columns[BAGS])
+        columns |= {name: pl.Series([None] * size, dtype=dtype) for name, dtype in self.schema.lists.items()}
         return ordering.lifted(events, at, columns)
 
 

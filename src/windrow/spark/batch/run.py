@@ -201,10 +201,10 @@ def describe(job: Job) -> str:
 
 
 def prepared(df: DataFrame, job: Job) -> DataFrame:
-    """The columns that kernels read, made by Spark; what has no time is left out if that is asked for."""
+    """The columns that kernels read, made by Spark; with `bad_events="drop"` what has no time is left out."""
     binding = job.compiled.binding
     chosen = df.selectExpr(*(f"{text} AS {quoted(name)}" for name, text in binding.sql.items()))
-    if job.bad_events == "drop":
+    if job.options.bad_events == "drop":
         for name in time_names(job):
             chosen = chosen.where(F.col(quoted(name)).isNotNull())
     return chosen

@@ -120,7 +120,7 @@ def raw_events_of(
     arrived = 0
     for part in in_parts(batches, EVENTS):
         frame = from_arrow([batch.select(list(types)) for batch in part], types)
-        events = admit(frame, job.compiled, job.time_columns, job.bad_events, arrived, lambda: now).events
+        events = admit(frame, job.compiled, job.time_columns, job.options.bad_events, arrived, lambda: now).events
         if events.height:
             yield events
         arrived += frame.height
@@ -133,7 +133,7 @@ def with_watermark(df: DataFrame, job: Job) -> tuple[DataFrame, Job]:
     """The events with Spark's watermark on their time: that of the user if there is one, else one of ours."""
     delays = {field.name: field.metadata.get("spark.watermarkDelayMs") for field in df.schema.fields}
     users = {name: delay for name, delay in delays.items() if delay is not None}
-    (time_column, late, updates, temporal), *_ = job.lengths
+    units, late = job.compiled.binding.sql[time_name(job.time)], job.time_columns[job.time].lateness
     if late is None:
         raise ValueError("a stream on Spark moves its watermark by the events that it sees: say a lateness, not None")
     if users:
@@ -148,8 +148,7 @@ def with_watermark(df: DataFrame, job: Job) -> tuple[DataFrame, Job]:
                 f"the DataFrame already has a watermark of {delay} ms on {name!r}, and lateness is "
                 f"{-(-late // 1000)} ms; say one of them"
             )
-        return df, replace(job, lengths=((time_column, delay * 1000, updates, temporal),))
-    units = job.compiled.binding.sql[time_name(job.time)]
+        return df, replace(job, options=replace(job.options, lateness={job.time: f"{delay} milliseconds"}))
     if job.is_integer:
         within = f"{units} BETWEEN -{SHIFT_MS}L AND {SHIFT_MS}L"  # what is further out is refused once it is read
         moment, delay = f"TIMESTAMP_MILLIS(CASE WHEN {within} THEN {units} + {SHIFT_MS}L END)", late

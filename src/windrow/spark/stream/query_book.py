@@ -19,6 +19,7 @@ from pyspark.sql import types as t
 
 from windrow.core.assemble.results import RESULT_COLUMNS
 from windrow.core.expressions.types import type_of
+from windrow.core.plan.options import StreamOptions
 from windrow.core.query.query import Query, QueryError
 from windrow.core.stream.job import job_of
 from windrow.core.windows.fixed import since_1970
@@ -193,7 +194,7 @@ def _plain(dtype: pl.DataType) -> str:
 def _result_types(query: Query, events: Mapping[str, Any]) -> dict[str, pl.DataType]:
     schema = t.StructType.fromJson(events["schema"])
     try:
-        job = job_of([query], events["time"], _columns(events), order_by=events["order_by"])
+        job = job_of([query], StreamOptions(events["time"], order_by=tuple(events["order_by"])), _columns(events))
         return dict(job.compiled.results.columns)
     except QueryError as error:
         raise in_spark_words(error, schema) from error
