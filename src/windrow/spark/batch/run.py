@@ -105,7 +105,9 @@ def _way(entry: Entry, job: Job, group: Group) -> Way:
     if query.distinct_on:
         return Way(by_kernel, "repeats are dropped first, by the Polars kernel", repeats_of)
     schema = job.compiled.by_name[group.name].schema
-    partials = dict.fromkeys(one for asked in query.computed for one in partials_of(asked, query.filter_inside))
+    partials = dict.fromkeys(
+        partial for aggregate in query.computed for partial in partials_of(aggregate, query.filter_inside)
+    )
     for one in partials:
         if isinstance(one.operator, Multiset):
             continue
