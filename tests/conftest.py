@@ -118,6 +118,10 @@ SPARK = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.python.daemon.module": "spark_daemon",
+    # the usual one starts processes, `chmod` and `readlink`, for every file of a checkpoint
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
 }
 
 
@@ -134,6 +138,17 @@ def spark() -> Iterator[Any]:
     made.sparkContext.setLogLevel("ERROR")
     yield made
     made.stop()
+
+
+@pytest.fixture
+def compiled(spark: Any) -> Iterator[None]:
+    """Plans are compiled after all: for tests with so many rows that it pays, and to see that both give the same."""
+    names = [name for name in SPARK if ".codegen." in name]
+    for name in names:
+        spark.conf.unset(name)
+    yield
+    for name in names:
+        spark.conf.set(name, SPARK[name])
 
 
 @pytest.fixture(autouse=True)

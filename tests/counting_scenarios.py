@@ -310,8 +310,8 @@ def _wrong_windows(ran: Ran) -> list[str]:
                 found.append(f"{group} {key}: {rows[0][0]} comes after {before}, in the stretch from {at}")
             before, position = rows[-1][0], at + len(rows)
             accepted.setdefault(group, []).extend({**row, "node": place[1]} for place, row in rows)
-    for number, query in enumerate(run.asked.queries):
-        groups = run.asked.job.bound.plan.groups
+    for number, query in enumerate(run.query_set.queries):
+        groups = run.query_set.job.compiled.plan.groups
         (group,) = [one for one in groups if any(number in several for several in one.members.values())]
         if not group.counted or run.changes:
             continue

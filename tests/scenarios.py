@@ -151,7 +151,7 @@ def wrong_with(run: Simulation) -> list[str]:
     found = _wrong_account(run)
     late = sum(child["late"] for child in root.status()["children"].values())
     for life in run.lives:
-        said = run.said(life.after, life.until).filter(pl.col("query") == life.query.name).to_dicts()
+        said = run.results_between(life.after, life.until).filter(pl.col("query") == life.query.name).to_dicts()
         if life.since is None:
             found += [f"{row} is said before the query begins" for row in said]
             continue

@@ -25,7 +25,7 @@ def reads(queries: Iterable[wr.Query], time: str) -> list[str]:
         found |= {query.time or time, *query.by, *query.distinct_on}
         found |= set(query.where.columns) if query.where else set()
         found |= {name for text in getattr(query.window, "inputs", ()) for name in parse(text).columns}
-        found |= {name for asked in query.asked for name in _columns(asked)}
+        found |= {name for aggregate in query.computed for name in _columns(aggregate)}
     return sorted(found)
 
 

@@ -103,8 +103,8 @@ def run_of(scheme: str, rates: Mapping[str, list[int]], length: int = 100, query
 def is_right(run: Simulation) -> bool:
     rows = [{**row, "node": name} for name, events in sorted(run.events.items()) for row in events.to_dicts()]
     rows.sort(key=lambda row: (row["t"], row["node"]))
-    told = recompute(rows, run.asked.queries, time="t", order_by=("node",))
-    return not differences(run.results.to_dicts(), told, list(run.asked.queries))
+    told = recompute(rows, run.query_set.queries, time="t", order_by=("node",))
+    return not differences(run.results.to_dicts(), told, list(run.query_set.queries))
 
 
 def corrections(run: Simulation) -> int:
@@ -138,10 +138,10 @@ def test_predictions_are_corrected_when_rates_jump_and_only_then(scheme: str) ->
     assert is_right(jumping)
 
 
-@pytest.mark.parametrize("change", [0.001, 0.01, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("change", [0.001, 0.1, 1.0])
 @pytest.mark.parametrize("scheme", [*EXACT, "approximate"])
-def test_an_exact_scheme_is_so_however_much_rates_change(scheme: str, change: float) -> None:
-    dice = random.Random(f"{scheme} {change}")
+def test_an_exact_scheme_is_so_however_much_rates_change(scheme: str, change: float, seed: int) -> None:
+    dice = random.Random(f"{scheme} {change} {seed}")
     rates = {name: [max(0, round(40 * (1 + change * dice.uniform(-1, 1)))) for _ in range(8)] for name in "abc"}
     run = run_of(scheme, rates, 200, WIDE)
     assert scheme == "approximate" or is_right(run)

@@ -46,6 +46,7 @@ def test_the_comparison_can_fail() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("compiled")
 def test_it_runs(spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(tmp_path, months=1) == 0
     printed = capfd.readouterr().out

@@ -309,9 +309,9 @@ def test_ten_thousand_queries_are_planned_in_well_under_two_seconds() -> None:
     queries = [
         wr.Query(f"q{n}", wr.sliding(n % 997 + 1, n % 89 + 1), aggregates[: n % 3 + 1], by="k") for n in range(10_000)
     ]
-    began = clocks.perf_counter()
+    began = clocks.process_time()
     planned = wr.plan(queries, "t")
-    assert clocks.perf_counter() - began < 1
+    assert clocks.process_time() - began < 1
     assert len(planned.groups) == 1
 
 

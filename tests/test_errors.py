@@ -261,7 +261,7 @@ def _damaged(data: bytes) -> bytes:
     [
         (
             lambda data: data.replace(b'"windrow": 3', b'"windrow": 99', 1),
-            "has version 99; this windrow reads version 2",
+            "has version 99; this windrow reads version 3",
         ),
         (lambda data: data[:-10], "is cut short"),
         (lambda data: data[:50], "not a snapshot of windrow"),

@@ -26,7 +26,7 @@ from windrow.nodes.process.slice_sink import SliceSink
 from windrow.nodes.protocol.messages import Ack, Alive, Batch, Hello, Leave, Message, Refused, Welcome, to_bytes
 from windrow.nodes.transport import client
 from windrow.nodes.transport import server as flight_server
-from windrow.nodes.transport.client import Link, ask
+from windrow.nodes.transport.client import Client, ask
 from windrow.nodes.transport.queues import ROOM, Outgoing
 from windrow.nodes.transport.security import AccessError, Address, Files, Tokens
 from windrow.nodes.transport.server import BEAT, PROTOCOL, Limits, Server
@@ -519,11 +519,11 @@ def serving(take: Callable[[str, Message], None], listen: Address = LOOPBACK, **
 
 
 @contextlib.contextmanager
-def linked(to: Address, heard: list[Message] | None = None, notes: list[str] | None = None) -> Iterator[Link]:
+def linked(to: Address, heard: list[Message] | None = None, notes: list[str] | None = None) -> Iterator[Client]:
     opened = threading.Event()
     taken: list[Message] = [] if heard is None else heard
     noted: list[str] = [] if notes is None else notes
-    one = Link("a", to, taken.append, opened.set, noted.append, noted.append)
+    one = Client("a", to, taken.append, opened.set, noted.append, noted.append)
     one.start()
     assert opened.wait(PATIENCE)
     try:
@@ -611,7 +611,7 @@ def test_a_parent_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(flight_server, "BEAT_EVERY", 60.0)
     opened: list[int] = []
     with serving(lambda name, message: None) as server:
-        one = Link(
+        one = Client(
             "a", server.address, lambda message: None, lambda: opened.append(1), opened.append, lambda text: None
         )
         one.start()

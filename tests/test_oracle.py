@@ -25,9 +25,9 @@ from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, cumulating, session
 from windrow.core.windows.ordered import DataDrivenWindow, Punctuated, counting, frames, latest, punctuated
 from windrow.testing import Oracle, Result, agrees, differences, recompute, same
 from windrow.testing.answers import answer
+from windrow.testing.definitions import latest as latest_of
+from windrow.testing.definitions import window_ranges, windows_at
 from windrow.testing.own import Filled, Uneven
-from windrow.testing.sequences import latest as latest_of
-from windrow.testing.sequences import stretches, windows_at
 from windrow.testing.standing import needs_order
 from windrow.testing.transcripts import Step, read, run_step
 
@@ -71,11 +71,11 @@ def events_of(letters: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("window", PATTERNS, ids=str)
 @given(letters=st.text("oseb", max_size=25))
-def test_stretches_are_what_a_pattern_finds(window: Any, letters: str) -> None:
+def test_ranges_are_what_a_pattern_finds(window: Any, letters: str) -> None:
     closed, still_open = PATTERNS[window]
     whole = re.compile(f"(?P<closed>{closed})|(?P<open>{still_open})")
     expected = [(found.span(), found["open"] is None) for found in whole.finditer(letters)]
-    found = list(stretches(window, events_of(letters)))
+    found = list(window_ranges(window, events_of(letters)))
     assert [((one.places.start, one.places.stop), one.completed_by is not None) for one in found] == expected
     own_last = isinstance(window, Punctuated) and window.end is not None
     for one in found:
@@ -86,7 +86,7 @@ def test_stretches_are_what_a_pattern_finds(window: Any, letters: str) -> None:
 @given(st.integers(0, 40), st.integers(1, 12), st.integers(1, 12))
 def test_counting_is_the_definition(events: int, n: int, step: int) -> None:
     every = [range(k * step, k * step + n) for k in range(50)]
-    found = list(stretches(counting(n, step), [{}] * events))
+    found = list(window_ranges(counting(n, step), [{}] * events))
     assert [one.places for one in found if one.completed_by is not None] == [
         window for window in every if window.stop <= events
     ]
@@ -170,8 +170,8 @@ def test_an_aggregate_that_does_not_commute_takes_no_late_event() -> None:
 @given(letters=st.text("oseb", max_size=25))
 def test_our_data_driven_windows_say_the_same_cuts(letters: str) -> None:
     for window in PATTERNS:
-        by_definition = [one[:2] for one in stretches(window, events_of(letters))]
-        assert [one[:2] for one in stretches(Again(window), events_of(letters))] == by_definition
+        by_definition = [one[:2] for one in window_ranges(window, events_of(letters))]
+        assert [one[:2] for one in window_ranges(Again(window), events_of(letters))] == by_definition
 
 
 # --- what is not a transcript: whole tables, datetimes, refusals ----------------------------------------------

@@ -64,7 +64,7 @@ def wrong_with(run: Simulation) -> list[str]:
     """What the root says otherwise than one process, and what is not accounted for."""
     rows = [{**row, "node": name} for name, events in sorted(run.events.items()) for row in events.to_dicts()]
     rows.sort(key=lambda row: (row["t"], row["node"]))
-    queries = run.asked.queries
+    queries = run.query_set.queries
     told = recompute(rows, queries, time="t", order_by=("node",))
     found = differences(run.results.to_dicts(), told, queries)
     if accepted(run) != len(rows):
@@ -136,7 +136,7 @@ def test_a_node_that_leaves_comes_back_with_its_windows() -> None:
         if accepted(run) < sum(events.height for events in run.events.values()):
             continue  # one is still away
         compared += 1
-        asked = list(run.asked.queries)
+        asked = list(run.query_set.queries)
         mine = [query for query in asked if query in own]
         assert (number, differences(said_of(run, mine), told_by_one_process(run, mine), mine)) == (number, [])
         others = [query for query in asked if query in joined]
@@ -214,7 +214,7 @@ def test_a_silent_node_holds_nobody_s_windows_back() -> None:
     run._post("a", a.read(run.events["a"], {"at": 2}, 0))
     while run._way:
         run._deliver()
-    assert not run.told
+    assert not run.emitted
     for now in range(0, 10_000_000, 1_000_000):
         root.receive("a", Alive("a", a.epoch, 1), now)
         run._post("root", root.tick(now))
@@ -272,7 +272,7 @@ def test_a_name_that_comes_again_is_not_answered_by_windows_of_before() -> None:
     rows = pl.DataFrame({"query": ["p", "q"], "window_start": [1, 1], "window_end": [2, 3], "revision": [0, 0]})
     reported = Reported(asked.removed("q").added(queries[1], 5).job)
     reported.absorb({"by (node) on t (at nodes)": rows.cast({"revision": pl.Int32})})
-    assert reported.told(asked.job.bound.results.empty)["query"].to_list() == ["p"]
+    assert reported.joined_to(asked.job.compiled.results.empty)["query"].to_list() == ["p"]
 
 
 def test_a_node_goes_on_from_where_it_was_and_its_spool_keeps_no_windows_of_earlier_lives() -> None:

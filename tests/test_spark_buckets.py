@@ -37,8 +37,8 @@ TIMED = ("tumbling", "sliding", "cumulating", "session")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_drawers() -> Iterator[None]:
-    """Drawers so small that a few keys fill several, and a few more make them twice as many."""
+def small_partitions() -> Iterator[None]:
+    """Partitions so small that a few keys fill several, and a few more make them twice as many."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_partitions, "SIZE", 2)
         yield
@@ -94,7 +94,7 @@ class Buckets:
     def push(self, events: pl.DataFrame, parts: int = 2) -> list[Row]:
         """A micro-batch of several partitions."""
         job = replace(self.job, entries=tuple(Entry(one.query) for one in self.asked))
-        prepared = job.bound.binding.prepare(events, self.arrived, lambda: 0)
+        prepared = job.compiled.binding.prepare(events, self.arrived, lambda: 0)
         if "nth" not in prepared.columns:
             prepared = prepared.with_columns(nth=pl.int_range(self.arrived, self.arrived + pl.len(), dtype=pl.Int64))
         self.arrived += events.height
@@ -124,12 +124,12 @@ class Buckets:
 
     def _step(self, number: int, tables: Any, asked: Any) -> list[Row]:
         bucket = Bucket(self.stores[number], self.job, len(self.stores))
-        told = bucket.step(tables, self.watermark, asked)
+        output = bucket.step(tables, self.watermark, asked)
         self.timers[number] = bucket.next_due
         bucket.save(None)
-        self.dropped += told.dropped
-        self.since |= told.since
-        rows: list[Row] = told.results.to_dicts()
+        self.dropped += output.dropped
+        self.since |= output.since
+        rows: list[Row] = output.results.to_dicts()
         return rows
 
 
@@ -282,8 +282,8 @@ def test_a_query_that_comes_begins_after_what_any_node_has_brought() -> None:
     assert again.step([], INT64_MIN, [Asked(COUNTS), Asked(TEN)], newest=100).since == {"ten": 101}
 
 
-def test_a_late_event_beside_a_query_that_comes_finds_all_drawers_in_one_form() -> None:
-    """It is the only thing that happens in its micro-batch, and opens one drawer of several."""
+def test_a_late_event_beside_a_query_that_comes_finds_all_partitions_in_one_form() -> None:
+    """It is the only thing that happens in its micro-batch, and opens one partition of several."""
     buckets, oracle = of_one_bucket([COUNTS], lateness=0), Oracle([COUNTS], time="t", lateness=0)
     everyone = [readings([time] * 40, range(40)) for time in (0, 5, 20, 21)]
     steps = [
@@ -327,7 +327,7 @@ def test_what_a_checkpoint_was_written_with_stays() -> None:
 
 def test_integers_further_out_than_the_watermark_reaches_are_refused() -> None:
     job = job_of([TEN], "t", READINGS, lateness=0)
-    far = job.bound.binding.prepare(readings([5, 2**52], [1, 1]), 0, lambda: 0)
+    far = job.compiled.binding.prepare(readings([5, 2**52], [1, 1]), 0, lambda: 0)
     with pytest.raises(wr.InputError, match=r"'t' is 4503599627370496, further out than Spark's watermark reaches"):
         streaming.sliced([far], job, 1)
 

@@ -18,7 +18,7 @@ import pytest
 import windrow as wr
 from trees import COLUMNS, LATENESS, QUERIES, Faulty, Tree, asking, events_of, told
 from windrow.nodes.process.slice_sink import SliceSinkError
-from windrow.nodes.protocol.root import Assembly
+from windrow.nodes.protocol.root import RootState
 from windrow.nodes.queries import Asked
 from windrow.testing import differences, tree_simulation
 
@@ -156,7 +156,7 @@ def test_a_batch_is_all_that_is_there(tmp_path: Path, seed: int) -> None:
     settings = Settings.of({"root": str(tmp_path)})
     one = RootReader(settings, row_schema(settings.origin))
     found = [row for part in one.partitions() for batch in one.read(part) for row in batch.to_pylist()]
-    held = Root(tmp_path).outlet.head(Root(tmp_path).outlet.newest).events
+    held = Root(tmp_path).sink.head(Root(tmp_path).sink.newest).events
     assert sum(row["events"] for row in found) == held
     assert {row["watermark"] for row in found} == {None}
 
@@ -195,7 +195,7 @@ def test_every_bucket_hears_of_every_micro_batch_and_events_are_counted_once(tmp
 
 def test_limits_count_batches_events_and_bytes(tmp_path: Path, seed: int) -> None:
     Tree(tmp_path).run(events_of(seed), end=False)
-    outlet, both = Root(tmp_path).outlet, reader(tmp_path, maxFilesPerTrigger=3, maxRowsPerTrigger=50)
+    outlet, both = Root(tmp_path).sink, reader(tmp_path, maxFilesPerTrigger=3, maxRowsPerTrigger=50)
     heads = [outlet.head(number) for number in outlet.numbers]
     start = both.initialOffset()
     assert both.getDefaultReadLimit() == ReadMaxRows(50)
@@ -274,7 +274,7 @@ def test_late_slices_are_judged_as_at_a_root_with_windows(tmp_path: Path, seed: 
     late = several["b"].with_columns(t=pl.when(pl.col("x") == 3).then(pl.col("t") - 40).otherwise(pl.col("t")))
     tree = Tree(tmp_path, asking(queries))
     tree.run({**several, "b": late})
-    root = Assembly(asking(queries).job)
+    root = RootState(asking(queries).job)
     wanted, dropped = [], 0
     for number in tree.outlet.numbers:
         batch = tree.outlet.read(number)

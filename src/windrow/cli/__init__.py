@@ -108,21 +108,20 @@ def run(
 
     `windrow run queries.sql --events incoming --follow --lateness '1 minute' --out results`
     """
-    from windrow.cli import options as asking
-    from windrow.cli import run_command
+    from windrow.cli import options, run_command
     from windrow.cli.progress import Shown
     from windrow.core.expressions.types import types_of
 
-    said = {"time": time, "lateness": lateness, "updates": updates, "order_by": order_by, "bad_events": bad_events}
-    asked = asking.read(queries, only or (), partial=partial, **said)
-    chosen, why = asking.engine_of(engine)
+    given = {"time": time, "lateness": lateness, "updates": updates, "order_by": order_by, "bad_events": bad_events}
+    request = options.read(queries, only or (), partial=partial, **given)
+    chosen, why = options.engine_of(engine)
     stream = stream or follow
     if stream and chosen == "local":
         raise Refused("a stream runs on Spark: take --engine spark, or leave --stream and --follow out")
     if updates is not None and not stream:
         raise Refused("--updates is for a stream: a whole table has no late events; say --stream, or leave it out")
-    for given, name in ((checkpoint, "--checkpoint"), (files_per_batch, "--files-per-batch")):
-        if given is not None and not stream:
+    for value, name in ((checkpoint, "--checkpoint"), (files_per_batch, "--files-per-batch")):
+        if value is not None and not stream:
             raise Refused(f"{name} is for a stream: say --stream, or leave it out")
     named = types_of(types) if types else {}
     where = run_command.Where(events, events_format, named, out, form, overwrite, rows, checkpoint)
@@ -130,11 +129,11 @@ def run(
     if why:
         shown.say(f"{why}: in this process")
     if chosen == "local":
-        run_command.run_local(asked, where, shown)
+        run_command.run_local(request, where, shown)
     elif stream:
-        run_command.run_stream(asked, where, master, shown, debug, follow, files_per_batch)
+        run_command.run_stream(request, where, master, shown, debug, follow, files_per_batch)
     else:
-        run_command.run_spark(asked, where, master, shown, debug)
+        run_command.run_spark(request, where, master, shown, debug)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`windrow explain` and `windrow functions`: what would be done, and what can be asked."""
+"""`windrow explain` and `windrow functions`: what would be done, and what can be request."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from windrow.cli import options as asking
+from windrow.cli import options
 from windrow.cli.failures import Refused
-from windrow.cli.options import Asked
+from windrow.cli.options import Request
 from windrow.cli.results import Output
 from windrow.cli.run_command import Where, checked
 from windrow.core.aggregates.functions import FUNCTIONS
@@ -37,28 +37,28 @@ def explained(
     types: str | None,
 ) -> None:
     """Print the plan, for events if they are given."""
-    asked = asking.read(source, only, time=time)
-    chosen, _ = asking.engine_of(engine)
+    request = options.read(source, only, time=time)
+    chosen, _ = options.engine_of(engine)
     if events is None:
-        time = asked.time or next((query.time for query in asked.queries if query.time), None) or "time"
-        _print(plan(asked.queries, time).explain())
+        time = request.time or next((query.time for query in request.queries if query.time), None) or "time"
+        _print(plan(request.queries, time).explain())
         return
     files = Where(events, events_format, types_of(types) if types else {}).files
     if files is None:
         raise Refused(f"explain looks at files of this machine, not at {events!r}; leave --events out")
-    time, _ = checked(asked, files.columns)
-    _print(_planned(asked, time, files))
+    time, _ = checked(request, files.columns)
+    _print(_planned(request, time, files))
     if chosen == "spark":
         from windrow.core.stream.job import job_of
         from windrow.spark.batch.run import describe
 
         _print("\non Spark, as a batch")
-        _print(describe(job_of(asked.queries, time, files.columns, **asked.options)))
+        _print(describe(job_of(request.queries, time, files.columns, **request.options)))
 
 
-def _planned(asked: Asked, time: str, files: EventFiles) -> str:
+def _planned(request: Request, time: str, files: EventFiles) -> str:
     """The plan for the rates that the first events show."""
-    engine = Engine(asked.queries, time, lateness=None, order_by=asked.order_by, bad_events="drop")
+    engine = Engine(request.queries, time, lateness=None, order_by=request.order_by, bad_events="drop")
     for part in files.frames(files.paths[0], files.columns):
         engine.push(part)
         break

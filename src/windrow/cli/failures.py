@@ -17,9 +17,9 @@ from windrow.core.query.query import QueryError
 from windrow.core.slices.binding import InputError
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
-# what a worker of Spark said of our own errors, the last of which is the one that counts
+# how our own errors stand in what a worker of Spark raised, the last of which is the one that counts
 _OURS = re.compile(
-    r"^\s*(?:pyspark\.errors\.\S+: )?(?:windrow\.\w+\.)+(?:InputError|QueryError|ExpressionError): (.+)$"
+    r"^\s*(?:pyspark\.errors\.\S+: )?windrow\.(?:\w+\.)*(?:InputError|QueryError|ExpressionError): (.+)$"
     r"|^\s*(?:builtins\.)?OverflowError: (.+)$",
     re.MULTILINE,
 )
@@ -33,7 +33,7 @@ class Refused(Exception):
 
 
 class Failed(Exception):
-    """Nothing is wrong with what was asked, and yet it cannot be done here."""
+    """Nothing is wrong with the command, and yet it cannot be done here."""
 
 
 class Interrupted(Exception):
@@ -41,7 +41,7 @@ class Interrupted(Exception):
 
 
 def guarded(action: Callable[[], object], debug: bool) -> int:
-    """Run it, and return the exit code; what goes wrong is said on stderr."""
+    """Run it, and return the exit code; what goes wrong stands on stderr."""
     try:
         action()
         sys.stdout.flush()
@@ -52,7 +52,7 @@ def guarded(action: Callable[[], object], debug: bool) -> int:
             return 0
         return error.code if isinstance(error.code, int) else FAILED
     except BaseException as error:
-        code, text = told(error)
+        code, text = reported(error)
         if debug and code not in (0, INTERRUPTED):
             traceback.print_exc()
         if text:
@@ -63,13 +63,13 @@ def guarded(action: Callable[[], object], debug: bool) -> int:
 
 def _was_interrupted(error: BaseException) -> bool:
     """Whether it is Ctrl-C, or what came of it."""
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, KeyboardInterrupt):
-        found = found.__cause__ or found.__context__
-    return found is not None
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
 
 
-def told(error: BaseException) -> tuple[int, str]:
+def reported(error: BaseException) -> tuple[int, str]:
     """The exit code and the sentence."""
     if isinstance(error, Interrupted):
         return INTERRUPTED, f"interrupted; {error}"
@@ -117,19 +117,19 @@ def _from_windrow(error: BaseException) -> bool:
 
 
 def spark(text: str) -> tuple[int, str]:
-    """What Spark says, without its trace: the sentence of ours that is in it, or its own."""
+    """The exit code and the sentence for an error of Spark, without its trace: our own sentence in it, or Spark's."""
     if "BrokenPipeError" in text:  # whoever reads the results of a stream has seen enough
         return 0, ""
-    if found := _NO_MODULE.search(text):
-        return FAILED, found[0].strip().split(": ", 1)[-1]
-    if ours := [one[1] or one[2] for one in _OURS.finditer(text)]:
+    if no_module := _NO_MODULE.search(text):
+        return FAILED, no_module[0].strip().split(": ", 1)[-1]
+    if ours := [match[1] or match[2] for match in _OURS.finditer(text)]:
         return REFUSED, ours[-1].strip().replace("bad_events='drop'", "--bad-events drop")
     causes = _CAUSE.findall(text)
     if causes:  # the last one is the first that happened
         kind, line = causes[-1]
         line = line if _CLASS.match(line) else f"{kind}: {line}"
     else:
-        line = next((one for one in text.splitlines() if one.strip()), "it failed")
+        line = next((words for words in text.splitlines() if words.strip()), "it failed")
     line = _CLASS.sub("", line).split(" SQLSTATE")[0].strip().rstrip(".")
     where = re.search(r"while reading file (?:file://)?(\S+?)\.?\s", text)
     return FAILED, f"Spark: {f'file {where[1]!r}: ' if where and where[1] not in line else ''}{line}; --debug shows all"

@@ -12,20 +12,20 @@ from itertools import chain
 import polars as pl
 
 from windrow.api import Table
-from windrow.cli.options import Asked
+from windrow.cli.options import Request
 from windrow.cli.progress import Shown
 from windrow.core.slices.binding import Binding
 from windrow.io.event_files import EventFiles, named
 
 
-def run(files: EventFiles, asked: Asked, time: str, write: Callable[[pl.DataFrame], None], shown: Shown) -> None:
+def run(files: EventFiles, request: Request, time: str, write: Callable[[pl.DataFrame], None], shown: Shown) -> None:
     """Answer queries over files; results are written as they come."""
-    table = Table(asked.queries, time, **asked.options)
+    table = Table(request.queries, time, **request.options)
     binding = table.binding(files.columns)
     parts = _parts(files, binding.needed)
     first = list(_first(parts, 2))
     whole = len(first) < 2
-    if any(query.distinct_on for query in asked.queries) and not whole:  # which of two repeats is left out needs both
+    if any(query.distinct_on for query in request.queries) and not whole:  # which of two repeats is left out needs both
         first, parts, whole = [_all(chain(first, parts))], iter(()), True
     rest = _Rest([]) if whole else _Rest(list(_times(files, binding, shown)))
     total = sum(rows for rows, _ in rest.parts) or sum(part.height for _, part in first)
@@ -46,7 +46,7 @@ def run(files: EventFiles, asked: Asked, time: str, write: Callable[[pl.DataFram
         )
     if not first:
         table.push(pl.DataFrame(schema=dict(binding.needed)))
-    write(table.finish(asked.partial))
+    write(table.finish(request.partial))
     metrics = table.metrics
     shown.at(events=metrics.events, results=metrics.results, late=metrics.late, dropped=metrics.dropped, done=1.0)
 

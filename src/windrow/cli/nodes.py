@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from windrow.cli.failures import Failed, Interrupted, Refused, told
+from windrow.cli.failures import Failed, Interrupted, Refused, reported
 
 UP = "WINDROW_TREE_UP"  # in the environment of a node: the process of the tree that started it
 
@@ -64,7 +64,7 @@ def root(config: Config, debug: Debug = False) -> None:
     run_node("root", config, debug)
 
 
-def _hush() -> None:
+def _quiet_grpc() -> None:
     """gRPC would log every attempt of every stranger, in its own words; what matters is said by the nodes."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
@@ -77,8 +77,8 @@ def _end_with(pid: int, stop: Callable[[], None]) -> None:
 
 
 def run_node(role: Literal["local", "intermediate", "root"], path: Path, debug: bool) -> None:
-    """Be a node until it is done, or told to end; then end the process, whoever still holds a stream."""
-    _hush()
+    """Be a node until it is done, or a signal ends it; then end the process, whoever still holds a stream."""
+    _quiet_grpc()
     from windrow.nodes.process.config import read
     from windrow.nodes.process.process import NodeProcess, NodeRefused
 
@@ -100,10 +100,10 @@ def run_node(role: Literal["local", "intermediate", "root"], path: Path, debug: 
         except NodeRefused as error:
             raise Refused(str(error)) from error
         if signal.SIGINT in received:
-            held = "what it holds is in its spool" if node.config.spool else "its parent holds what it has acknowledged"
-            raise Interrupted(f"{held}; the same command goes on")
+            kept = "what it holds is in its spool" if node.config.spool else "its parent holds what it has acknowledged"
+            raise Interrupted(f"{kept}; the same command goes on")
     except Exception as error:
-        code, text = told(error)
+        code, text = reported(error)
         text = text.replace("--bad-events drop", "bad_events: drop at the root")
         if debug:
             import traceback
@@ -162,8 +162,8 @@ def explain(tree: TreeFile = Path("tree.yaml"), debug: Debug = False) -> None:
 
     given = fields_of(tree, "windrow tree")
     with placed(str(tree), ConfigError):
-        asked = query_set_of(given)
-    print("\n".join([asked.explain(), *(agreed(statuses(_tree(tree))) if "nodes" in given else [])]))
+        queries = query_set_of(given)
+    print("\n".join([queries.explain(), *(agreed(statuses(_tree(tree))) if "nodes" in given else [])]))
 
 
 @query_app.command()
@@ -178,7 +178,7 @@ def add(
     """Ask more queries of a tree that runs; each is answered from an event time on that no node has passed."""
     from windrow.io import query_files
 
-    query_files.read(queries)  # what is wrong is told here
+    query_files.read(queries)  # what is wrong is refused here
     body = {"text": queries.read_text(encoding="utf-8"), "name": queries.name}
     body["format"] = "sql" if queries.suffix.lower() == ".sql" else "yaml"
     added = _ask(tree, at, token_file, ca, "add", body)["added"]
@@ -228,7 +228,7 @@ def _tree(path: Path) -> Any:
 
 def _ask(tree: Path, at: str | None, token_file: Path | None, ca: Path | None, kind: str, body: dict[str, Any]) -> Any:
     """Ask a root: the one at an address, or that of a tree on this machine."""
-    _hush()
+    _quiet_grpc()
     from windrow.nodes.transport.client import ask
     from windrow.nodes.transport.security import Address, check_parent, pem, token_of
 

@@ -1,4 +1,4 @@
-"""What is asked: queries from a file, and options, which the command line says before the file does."""
+"""A request: queries from a file, and options, in which the command line goes before the file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Engine = Literal["spark", "local"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """Queries and how they are to be answered; the time may still have to be found in the events."""
 
     queries: tuple[Query, ...]
@@ -62,21 +62,21 @@ class Asked:
         return {"lateness": self.lateness, "order_by": self.order_by, "bad_events": self.bad_events}
 
 
-def read(source: str, only: Sequence[str] = (), **said: Any) -> Asked:
-    """The queries of a file, or of standard input as SQL for `-`, with options that were said."""
+def read(source: str, only: Sequence[str] = (), **given: Any) -> Request:
+    """The queries of a file, or of standard input as SQL for `-`, with options of the command line."""
     if source == "-":
         found = query_files.of_sql(sys.stdin.read(), "standard input")
     elif Path(source).is_dir():
         raise Refused(f"{source} is a directory; name a file of queries, .sql or .yaml")
     else:
         found = query_files.read(Path(source))
-    options = dict(found.options) | {name: value for name, value in said.items() if value not in (None, (), [])}
+    options = dict(found.options) | {name: value for name, value in given.items() if value not in (None, (), [])}
     for name in ("lateness", "updates"):
         if name in options:
             options[name] = length(options[name])
     by = options.pop("order_by", ())
     options["order_by"] = (by,) if isinstance(by, str) else tuple(by)
-    return Asked(_only(found.queries, only), **options)
+    return Request(_only(found.queries, only), **options)
 
 
 def length(value: Any) -> Any:

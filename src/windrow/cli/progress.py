@@ -72,7 +72,7 @@ class Shown:
         self.counts = Counts()
         self._clock, self._began = clock, clock()
         self._stream = stream or sys.stderr
-        self._quiet, self._told = quiet, self._began
+        self._quiet, self._printed = quiet, self._began
         self._bar: Progress | None = None
         if not quiet and self._stream.isatty():
             columns = (SpinnerColumn(), BarColumn(30), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -93,18 +93,18 @@ class Shown:
         return self._clock() - self._began
 
     def at(self, **counts: Any) -> None:
-        """It is so far; what is not said stays as it was."""
+        """It is so far; what is not named stays as it was."""
         self.counts = replace(self.counts, **counts)
         text = self.counts.text(self.seconds)
         if self._bar:
             done = self.counts.done
             self._bar.update(self._task, description=text, total=None if done is None else 1.0, completed=done or 0)
-        elif not self._quiet and text and self._clock() - self._told >= LINE_EVERY:
+        elif not self._quiet and text and self._clock() - self._printed >= LINE_EVERY:
             self.say(text)
 
     def say(self, text: str) -> None:
         """A line of its own, unless it is to be quiet."""
-        self._told = self._clock()
+        self._printed = self._clock()
         if self._quiet:
             return
         if self._bar and self._bar.live.is_started:

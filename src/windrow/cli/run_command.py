@@ -1,4 +1,4 @@
-"""`windrow run`: what is asked, over which events, answered by which engine, and where the results go."""
+"""`windrow run`: what is request, over which events, answered by which engine, and where the results go."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import polars as pl
 from windrow.api import Table
 from windrow.cli import local
 from windrow.cli.failures import Interrupted, Refused
-from windrow.cli.options import Asked, Engine
+from windrow.cli.options import Engine, Request
 from windrow.cli.progress import Shown, several
 from windrow.cli.results import Parts, check_out, complete, show
 from windrow.core.plan.watermark import plain
@@ -56,23 +56,23 @@ class Where:
         return EventFiles.of(self.events.removeprefix("file://"), self.events_format, self.types)
 
 
-def checked(asked: Asked, columns: Mapping[str, pl.DataType]) -> tuple[str, list[str]]:
+def checked(request: Request, columns: Mapping[str, pl.DataType]) -> tuple[str, list[str]]:
     """The time column, and all that are needed; queries that do not fit them are refused before any work is done."""
-    time = asked.time_column(columns)
+    time = request.time_column(columns)
     if columns.get(time) == pl.String():
         reason = f"the time {time!r} is text; write it like 2024-05-01 08:05:00"
         raise Refused(f"{reason}, or say --types '{time} TIMESTAMP' if the first rows of CSV or JSON do not show it")
-    return time, list(Table(asked.queries, time, **asked.options).binding(columns).needed)
+    return time, list(Table(request.queries, time, **request.options).binding(columns).needed)
 
 
-def _time_on_spark(asked: Asked, events: Any) -> str:
+def _time_on_spark(request: Request, events: Any) -> str:
     """The time column of events that only Spark could look at."""
     from windrow.spark.types import polars_columns
 
-    return checked(asked, polars_columns(events.schema))[0]
+    return checked(request, polars_columns(events.schema))[0]
 
 
-def run_local(asked: Asked, where: Where, shown: Shown) -> None:
+def run_local(request: Request, where: Where, shown: Shown) -> None:
     """A run in this process."""
     where.check()
     if where.out is not None:
@@ -80,7 +80,7 @@ def run_local(asked: Asked, where: Where, shown: Shown) -> None:
     files = where.files
     if files is None:
         raise Refused(f"--engine local reads files of this machine, not {where.events!r}; take --engine spark")
-    time, _ = checked(asked, files.columns)
+    time, _ = checked(request, files.columns)
     kept: list[pl.DataFrame] = []
     with ExitStack() as stack:
         folder = None
@@ -88,60 +88,62 @@ def run_local(asked: Asked, where: Where, shown: Shown) -> None:
             folder = stack.enter_context(complete(where.out))
             parts = Parts(folder, where.written)
         with shown:
-            local.run(files, asked, time, kept.append if folder is None else parts.write, shown)
+            local.run(files, request, time, kept.append if folder is None else parts.write, shown)
         if folder is not None:
             parts.close()
             counts = shown.counts
-            run = run_of("local", asked, time, shown)
+            run = run_of("local", request, time, shown)
             replace(run, late=counts.late, dropped=counts.dropped).write(folder)
-    _tell("local", asked, shown, where.out)
+    _print_figures("local", request, shown, where.out)
     if where.out is None:
-        show(pl.concat(kept), asked.queries, where.form, where.rows)
+        show(pl.concat(kept), request.queries, where.form, where.rows)
 
 
-def run_spark(asked: Asked, where: Where, master: str, shown: Shown, debug: bool) -> None:
+def run_spark(request: Request, where: Where, master: str, shown: Shown, debug: bool) -> None:
     """A batch on Spark."""
     where.check()
     if where.out is not None:
         check_out(where.out, where.overwrite)
     files = where.files
-    time, needed = checked(asked, files.columns) if files is not None else (None, None)
+    time, needed = checked(request, files.columns) if files is not None else (None, None)
 
     from windrow.cli import spark as on_spark
+    from windrow.cli.session import started
 
     source = on_spark.Source.of(where.events, files, where.events_format)
     with ExitStack() as stack:
         folder = stack.enter_context(complete(where.out)) if where.out is not None else None
         shown.say(f"starting Spark on {master}")
-        session = stack.enter_context(on_spark.started(master, debug))
+        session = stack.enter_context(started(master, debug))
         stack.enter_context(shown)
         events = source.batch(session, needed)
-        time = time or _time_on_spark(asked, events)
-        found = on_spark.run(session, events, asked, time, folder, where.written, shown)
+        time = time or _time_on_spark(request, events)
+        found = on_spark.run(session, events, request, time, folder, where.written, shown)
         found.events = files.count() if files is not None else events.count()
         shown.at(events=found.events, results=found.results)
         if folder is not None:
-            run = run_of("spark", asked, time, shown)
+            run = run_of("spark", request, time, shown)
             replace(run, late=0, dropped=0, network=_network(files, found.shuffled)).write(folder)
-    _tell("spark", asked, shown, where.out)
+    _print_figures("spark", request, shown, where.out)
     if found.rows is not None:
-        show(found.rows, asked.queries, where.form, where.rows)
+        show(found.rows, request.queries, where.form, where.rows)
 
 
 def run_stream(
-    asked: Asked, where: Where, master: str, shown: Shown, debug: bool, follow: bool, most: int | None
+    request: Request, where: Where, master: str, shown: Shown, debug: bool, follow: bool, most: int | None
 ) -> None:
     """A stream of files on Spark."""
     where.check()
     files = where.files
-    time = checked(asked, files.columns)[0] if files is not None else None
+    time = checked(request, files.columns)[0] if files is not None else None
     checkpoint = where.checkpoint or (where.out / "_checkpoint" if where.out else None)
     if where.out is not None:
         _check_stream(where.out, checkpoint, where.overwrite)
 
     from windrow.cli import spark as on_spark
+    from windrow.cli.session import started
 
-    on_spark.check_stream(asked)
+    on_spark.check_stream(request)
     source = on_spark.Source.of(where.events, files, where.events_format)
     with ExitStack() as stack:
         if checkpoint is None:
@@ -149,29 +151,29 @@ def run_stream(
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="windrow-", ignore_cleanup_errors=True))
             )
         shown.say(f"starting Spark on {master}")
-        session = stack.enter_context(on_spark.started(master, debug))
+        session = stack.enter_context(started(master, debug))
         stack.enter_context(shown)
         events = source.stream(session, most)
-        time = time or _time_on_spark(asked, events)
+        time = time or _time_on_spark(request, events)
         sink = on_spark.Sink(
             where.written,
             where.out,
             checkpoint,
-            lambda rows: show(rows, asked.queries, where.form, where.rows),
+            lambda rows: show(rows, request.queries, where.form, where.rows),
             follow,
         )
         try:
-            found = on_spark.stream(session, events, asked, time, sink, shown)
+            found = on_spark.stream(session, events, request, time, sink, shown)
         except KeyboardInterrupt as error:
             if where.out is None and where.checkpoint is None:
                 raise
             raise Interrupted("the same command goes on from the checkpoint") from error
         finally:
             if where.out is not None and where.out.is_dir():
-                run = replace(run_of("spark", asked, time, shown), dropped=shown.counts.dropped)
+                run = replace(run_of("spark", request, time, shown), dropped=shown.counts.dropped)
                 _with_before(where.out, run).write(where.out)
         shown.at(events=found.events, results=found.results, dropped=found.dropped)
-    _tell("spark", asked, shown, where.out)
+    _print_figures("spark", request, shown, where.out)
 
 
 def _check_stream(out: Path, checkpoint: Path | None, overwrite: bool) -> None:
@@ -189,14 +191,14 @@ def _check_stream(out: Path, checkpoint: Path | None, overwrite: bool) -> None:
 # --- what is left behind --------------------------------------------------------------------------------------------
 
 
-def run_of(engine: Engine, asked: Asked, time: str, shown: Shown) -> Run:
+def run_of(engine: Engine, request: Request, time: str, shown: Shown) -> Run:
     """How results came about, for whoever reads them."""
     counts = shown.counts
     return Run(
-        asked.queries,
+        request.queries,
         engine=engine,
         time=time,
-        lateness=plain(asked.lateness),
+        lateness=plain(request.lateness),
         seconds=round(shown.seconds, 3),
         events=counts.events,
         results=counts.results,
@@ -216,12 +218,12 @@ def _network(files: EventFiles | None, shuffled: int) -> tuple[Figure, ...]:
     return (Figure("slices that were shuffled", shuffled), *events)
 
 
-def _tell(engine: Engine, asked: Asked, shown: Shown, out: Path | None) -> None:
+def _print_figures(engine: Engine, request: Request, shown: Shown, out: Path | None) -> None:
     """The last line."""
     counts = shown.counts
     parts: Iterable[str] = (
         several(counts.events or 0, "event"),
-        several(len(asked.queries), "query").replace("querys", "queries"),
+        several(len(request.queries), "query").replace("querys", "queries"),
         several(counts.results or 0, "result"),
         *([f"{counts.dropped:,} left out"] if counts.dropped else []),
     )

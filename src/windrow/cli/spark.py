@@ -1,17 +1,13 @@
 """A run on Spark: a batch of files, or files that come as a stream.
 
 Spark's own reader reads Parquet, and all files of a stream. The other files of a batch are read by workers, as they are
-read in this process, so that both engines see the same events. What Spark logs goes to a file, and is thrown
-away with it when all went well.
+read in this process, so that both engines see the same events.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import signal
-import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -22,22 +18,19 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from windrow.api import windows
-from windrow.cli.failures import Failed, Refused
-from windrow.cli.options import Asked
+from windrow.cli.failures import Refused
+from windrow.cli.options import Request
 from windrow.cli.progress import Shown
+from windrow.cli.session import shuffled
 from windrow.core.query.query import QueryError
 from windrow.core.slices.binding import InputError, quoted
 from windrow.io.event_files import EventFiles, form_of
-from windrow.spark import session
 from windrow.spark.pickling import mapped
-from windrow.spark.settings import stages
 from windrow.spark.types import arrow_schema, struct, to_arrow
 
 TIMES = {
@@ -45,48 +38,6 @@ TIMES = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 METRICS, RESULTS = "windrow", "windrow_results"  # the names of observed metrics
-
-
-_MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|yarn|(spark|k8s)://.+")
-
-
-@contextmanager
-def started(master: str, debug: bool) -> Iterator[SparkSession]:
-    """A session whose noise is kept out of the way."""
-    if not _MASTER.fullmatch(master):
-        raise Refused(
-            f"--master {master!r} is no place for Spark; write 'local[2]', spark://host:7077, yarn or k8s://…"
-        )
-    found = SparkSession.getActiveSession()
-    if found is not None:  # somebody else's, who has made and will stop it
-        yield _made(master)
-        return
-    with tempfile.TemporaryFile(prefix="windrow-spark-") as log:
-        kept = os.dup(2)
-        sys.stderr.flush()
-        try:
-            if not debug:
-                os.dup2(log.fileno(), 2)  # the JVM inherits it
-            spark = _made(master)
-        except PySparkException as error:
-            if "JAVA" not in str(error.getCondition()):
-                raise
-            raise Failed("Spark needs Java 17 or newer: install it, set JAVA_HOME, or say --engine local") from error
-        except Py4JJavaError as error:
-            if "stopped SparkContext" not in str(error):
-                raise
-            raise Failed(f"no Spark takes work at {master!r}; check --master, or say --master 'local[*]'") from error
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-        try:
-            yield spark
-        finally:
-            spark.stop()
-
-
-def _made(master: str) -> SparkSession:
-    return session(master, spark__sql__parquet__outputTimestampType="TIMESTAMP_MICROS")  # as everybody reads them
 
 
 # --- events ---------------------------------------------------------------------------------------------------------
@@ -180,7 +131,7 @@ def _complete(frame: pl.DataFrame, path: str, types: Mapping[str, pl.DataType]) 
 
 
 def _reading(reader: Any, form: str) -> Any:
-    """Spark's reader, told to read CSV as everybody else does, and that what does not fit the types is an error."""
+    """Spark's reader, which reads CSV as everybody else does, and fails where something does not fit the types."""
     found = reader.format(form)
     if form in ("csv", "json"):
         found = found.option("mode", "FAILFAST")
@@ -204,12 +155,12 @@ class Outcome:
 
 
 def run(
-    spark: SparkSession, events: DataFrame, asked: Asked, time: str, out: Path | None, form: str, shown: Shown
+    spark: SparkSession, events: DataFrame, request: Request, time: str, out: Path | None, form: str, shown: Shown
 ) -> Outcome:
     """Answer queries over a whole DataFrame, into a directory or into memory."""
 
     def answer() -> Outcome:
-        results = windows(events, asked.queries, time, partial=asked.partial, **asked.options)
+        results = windows(events, request.queries, time, partial=request.partial, **request.options)
         if out is None:
             table = pl.from_arrow(results.toArrow())
             assert isinstance(table, pl.DataFrame)
@@ -240,11 +191,6 @@ def _written(results: DataFrame, form: str) -> DataFrame:
         column = F.col(quoted(one.name))
         columns.append(F.to_json(column, TIMES).alias(one.name) if isinstance(one.dataType, nested) else column)
     return results.select(*columns)
-
-
-def shuffled(spark: SparkSession) -> int:
-    """Bytes that were shuffled in this session."""
-    return sum(int(stage.shuffleWriteBytes()) for stage in stages(spark))
 
 
 def _watched(spark: SparkSession, action: Callable[[], Outcome], shown: Shown) -> Outcome:
@@ -293,13 +239,13 @@ class Sink:
     follow: bool
 
 
-def stream(spark: SparkSession, events: DataFrame, asked: Asked, time: str, sink: Sink, shown: Shown) -> Outcome:
+def stream(spark: SparkSession, events: DataFrame, request: Request, time: str, sink: Sink, shown: Shown) -> Outcome:
     """Answer queries over a streaming DataFrame until its files are read, or for ever; Ctrl-C ends it in between."""
-    results = windows(events, asked.queries, time, updates=asked.updates, **asked.options)
+    results = windows(events, request.queries, time, updates=request.updates, **request.options)
     results = results.observe(RESULTS, F.count(F.lit(1)).alias("results"))
     writer = results.writeStream.option("checkpointLocation", str(sink.checkpoint.absolute()))
     if sink.out is None:
-        writer = writer.outputMode("update" if asked.updates else "append").foreachBatch(_showing(sink.show))
+        writer = writer.outputMode("update" if request.updates else "append").foreachBatch(_showing(sink.show))
     else:
         written = _written(results, sink.form).writeStream.format(sink.form).options(**_writing(sink.form))
         writer = written.option("checkpointLocation", str(sink.checkpoint.absolute()))
@@ -349,6 +295,6 @@ def _count(progress: Sequence[Any], known: set[int], found: Outcome, shown: Show
     shown.at(**counts)
 
 
-def check_stream(asked: Asked) -> None:
-    if asked.partial:
+def check_stream(request: Request) -> None:
+    if request.partial:
         raise QueryError("partial is for a whole table: a stream has no end; leave --partial or --stream out")

@@ -1,7 +1,7 @@
 """A tree as processes of this machine: started from the root down, shown while they run, and ended together.
 
 On a terminal the table of all nodes is drawn anew as they go on; elsewhere a line is printed for each node that has.
-None is started again by itself. A node that fails ends the tree with its reason; one that is killed is told, with the
+None is started again by itself. A node that fails ends the tree with its reason; one that is killed is named, with the
 command that starts it again, and the others go on.
 """
 
@@ -54,7 +54,7 @@ class _Processes:
         self.code = 0
         self._running: dict[str, subprocess.Popen[str]] = {}
         self._listening: dict[str, threading.Thread] = {}
-        self._last: dict[str, str] = {}  # what each has said last
+        self._last: dict[str, str] = {}  # the last line of each
         self._printed: dict[str, tuple[float, tuple[str, ...]]] = {}
         self._console = Console(stderr=True)
 
@@ -94,7 +94,9 @@ class _Processes:
 
     def _ended(self) -> list[Member]:
         """Nodes that are not started again: parents that have ended with all below them."""
-        over = [member for member in self.tree if (said := member.status).get("state") == "ended" and said.get("done")]
+        over = [
+            member for member in self.tree if (status := member.status).get("state") == "ended" and status.get("done")
+        ]
         for member in reversed(self.tree.members):  # children before their parents
             if member not in over and (parent := self.tree.parent(member)) in over:
                 over.remove(parent)
@@ -103,7 +105,7 @@ class _Processes:
     def _wait_for(self, member: Member, process: subprocess.Popen[str]) -> None:
         """Until its status is that of the new process, and its address is known."""
         until = time.monotonic() + STARTING
-        while (said := member.status).get("pid") != process.pid or said.get("state") in ("starting", "failed"):
+        while (status := member.status).get("pid") != process.pid or status.get("state") in ("starting", "failed"):
             if process.poll() is not None:
                 self._listening[member.name].join(1)  # for its last words
                 raise Refused(self._last.get(member.name, f"{member.name} has ended at once"))
@@ -151,13 +153,13 @@ class _Processes:
 
     def _print(self, last: bool = False) -> None:
         now = time.monotonic()
-        for said in statuses(self.tree):
-            row = _row(said)
-            before, shown = self._printed.get(said["name"], (0.0, ()))
+        for status in statuses(self.tree):
+            row = _row(status)
+            before, shown = self._printed.get(status["name"], (0.0, ()))
             if row[:-2] != shown and (last or now - before >= PRINT):  # bytes go up even while it does nothing
-                self._printed[said["name"]] = now, row[:-2]
+                self._printed[status["name"]] = now, row[:-2]
                 line = ", ".join(f"{head} {cell}" for head, cell in zip(_HEAD[1:], row[1:], strict=True) if cell)
-                self.say(f"{said['name']}: {line}")
+                self.say(f"{status['name']}: {line}")
 
     def end(self) -> None:
         """End those that still run, children before their parents."""
@@ -185,76 +187,76 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 def statuses(tree: Tree) -> list[dict[str, Any]]:
-    """What every node says of itself, with what its parent knows of it."""
+    """The status of every node, with what its parent knows of it."""
     found = []
-    said = {member.name: member.status for member in tree}
+    reported = {member.name: member.status for member in tree}
     for member in tree:
-        one = {"name": member.name, "role": member.role, **said[member.name]}
-        if one.get("state") in ("running", "starting") and not _is_alive(one.get("pid")):
-            one["state"] = "gone"
-        one.setdefault("state", "not started")
+        status = {"name": member.name, "role": member.role, **reported[member.name]}
+        if status.get("state") in ("running", "starting") and not _is_alive(status.get("pid")):
+            status["state"] = "gone"
+        status.setdefault("state", "not started")
         if member.parent:
-            one["seen"] = said[member.parent].get("children", {}).get(member.name, {})
-        found.append(one)
+            status["seen"] = reported[member.parent].get("children", {}).get(member.name, {})
+        found.append(status)
     return found
 
 
-def seen(said: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a node elsewhere says of itself, and of its children."""
-    found = [said]
-    for name, child in said.get("children", {}).items():
+def seen(status: dict[str, Any]) -> list[dict[str, Any]]:
+    """The status of a node elsewhere, and what it knows of its children."""
+    found = [status]
+    for name, child in status.get("children", {}).items():
         is_off = child["state"] in ("live", "idle") and not child["connected"]
         link = {"connected": child["connected"], **child["link"]} if "link" in child else None
-        held = {"acknowledged": sum(child["events"].values())}
-        found.append({**child, "name": name, "state": "not connected" if is_off else child["state"], "events": held})
-        found[-1]["link"] = link
+        events = {"acknowledged": sum(child["events"].values())}
+        state = "not connected" if is_off else child["state"]
+        found.append({**child, "name": name, "state": state, "events": events, "link": link})
     return found
 
 
-def table(said: Sequence[Mapping[str, Any]]) -> str:
+def table(nodes: Sequence[Mapping[str, Any]]) -> str:
     """The table as text."""
-    rows = [_HEAD, *(_row(one) for one in said)]
+    rows = [_HEAD, *map(_row, nodes)]
     widths = [max(len(row[place]) for row in rows) for place in range(len(_HEAD))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(line.rstrip() for line in (*lines, *agreed(said)))
+    return "\n".join(line.rstrip() for line in (*lines, *agreed(nodes)))
 
 
-def agreed(said: Iterable[Mapping[str, Any]]) -> list[str]:
-    """How nodes agree on counting windows, as the root says."""
+def agreed(nodes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """How nodes agree on counting windows, from the status of the root."""
     found = []
-    for one in said:
-        for name, group in one.get("counting", {}).items():
-            settled = f"{group['boundaries']:,} boundaries, {group['corrections']:,} of them corrected"
+    for status in nodes:
+        for name, group in status.get("counting", {}).items():
+            boundaries = f"{group['boundaries']:,} boundaries, {group['corrections']:,} of them corrected"
             exact = "" if group["exact"] else "; not exact"
-            found.append(f"{name}: {group['scheme']}, {group['why']}; {settled}{exact}")
+            found.append(f"{name}: {group['scheme']}, {group['why']}; {boundaries}{exact}")
     return found
 
 
-def _table(said: Iterable[Mapping[str, Any]]) -> Table:
+def _table(nodes: Iterable[Mapping[str, Any]]) -> Table:
     made = Table(box=None, pad_edge=False)
     for head in _HEAD:
         made.add_column(head, no_wrap=True)
-    for one in said:
-        made.add_row(*_row(one))
+    for status in nodes:
+        made.add_row(*_row(status))
     return made
 
 
-def _row(said: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(status: Mapping[str, Any]) -> tuple[str, ...]:
     """A node in a line."""
-    events, link, children = said.get("events", {}), said.get("link"), said.get("children", {})
-    state = said["state"]
+    events, link, children = status.get("events", {}), status.get("link"), status.get("children", {})
+    state = status["state"]
     if state == "running":
         if link is not None and not link["connected"]:
             state = "not connected"
-        elif said.get("seen", {}).get("state") in ("silent", "idle"):
-            state = said["seen"]["state"]
+        elif status.get("seen", {}).get("state") in ("silent", "idle"):
+            state = status["seen"]["state"]
     below = {name: count for child in children.values() for name, count in child["events"].items()}
     taken = events.get("read", sum(below.values()) if children else None)
-    late = sum(child["late"] for child in children.values()) if said.get("role") == "root" else None
+    late = sum(child["late"] for child in children.values()) if status.get("role") == "root" else None
     return (
-        said["name"],
+        status["name"],
         state,
-        _moment(said.get("watermark")),
+        _moment(status.get("watermark")),
         _count(taken),
         _count(events.get("acknowledged")),
         _count(late),

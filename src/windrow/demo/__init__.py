@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 import windrow as wr
-from windrow.demo.beside import Beside, rows_of
+from windrow.demo.beside import Beside, Compared, rows_of
 from windrow.report import Figure, Run, write
 
 if TYPE_CHECKING:
@@ -91,15 +91,15 @@ def stream(spark: SparkSession, queries: Sequence[wr.Query], folder: Path) -> St
     query = writer.trigger(availableNow=True).start(str(folder / "results"))
     try:
         while not query.awaitTermination(1):
-            _tell(query.recentProgress, found)
+            _print_new(query.recentProgress, found)
     finally:
         query.stop()
-    _tell(query.recentProgress, found)
+    _print_new(query.recentProgress, found)
     found.seconds = clocks.perf_counter() - began
     return found
 
 
-def _tell(progress: Sequence[Any], found: Streamed) -> None:
+def _print_new(progress: Sequence[Any], found: Streamed) -> None:
     """A line for each micro-batch that is new."""
     for one in progress:
         observed = one["observedMetrics"]
@@ -115,22 +115,15 @@ def _tell(progress: Sequence[Any], found: Streamed) -> None:
 
 def main(folder: Path = Path("demo"), months: int = 12, debug: bool = False) -> int:
     """Run it over the first months of the year, in a directory that it may fill; returns an exit code."""
-    from windrow.cli.spark import shuffled, started
+    from windrow.cli.session import shuffled, started
 
     began = clocks.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("events", "results", "checkpoint"):
         shutil.rmtree(folder / name, ignore_errors=True)
     queries = wr.sql(statements())
-    year = flights().filter(pl.col("month") <= months)
-    count = write_nodes(year, folder / "events")
-    events = year.drop(*SCHEDULE)
-    size = int(events.to_arrow().nbytes)
-    print(f"{events.height:,} flights of 2013 at three local nodes, EWR, JFK and LGA: {count} files in {folder}/events")
-    print(f"{len(queries)} queries, in the words of Spark SQL (windrow/demo/flights.sql):")
-    for query in queries:
-        by = f" by {', '.join(query.by)}" if query.by else ""
-        print(f"  {query.name:<21} {query.window}{by}: {', '.join(one.name for one in query.aggregates)}")
+    events = _replayed(folder, months)
+    _print_queries(queries)
     with started("local[2]", debug) as spark:
         print("\nreplayed as a stream on Spark; each node slices its files, and Spark puts the slices together")
         before = shuffled(spark)
@@ -144,11 +137,40 @@ def main(folder: Path = Path("demo"), months: int = 12, debug: bool = False) -> 
         beside = Beside(spark, events, statements(), queries, ORDER, until)
         alone = beside.in_process(results)
         own = beside.on_spark()
-    print(f"  one process: {alone.rows:,} windows that are over by {until:%Y-%m-%d %H:%M}, {alone.said}")
-    print(f"  Spark's own: {own.rows:,} windows of {own.queries} queries, {own.said}")
+    print(f"  one process: {alone.rows:,} windows that are over by {until:%Y-%m-%d %H:%M}, {alone.verdict}")
+    print(f"  Spark's own: {own.rows:,} windows of {own.queries} queries, {own.verdict}")
+    run = _run_of(queries, events, streamed, travelled, own)
+    run.write(folder / "results")
+    _print_run(run, results)
+    page = write(folder / "results", folder / "report.html")
+    print(f"\n{page} shows all of it ({clocks.perf_counter() - began:.0f} s in all)")
+    return 0 if alone.is_right and own.is_right else 1
 
+
+def _replayed(folder: Path, months: int) -> pl.DataFrame:
+    """The events of the first months, which are written as files of three nodes."""
+    year = flights().filter(pl.col("month") <= months)
+    count = write_nodes(year, folder / "events")
+    print(f"{year.height:,} flights of 2013 at three local nodes, EWR, JFK and LGA: {count} files in {folder}/events")
+    return year.drop(*SCHEDULE)
+
+
+def _print_queries(queries: Sequence[wr.Query]) -> None:
+    print(f"{len(queries)} queries, in the words of Spark SQL (windrow/demo/flights.sql):")
+    for query in queries:
+        by = f" by {', '.join(query.by)}" if query.by else ""
+        columns = ", ".join(aggregate.name for aggregate in query.aggregates)
+        print(f"  {query.name:<21} {query.window}{by}: {columns}")
+
+
+def _run_of(
+    queries: Sequence[wr.Query], events: pl.DataFrame, streamed: Streamed, travelled: int, own: Compared
+) -> Run:
+    """How the results came about, with what Spark's own SQL costs beside it."""
     touches = len([group for group in wr.plan(queries, TIME, kinds_apart=True).groups if group.parent is None])
-    run = Run(
+    ours, theirs = f"windrow, all {len(queries)} queries", f"Spark's own, {own.queries} of the queries"
+    size = int(events.to_arrow().nbytes)
+    return Run(
         tuple(queries),
         engine="spark",
         time=TIME,
@@ -157,18 +179,13 @@ def main(folder: Path = Path("demo"), months: int = 12, debug: bool = False) -> 
         events=events.height,
         results=streamed.results,
         dropped=streamed.dropped,
-        network=(
-            Figure(f"windrow, all {len(queries)} queries", travelled),
-            Figure("events as they are", size),
-            Figure(f"Spark's own, {own.queries} of the queries", own.shuffled),
-        ),
-        touched=(
-            Figure(f"windrow, all {len(queries)} queries", touches),
-            Figure(f"Spark's own, {own.queries} of the queries", own.touched / events.height),
-        ),
+        network=(Figure(ours, travelled), Figure("events as they are", size), Figure(theirs, own.shuffled)),
+        touched=(Figure(ours, touches), Figure(theirs, own.touched / events.height)),
     )
-    run.write(folder / "results")
-    ordered = len([query for query in queries if query.needs_order])
+
+
+def _print_run(run: Run, results: pl.DataFrame) -> None:
+    ordered = len([query for query in run.queries if query.needs_order])
     print(f"\nbytes (to windrow's, the {ordered} queries that need the order of events add the events' columns)")
     for figure in run.network:
         print(f"  {figure.what:<34} {figure.value:>12,.0f}")
@@ -177,9 +194,6 @@ def main(folder: Path = Path("demo"), months: int = 12, debug: bool = False) -> 
         print(f"  {figure.what:<34} {figure.value:>12,.1f}")
     with pl.Config(tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True, tbl_rows=4):
         for name in SHOWN:
-            rows = rows_of(results, next(query for query in queries if query.name == name))
+            rows = rows_of(results, next(query for query in run.queries if query.name == name))
             rows = rows.with_columns(pl.col("window_start", "window_end").dt.strftime("%Y-%m-%d %H:%M"))
             print(f"\n{name}: {rows.height:,} windows\n{rows.head(3)}")
-    page = write(folder / "results", folder / "report.html")
-    print(f"\n{page} shows all of it ({clocks.perf_counter() - began:.0f} s in all)")
-    return 0 if alone.is_right and own.is_right else 1

@@ -1,7 +1,8 @@
 """Beside windrow on Spark: the same queries in one process, and by Spark's own SQL.
 
-One process is told the stream's last watermark, and so has emitted the same windows; then it is told that this was all,
-as Spark's SQL is. Rows are compared by what they say, floats to nine digits, because sums are taken in another order.
+One process is advanced to the stream's last watermark, and so has emitted the same windows; then it is finished, as
+Spark's SQL always is. Rows are compared by their values, floats to nine digits, because sums are taken in another
+order.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Compared:
         return self.wrong == 0
 
     @property
-    def said(self) -> str:
+    def verdict(self) -> str:
         return "the same" if self.is_right else f"{self.wrong:,} of them DIFFERENT"
 
 
@@ -55,7 +56,9 @@ class Beside:
         self._spark, self._events, self._queries = spark, events, queries
         own = [part.strip() for part in text.split(";") if part.strip()]
         self._texts = {query.name: part for query, part in zip(queries, own, strict=True)}
-        engine = wr.Engine(queries, lateness="1000 days", order_by=order_by)  # its watermark is what it is told
+        engine = wr.Engine(
+            queries, lateness="1000 days", order_by=order_by
+        )  # its watermark is moved by `advance` alone
         self._emitted = pl.concat([engine.push(events), engine.advance(until)])
         self._answers = pl.concat([self._emitted, engine.finish()])
 
@@ -63,13 +66,13 @@ class Beside:
         """What the stream has written beside what one process says."""
         rows = wrong = 0
         for query in self._queries:
-            found, told = rows_of(results, query), rows_of(self._emitted, query)
-            rows, wrong = rows + told.height, wrong + different(found, told)
+            found, expected = rows_of(results, query), rows_of(self._emitted, query)
+            rows, wrong = rows + expected.height, wrong + different(found, expected)
         return Compared(rows, len(self._queries), wrong)
 
     def on_spark(self) -> Compared:
         """What Spark's own SQL says beside what one process says."""
-        from windrow.cli.spark import shuffled
+        from windrow.cli.session import shuffled
         from windrow.spark.types import struct
 
         types = struct(dict(self._events.schema))
@@ -82,9 +85,9 @@ class Beside:
                 continue
             frame = self._spark.sql(_with_bounds(self._texts[query.name]))
             found = pl.DataFrame(pl.from_arrow(frame.toArrow()))
-            told = rows_of(self._answers, query)
-            found = found.select(told.columns)
-            rows, wrong, count = rows + told.height, wrong + different(found, told), count + 1
+            expected = rows_of(self._answers, query)
+            found = found.select(expected.columns)
+            rows, wrong, count = rows + expected.height, wrong + different(found, expected), count + 1
             touched += max(self._events.height, _expanded(frame))
         return Compared(rows, count, wrong, shuffled(self._spark) - before, touched)
 
@@ -97,10 +100,10 @@ def rows_of(results: pl.DataFrame, query: wr.Query) -> pl.DataFrame:
     )
 
 
-def different(found: pl.DataFrame, told: pl.DataFrame) -> int:
+def different(found: pl.DataFrame, expected: pl.DataFrame) -> int:
     """How many rows one has and the other has not."""
     both = []
-    for frame in (found, told):
+    for frame in (found, expected):
         floats = [pl.col(name).round_sig_figs(9) for name, dtype in frame.schema.items() if dtype.is_float()]
         times = [
             pl.col(name).dt.convert_time_zone("UTC").dt.cast_time_unit("us") for name in ("window_start", "window_end")

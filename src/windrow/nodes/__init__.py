@@ -4,7 +4,7 @@
     local ──┴─▶ intermediate ──┐
     local ─────────────────────┴─▶ root ──▶ results
 
-`machine` is a node without a transport, `messages` what nodes say to each other, `assembly` the root's state, and
-`simulation` runs many machines in one process with faults from a seed. `process` is a node as a process: `flight` and
-`link` carry its messages, `feed` reads its source, `config` and `tree` are its files.
+`protocol` is a node without threads, sockets and clock, with the parts that find counting windows (`counting`),
+quantiles (`quantiles`) and windows of single nodes (`pushdown`). `transport` carries its messages, `sources` has where
+events come from, and `process` is a node as a process.
 """

@@ -1,4 +1,4 @@
-"""What travels up a tree for each query, and why.
+"""What travels up a tree for each query, and why: the text of `windrow tree explain`.
 
 tumbling   slices               merged on the way: count(), sum(x)
 each       results              found at the local nodes, because node is among its keys
@@ -22,7 +22,7 @@ from windrow.nodes.quantiles.protocol import leaves, quantile_of
 
 def explain(job: Job, can_be_pushed: Container[str], push_down: bool, scheme: str) -> str:
     """A line for each query, in their order."""
-    bound = job.bound
+    bound = job.compiled
     lines: dict[int, tuple[str, str, str]] = {}
     for group in bound.plan.groups:
         for numbers in group.members.values():
@@ -68,7 +68,7 @@ def _joins(query: Query) -> str:
 
 def _refined(query: Query) -> str:
     """What travels instead of all values."""
-    formulas = (formula for aggregate in query.asked for formula in leaves(aggregate))
+    formulas = (formula for aggregate in query.computed for formula in leaves(aggregate))
     quantiles = [formula.text for formula in formulas if quantile_of(formula) is not None]
     shown = ", ".join(quantiles[:3]) + (f" and {len(quantiles) - 3:,} more" if len(quantiles) > 3 else "")
     return f"for {shown} sub-slices of the sorted values, and the values of those that the root asks for"
@@ -76,7 +76,7 @@ def _refined(query: Query) -> str:
 
 def _raw(query: Query, can_be_pushed: bool, push_down: bool, scheme: str) -> str:
     """Why a query needs its events at the root."""
-    ordered = next((aggregate.text for aggregate in query.asked if aggregate.needs_order), "")
+    ordered = next((aggregate.text for aggregate in query.computed if aggregate.needs_order), "")
     needs = query.window if isinstance(query.window, OrderedWindow) else ordered
     if can_be_pushed and push_down:
         return f"{needs} came at run time, and a local node does not know in time when it begins"

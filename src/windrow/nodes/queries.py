@@ -92,7 +92,7 @@ class Asked:
                     f"query {query.name!r} is on {query.time or 'arrival'!r}; a tree has one time, a column of the "
                     f"events, and that is {self.time!r}"
                 )
-        _ = self.job.bound
+        _ = self.job.compiled
 
     @cached_property
     def job(self) -> Job:
@@ -159,7 +159,11 @@ class Asked:
         window = query.window
         schemes = dict(self.counting)
         scheme = schemes.get(query.name, schemes[""])
-        if not isinstance(window, Counting) or window.scope != "global" or any(one.needs_order for one in query.asked):
+        if (
+            not isinstance(window, Counting)
+            or window.scope != "global"
+            or any(one.needs_order for one in query.computed)
+        ):
             return "central"
         return "central" if scheme == "auto" and min(window.n, window.step) < SMALL else scheme
 
@@ -233,7 +237,7 @@ class Asked:
 
     def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why tables of a node cannot be what was asked for; None if they can."""
-        bound = self.job.bound
+        bound = self.job.compiled
         for group in bound.plan.groups:
             table, compiled = tables.get(group.name), bound.by_name[group.name]
             if table is None or group.is_apart:

@@ -98,7 +98,7 @@ class Answer:
         return float(apart.select(pl.col("apart").mode().min()).item()) if apart.height else np.inf
 
     @cached_property
-    def asked(self) -> dict[str, Aggregate | None]:
+    def aggregates(self) -> dict[str, Aggregate | None]:
         """The aggregates by their columns, read from the names where there is no query."""
         if self.query:
             return {one.name: one for one in self.query.aggregates if one.name in self.rows.columns}
@@ -109,15 +109,15 @@ class Answer:
     def numbers(self) -> dict[str, Number]:
         """What can be drawn against an axis."""
         found = {}
-        for name, asked in self.asked.items():
+        for name, origin in self.aggregates.items():
             dtype, column = self.rows.schema[name], pl.col(name)
             if dtype.is_numeric():
-                found[name] = Number(column.cast(pl.Float64), asked)
+                found[name] = Number(column.cast(pl.Float64), origin)
             elif isinstance(dtype, pl.Duration):
-                found[f"{name} in seconds"] = Number(column.dt.total_microseconds() / 1e6, asked)
-            elif asked and asked.function == "m4" and _is_numeric(dtype, "min"):
+                found[f"{name} in seconds"] = Number(column.dt.total_microseconds() / 1e6, origin)
+            elif origin and origin.function == "m4" and _is_numeric(dtype, "min"):
                 parts = {one: column.struct.field(one).cast(pl.Float64) for one in ("min", "max")}
-                found |= {f"{name} {one}": Number(part, asked) for one, part in parts.items()}
+                found |= {f"{name} {one}": Number(part, origin) for one, part in parts.items()}
         return found
 
 
@@ -126,7 +126,7 @@ class Number:
     """A column of doubles, and the aggregate that it comes from, where that is known."""
 
     column: pl.Expr
-    asked: Aggregate | None
+    aggregate: Aggregate | None
 
 
 def _is_numeric(dtype: pl.DataType, part: str) -> bool:

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
 import numpy as np
 
+from windrow.core.arrays.range_queries import Ints
 from windrow.core.windows.fixed import duration_text
 from windrow.report import scales
 from windrow.report.answers import Answer
 from windrow.report.markup import Markup, joined, tag
 from windrow.report.scales import Scale
 from windrow.report.series import FEW_WINDOWS, Block, Drawing, Floats, Panel, Trace, runs
-from windrow.report.words import count, short, stretch
+from windrow.report.words import count, short, span
 
 UNITS = 1000  # of the marks' width
 _TALL, _SMALL, _LANE = 200, 96, 22  # heights in pixels
@@ -41,16 +43,16 @@ def chart(answer: Answer, drawing: Drawing) -> Markup | None:
 
 
 def bars(figures: Sequence[tuple[str, float, str]], label: str) -> Markup:
-    """Amounts one below the other, the first in colour: (what, how much, how it is said)."""
+    """Amounts one below the other, the first in colour: (what, how much, and that as text)."""
     most = max(value for _, value, _ in figures) or 1
     rows = [
         tag(
             "div",
             tag("dt", what),
-            tag("dd", tag("i", style=f"width:{max(100 * value / most, 0.2):.4g}%"), tag("span", said)),
+            tag("dd", tag("i", style=f"width:{max(100 * value / most, 0.2):.4g}%"), tag("span", text)),
             class_="bar c5" if place else "bar c0",
         )
-        for place, (what, value, said) in enumerate(figures)
+        for place, (what, value, text) in enumerate(figures)
     ]
     return tag("dl", *rows, class_="bars", aria_label=label)
 
@@ -77,7 +79,7 @@ def _block(answer: Answer, block: Block) -> Markup:
 
 def _legend(names: Sequence[str], areas: Sequence[str]) -> Markup:
     items = [tag("li", tag("i", class_=f"c{place}"), name) for place, name in enumerate(names)]
-    items += [tag("li", tag("i", class_=f"area c0 n{place}"), said) for place, said in enumerate(areas)]
+    items += [tag("li", tag("i", class_=f"area c0 n{place}"), area) for place, area in enumerate(areas)]
     return tag("ul", *items, class_="legend")
 
 
@@ -86,34 +88,47 @@ def _beside(names: Sequence[str]) -> bool:
     return len(names) > 1 and all(len(one) <= _LABELS for one in names)
 
 
+@dataclass(frozen=True)
+class _Plane:
+    """Where the marks of a panel lie: times from left to right, values from the top down."""
+
+    answer: Answer
+    x: Scale
+    y: Scale
+    height: int
+
+    def across(self, at: Any) -> Any:
+        return np.round((at - self.x.low) / (self.x.high - self.x.low) * UNITS, 1)
+
+    def up(self, value: Any) -> Any:
+        return np.round(self.height * (1 - (value - self.y.low) / (self.y.high - self.y.low)), 1)
+
+    def sides(self, trace: Trace) -> tuple[Any, Any, Any]:
+        """Where windows begin and end, and where their values stand on a line without levels."""
+        left, right = self.across(trace.start), self.across(trace.end)
+        return left, right, right if self.answer.form == "points" else (left + right) / 2
+
+
 def _panel(answer: Answer, block: Block, panel: Panel, x: Scale, y: Scale, height: int) -> Markup:
-    def across(at: Any) -> Any:
-        return np.round((at - x.low) / (x.high - x.low) * UNITS, 1)
-
-    def up(value: Any) -> Any:
-        return np.round(height * (1 - (value - y.low) / (y.high - y.low)), 1)
-
+    plane = _Plane(answer, x, y, height)
     marks, ends = [], []
     overlaid = len(panel.traces) > 1
     for place, trace in enumerate(panel.traces):
-        steps = answer.form == "steps" and len(trace) <= _STEPS
         for depth, (low, high) in enumerate(block.bands):
-            marks.append(_area(answer, trace, trace.values[low], trace.values[high], across, up, steps, depth))
+            marks.append(_area(plane, trace, trace.values[low], trace.values[high], depth))
         for line, name in enumerate(block.lines):
-            values = trace.values[name]
-            colour = place if overlaid else line
-            marks += _line(answer, trace, values, across, up, steps, colour)
+            values, colour = trace.values[name], place if overlaid else line
+            marks += _line(plane, trace, values, colour)
             there = np.flatnonzero(np.isfinite(values))
             if len(there):
-                ends.append((float(up(values[there[-1]])), colour, trace.label if overlaid else name))
-    labels = ends if height == _TALL and not block.bands and _beside([one for *_, one in ends]) else []
+                ends.append((float(plane.up(values[there[-1]])), colour, trace.label if overlaid else name))
+    labels = ends if height == _TALL and not block.bands and _beside([label for *_, label in ends]) else []
     what = f"{panel.title}: {block.title}" if panel.title else block.title
-    title = f"{what}, {stretch(*answer.span, answer.temporal)}"
-    hover = _hover(answer, x, panel.traces, block.columns)
+    title = f"{what}, {span(*answer.span, answer.temporal)}"
     ruler = _ruler(answer, panel.traces, x) if height == _TALL else []
     drawn = joined([*_frame(x, y, height), _marks(height, marks), *_labels(labels, height), *ruler])
-    labelled = max((len(one) for *_, one in labels), default=0)
-    return _plot(drawn, title, height, hover, panel.title, labelled, max(len(tick.label) for tick in y.ticks))
+    room = max((len(label) for *_, label in labels), default=0), max(len(tick.label) for tick in y.ticks)
+    return _plot(drawn, title, height, _hover(answer, x, panel.traces, block.columns), panel.title, *room)
 
 
 def _ruler(answer: Answer, traces: Sequence[Trace], x: Scale) -> list[Markup]:
@@ -125,50 +140,44 @@ def _ruler(answer: Answer, traces: Sequence[Trace], x: Scale) -> list[Markup]:
     end = f"{100 * share:.3f}%"
     line = tag("line", x1="0", x2=end, y1="-10", y2="-10", class_="ruler")
     ends = [tag("line", x1=at, x2=at, y1="-14", y2="-6", class_="ruler") for at in ("0", end)]
-    said = f"one window: {duration_text(min(lengths), answer.temporal)}, its value at its end"
-    return [line, *ends, tag("text", said, x="0", y="-24", class_="said")]
+    text = f"one window: {duration_text(min(lengths), answer.temporal)}, its value at its end"
+    return [line, *ends, tag("text", text, x="0", y="-24", class_="said")]
 
 
-def _line(answer: Answer, trace: Trace, values: Floats, across: Any, up: Any, steps: bool, colour: int) -> list[Markup]:
-    left, right, level = across(trace.start), across(trace.end), up(values)
-    at = right if answer.form == "points" else (left + right) / 2
+def _is_stepped(plane: _Plane, trace: Trace) -> bool:
+    """Whether each window is drawn as a level as long as it is."""
+    return plane.answer.form == "steps" and len(trace) <= _STEPS
+
+
+def _line(plane: _Plane, trace: Trace, values: Floats, colour: int) -> list[Markup]:
+    (left, right, at), level = plane.sides(trace), plane.up(values)
     path = []
-    for run in runs(answer, trace, np.isfinite(values)):
-        if steps:
+    for run in runs(plane.answer, trace, np.isfinite(values)):
+        if _is_stepped(plane, trace):
             path += [f"{'L' if n else 'M'}{left[i]:g},{level[i]:g}H{right[i]:g}" for n, i in enumerate(run)]
         else:
             path.append("M" + "L".join(f"{at[i]:g},{level[i]:g}" for i in run) + ("h0" if len(run) == 1 else ""))
     dense = " dense" if len(trace) > FEW_WINDOWS else ""
-    found = [tag("path", d="".join(path), class_=f"line c{colour}{dense}")]
-    if answer.form == "points" and len(trace) <= 40:  # few enough to show each: a dot, and how far its window reaches
-        there = np.flatnonzero(np.isfinite(values))
-        reach = "".join(f"M{left[i]:g},{level[i]:g}H{right[i]:g}" for i in there)
-        dots = "".join(f"M{right[i]:g},{level[i]:g}h0" for i in there)
-        found = [tag("path", d=reach, class_=f"reach c{colour}"), *found]
-        found.append(tag("path", d=dots, class_=f"dots c{colour}"))
-    return found
+    line = tag("path", d="".join(path), class_=f"line c{colour}{dense}")
+    if plane.answer.form != "points" or len(trace) > 40:
+        return [line]
+    there = np.flatnonzero(np.isfinite(values))  # few enough to show each: a dot, and how far its window reaches
+    reach = "".join(f"M{left[i]:g},{level[i]:g}H{right[i]:g}" for i in there)
+    dots = "".join(f"M{right[i]:g},{level[i]:g}h0" for i in there)
+    return [tag("path", d=reach, class_=f"reach c{colour}"), line, tag("path", d=dots, class_=f"dots c{colour}")]
 
 
-def _area(
-    answer: Answer,
-    trace: Trace,
-    low: Floats,
-    high: Floats,
-    across: Any,
-    up: Any,
-    steps: bool,
-    depth: int,
-) -> Markup:
-    left, right = across(trace.start), across(trace.end)
-    at = right if answer.form == "points" else (left + right) / 2
+def _area(plane: _Plane, trace: Trace, low: Floats, high: Floats, depth: int) -> Markup:
+    left, right, at = plane.sides(trace)
     path = []
-    for run in runs(answer, trace, np.isfinite(low) & np.isfinite(high)):
+    for run in runs(plane.answer, trace, np.isfinite(low) & np.isfinite(high)):
         sides = []
-        for values, way in ((high, run), (low, run[::-1])):
-            level = up(values)
-            for i in way:
-                first, last = (left[i], right[i]) if values is high else (right[i], left[i])
-                sides.append(f"{first:g},{level[i]:g}H{last:g}" if steps else f"{at[i]:g},{level[i]:g}")
+        for values, way, begin, end in ((high, run, left, right), (low, run[::-1], right, left)):
+            level = plane.up(values)
+            if _is_stepped(plane, trace):
+                sides += [f"{begin[i]:g},{level[i]:g}H{end[i]:g}" for i in way]
+            else:
+                sides += [f"{at[i]:g},{level[i]:g}" for i in way]
         path.append("M" + "L".join(sides) + "Z")
     return tag("path", d="".join(path), class_=f"area c0 n{depth}")
 
@@ -188,7 +197,7 @@ def _heights(answer: Answer, trace: Trace, name: str) -> Markup:
         top = _TALL * (1 - y.part(value))
         marks.append(f"M{left:.1f},{base:.1f}V{top:.1f}H{right:.1f}V{base:.1f}")
     path = tag("path", d="".join(marks), class_="bars heights c0")
-    title = f"{name}, {stretch(*answer.span, answer.temporal)}"
+    title = f"{name}, {span(*answer.span, answer.temporal)}"
     hover = _hover(answer, x, [trace], [name])
     letters = max(len(tick.label) for tick in y.ticks)
     plot = _plot(joined([*_frame(x, y, _TALL), _marks(_TALL, [path])]), title, _TALL, hover, "", letters=letters)
@@ -199,25 +208,20 @@ def _lanes(answer: Answer, traces: Sequence[Trace], name: str | None) -> Markup:
     """A lane for each key: the shade of a bar is its number."""
     height = _LANE * len(traces)
     x = scales.times(*answer.span, answer.temporal, _WIDE)
-    low, high = _bounds([one.values[name] for one in traces] if name else [])
-    marks, names = [], []
+    low, high = _bounds([trace.values[name] for trace in traces] if name else [])
+    marks: list[Markup] = []
+    names: list[Markup] = []
     for place, trace in enumerate(traces):
         top, shades = place * _LANE, np.full(len(trace), 4)
         names.append(tag("text", _cut(trace.label), x="0", y=top + _LANE / 2, dx="-8", class_="lane"))
         if name and high > low:
-            parts = np.nan_to_num((trace.values[name] - low) / (high - low))
-            shades = np.minimum(4, 5 * parts).astype(int)
-        for shade in np.unique(shades):
-            bounds = zip(trace.start[shades == shade], trace.end[shades == shade], strict=True)
-            several = [(x.part(start) * UNITS, x.part(end) * UNITS) for start, end in bounds]
-            path = "".join(f"M{left:.1f},{top + 4}v{_LANE - 8}H{right:.1f}v{8 - _LANE}Z" for left, right in several)
-            marks.append(tag("path", d=path, class_=f"bars c0 s{shade}"))
-    levels = [place * _LANE for place in range(len(traces) + 1)]
-    lines = [tag("line", x1="0", x2="100%", y1=level, y2=level, class_="grid") for level in levels]
-    title = f"{answer.name}: a lane for each of {count(len(traces), 'key')}, {stretch(*answer.span, answer.temporal)}"
+            shades = np.minimum(4, 5 * np.nan_to_num((trace.values[name] - low) / (high - low))).astype(int)
+        marks += _shaded(trace, shades, x, top)
+    lines = [tag("line", x1="0", x2="100%", y1=level, y2=level, class_="grid") for level in range(0, height + 1, _LANE)]
+    title = f"{answer.name}: a lane for each of {count(len(traces), 'key')}, {span(*answer.span, answer.temporal)}"
     hover = _hover(answer, x, traces, [name] if name else [], lanes=True)
     drawn = joined([*_across(x, height), *lines, _marks(height, marks), *names])
-    plot = _plot(drawn, title, height, hover, "", letters=max(len(_cut(one.label)) for one in traces))
+    plot = _plot(drawn, title, height, hover, "", letters=max(len(_cut(trace.label)) for trace in traces))
     legend = None
     if name and high > low:
         scale = [tag("i", class_=f"c0 s{shade}") for shade in range(5)]
@@ -225,11 +229,20 @@ def _lanes(answer: Answer, traces: Sequence[Trace], name: str | None) -> Markup:
     return tag("div", legend, tag("div", plot, class_="panels wide"), class_="block")
 
 
-def _bounds(several: Sequence[Floats]) -> tuple[float, float]:
+def _shaded(trace: Trace, shades: Ints, x: Scale, top: int) -> Iterator[Markup]:
+    """The bars of a lane, those of a shade in one path."""
+    for shade in np.unique(shades):
+        bounds = zip(trace.start[shades == shade], trace.end[shades == shade], strict=True)
+        sides = ((x.part(start) * UNITS, x.part(end) * UNITS) for start, end in bounds)
+        path = "".join(f"M{left:.1f},{top + 4}v{_LANE - 8}H{right:.1f}v{8 - _LANE}Z" for left, right in sides)
+        yield tag("path", d=path, class_=f"bars c0 s{shade}")
+
+
+def _bounds(columns: Sequence[Floats]) -> tuple[float, float]:
     """The least and the greatest number."""
-    found = np.concatenate([np.empty(0), *several])
-    found = found[np.isfinite(found)]
-    return (float(found.min()), float(found.max())) if len(found) else (0.0, 0.0)
+    numbers = np.concatenate([np.empty(0), *columns])
+    numbers = numbers[np.isfinite(numbers)]
+    return (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 0.0)
 
 
 def _cut(label: str, most: int = 16) -> str:
@@ -254,8 +267,7 @@ def _frame(x: Scale, y: Scale, height: int) -> list[Markup]:
 
 
 def _across(x: Scale, height: int) -> list[Markup]:
-    found = []
-    found.append(tag("line", x1="0", x2="100%", y1=height, y2=height, class_="tick"))
+    found = [tag("line", x1="0", x2="100%", y1=height, y2=height, class_="tick")]
     for place, tick in enumerate(x.ticks):
         at = f"{100 * x.part(tick.at):.3f}%"
         minor = " minor" if place % 2 else ""  # is left out where a chart alone is narrow

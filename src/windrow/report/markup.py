@@ -20,8 +20,8 @@ class Markup(str):
 
 def tag(name: str, /, *children: object, **attributes: object) -> Markup:
     """An element; attributes that are None are left out, and `class_`, `aria_label` lose what Python needs of them."""
-    said = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
-    opening = name + "".join(f' {key}="{escape(str(value))}"' for key, value in said.items())
+    named = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
+    opening = name + "".join(f' {key}="{escape(str(value))}"' for key, value in named.items())
     return Markup(f"<{opening}>" if name in _VOID else f"<{opening}>{joined(children)}</{name}>")
 
 

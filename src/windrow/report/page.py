@@ -28,11 +28,11 @@ FIRST_ROWS, ONLY_ROWS = 5, 12  # in the table below a chart, and of one that sta
 
 def html(results: pl.DataFrame, run: Run, title: str) -> str:
     """The page of a run's results."""
-    asked = {query.name: query for query in run.queries}
+    queries = {query.name: query for query in run.queries}
     names = names_of(results, run.queries)
     sections = []
     for place, name in enumerate(names[:MOST_QUERIES]):
-        sections.append(_query(answer(results, name, asked.get(name)), f"q{place}", run))
+        sections.append(_query(answer(results, name, queries.get(name)), f"q{place}", run))
     body = [
         _header(results, run, title, len(names)),
         _cost(run),
@@ -80,30 +80,31 @@ def _header(results: pl.DataFrame, run: Run, title: str, queries: int) -> Markup
         facts.append(("late events", f"{run.late:,}"))
     if run.dropped is not None:
         facts.append(("left out", f"{run.dropped:,}"))
-    said = [f"on {run.engine}" if run.engine else None, f"time {run.time}" if run.time else None]
-    said += [f"lateness {run.lateness}" if run.lateness else None, f"windrow {run.windrow}" if run.windrow else None]
-    about = " · ".join(one for one in said if one)
+    about = [f"on {run.engine}" if run.engine else None, f"time {run.time}" if run.time else None]
+    about += [f"lateness {run.lateness}" if run.lateness else None, f"windrow {run.windrow}" if run.windrow else None]
+    line = " · ".join(fact for fact in about if fact)
     tiles = [tag("div", tag("dt", what), tag("dd", value)) for what, value in facts]
     return tag(
         "header",
         tag("p", "windrow report", class_="eyebrow"),
         tag("h1", title),
-        tag("p", about, class_="dim") if about else None,
+        tag("p", line, class_="dim") if line else None,
         tag("dl", *tiles, class_="facts"),
     )
 
 
 def _cost(run: Run) -> Markup | None:
     """What crossed the network and how often events were touched, as bars with the ratios in words."""
-    parts = []
-    if run.network:
-        shown = [(one.what, one.value, words.size(one.value)) for one in run.network]
-        said = _ratios(run.network, "bytes")
-        parts.append(tag("figure", tag("h3", "Bytes on the network"), charts.bars(shown, "Bytes on the network"), said))
-    if run.touched:
-        shown = [(one.what, one.value, f"{words.times(one.value)} ×") for one in run.touched]
-        said = _ratios(run.touched, "touches")
-        parts.append(tag("figure", tag("h3", "Touches per event"), charts.bars(shown, "Touches per event"), said))
+    sizes = [(one.what, one.value, words.size(one.value)) for one in run.network]
+    touches = [(one.what, one.value, f"{words.times(one.value)} ×") for one in run.touched]
+    parts = [
+        tag("figure", tag("h3", title), charts.bars(shown, title), _ratios(figures, unit))
+        for title, shown, figures, unit in (
+            ("Bytes on the network", sizes, run.network, "bytes"),
+            ("Touches per event", touches, run.touched, "touches"),
+        )
+        if figures
+    ]
     return (
         tag("section", tag("h2", "What it cost"), tag("div", *parts, class_="cost"), class_="card") if parts else None
     )
@@ -111,13 +112,13 @@ def _cost(run: Run) -> Markup | None:
 
 def _ratios(figures: tuple[Figure, ...], unit: str) -> Markup | None:
     """The first figure, which is what this run did, beside each of the others."""
-    done, said = figures[0].value, []
+    done, ratios = figures[0].value, []
     for other in figures[1:]:
         least, most = sorted((done, other.value))
         if 0 < least < most:
             less = "fewer" if done == least else "more"
-            said.append(f"{words.times(most / least)} times {less} {unit} than {other.what}")
-    return tag("figcaption", f"{', and '.join(said)}.") if said else None
+            ratios.append(f"{words.times(most / least)} times {less} {unit} than {other.what}")
+    return tag("figcaption", f"{', and '.join(ratios)}.") if ratios else None
 
 
 def _plan(run: Run) -> Markup | None:
@@ -125,8 +126,8 @@ def _plan(run: Run) -> Markup | None:
         return None
     made = plan(run.queries, run.time or "time", kinds_apart=run.engine == "spark")
     text = tag("details", tag("summary", "The plan in words"), tag("pre", made.explain()))
-    said = "Queries over the same keys share slices; each state in a slice is kept once, however many queries read it."
-    return tag("section", tag("h2", "Plan"), tag("p", said, class_="dim"), picture(made), text, class_="card")
+    about = "Queries over the same keys share slices; each state in a slice is kept once, however many queries read it."
+    return tag("section", tag("h2", "Plan"), tag("p", about, class_="dim"), picture(made), text, class_="card")
 
 
 # --- the queries --------------------------------------------------------------------------------------------
@@ -142,9 +143,9 @@ def _results(results: pl.DataFrame, names: list[str], sections: list[Markup]) ->
     if left:
         sizes = dict(results.group_by("query").len().iter_rows())
         shown = [[name, f"{sizes.get(name, 0):,}"] for name in left]
-        said = f"{words.count(len(left), 'more query')} not drawn"
+        summary = f"{words.count(len(left), 'more query')} not drawn"
         more = tag(
-            "section", tag("details", tag("summary", said), _table(["query", "rows"], shown, [1])), class_="card"
+            "section", tag("details", tag("summary", summary), _table(["query", "rows"], shown, [1])), class_="card"
         )
     listed = tag("nav", tag("ul", *links), aria_label="Queries") if len(links) > 3 else None
     return joined(one for one in (tag("h2", "Queries"), nothing, listed, *sections, more) if one is not None)
@@ -176,30 +177,30 @@ def _query(shown: Answer, anchor: str, run: Run) -> Markup:
 
 
 def _definition(shown: Answer, time: str | None) -> Markup:
-    query, said = shown.query, []
+    query, facts = shown.query, []
     if query:
-        said.append(("window", words.window(query.window)))
-        asked = [one.name if one.name == one.text else f"{one.name} = {one.text}" for one in query.aggregates]
-        said.append(("aggregates", words.listed(asked)))
+        facts.append(("window", words.window(query.window)))
+        aggregates = [one.name if one.name == one.text else f"{one.name} = {one.text}" for one in query.aggregates]
+        facts.append(("aggregates", words.listed(aggregates)))
         if query.by:
-            said.append(("by", words.listed(list(query.by))))
+            facts.append(("by", words.listed(list(query.by))))
         if query.where:
-            said.append(("where", query.where.text))
+            facts.append(("where", query.where.text))
         if query.time:
-            said.append(("time", query.time))
+            facts.append(("time", query.time))
         if query.distinct_on:
-            said.append(("distinct on", words.listed(list(query.distinct_on))))
+            facts.append(("distinct on", words.listed(list(query.distinct_on))))
     elif shown.keys:
-        said.append(("by", words.listed(shown.keys)))
+        facts.append(("by", words.listed(shown.keys)))
     rows = words.count(shown.rows.height, "row")
     if shown.keys and shown.rows.height:
         rows += f" of {words.count(len(shown.by_size), 'key')}"
     if shown.rows.height:
         measure = "position" if shown.counted else (query and query.time) or time
         unit = f"{measure} " if measure and not shown.temporal else ""
-        rows += f", {unit}{words.stretch(*shown.span, shown.temporal)}"
-    said.append(("results", rows))
-    return tag("dl", *(tag("div", tag("dt", what), tag("dd", text)) for what, text in said), class_="words")
+        rows += f", {unit}{words.span(*shown.span, shown.temporal)}"
+    facts.append(("results", rows))
+    return tag("dl", *(tag("div", tag("dt", what), tag("dd", text)) for what, text in facts), class_="words")
 
 
 def _first_rows(shown: Answer, most: int, alone: bool) -> Markup:
@@ -207,8 +208,8 @@ def _first_rows(shown: Answer, most: int, alone: bool) -> Markup:
     numeric = [place for place, dtype in enumerate(first.dtypes) if dtype.is_numeric()]
     rows = [[_cell(value) for value in row] for row in first.iter_rows()]
     size = shown.rows.height
-    said = f"First {len(rows)} of {size:,} rows" if len(rows) < size else words.count(size, "row")
-    return tag("details", tag("summary", said), _table(first.columns, rows, numeric), open="" if alone else None)
+    summary = f"First {len(rows)} of {size:,} rows" if len(rows) < size else words.count(size, "row")
+    return tag("details", tag("summary", summary), _table(first.columns, rows, numeric), open="" if alone else None)
 
 
 def _cell(value: Any) -> str:

@@ -31,23 +31,12 @@ def picture(plan: Plan) -> Markup:
     """The plan in SVG."""
     described = plan.to_dict()["groups"]
     drawn: list[Markup] = []
-    bounds: dict[int, tuple[float, float]] = {}
+    bounds: dict[int, tuple[float, float]] = {}  # of the boxes of groups
     top = 30.0
     for place, group in enumerate(plan.groups):
-        queries, facts = _queries(plan, group), _facts(group, described[place])
-        room = len(queries) * _ROW
-        chips, taken = _chips(_states(group))
-        inner = max(2 * _PAD + _LINE * (len(facts) + 1) - 4, taken + 2 * _PAD)
-        height = max(room - 6, inner)
-        middle, colour = top + height / 2, f"c{place % 6}"
-        for row, (name, window) in enumerate(queries):
-            y = top + (height - room + 6) / 2 + row * _ROW
-            drawn.append(_link(_QUERY, y + (_ROW - 6) / 2, _GROUP, middle, colour))
-            drawn.append(_box(_QUERY, y, _ROW - 6, [name, window], colour))
-        drawn.append(_link(_GROUP, middle, _STATE, middle, colour))
-        drawn.append(_box(_GROUP, middle - inner / 2, inner, [group.name, *facts], colour))
-        drawn.append(_box(_STATE, middle - inner / 2, inner, [], colour))
-        drawn.append(tag("g", *chips, transform=f"translate({_STATE[0] + _PAD},{middle - taken / 2:.0f})"))
+        marks, height, inner = _row(plan, group, described[place], top, f"c{place % 6}")
+        drawn += marks
+        middle = top + height / 2
         bounds[id(group)] = middle - inner / 2, middle + inner / 2
         top += height + 30
     lanes: dict[int, int] = {}  # arrows from one group go together, those from others beside them
@@ -56,22 +45,42 @@ def picture(plan: Plan) -> Markup:
             next_below = plan.groups[place - 1] is group.parent
             lane = None if next_below else lanes.setdefault(id(group.parent), len(lanes) % 4)
             drawn.append(_rolled(bounds[id(group.parent)][1], bounds[id(group)][0], lane))
-    said = (
-        (count(len(plan.entries), "query"), _QUERY),
-        (count(len(plan.groups), "slice group"), _GROUP),
-        ("what a slice holds, and for how many queries", _STATE),
-    )
-    heads = [tag("text", one, x=x, y="12", class_="head") for one, (x, _) in said]
-    title = f"The plan: {said[0][0]} in {said[1][0]}"
+    queries, groups = count(len(plan.entries), "query"), count(len(plan.groups), "slice group")
+    heads = ((queries, _QUERY), (groups, _GROUP), ("what a slice holds, and for how many queries", _STATE))
+    title = f"The plan: {queries} in {groups}"
     svg = tag(
         "svg",
-        *(tag("title", title), *heads, *drawn),
+        tag("title", title),
+        *(tag("text", head, x=x, y="12", class_="head") for head, (x, _) in heads),
+        *drawn,
         role="img",
         aria_label=title,
         viewBox=f"-1 0 {_WIDTH + 2} {top - 20:.0f}",
         class_="plan",
     )
     return tag("div", svg, class_="scroll", tabindex="0", role="region", aria_label="The plan as a picture")
+
+
+def _row(
+    plan: Plan, group: Group, described: dict[str, Any], top: float, colour: str
+) -> tuple[list[Markup], float, float]:
+    """A group with its queries and its states; the height of it all, and of the group's own box."""
+    queries, facts = _queries(plan, group), _facts(group, described)
+    room = len(queries) * _ROW
+    chips, taken = _chips(_states(group))
+    inner = max(2 * _PAD + _LINE * (len(facts) + 1) - 4, taken + 2 * _PAD)
+    height = max(room - 6, inner)
+    middle = top + height / 2
+    drawn: list[Markup] = []
+    for row, (name, window) in enumerate(queries):
+        y = top + (height - room + 6) / 2 + row * _ROW
+        drawn.append(_curve(_QUERY, y + (_ROW - 6) / 2, _GROUP, middle, colour))
+        drawn.append(_box(_QUERY, y, _ROW - 6, [name, window], colour))
+    drawn.append(_curve(_GROUP, middle, _STATE, middle, colour))
+    drawn.append(_box(_GROUP, middle - inner / 2, inner, [group.name, *facts], colour))
+    drawn.append(_box(_STATE, middle - inner / 2, inner, [], colour))
+    drawn.append(tag("g", *chips, transform=f"translate({_STATE[0] + _PAD},{middle - taken / 2:.0f})"))
+    return drawn, height, inner
 
 
 def _queries(plan: Plan, group: Group) -> list[tuple[str, str]]:
@@ -157,7 +166,7 @@ def _box(column: tuple[int, int], y: float, height: float, lines: list[str], col
     return joined([tag("g", tag("title", "\n".join(lines)) if lines else None, box, *texts)])
 
 
-def _link(left: tuple[int, int], y: float, right: tuple[int, int], to: float, colour: str) -> Markup:
+def _curve(left: tuple[int, int], y: float, right: tuple[int, int], to: float, colour: str) -> Markup:
     x, end = left[0] + left[1], right[0]
     bend = (x + end) / 2
     return tag("path", d=f"M{x},{y:.1f}C{bend},{y:.1f} {bend},{to:.1f} {end},{to:.1f}", class_=f"link {colour}")

@@ -18,7 +18,7 @@ _STEPS = (
     *(_HOUR * n for n in (1, 2, 3, 6, 12)),
     *(DAY * n for n in (1, 2, 7, 14)),
 )
-_LARGEST = 1e300  # beyond it, or closer together than its inverse, numbers are not told apart
+_LARGEST = 1e300  # beyond it, or closer together than its inverse, numbers count as equal
 _MONTHS = (1, 2, 3, 6, 12, 24, 60, 120, 240, 600, 1200, 6000, 12000)
 
 
@@ -95,9 +95,9 @@ def _calendar(low: int, high: int, most: int) -> list[Tick]:
     step = next((one for one in _STEPS if (high - low) // one < most), 0)
     if step:
         monday = 4 * DAY if step % (7 * DAY) == 0 else 0  # 1 January 1970 was a Thursday
-        ticks = [(at, *_said(at, step)) for at in _multiples(low, high, step, monday)]
+        ticks = [(at, *_labels(at, step)) for at in _multiples(low, high, step, monday)]
     else:
-        ticks = [(at, *_said(at, 0, months)) for months, at in _months(low, high, most)]
+        ticks = [(at, *_labels(at, 0, months)) for months, at in _months(low, high, most)]
     found, before = [], ""
     for at, label, context in ticks:
         found.append(Tick(at, label, context if context != before else ""))
@@ -105,8 +105,8 @@ def _calendar(low: int, high: int, most: int) -> list[Tick]:
     return found
 
 
-def _said(at: int, step: int, months: int = 0) -> tuple[str, str]:
-    """A tick's label, and the larger stretch of time that it lies in."""
+def _labels(at: int, step: int, months: int = 0) -> tuple[str, str]:
+    """A tick's label, and the day, year or minute that it lies in."""
     date = as_date(at)
     assert date is not None
     day = f"{date.day} {MONTHS[date.month - 1]}"

@@ -3,7 +3,7 @@
 Numbers of the same unit and of comparable size share a **block**, which has a panel for each key, or one panel with a
 line for each key where they are few. A **trace** is the windows of one key with the numbers to draw. Of a long trace
 the first, last, least and greatest number in each column of pixels are kept (m4), so that the line looks as all of
-them would; of bars that begin in the same column of pixels one is made. What is left out or thinned is said in notes.
+them would; of bars that begin in the same column of pixels one is made. What is left out or sampled stands in notes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Trace:
     label: str
     start: npt.NDArray[np.int64]
     end: npt.NDArray[np.int64]
-    row: npt.NDArray[np.int64]  # their places before thinning
+    row: npt.NDArray[np.int64]  # their places before sampling
     values: dict[str, Floats]
     size: int  # how many windows there were
     merged: list[int] | None = None  # how many of them each bar is
@@ -84,7 +84,7 @@ class Drawing:
 
 
 def drawing(answer: Answer) -> Drawing:
-    """What to draw, and what must be said of it."""
+    """What to draw, with notes on what is left out."""
     if not answer.rows.height:
         return Drawing()
     notes: dict[str, None] = {}
@@ -104,7 +104,7 @@ def drawing(answer: Answer) -> Drawing:
 
 
 def runs(answer: Answer, trace: Trace, there: npt.NDArray[np.bool_]) -> list[npt.NDArray[np.int64]]:
-    """The stretches of a trace in which no window is missing: what one stroke may join."""
+    """The parts of a trace in which no window is missing: what one stroke may join."""
     at = np.flatnonzero(there)
     if not len(at):
         return []
@@ -133,10 +133,10 @@ def _block(answer: Answer, lines: list[str], bands: dict[tuple[str, str], str], 
     together = size <= FEW_KEYS and len(columns) == 1 and answer.rows.height <= FEW_WINDOWS * size
     keys = _chosen(answer, MOST_PANELS, notes)
     traces = [
-        _thinned(answer, part, columns, WIDE if together or len(keys) == 1 else SMALL)
+        _sampled(answer, part, columns, WIDE if together or len(keys) == 1 else SMALL)
         for part in _by_key(answer, keys, columns)
     ]
-    _say_thinned(traces, "first, last, least and greatest of each column of pixels", notes)
+    _note_if_sampled(traces, "first, last, least and greatest of each column of pixels", notes)
     panels = [Panel("", traces)] if together else [Panel(one.label, [one]) for one in traces]
     drawn = np.concatenate([one.values[name] for one in traces for name in columns])
     drawn = drawn[np.isfinite(drawn)]
@@ -159,7 +159,7 @@ def _by_key(answer: Answer, keys: list[int], columns: Sequence[str]) -> list[pl.
     return drawn.partition_by(KEY, maintain_order=True)
 
 
-def _thinned(answer: Answer, part: pl.DataFrame, columns: Sequence[str], width: int) -> Trace:
+def _sampled(answer: Answer, part: pl.DataFrame, columns: Sequence[str], width: int) -> Trace:
     low, high = answer.span
     kept = part = part.with_row_index(_ROW)
     if part.height > 4 * width:
@@ -182,7 +182,7 @@ def _finite(column: pl.Series) -> Floats:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def _say_thinned(traces: list[Trace], how: str, notes: dict[str, None]) -> None:
+def _note_if_sampled(traces: list[Trace], how: str, notes: dict[str, None]) -> None:
     if any(len(one) < one.size for one in traces):
         size = sum(one.size for one in traces)
         notes[f"{size:,} windows are thinned to what pixels can show: {how}."] = None
@@ -208,8 +208,8 @@ def _lanes(answer: Answer, notes: dict[str, None]) -> tuple[list[Trace], str | N
         values = {shade: _finite(kept[shade])} if shade else {}
         bounds_of = kept[FROM].to_numpy(), kept[TO].to_numpy()
         traces.append(Trace(part[LABEL][0], *bounds_of, np.arange(kept.height), values, part.height, merged))
-    greatest_said = f", with the greatest {shade}" if shade else ""
-    _say_thinned(traces, f"those that begin in the same column of pixels are one bar{greatest_said}", notes)
+    with_greatest = f", with the greatest {shade}" if shade else ""
+    _note_if_sampled(traces, f"those that begin in the same column of pixels are one bar{with_greatest}", notes)
     return traces, shade
 
 
@@ -221,16 +221,16 @@ def _shares(answer: Answer) -> Iterator[tuple[list[str], dict[tuple[str, str], s
     units: dict[Any, dict[str, Number]] = {}
     for name, number in answer.numbers.items():
         unit: Any = name
-        if number.asked and number.asked.function in _COUNTS:
+        if number.aggregate and number.aggregate.function in _COUNTS:
             unit = ("count",)
-        elif number.asked and number.asked.function in _VALUES:
-            unit = ("value", number.asked.inputs[0].text)
+        elif number.aggregate and number.aggregate.function in _VALUES:
+            unit = ("value", number.aggregate.inputs[0].text)
         units.setdefault(unit, {})[name] = number
     for numbers in units.values():
         bands = _bands(numbers)
         rest = [name for name in numbers if not any(name in band for band in bands)]
         if bands:
-            middle = [name for name in rest if _share(numbers[name].asked) is not None]
+            middle = [name for name in rest if _share(numbers[name].aggregate) is not None]
             rest = [name for name in rest if name not in middle]
             yield middle, bands
         ranges = {name: _range(answer.rows.select(numbers[name].column).to_series()) for name in rest}
@@ -243,23 +243,23 @@ def _shares(answer: Answer) -> Iterator[tuple[list[str], dict[tuple[str, str], s
             rest = [name for name in rest if name not in together]
 
 
-def _share(asked: Aggregate | None) -> float | None:
+def _share(aggregate: Aggregate | None) -> float | None:
     """The share of values below a quantile."""
-    if asked is None or asked.function not in _QUANTILES:
+    if aggregate is None or aggregate.function not in _QUANTILES:
         return None
-    return 0.5 if asked.function == "median" else float(asked.param("q"))
+    return 0.5 if aggregate.function == "median" else float(aggregate.param("q"))
 
 
 def _bands(numbers: dict[str, Number]) -> dict[tuple[str, str], str]:
     """Pairs of quantiles that leave out as much below as above, the widest first; and the bounds of an m4."""
-    shares = {name: share for name, one in numbers.items() if (share := _share(one.asked)) is not None}
+    shares = {name: share for name, one in numbers.items() if (share := _share(one.aggregate)) is not None}
     pairs = {}
     for low, at in sorted(shares.items(), key=lambda one: one[1]):
         high = next((name for name, other in shares.items() if at < 0.5 and abs(at + other - 1) < 1e-9), None)
         if high:
             pairs[low, high] = f"{100 * at:g}% – {100 * shares[high]:g}%"
     for name, one in numbers.items():
-        if one.asked and one.asked.function == "m4" and name.endswith(" min"):
+        if one.aggregate and one.aggregate.function == "m4" and name.endswith(" min"):
             pairs[name, name.removesuffix("min") + "max"] = "min – max"
     return pairs
 
@@ -277,11 +277,11 @@ def _comparable(ranges: list[tuple[float, float]]) -> bool:
 
 def _title(answer: Answer, columns: list[str]) -> str:
     """What the columns of a block have in common."""
-    asked = [answer.numbers[name].asked for name in columns]
-    functions = {one.function for one in asked if one}
+    aggregates = [answer.numbers[name].aggregate for name in columns]
+    functions = {one.function for one in aggregates if one}
     if functions == {"m4"}:
         return columns[0].removesuffix(" min")
-    if len(columns) == 1 or None in asked or functions <= _COUNTS:
+    if len(columns) == 1 or None in aggregates or functions <= _COUNTS:
         return ", ".join(columns)
-    inputs = sorted({one.inputs[0].text for one in asked if one})
+    inputs = sorted({one.inputs[0].text for one in aggregates if one})
     return ("quantiles of " if functions <= _QUANTILES else "") + ", ".join(inputs)

@@ -1,4 +1,4 @@
-"""How a report says things: numbers, bytes, times, and what a query asks."""
+"""How a report says things: numbers, bytes, times, and what a window is."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def moment(at: int, temporal: bool) -> str:
     return shown + (f".{at % 1_000_000:06}".rstrip("0") if at % 1_000_000 else "")
 
 
-def stretch(low: int, high: int, temporal: bool) -> str:
+def span(low: int, high: int, temporal: bool) -> str:
     """From when to when."""
     return f"{moment(low, temporal)} – {moment(high, temporal)}"
 
@@ -94,17 +94,17 @@ _SCOPES = {
 }
 
 
-def window(asked: Window) -> str:
+def window(given: Window) -> str:
     """What a window is, in a sentence without a verb."""
-    return _window(asked) + _SCOPES[scope_of(asked)]
+    return _window(given) + _SCOPES[scope_of(given)]
 
 
-def _window(asked: Window) -> str:
+def _window(given: Window) -> str:
 
     def length(units: int, temporal: bool) -> str:
         return duration_text(units, temporal).removeprefix("1 ") if temporal else f"{units:,}"
 
-    match asked:
+    match given:
         case Tumbling(units, offset, temporal):
             shown = f"every {length(units, temporal)}, one window after the other"
         case Sliding(units, slide, offset, temporal):
@@ -126,5 +126,5 @@ def _window(asked: Window) -> str:
         case Frames(when):
             return f"runs of events with {when}"
         case _:
-            return str(asked)
+            return str(given)
     return shown + (f", offset by {duration_text(offset, temporal)}" if offset else "")

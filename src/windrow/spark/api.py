@@ -169,7 +169,7 @@ def explain(df: DataFrame, queries: Query | Iterable[Query], time: str | None = 
     """
     listed = _listed(queries)
     job = _job(df.schema, listed, time_of(listed, time), **options)
-    return job.bound.plan.explain() if df.isStreaming else batch.describe(job)
+    return job.compiled.plan.explain() if df.isStreaming else batch.describe(job)
 
 
 def queries_of(df: DataFrame) -> list[Query]:

@@ -120,9 +120,9 @@ def from_text(text: str) -> list[dict[str, Any]]:
 
 def fingerprint(job: Job) -> str:
     """The same for two jobs that cut the same events into the same slices."""
-    groups = sorted(job.bound.plan.groups, key=lambda group: group.name)
+    groups = sorted(job.compiled.plan.groups, key=lambda group: group.name)
     windows = [sorted(f"{one.line} {one.until} {one.closing}" for one in group.timelines) for group in groups]
-    types = sorted((name, str(dtype)) for name, dtype in job.bound.binding.needed.items())
+    types = sorted((name, str(dtype)) for name, dtype in job.compiled.binding.needed.items())
     return fingerprint_of(groups, windows, types, job.order_by)
 
 
@@ -158,7 +158,7 @@ def rows_of(
     """
     origin, columns = origin_of(schema), arrow_schema(schema)
     assert origin is not None
-    by_bucket = split(tables, job.bound, origin.buckets)
+    by_bucket = split(tables, job.compiled, origin.buckets)
     if to_all or not by_bucket:
         by_bucket |= {bucket: {} for bucket in range(origin.buckets if to_all else 1) if bucket not in by_bucket}
     for bucket, bucket_tables in by_bucket.items():

@@ -36,7 +36,7 @@ _BACK = {str(dtype): kind for kind, dtype in _SIMPLE.items()}
 
 def result_schema(job: Job) -> pa.Schema:
     """The columns of a job's results as they go to Spark."""
-    return arrow_schema(struct(job.bound.results.empty.schema))
+    return arrow_schema(struct(job.compiled.results.empty.schema))
 
 
 def polars_type(dtype: t.DataType) -> pl.DataType | None:

@@ -45,31 +45,31 @@ def fits(value: int) -> bool:
     return INT64_MIN <= value <= INT64_MAX
 
 
-def answer(asked: Aggregate, rows: Sequence[Row]) -> Any:
+def answer(aggregate: Aggregate, rows: Sequence[Row]) -> Any:
     """The aggregate over a window's rows. An integer sum may be larger than int64: what then is for others to say."""
-    if asked.parts:
-        parts = {f"p{number}": _in_int64(answer(part, rows)) for number, part in enumerate(asked.parts)}
-        return evaluate(asked.inputs[0], parts)
-    rows = filtered(asked, rows)
-    if monoid_of(asked) is not None:
-        return _lowered(asked, rows)
-    return _ANSWERS[asked.function](asked, rows)
+    if aggregate.parts:
+        parts = {f"p{number}": _in_int64(answer(part, rows)) for number, part in enumerate(aggregate.parts)}
+        return evaluate(aggregate.inputs[0], parts)
+    rows = filtered(aggregate, rows)
+    if (monoid := monoid_of(aggregate)) is not None:
+        return _lowered(monoid(**dict(aggregate.params)), aggregate, rows)
+    return _ANSWERS[aggregate.function](aggregate, rows)
 
 
-def monoid_of(asked: Aggregate) -> Any:
+def monoid_of(aggregate: Aggregate) -> type[Any] | None:
     """The class of a user's own aggregate; None where it is one of ours."""
-    return MONOIDS.get(asked.function)
+    return MONOIDS.get(aggregate.function)
 
 
-def values_of(asked: Aggregate, rows: Sequence[Row]) -> Values:
+def values_of(aggregate: Aggregate, rows: Sequence[Row]) -> Values:
     """The values of an aggregate's first input that are not null, in the order of the rows."""
-    found = [evaluate(asked.inputs[0], row) for row in filtered(asked, rows)]
+    found = [evaluate(aggregate.inputs[0], row) for row in filtered(aggregate, rows)]
     return [value for value in found if value is not None]
 
 
-def filtered(asked: Aggregate, rows: Sequence[Row]) -> Sequence[Row]:
+def filtered(aggregate: Aggregate, rows: Sequence[Row]) -> Sequence[Row]:
     """The rows that count for an aggregate."""
-    return rows if asked.where is None else [row for row in rows if evaluate(asked.where, row) is True]
+    return rows if aggregate.where is None else [row for row in rows if evaluate(aggregate.where, row) is True]
 
 
 def _in_int64(value: Any) -> Any:
@@ -90,8 +90,8 @@ def _finite(values: Values) -> bool:
 # --- one function per aggregate -------------------------------------------------------------------------------------
 
 
-def _count(asked: Aggregate, rows: Sequence[Row]) -> int:
-    return len(values_of(asked, rows)) if asked.inputs else len(rows)
+def _count(aggregate: Aggregate, rows: Sequence[Row]) -> int:
+    return len(values_of(aggregate, rows)) if aggregate.inputs else len(rows)
 
 
 def _sum(values: Values) -> Any:
@@ -173,19 +173,21 @@ def _last(values: Values) -> Any:
     return values[-1] if values else None
 
 
-def _place(asked: Aggregate, rows: Sequence[Row], at: int) -> Any:
+def _place(aggregate: Aggregate, rows: Sequence[Row], at: int) -> Any:
     """The first or the last value, and with `nulls=True` even when it is null."""
-    held = _collect(asked, rows)
-    return held[at] if held else None
+    values = _collect(aggregate, rows)
+    return values[at] if values else None
 
 
-def _collect(asked: Aggregate, rows: Sequence[Row]) -> Values:
-    return [evaluate(asked.inputs[0], row) for row in rows] if asked.param("nulls") else values_of(asked, rows)
+def _collect(aggregate: Aggregate, rows: Sequence[Row]) -> Values:
+    return (
+        [evaluate(aggregate.inputs[0], row) for row in rows] if aggregate.param("nulls") else values_of(aggregate, rows)
+    )
 
 
-def _arg(asked: Aggregate, rows: Sequence[Row], choose: Callable[..., Any]) -> Any:
+def _arg(aggregate: Aggregate, rows: Sequence[Row], choose: Callable[..., Any]) -> Any:
     """x of the row that min or max chooses by y among those with a y: both take the earliest of equals."""
-    x, y = asked.inputs
+    x, y = aggregate.inputs
     pairs = [(evaluate(x, row), evaluate(y, row)) for row in rows]
     held = [pair for pair in pairs if pair[1] is not None]
     return choose(held, key=lambda pair: rank(pair[1]))[0] if held else None
@@ -248,12 +250,13 @@ def _top_k(values: Values, k: int) -> list[dict[str, Any]] | None:
     return [{"value": value, "count": count} for value, count in counts(values)[:k]] if values else None
 
 
-def _lowered(asked: Aggregate, rows: Sequence[Row]) -> Any:
+def _lowered(monoid: Any, aggregate: Aggregate, rows: Sequence[Row]) -> Any:
     """A user's own aggregate: all values of the window lifted at once, in their order, and lowered; nothing merged."""
-    monoid = monoid_of(asked)(**dict(asked.params))
-    values = [[evaluate(one, row) for one in asked.inputs] for row in rows]
-    held = [several for several in values if None not in several]
-    state = monoid.lift(*(pl.Series(column, strict=False) for column in zip(*held, strict=True))) if held else None
+    inputs = [[evaluate(expression, row) for expression in aggregate.inputs] for row in rows]
+    columns = [
+        pl.Series(values, strict=False) for values in zip(*(row for row in inputs if None not in row), strict=True)
+    ]
+    state = monoid.lift(*columns) if columns else None
     if state is None:
         return None
     whole = isinstance(monoid.state, Mapping)
@@ -265,7 +268,7 @@ def _lowered(asked: Aggregate, rows: Sequence[Row]) -> Any:
 
 
 def _of_values(function: Callable[[Values], Any]) -> Callable[[Aggregate, Sequence[Row]], Any]:
-    return lambda asked, rows: function(values_of(asked, rows))
+    return lambda aggregate, rows: function(values_of(aggregate, rows))
 
 
 _ANSWERS: dict[str, Callable[[Aggregate, Sequence[Row]], Any]] = {
@@ -281,17 +284,17 @@ _ANSWERS: dict[str, Callable[[Aggregate, Sequence[Row]], Any]] = {
     "stddev": _of_values(lambda values: _root(_variance(values, sample=True))),
     "stddev_pop": _of_values(lambda values: _root(_variance(values, sample=False))),
     "range": _of_values(_range),
-    "first": lambda asked, rows: _place(asked, rows, 0),
-    "last": lambda asked, rows: _place(asked, rows, -1),
+    "first": lambda aggregate, rows: _place(aggregate, rows, 0),
+    "last": lambda aggregate, rows: _place(aggregate, rows, -1),
     "collect": _collect,
-    "arg_min": lambda asked, rows: _arg(asked, rows, min),
-    "arg_max": lambda asked, rows: _arg(asked, rows, max),
+    "arg_min": lambda aggregate, rows: _arg(aggregate, rows, min),
+    "arg_max": lambda aggregate, rows: _arg(aggregate, rows, max),
     "m4": _of_values(_m4),
     "median": _of_values(lambda values: _quantile(values, 0.5)),
-    "quantile": lambda asked, rows: _quantile(values_of(asked, rows), asked.param("q")),
+    "quantile": lambda aggregate, rows: _quantile(values_of(aggregate, rows), aggregate.param("q")),
     "mode": _of_values(_mode),
     "distinct": _of_values(_distinct),
-    "approx_quantile": lambda asked, rows: _approx_quantile(values_of(asked, rows), asked.param("q")),
+    "approx_quantile": lambda aggregate, rows: _approx_quantile(values_of(aggregate, rows), aggregate.param("q")),
     "approx_distinct": _of_values(_approx_distinct),
-    "top_k": lambda asked, rows: _top_k(values_of(asked, rows), asked.param("k")),
+    "top_k": lambda aggregate, rows: _top_k(values_of(aggregate, rows), aggregate.param("k")),
 }

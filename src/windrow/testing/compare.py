@@ -114,44 +114,44 @@ def _row_differences(actual: Row, expected: Row, query: Query) -> list[str]:
     if bool(actual.get("retracted")) != bool(expected.get("retracted")):
         found.append(f"retracted is {actual.get('retracted')!r}, not {expected.get('retracted')!r}")
     events = getattr(expected, "events", ()) or getattr(actual, "events", ())
-    for asked in query.aggregates:
-        if asked.name not in actual or asked.name not in expected:
-            side = "actual" if asked.name not in actual else "expected"
-            found.append(f"the {side} row has no column {asked.name!r}")
-        elif not agrees(asked, actual[asked.name], expected[asked.name], events):
-            found.append(f"{asked.name} is {actual[asked.name]!r}, not {expected[asked.name]!r}")
+    for aggregate in query.aggregates:
+        if aggregate.name not in actual or aggregate.name not in expected:
+            side = "actual" if aggregate.name not in actual else "expected"
+            found.append(f"the {side} row has no column {aggregate.name!r}")
+        elif not agrees(aggregate, actual[aggregate.name], expected[aggregate.name], events):
+            found.append(f"{aggregate.name} is {actual[aggregate.name]!r}, not {expected[aggregate.name]!r}")
     return found
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
 
 
-def agrees(asked: Aggregate, actual: Any, expected: Any, events: Events = ()) -> bool:
+def agrees(aggregate: Aggregate, actual: Any, expected: Any, events: Events = ()) -> bool:
     """Whether a value is right for an aggregate, given the events of its window."""
     if _equal(actual, expected):
         return True
     if actual is None or expected is None:
         return False
-    if asked.function in _SKETCHES:
-        return _SKETCHES[asked.function](asked, actual, expected, events)
+    if aggregate.function in _SKETCHES:
+        return _SKETCHES[aggregate.function](aggregate, actual, expected, events)
     if not (_is_number(actual) and _is_number(expected)) or is_nan(actual) or is_nan(expected):
         return False
     if math.isinf(expected):
         return False
-    allowed = allowance(asked, expected, events)
+    allowed = allowance(aggregate, expected, events)
     return abs(float(actual) - float(expected)) <= allowed if allowed else False
 
 
-def allowance(asked: Aggregate, expected: Any, events: Events = ()) -> float:
+def allowance(aggregate: Aggregate, expected: Any, events: Events = ()) -> float:
     """How far a number may be from the expected one; 0 where it must be equal."""
-    if asked.parts:
-        return _formula_allowance(asked, expected, events)
-    if monoid_of(asked) is not None:
-        return _relative_rule(asked, abs(float(expected)), events) if isinstance(expected, float) else 0.0
-    rule = _RULES.get(asked.function)
-    if rule is None or (asked.function == "sum" and not isinstance(expected, float)):
+    if aggregate.parts:
+        return _formula_allowance(aggregate, expected, events)
+    if monoid_of(aggregate) is not None:
+        return _relative_rule(aggregate, abs(float(expected)), events) if isinstance(expected, float) else 0.0
+    rule = _RULES.get(aggregate.function)
+    if rule is None or (aggregate.function == "sum" and not isinstance(expected, float)):
         return 0.0
-    return rule(asked, abs(float(expected)), events)
+    return rule(aggregate, abs(float(expected)), events)
 
 
 def _plain(value: Any) -> Any:
@@ -172,43 +172,43 @@ def _equal(actual: Any, expected: Any) -> bool:
     return (is_nan(actual) and is_nan(expected)) or bool(_plain(actual) == _plain(expected))
 
 
-def _magnitude(asked: Aggregate, events: Events, otherwise: float) -> float:
+def _magnitude(aggregate: Aggregate, events: Events, otherwise: float) -> float:
     """Σ|x|."""
     if not events:
         return otherwise
-    return sum(abs(float(value)) for value in values_of(asked, events) if math.isfinite(value))
+    return sum(abs(float(value)) for value in values_of(aggregate, events) if math.isfinite(value))
 
 
-def _sum_rule(asked: Aggregate, result: float, events: Events) -> float:
-    return 1e-9 * result + 1e-12 * _magnitude(asked, events, result)
+def _sum_rule(aggregate: Aggregate, result: float, events: Events) -> float:
+    return 1e-9 * result + 1e-12 * _magnitude(aggregate, events, result)
 
 
-def _relative_rule(asked: Aggregate, result: float, events: Events) -> float:
+def _relative_rule(aggregate: Aggregate, result: float, events: Events) -> float:
     return 1e-9 * result
 
 
-def _spread(asked: Aggregate, events: Events) -> tuple[float, float]:
+def _spread(aggregate: Aggregate, events: Events) -> tuple[float, float]:
     """What rounding the values may add to a standard deviation, and the deviation itself."""
-    values = [float(value) for value in values_of(asked, events)]
+    values = [float(value) for value in values_of(aggregate, events)]
     if not values or not all(map(math.isfinite, values)):
         return 0.0, 0.0
     mean = math.fsum(values) / len(values)
     return 1e-15 * abs(mean), math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
 
 
-def _variance_rule(asked: Aggregate, result: float, events: Events) -> float:
+def _variance_rule(aggregate: Aggregate, result: float, events: Events) -> float:
     """Relative 1e-9 + 1e-15·|mean|/stddev, in a form that also says what a deviation of 0 allows."""
-    rounding, deviation = _spread(asked, events)
+    rounding, deviation = _spread(aggregate, events)
     return 1e-9 * result + rounding * max(deviation, math.sqrt(result)) + rounding**2
 
 
-def _stddev_rule(asked: Aggregate, result: float, events: Events) -> float:
-    return 1e-9 * result + _spread(asked, events)[0]
+def _stddev_rule(aggregate: Aggregate, result: float, events: Events) -> float:
+    return 1e-9 * result + _spread(aggregate, events)[0]
 
 
-def _quantile_rule(asked: Aggregate, result: float, events: Events) -> float:
-    values = values_of(asked, events)
-    q = 0.5 if asked.function == "median" else asked.param("q")
+def _quantile_rule(aggregate: Aggregate, result: float, events: Events) -> float:
+    values = values_of(aggregate, events)
+    q = 0.5 if aggregate.function == "median" else aggregate.param("q")
     around = neighbours(values, q)[:2] if values else (result,)
     return 1e-12 * max((abs(value) for value in around if math.isfinite(value)), default=0.0)
 
@@ -227,7 +227,7 @@ _RULES: dict[str, Callable[[Aggregate, float, Events], float]] = {
 }
 
 
-def _formula_allowance(asked: Aggregate, expected: Any, events: Events) -> float:
+def _formula_allowance(aggregate: Aggregate, expected: Any, events: Events) -> float:
     """The rule of its worst operand: for the result itself, or carried through the formula where that is more."""
     if not _is_number(expected) or isinstance(expected, int):
         return 0.0
@@ -235,14 +235,14 @@ def _formula_allowance(asked: Aggregate, expected: Any, events: Events) -> float
     if not events:
         return 1e-9 * size
     worst = 1e-15 * size  # two libraries may round a function's last digit differently
-    parts = {f"p{number}": answer(part, events) for number, part in enumerate(asked.parts)}
-    for part, (name, value) in zip(asked.parts, parts.items(), strict=True):
+    parts = {f"p{number}": answer(part, events) for number, part in enumerate(aggregate.parts)}
+    for part, (name, value) in zip(aggregate.parts, parts.items(), strict=True):
         allowed = allowance(part, value, events) if _is_number(value) and math.isfinite(value) else 0.0
         if not allowed:
             continue
         worst = max(worst, allowance(part, float(expected), events))
         for moved in (value - allowed, value + allowed):
-            result = evaluate(asked.inputs[0], parts | {name: moved})
+            result = evaluate(aggregate.inputs[0], parts | {name: moved})
             if _is_number(result) and math.isfinite(result):
                 worst = max(worst, abs(float(result) - float(expected)))
     return worst
@@ -251,36 +251,36 @@ def _formula_allowance(asked: Aggregate, expected: Any, events: Events) -> float
 # --- sketches: within their bound -----------------------------------------------------------------------------------
 
 
-def _near_quantile(asked: Aggregate, actual: Any, expected: Any, events: Events) -> bool:
+def _near_quantile(aggregate: Aggregate, actual: Any, expected: Any, events: Events) -> bool:
     """A value that occurred, whose rank is at most the error of KLL away from q."""
-    values = numbers_of(values_of(asked, events))
+    values = numbers_of(values_of(aggregate, events))
     if not _is_number(actual) or float(actual) not in values:
         return False
-    error, q = 2.296 / asked.param("k") ** 0.9723, asked.param("q")  # DataSketches: in 99 of 100 sketches
+    error, q = 2.296 / aggregate.param("k") ** 0.9723, aggregate.param("q")  # DataSketches: in 99 of 100 sketches
     below = sum(value < actual for value in values) / len(values)
     up_to = sum(value <= actual for value in values) / len(values)
     return bool(below - error <= q <= up_to + error)
 
 
-def _near_distinct(asked: Aggregate, actual: Any, expected: Any, events: Events) -> bool:
+def _near_distinct(aggregate: Aggregate, actual: Any, expected: Any, events: Events) -> bool:
     """Three standard deviations of HLL, and its rounding."""
-    deviation = 1.04 / math.sqrt(2 ** asked.param("lg_k"))
+    deviation = 1.04 / math.sqrt(2 ** aggregate.param("lg_k"))
     return _is_number(actual) and bool(abs(actual - expected) <= 3 * deviation * expected + 0.5)
 
 
-def _near_top(asked: Aggregate, actual: Any, expected: Any, events: Events) -> bool:
+def _near_top(aggregate: Aggregate, actual: Any, expected: Any, events: Events) -> bool:
     """Counts are never too low, too high by no more than the error, and nothing beyond that is missing."""
-    exact = dict(counts(values_of(asked, events)))
+    exact = dict(counts(values_of(aggregate, events)))
     if len(exact) <= _FREQUENT_ITEMS or not isinstance(actual, list):
         return False  # then it must be equal, and is not
     error = sum(exact.values()) / (_FREQUENT_ITEMS + 1)
     listed = {canonical(one["value"]): one["count"] for one in actual}
-    if len(listed) < len(actual) or len(actual) > asked.param("k") or not listed.keys() <= exact.keys():
+    if len(listed) < len(actual) or len(actual) > aggregate.param("k") or not listed.keys() <= exact.keys():
         return False
     if [one["count"] for one in actual] != sorted(listed.values(), reverse=True):
         return False
     rest = max((count for value, count in exact.items() if value not in listed), default=0)
-    least = min(listed.values(), default=0) if len(actual) == asked.param("k") else 0
+    least = min(listed.values(), default=0) if len(actual) == aggregate.param("k") else 0
     return all(exact[value] <= count <= exact[value] + error for value, count in listed.items()) and (
         rest <= least + error
     )

@@ -2,7 +2,7 @@
 
 It is what every runtime is judged by, so it is written to be read and not to be fast. It keeps all events for ever,
 shares nothing between queries, knows no slices, and has its own arithmetic (`answers`: fractions, where a double
-could err). Which windows there are stands in `sequences`, what one query saw and said in `standing`. A step is
+could err). Which windows there are stands in `definitions`, what one query saw and emitted in `standing`. A step is
 
     push(rows) ──▶ which events does each query see, and of which windows are the late ones left out
                ──▶ move the watermark ──▶ form all windows anew
@@ -24,8 +24,8 @@ from windrow.core.query.query import Query
 from windrow.core.windows.fixed import INT64_MIN, Duration, Session, duration
 from windrow.core.windows.ordered import Latest, OrderedWindow
 from windrow.testing.answers import answer, canonical, fits, rank
+from windrow.testing.definitions import boundary, windows_at
 from windrow.testing.expressions import evaluate
-from windrow.testing.sequences import boundary, windows_at
 from windrow.testing.standing import Emission, Event, Point, Row, Standing
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -99,8 +99,9 @@ class Oracle:
     def add(self, query: Query, since: int | datetime | None = None) -> int:
         """From now on answer this query too; returns the first time that it sees."""
         time_column = query.time or self.time
-        asked = -math.inf if since is None else self._units(since, time_column)
-        start = max(asked, self._greatest[time_column] + 1) if time_column in self._greatest else asked
+        start = -math.inf if since is None else self._units(since, time_column)
+        if time_column in self._greatest:
+            start = max(start, self._greatest[time_column] + 1)
         self._stand(query, start)
         return INT64_MIN if start == -math.inf else int(start)
 
@@ -184,17 +185,17 @@ class Oracle:
 
     def _emit(self, partial: bool = False) -> list[Result]:
         """The rows of this step, by (end, query, key with nulls first, start, position), retractions first."""
-        said: list[tuple[tuple[Any, ...], Result]] = []
+        rows: list[tuple[tuple[Any, ...], Result]] = []
         for name, standing in self._standing.items():
             for change in standing.changes(self._watermarks.get(standing.time_column, -math.inf), partial):
                 emission = self._having(standing.query, change)
                 if emission is None:
                     continue
-                one = emission.content
-                key = tuple(rank(value) for value in one.key)
-                order = (one.end, name, key, one.start, one.position or 0, not emission.retracted, one.nth)
-                said.append((order, self._result(standing, emission)))
-        return [result for _, result in sorted(said, key=lambda one: one[0])]
+                window = emission.content
+                key = tuple(rank(value) for value in window.key)
+                order = (window.end, name, key, window.start, window.position or 0, not emission.retracted, window.nth)
+                rows.append((order, self._result(standing, emission)))
+        return [result for _, result in sorted(rows, key=lambda row: row[0])]
 
     def _result(self, standing: Standing, emission: Emission) -> Result:
         query, content = standing.query, emission.content
@@ -208,25 +209,25 @@ class Oracle:
         if self._updates is not None:
             result["retracted"] = emission.retracted
         result.events = () if emission.retracted else tuple(event.row for event in content.events)
-        for asked in query.aggregates:
-            result[asked.name] = None if emission.retracted else self._value(asked, result.events)
+        for aggregate in query.aggregates:
+            result[aggregate.name] = None if emission.retracted else self._value(aggregate, result.events)
         return result
 
     def _having(self, query: Query, emission: Emission) -> Emission | None:
-        """A window that does not satisfy HAVING is not told of, or, where it replaces another, taken back."""
+        """A window that does not satisfy HAVING is not emitted, or, where it replaces another, taken back."""
         if query.having is None or emission.retracted:
             return emission
         if self._value(query.having, [event.row for event in emission.content.events]) is True:
             return emission
         return emission._replace(retracted=True) if emission.revision else None
 
-    def _value(self, asked: Aggregate, rows: Sequence[Row]) -> Any:
+    def _value(self, aggregate: Aggregate, rows: Sequence[Row]) -> Any:
         """An aggregate's value; a formula over an integer that does not fit is such an integer itself."""
-        for part in asked.parts:
+        for part in aggregate.parts:
             whole = answer(part, rows)
             if isinstance(whole, int) and not fits(whole):
                 return self._fitting(whole)
-        return self._fitting(answer(asked, rows))
+        return self._fitting(answer(aggregate, rows))
 
     def _fitting(self, value: Any) -> Any:
         """Integers leave as int64: one that does not fit is an error in a whole table, and null in a stream."""
@@ -249,8 +250,8 @@ class Oracle:
         return list(dict.fromkeys(standing.time_column for standing in self._standing.values())) or [self.time]
 
     def _lateness_of(self, time_column: str) -> int | None:
-        asked = self._lateness.get(time_column, 0) if isinstance(self._lateness, Mapping) else self._lateness
-        return None if asked is None else duration(asked, "lateness").units
+        lateness = self._lateness.get(time_column, 0) if isinstance(self._lateness, Mapping) else self._lateness
+        return None if lateness is None else duration(lateness, "lateness").units
 
     def _raise_watermark(self, time_column: str, to: Point) -> None:
         self._watermarks[time_column] = max(to, self._watermarks.get(time_column, -math.inf))

@@ -1,8 +1,8 @@
 """Windows of several nodes that are one: each scope read straight from its definition.
 
-Every node has windows of its own, found in its own events alone (`sequences`). What is final is what the events that
-the watermark has passed say; everything is formed anew from them. Only which windows of nodes were told is remembered:
-a node that comes later cannot change what was said, and what it brings is told by itself.
+Every node has windows of its own, found in its own events alone (`definitions`). What is final is what the events that
+the watermark has passed say; everything is formed anew from them. Only which windows of nodes were emitted is
+remembered: a node that comes later cannot change what was emitted, and what it brings is emitted by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from windrow.core.windows.ordered import NODE, Counting, Scoped
 from windrow.testing.answers import canonical
-from windrow.testing.sequences import stretches
+from windrow.testing.definitions import window_ranges
 
 
 class Part(NamedTuple):
@@ -40,7 +40,7 @@ def parts(window: Scoped, events: Iterable[Any], at_end: bool, partial: bool) ->
     for event in events:
         of.setdefault((event.key, canonical(event.row[NODE])), []).append(event)
     for (key, node), several in of.items():
-        found = stretches(window, [event.row for event in several])
+        found = window_ranges(window, [event.row for event in several])
         for number, (places, completed_by, ends_with_stream) in enumerate(found):
             is_whole = completed_by is not None or (at_end and (partial or ends_with_stream))
             yield Part(key, node, number, tuple(several[at] for at in places), is_whole)

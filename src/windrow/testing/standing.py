@@ -1,4 +1,4 @@
-"""A query at work in the oracle: the events that it saw, its windows formed anew from all of them, and what it said."""
+"""A query at work in the oracle: the events that it saw, its windows formed anew from all, and what it emitted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windrow.core.windows.fixed import Session
 from windrow.core.windows.ordered import JOINED, NODE, Counting, Latest, OrderedWindow, Scoped
 from windrow.testing import scopes
 from windrow.testing.answers import canonical, monoid_of
-from windrow.testing.sequences import latest, sessions, stretches, windows_at
+from windrow.testing.definitions import latest, sessions, window_ranges, windows_at
 
 Row = Mapping[str, Any]
 Point = int | float  # a time; a watermark is minus infinity before the first event, and infinity after finish()
@@ -40,13 +40,13 @@ class Content(NamedTuple):
     end: int
     closes: Point  # the smallest watermark at which it is closed
     events: tuple[Event, ...]
-    is_open: bool = False  # it is not whole, and emitted only when that is asked for at the end
+    is_open: bool = False  # it is not whole, and emitted only at the end, with `partial`
     position: int | None = None  # of its first event, where events are counted
     nth: int = 0  # of the windows of its key that start at the same time, where the events decide
 
 
 class Emission(NamedTuple):
-    """What was last said about a window."""
+    """What was last emitted of a window."""
 
     revision: int
     content: Content
@@ -55,7 +55,7 @@ class Emission(NamedTuple):
 
 @dataclass
 class Standing:
-    """A query at work: since when, until when, what it saw and what it said."""
+    """A query at work: since when, until when, what it saw and what it emitted."""
 
     query: Query
     time_column: str
@@ -64,7 +64,7 @@ class Standing:
     events: list[Event] = field(default_factory=list)  # that it sees and that satisfy its where
     kept: list[tuple[tuple[Any, ...], int]] = field(default_factory=list)  # distinct_on: values and times
     emitted: dict[tuple[Any, ...], Emission] = field(default_factory=dict)
-    joined: set[tuple[Any, ...]] = field(default_factory=set)  # the windows of nodes that were told
+    joined: set[tuple[Any, ...]] = field(default_factory=set)  # the windows of nodes that were emitted
 
     def sees(self, row: Row, time: int, lateness: int | None) -> bool:
         """Whether an event is there at all for this query: not before `since`, and no repeat."""
@@ -129,7 +129,7 @@ class Standing:
             elif isinstance(window, Latest):
                 found += self._latest(key, events, window)
             elif isinstance(window, OrderedWindow):
-                found += self._stretches(key, events, window)
+                found += self._event_ranges(key, events, window)
             else:
                 found += self._fixed(key, events)
         return [one for one in found if one.events[0].time < self.until]
@@ -153,9 +153,9 @@ class Standing:
             several = tuple(events[at] for at in places)
             yield Content((key, end), key, several[0].time, end, end, several)
 
-    def _stretches(self, key: tuple[Any, ...], events: list[Event], window: OrderedWindow) -> Iterator[Content]:
+    def _event_ranges(self, key: tuple[Any, ...], events: list[Event], window: OrderedWindow) -> Iterator[Content]:
         starts: Counter[int] = Counter()
-        for places, completed_by, ends_with_stream in stretches(window, [event.row for event in events]):
+        for places, completed_by, ends_with_stream in window_ranges(window, [event.row for event in events]):
             several = tuple(events[at] for at in places)
             start, end = several[0].time, several[-1].time
             closes = math.inf if completed_by is None else events[completed_by].time + 1  # then that event is final
@@ -166,23 +166,23 @@ class Standing:
             starts[start] += 1
 
     def changes(self, watermark: Point, partial: bool) -> Iterator[Emission]:
-        """What is to be said now: which windows exist no longer, which closed ones differ from what was said."""
+        """What to emit now: retractions of windows that exist no longer, and closed windows that have changed."""
         window = self.query.window
         if isinstance(window, Scoped) and window.scope in JOINED:
             yield from self._joined(window, watermark, partial)
             return
         there = {content.identity: content for content in self.contents()}
-        for identity, said in list(self.emitted.items()):
-            if identity not in there and not said.retracted:
-                self.emitted[identity] = Emission(said.revision + 1, said.content, retracted=True)
+        for identity, before in list(self.emitted.items()):
+            if identity not in there and not before.retracted:
+                self.emitted[identity] = Emission(before.revision + 1, before.content, retracted=True)
                 yield self.emitted[identity]
         for identity, content in there.items():
-            said_before = self.emitted.get(identity)
+            last = self.emitted.get(identity)
             if content.closes > watermark or (content.is_open and not partial):
                 continue
-            if said_before and not said_before.retracted and said_before.content.events == content.events:
+            if last and not last.retracted and last.content.events == content.events:
                 continue
-            self.emitted[identity] = Emission(said_before.revision + 1 if said_before else 0, content)
+            self.emitted[identity] = Emission(last.revision + 1 if last else 0, content)
             yield self.emitted[identity]
 
     def _joined(self, window: Scoped, watermark: Point, partial: bool) -> Iterator[Emission]:
@@ -212,6 +212,6 @@ def _runs(events: Iterable[Event], gap: int) -> list[list[Event]]:
 
 def needs_order(query: Query) -> bool:
     """Whether a query is answered from events in their final order only, so that it can take none in after that."""
-    asked = [one for whole in query.asked for one in (whole, *whole.parts)]
-    monoids = [monoid for monoid in map(monoid_of, asked) if monoid is not None]
+    aggregates = [part for whole in query.computed for part in (whole, *whole.parts)]
+    monoids = [monoid for monoid in map(monoid_of, aggregates) if monoid is not None]
     return isinstance(query.window, OrderedWindow) or not all(monoid.commutative for monoid in monoids)

@@ -220,13 +220,13 @@ def queries(
     """One query; `time_columns` to choose its own from."""
     rare = st.integers(0, 7)
     window = draw(windows(kinds))
-    asked, havings = draw(_aggregates()), list(HAVINGS)
+    aggregates, havings = draw(_aggregates()), list(HAVINGS)
     if scope_of(window) in JOINED:
-        asked, havings = [one for one in asked if not one.needs_order] or [aggregate("count()")], havings[:-1]
+        aggregates, havings = [one for one in aggregates if not one.needs_order] or [aggregate("count()")], havings[:-1]
     return Query(
         name,
         window,
-        asked,
+        aggregates,
         by=draw(st.sampled_from(KEYS)),
         where=draw(st.sampled_from(FILTERS)) if draw(st.integers(0, 2)) == 2 else None,
         time=draw(st.sampled_from(time_columns)),
@@ -267,18 +267,21 @@ def batches(draw: st.DrawFn, backs: Mapping[str, int], most: int = 24, close: bo
     values = st.integers(0, len(_X) * len(ys) * len(_Z) * len(_S) - 1)
     ends = st.sampled_from((0, 0, 1, 1) if close else (0, 0, 0, 0, 0, 1, 1, 2))
     fewest = draw(st.sampled_from((0, most // 2, most // 2, most // 2) if close else (0, 0, most // 3, most // 2)))
+    events = draw(st.lists(st.tuples(moves, keys, values, ends), min_size=fewest, max_size=most))
     found: list[list[Row]] = [[]]
-    for move, (k, j, g), n, ended in draw(
-        st.lists(st.tuples(moves, keys, values, ends), min_size=fewest, max_size=most)
-    ):
+    for move, key, n, ended in events:
         times = {time_column: newest[time_column] + by for time_column, by in zip(backs, move, strict=True)}
         newest = {time_column: max(newest[time_column], times[time_column]) for time_column in backs}
-        (s, b), x, y, z = _S[n % len(_S)], _X[n % len(_X)], ys[n % len(ys)], _Z[n % len(_Z)]
-        row = {"t": 0, "o": 0, **times, "k": k, "j": j, "g": g, "x": x, "y": y, "z": z, "s": s, "b": b}
-        row["node"] = _NODES[n % len(_NODES)]
-        found[-1].append(row)
+        found[-1].append({"t": 0, "o": 0, **times, **dict(zip("kjg", key, strict=True)), **_values(n, ys)})
         found += [[] for _ in range(ended)]
     return found
+
+
+def _values(n: int, ys: Sequence[float | None]) -> Row:
+    """The nth of all rows of values."""
+    s, b = _S[n % len(_S)]
+    x, y, z = _X[n % len(_X)], ys[n % len(ys)], _Z[n % len(_Z)]
+    return {"x": x, "y": y, "z": z, "s": s, "b": b, "node": _NODES[n % len(_NODES)]}
 
 
 def tables(most: int = 40) -> st.SearchStrategy[list[Row]]:
@@ -314,7 +317,7 @@ def streams(
     names = ("t", "o") if several else ("t",)
     if updates and "session" in kinds:
         kinds = (*kinds, "session")  # of all time windows they change the most
-    asked = draw(query_sets(time_columns=(None, "o") if several else (None,), kinds=kinds))
+    query_set = draw(query_sets(time_columns=(None, "o") if several else (None,), kinds=kinds))
     close = updates and draw(st.integers(0, 3)) < 3
     lags = st.sampled_from((0, 3, 5) if close else (0, 3, 5, 12, 30))
     lateness: dict[str, int | None] = {name: draw(lags) for name in names}
@@ -334,8 +337,8 @@ def streams(
     if watermarks:
         steps = draw(_with_watermarks(steps))
     if changes:
-        steps = draw(_with_changes(steps, asked, (None, "o") if several else (None,), kinds))
-    return Stream(asked, options, (*steps, Step("finish", draw(st.sampled_from((True, True, "partial"))), {})))
+        steps = draw(_with_changes(steps, query_set, (None, "o") if several else (None,), kinds))
+    return Stream(query_set, options, (*steps, Step("finish", draw(st.sampled_from((True, True, "partial"))), {})))
 
 
 @st.composite
@@ -355,12 +358,12 @@ def _with_watermarks(draw: st.DrawFn, steps: Sequence[Step]) -> list[Step]:
 def _with_changes(
     draw: st.DrawFn,
     steps: Sequence[Step],
-    asked: Sequence[Query],
+    query_set: Sequence[Query],
     time_columns: Sequence[str | None],
     kinds: Sequence[str],
 ) -> list[Step]:
     """Queries added and removed between the steps."""
-    there, spare = list(asked), list(NAMES[len(asked) :])
+    there, spare = list(query_set), list(NAMES[len(query_set) :])
     newest = 0
     found: list[Step] = []
     for step in steps:

@@ -124,11 +124,11 @@ class Transcript:
             if "error" in step.details:
                 yield from (f"{place}: {line}" for line in _failure(runtime, step))
                 continue
-            told, found = run_step(oracle, step), run_step(runtime, step)
+            right, found = run_step(oracle, step), run_step(runtime, step)
             if "expect" in step.details:
-                for line in differences(told, step.details["expect"], self.all_queries, ordered=True):
+                for line in differences(right, step.details["expect"], self.all_queries, ordered=True):
                     yield f"{place}: the file and the oracle disagree: {line}"
-                for line in differences(found, told, self.all_queries, ordered=True):
+                for line in differences(found, right, self.all_queries, ordered=True):
                     yield f"{place}: {line}"
             for name, value in step.details.get("counted", {}).items():
                 for who in (oracle, runtime):

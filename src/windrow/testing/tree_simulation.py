@@ -5,7 +5,7 @@
 Every link loses, delays, doubles and reorders messages and can be cut for a while; every node can crash and start
 again, with its spool as it was after the last thing that it did. Queries come and go, and come again under the same
 name; nodes come later, leave and come again. After a time the faults end, the sources come to their end, and what the
-root has said can be compared with one process that has all events. The same seed gives the same run.
+root has emitted can be compared with one process that has all events. The same seed gives the same run.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Simulation:
     """Machines, what is on its way between them, and a clock."""
 
     tree: Tree
-    asked: Asked
+    query_set: Asked
     events: Mapping[str, pl.DataFrame]  # of each local node, as it reads them
     faults: Faults
     dice: random.Random
@@ -127,19 +127,19 @@ class Simulation:
     messages: int = 0
     bytes: int = 0
     crashes: int = 0
-    told: dict[int, pl.DataFrame] = field(default_factory=dict)  # what the root has said, by number
+    emitted: dict[int, pl.DataFrame] = field(default_factory=dict)  # results of the root, by number of the batch
     trace: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._way: list[tuple[int, int, str, str, bytes]] = []  # when, number, from, to, message
-        durable = [name for name in self.tree.parents if self.tree.children[name] or self.asked.push_down]
+        durable = [name for name in self.tree.parents if self.tree.children[name] or self.query_set.push_down]
         self._disks = {name: Disk() for name in durable}
         self._epochs = dict.fromkeys(self.tree.parents, 0)
         self._cuts: dict[tuple[str, str], int] = {}  # links that are cut, until when
         self._away: dict[str, int] = {}  # nodes that have left, until when
         self._changes = list(self.changes)
         self._lives: list[Life] = []  # of queries that have gone
-        self._came = {query.name: 0 for query in self.asked.queries}
+        self._came = {query.name: 0 for query in self.query_set.queries}
         self.machines: dict[str, Node] = {}
         for name in self.tree.parents:
             if name not in self.joining:
@@ -155,7 +155,7 @@ class Simulation:
             tuple(child for child in children if child not in self.joining),
             self._epochs[name],
             self._disks.get(name),
-            self.asked if self.tree.parents[name] is None else None,
+            self.query_set if self.tree.parents[name] is None else None,
             joins=any(child in self.joining for child in children),
             lateness=self.lateness.get(name),
             **self.settings,
@@ -165,16 +165,16 @@ class Simulation:
     def _post(self, sender: str, out: Out) -> None:
         for to, message in out:
             if to == SINK:
-                self._tell(message)
+                self._take_results(message)
                 continue
             self._put(sender, to, message)
             if self._happens(self.faults.double):
                 self._put(sender, to, message)
 
-    def _tell(self, batch: Message) -> None:
-        """Take a batch of the root, which may crash before it hears of that."""
+    def _take_results(self, batch: Message) -> None:
+        """Take a batch of the root, which may crash before it is acknowledged."""
         assert isinstance(batch, Batch)
-        before = self.told.setdefault(batch.number, batch.tables["results"])
+        before = self.emitted.setdefault(batch.number, batch.tables["results"])
         if not before.equals(batch.tables["results"]):
             raise AssertionError(f"the root says {batch.number} otherwise than before")
         if not self._happens(self.faults.crash):
@@ -284,14 +284,14 @@ class Simulation:
         return root.watermark
 
     def _living(self) -> list[Life]:
-        asked = self.machines["root"].query_set
-        assert asked is not None
-        since = dict.fromkeys(self._came, INT64_MIN) | dict(asked.since) | dict.fromkeys(dict(asked.pending))
-        return [Life(query, since[query.name], self._came[query.name]) for query in asked.queries]
+        now = self.machines["root"].query_set
+        assert now is not None
+        since = dict.fromkeys(self._came, INT64_MIN) | dict(now.since) | dict.fromkeys(dict(now.pending))
+        return [Life(query, since[query.name], self._came[query.name]) for query in now.queries]
 
     @property
     def lives(self) -> list[Life]:
-        """Of all queries that were asked, even of those that have come and gone under the same name."""
+        """Of all queries that the tree has had, even of those that have come and gone under the same name."""
         return [*self._lives, *self._living()]
 
     def _can_read(self, name: str, waits: bool) -> bool:
@@ -317,12 +317,12 @@ class Simulation:
 
     @property
     def results(self) -> pl.DataFrame:
-        """All that the root has said."""
-        return self.said(0, None)
+        """All that the root has emitted."""
+        return self.results_between(0, None)
 
-    def said(self, after: int, until: int | None) -> pl.DataFrame:
-        """What the root has said in the batches after one, up to another."""
-        numbers = [number for number in sorted(self.told) if after < number and (until is None or number <= until)]
+    def results_between(self, after: int, until: int | None) -> pl.DataFrame:
+        """What the root has emitted in the batches after one, up to another."""
+        numbers = [number for number in sorted(self.emitted) if after < number and (until is None or number <= until)]
         if not numbers:
-            return self.asked.job.bound.results.empty
-        return pl.concat([self.told[number] for number in numbers], how="diagonal_relaxed")
+            return self.query_set.job.compiled.results.empty
+        return pl.concat([self.emitted[number] for number in numbers], how="diagonal_relaxed")

@@ -1,10 +1,11 @@
-"""Lowering: what is asked about the same windows is answered together.
+"""Answers: partials combined over windows become the values of aggregates, once for all queries that ask the same.
 
-Signatures that are asked about the same timelines, over the same filter, form a **block**: each of their aggregates is
-lowered once, aggregates that are alike at once, and the block has one table of columns, however many queries it is for.
+    combined partials ── lower ──▶ columns: a row for each window, a column for each aggregate
+    windows × queries ───────────▶ answers: a window, a query, a row of the columns, a signature
 
-    block   windows × aggregates ──▶ columns: a row for each window, a column for each aggregate
-    answer  a window, a query, its row, and its signature, which says by which names it has which columns
+Signatures over the same timelines and the same filter form a **block**, whose aggregates are each lowered once. So the
+work grows with windows and different aggregates, and an answer, which is four numbers, is all that a query costs. Two
+signatures may give the same column different names: `Names` says which.
 """
 
 from __future__ import annotations
@@ -29,26 +30,29 @@ from windrow.core.plan.groups import Group, Held, Signature, held_by
 
 
 class Names:
-    """By which names each of a block's signatures has which of its columns."""
+    """The names that each signature of a block gives to the block's columns."""
 
     def __init__(self, signatures: Sequence[Sequence[tuple[str, str]]]) -> None:
-        """Of each signature the names of its results, with those of their columns."""
+        """With the results of each signature, as pairs: the name of the result, and that of its column."""
         names: dict[str, int] = {}
         columns: dict[str, int] = {}
         pairs = [
             (names.setdefault(name, len(names)), columns.setdefault(column, len(columns)))
-            for several in signatures
-            for name, column in several
+            for results in signatures
+            for name, column in results
         ]
         self.names, self.columns, self.signatures = list(names), list(columns), len(signatures)
         self._name, self._column = np.array(pairs, np.int64).reshape(-1, 2).T
-        self._count = np.array([len(several) for several in signatures], np.int64)
+        self._count = np.array([len(results) for results in signatures], np.int64)
         self._first = np.cumsum(self._count) - self._count
 
     def cells(self, signature: Ints) -> tuple[Ints, Ints, Ints]:
-        """For the signatures of answers every result that they have: the answer, the name, the column, as places."""
+        """List the results of answers, given by their signatures: for each result its answer, name and column.
+
+        All three are indices: into `signature`, `names` and `columns`.
+        """
         count = self._count[signature]
-        pair = np.repeat(self._first[signature], count) + ramp(count)
+        pair = np.repeat(self._first[signature], count) + ramp(count)  # the pairs of a signature stand together
         return np.repeat(np.arange(len(signature)), count), self._name[pair], self._column[pair]
 
 
@@ -57,15 +61,15 @@ NAMELESS = Names([()])
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers to a block: which windows, of which queries, with which columns."""
+    """The answers of a block: arrays with an entry for each pair of a window and a query that asks about it."""
 
     where: Expression | None
-    window: Ints  # place in the windows
-    query: Ints
-    columns: pl.DataFrame
-    row: Ints  # place in the columns
+    window: Ints  # index of the window
+    query: Ints  # number of the query
+    columns: pl.DataFrame  # a row for each window that is answered
+    row: Ints  # of the columns
     names: Names
-    signature: Ints  # place in the names
+    signature: Ints  # in the order of `names`
     having: pl.DataFrame | None = None  # one column: whether each row of the columns satisfies HAVING
 
     def take(self, chosen: Ints) -> Answers:
@@ -73,32 +77,34 @@ class Answers:
         return replace(self, **places)
 
     def without_results(self) -> Answers:
-        """The same windows and queries, of which nothing more is said."""
+        """The same windows and queries, without a column."""
         return replace(self, columns=pl.DataFrame(), names=NAMELESS, signature=np.zeros_like(self.row))
 
 
 class Block:
-    """Signatures that are asked about the same windows. Prepared once per plan."""
+    """Signatures over the same windows and the same filter, compiled once per plan: what is lowered for which query."""
 
     def __init__(
         self, signatures: Sequence[Signature], members: Sequence[dict[int, list[int]]], timelines: int
     ) -> None:
-        """Of each signature the queries that have it, by their timeline."""
+        """With the queries of each signature, by the index of their timeline."""
         first, *_ = signatures
         self.where, self.having, self.needs_order = first.where, first.having, first.needs_order
-        self.held = list(dict.fromkeys(one for signature in signatures for one in signature.held))
-        columns = {asked: asked for signature in signatures for asked in signature.aggregates}
-        if len({asked.name for asked in columns}) < len(columns):  # one name for two: columns have their number instead
-            columns = {asked: asked.alias(str(number)) for number, asked in enumerate(columns)}
-        self._names = Names([[(one.name, columns[one].name) for one in each.aggregates] for each in signatures])
-        self._batches = [(several, first.held_by(several[0])) for several in _alike(list(columns.values()))]
-        places = [(line, number) for number, queries in enumerate(members) for line in queries]
-        sizes = [len(several) for queries in members for several in queries.values()]
-        timeline, signature_of = np.repeat(np.array(places, np.int64), sizes, axis=0).T
-        order = np.argsort(timeline, kind="stable")
-        asking = np.fromiter(chain.from_iterable(chain.from_iterable(one.values() for one in members)), np.int64)
-        self._query, self._signature = asking[order], signature_of[order]
-        self._count = np.bincount(timeline, minlength=timelines)
+        self.held = list(dict.fromkeys(partial for signature in signatures for partial in signature.held))
+        columns = {aggregate: aggregate for signature in signatures for aggregate in signature.aggregates}
+        if len({aggregate.name for aggregate in columns}) < len(columns):  # two share a name: columns have numbers
+            columns = {aggregate: aggregate.alias(str(number)) for number, aggregate in enumerate(columns)}
+        self._names = Names(
+            [[(one.name, columns[one].name) for one in signature.aggregates] for signature in signatures]
+        )
+        self._lowered = [(alike, first.held_by(alike[0])) for alike in _alike(list(columns.values()))]
+        pairs = [(timeline, number) for number, queries in enumerate(members) for timeline in queries]
+        sizes = [len(numbers) for queries in members for numbers in queries.values()]
+        timeline_of, signature_of = np.repeat(np.array(pairs, np.int64), sizes, axis=0).T
+        order = np.argsort(timeline_of, kind="stable")
+        numbers = chain.from_iterable(chain.from_iterable(queries.values() for queries in members))
+        self._query, self._signature = np.fromiter(numbers, np.int64)[order], signature_of[order]
+        self._count = np.bincount(timeline_of, minlength=timelines)
         self._first = np.cumsum(self._count) - self._count
         self.wanted: npt.NDArray[np.bool_] = self._count > 0
 
@@ -106,63 +112,66 @@ class Block:
         return self._query[self._first[timeline] :][: self._count[timeline]]
 
     def answers(self, index: Ints, timeline: Ints, state: Callable[[Held], Combined]) -> Answers:
-        """The answers for some windows, given by their places and timelines, from the states of operators for them."""
-        columns = [lower(several, [state(one) for one in reads]) for several, reads in self._batches]
-        having = lower([self.having], [state(one) for one in held_by(self.having, self.where)]) if self.having else None
+        """Answer windows, given by their indices and timelines; `state` combines a partial over each of them."""
+        columns = [lower(alike, [state(partial) for partial in read]) for alike, read in self._lowered]
+        having = None
+        if self.having:
+            having = lower([self.having], [state(partial) for partial in held_by(self.having, self.where)])
         count = self._count[timeline]
-        asked = np.repeat(self._first[timeline], count) + ramp(count)
+        entry = np.repeat(self._first[timeline], count) + ramp(count)  # the queries of a timeline stand together
         return Answers(
             self.where,
             np.repeat(index, count),
-            self._query[asked],
+            self._query[entry],
             pl.concat(columns, how="horizontal"),
             np.repeat(np.arange(len(index)), count),
             self._names,
-            self._signature[asked],
+            self._signature[entry],
             having,
         )
 
 
 def blocks_of(group: Group) -> list[Block]:
-    """All that a group's queries ask; what has a HAVING stands alone."""
+    """The blocks of a group; a signature with a HAVING has one of its own, because HAVING drops whole rows."""
     members: list[dict[int, list[int]]] = [{} for _ in group.signatures]
-    for (timeline, place), queries in group.members.items():
-        members[place][timeline] = queries
-    together: dict[Any, list[Signature]] = {}
-    for signature, place in group.signatures.items():
-        alone = place if signature.having else None
-        alike = signature.where, signature.needs_order, frozenset(members[place]), alone
-        together.setdefault(alike, []).append(signature)
+    for (timeline, number), queries in group.members.items():
+        members[number][timeline] = queries
+    by_identity: dict[Any, list[Signature]] = {}
+    for signature, number in group.signatures.items():
+        alone = number if signature.having else None
+        identity = signature.where, signature.needs_order, frozenset(members[number]), alone
+        by_identity.setdefault(identity, []).append(signature)
     return [
-        Block(several, [members[group.signatures[one]] for one in several], len(group.timelines))
-        for several in together.values()
+        Block(signatures, [members[group.signatures[one]] for one in signatures], len(group.timelines))
+        for signatures in by_identity.values()
     ]
 
 
 def _alike(aggregates: Sequence[Aggregate]) -> list[list[Aggregate]]:
-    """Aggregates that can be lowered together: the same operators, by a function that takes several."""
+    """Put aggregates together that one call can lower: by a function that takes many, over the same operators."""
     alike: dict[object, list[Aggregate]] = {}
-    for place, asked in enumerate(aggregates):
-        together = FUNCTIONS[asked.function].lower_many
-        alike.setdefault((together, asked.operators, asked.filters) if together else place, []).append(asked)
+    for number, aggregate in enumerate(aggregates):
+        lower_many = FUNCTIONS[aggregate.function].lower_many
+        identity = (lower_many, aggregate.operators, aggregate.filters) if lower_many else number
+        alike.setdefault(identity, []).append(aggregate)
     return list(alike.values())
 
 
-def lower(several: Sequence[Aggregate], states: Sequence[Combined]) -> pl.DataFrame:
-    """The columns of aggregates that are alike."""
-    together = FUNCTIONS[several[0].function].lower_many
-    if together:
-        return together(several, states)
-    (asked,) = several
-    columns = [asked.lower(states).alias(asked.name)]
+def lower(alike: Sequence[Aggregate], states: Sequence[Combined]) -> pl.DataFrame:
+    """The columns of aggregates that are alike; a `lost_column` beside one says where its value did not fit."""
+    lower_many = FUNCTIONS[alike[0].function].lower_many
+    if lower_many:
+        return lower_many(alike, states)
+    (aggregate,) = alike
+    columns = [aggregate.lower(states).alias(aggregate.name)]
     lost = [state["lost"] for state in states if isinstance(state, Fields) and "lost" in state]
-    if asked.parts and (gone := overflowed(asked, states)) is not None:
-        lost.append(gone)
+    if aggregate.parts and (of_formula := overflowed(aggregate, states)) is not None:
+        lost.append(of_formula)
     if lost:
-        columns.append(reduce(or_, lost).alias(lost_column(asked.name)))
+        columns.append(reduce(or_, lost).alias(lost_column(aggregate.name)))
     return pl.DataFrame(columns)
 
 
 def lost_column(name: str) -> str:
-    """The name of a column that says where a result could not be written."""
+    """The name of the column that says where a result could not be written."""
     return f"lost:{name}"

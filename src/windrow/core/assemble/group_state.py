@@ -1,9 +1,14 @@
-"""The state of one group: its slices, and what has been said about them.
+"""The state of one group: its live slices, and what of its windows was emitted.
 
-    slices of a batch ── absorb ──▶ table ── step(watermark) ──▶ windows and answers ── prune ──▶ what can still matter
+    slices of a batch ── absorb ──▶ table ── step(watermark step) ──▶ emitted windows
+                                          ── prune ──▶ the slices that a window that is not final can still need
 
-Batches are kept as they come and merged when an answer needs them, so that a push costs what it brings. With
-`updates`, late events change windows that were already emitted: `Revisions` remembers how often each was.
+Batches are kept as they come and merged when an answer needs them, so that a push costs what it brings. A window is
+emitted in the step that passes its end. With `updates` it is final only later: until then a late event emits it again
+(`Change`), one revision higher (`Revisions`). A session may also grow, or join another, and is then taken back.
+
+What depends on the plan alone is in `CompiledGroup`, which all states of a group share. A state is tables, and the
+exclusion sets to which their rows refer by number; `tables` and `header` give all of it, `load` and `restore` take it.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from windrow.core.plan.groups import Group, Timeline
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.custom_edges import last_end
 from windrow.core.slices.kernel import Edges, slice
-from windrow.core.slices.table import SliceSchema, merge
+from windrow.core.slices.table import SliceBuffer, SliceSchema, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, ContextFreeWindow, Session
 from windrow.core.windows.ordered import Mask
 
@@ -39,13 +44,10 @@ ExclusionSet = frozenset[tuple[int, int]]  # the sessions, as (gap, since), that
 
 class CompiledGroup:
     """All that follows from a group of the plan and the types of its columns: what its slices look like, where they
-    are cut, how windows are found and answered.
-
-    It never changes, so that every state of the group shares it: a state is tables only.
-    """
+    are cut, how windows are found and answered. It never changes."""
 
     def __init__(self, group: Group, schema: SliceSchema, shared_schema: SliceSchema) -> None:
-        """With the schema of its own slices, and of those that it shares with the groups rolled up from it."""
+        """With the schemas of its own slices, and of those that it shares with the groups rolled up from it."""
         self.group, self.schema, self.shared_schema = group, schema, shared_schema
         self.edges = Edges.of(group.timelines)
         self.shared_edges = Edges.of(group.needs(shared=True)[0]) if group.children else self.edges
@@ -58,7 +60,7 @@ class CompiledGroup:
 
     @property
     def travels(self) -> Mapping[str, pl.DataType]:
-        """The columns of what is made where events are: slices, or the events themselves."""
+        """The columns of what travels from where the events are: slices, or the events themselves."""
         return self.schema.columns
 
     def conform(self, table: pl.DataFrame) -> pl.DataFrame:
@@ -67,21 +69,19 @@ class CompiledGroup:
 
 
 class GroupState:
-    """What one group has seen: slices, and what was emitted of them."""
+    """What one group has seen: its live slices, and the revisions of its windows."""
 
     def __init__(self, compiled: CompiledGroup) -> None:
         self.compiled, self.group, self.schema = compiled, compiled.group, compiled.schema
         self.assembler = compiled.assembler
         self.exclusions: list[ExclusionSet] = [frozenset()]
         self.revisions = Revisions()
-        self._table = self.schema.empty()
-        self._pending: list[pl.DataFrame] = []
+        self._slices = SliceBuffer(self.schema)
         self._rows: Rows | None = None
-        self._waiting = 0  # rows of what is pending
         self._next_close = INT64_MAX  # no session closes before it
 
     def take_over(self, other: GroupState) -> None:
-        """Go on where the state of an earlier plan stands: what this plan does not know is dropped."""
+        """Go on from the state of an earlier plan; what this plan does not need is dropped."""
         self.exclusions, self.revisions = other.exclusions, other.revisions
         self.load({"slices": other.rows.table})
         waiting = other.events_waiting()
@@ -89,9 +89,9 @@ class GroupState:
             self.absorb(slice(waiting, self.group.source.time, self.compiled.edges, self.schema))
 
     def copy(self) -> Self:
-        """The same state, of which one may change without the other: tables themselves never change."""
+        """The same state, of which one may change without the other; tables are shared, because they never change."""
         other = copy(self)
-        other._pending, other.exclusions = list(self._pending), list(self.exclusions)
+        other._slices, other.exclusions = self._slices.copy(), list(self.exclusions)
         other.revisions = replace(self.revisions)
         return other
 
@@ -104,7 +104,8 @@ class GroupState:
         return {"exclusions": [sorted(exclusion) for exclusion in self.exclusions]}
 
     def restore(self, header: Mapping[str, Any]) -> None:
-        self.exclusions = [frozenset((gap, since) for gap, since in one) for one in header["exclusions"]]
+        """Take back what `header` has given."""
+        self.exclusions = [frozenset((gap, since) for gap, since in sessions) for sessions in header["exclusions"]]
 
     def tables(self) -> dict[str, pl.DataFrame]:
         """Everything else that it knows, as tables by name; `load` takes them back."""
@@ -112,36 +113,39 @@ class GroupState:
         return {"slices": self.rows.table, **revisions}
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        """Go on with these tables, those of slices in an older plan's columns or in this one's."""
-        self._table, self._rows, self._next_close = self.schema.conform(tables["slices"]), None, INT64_MIN
+        """Go on with what `tables` has given; slices may have the columns of an earlier plan."""
+        self._replace(self.schema.conform(tables["slices"]))
+        self._next_close = INT64_MIN
         self.revisions.table = tables.get("revisions", self.revisions.table)
 
     @property
     def rows(self) -> Rows:
         """All live slices, merged."""
-        if self._pending:
-            self._table = merge([self._table, *self._pending], self.schema)
-            self._pending, self._waiting, self._rows = [], 0, None
+        if self._slices.pending:
+            self._replace(self._slices.merged())
         if self._rows is None:
             self._rows = Rows(self._whole(), self.schema)
         return self._rows
 
     def _whole(self) -> pl.DataFrame:
         """All slices, once those that were pending are merged."""
-        return self._table
+        return self._slices.table
 
     def absorb(self, table: pl.DataFrame) -> None:
-        """Take slices in; they are merged when an answer needs them, or when they have become many."""
+        """Take slices in; they are merged when an answer needs them, or once they are as many as the merged ones.
+
+        So each slice is merged a logarithmic number of times, however many batches it came in.
+        """
         if not table.height:
             return
-        self._pending.append(table)
-        self._waiting += table.height
+        self._slices.add(table)
         self._may_close(table)
-        if self._waiting > max(self._table.height, 65536):
-            _ = self.rows
-        elif len(self._pending) > 64:
-            self._pending = [merge(self._pending, self.schema)]
-            self._waiting = self._pending[0].height
+        if not self._slices.pending:  # they have become many
+            self._rows = None
+
+    def _replace(self, table: pl.DataFrame) -> None:
+        """Go on with these slices in the place of those that are merged."""
+        self._slices.table, self._rows = table, None
 
     def _may_close(self, table: pl.DataFrame) -> None:
         """Note when the first session of these slices might close."""
@@ -160,7 +164,7 @@ class GroupState:
         return sum(int(table.estimated_size()) for table in self.tables().values())
 
     def session_views(self, rows: Rows) -> Iterator[tuple[Rows, list[Timeline]]]:
-        """The rows that sessions see: all of them, but for late ones that a session has left out."""
+        """Give the rows that sessions see: all of them at once, or for each timeline those that it has not left out."""
         timelines = self.compiled.session_timelines
         if not timelines or not len(rows):
             return
@@ -169,20 +173,17 @@ class GroupState:
             return
         ordered = rows.by_first()
         for timeline in timelines:
-            out = [
-                number
-                for number, exclusion in enumerate(self.exclusions)
-                if (gap_of(timeline), timeline.since) in exclusion
-            ]
-            yield Rows(ordered.table.filter(~pl.col("excluded").is_in(out)), self.schema), [timeline]
+            session = gap_of(timeline), timeline.since
+            left_out = [number for number, exclusion in enumerate(self.exclusions) if session in exclusion]
+            yield Rows(ordered.table.filter(~pl.col("excluded").is_in(left_out)), self.schema), [timeline]
 
     def may_be_due(self, step: WatermarkStep) -> bool:
-        """Whether any window can end in a step; cheap, before slices are merged."""
+        """Whether any window can end in a step, without merging slices: where not, `step` need not be called."""
         closes = bool(self.compiled.session_timelines) and step.now > self._next_close
         return closes or self.assembler.any_end(step.before, step.now)
 
     def step(self, step: WatermarkStep, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
-        """Everything to say when the watermark moves on, after a change within `updates`."""
+        """Emit the windows that end in a step, and those that late events within `updates` have changed before it."""
         self._next_close = INT64_MAX
         yield from self._measured(self.rows, step, change)
         self.prune(step.final_before)
@@ -190,7 +191,10 @@ class GroupState:
     def _measured(
         self, rows: Rows, step: WatermarkStep, change: Change | None, ordered: bool | None = None
     ) -> Iterator[Emitted]:
-        """The windows with fixed bounds and the sessions of these rows; with `ordered`, for such aggregates alone."""
+        """Emit the windows with fixed bounds and the sessions of some rows; `ordered` says which aggregates are meant.
+
+        Those that do not need the order of events (False) see other rows than those that do (True); None means all.
+        """
         if change is not None:
             yield from self._revised(rows, change, step.before, ordered)
         yield from self._emit(rows, self.assembler.due(rows, step.before, step.now), ordered)
@@ -207,15 +211,15 @@ class GroupState:
                     yield from self._changed_sessions(view, found, change, before, step.now, ordered)
 
     def _emit(self, rows: Rows, windows: Windows, ordered: bool | None) -> Iterator[Emitted]:
-        """Windows that are due: new, unless a late event opened them again."""
-        known: dict[Expression | None, Ints] = {}
+        """Emit windows that are due. Their revision is 0, unless a late event has opened them again."""
+        revisions: dict[Expression | None, Ints] = {}
         for answers in self.assembler.answers(rows, windows, ordered=ordered):
-            if answers.where not in known:
-                known[answers.where] = self._next_revision(rows, windows, answers.where, ordered)
-            yield Emitted(rows, windows, answers, known[answers.where])
+            if answers.where not in revisions:
+                revisions[answers.where] = self._next_revision(rows, windows, answers.where, ordered)
+            yield Emitted(rows, windows, answers, revisions[answers.where])
 
     def _next_revision(self, rows: Rows, windows: Windows, where: Expression | None, ordered: bool | None) -> Ints:
-        """The revision of each window that is told now, remembered for those that were told before."""
+        """The revision of each window that is emitted now, noted for those that were emitted before."""
         if self.revisions.table is None:
             return np.zeros(len(windows.lo), np.int64)
         ids = self.revisions.ids(rows, windows, self.assembler.timelines, where, ordered)
@@ -224,7 +228,11 @@ class GroupState:
         return revision
 
     def _revised(self, rows: Rows, change: Change, watermark: int, ordered: bool | None) -> Iterator[Emitted]:
-        """Fixed windows that were due before and have gained events."""
+        """Emit again the fixed windows that late events have changed: due in an earlier step, and not final.
+
+        Which these are follows from the late slices alone, as if they were all there is; the answers come from all
+        slices. A window without an event of its filter before has not been emitted yet, and gets revision 0.
+        """
         gained = Rows(change.table, self.schema)
         touched = self.assembler.due(gained, change.final_before, watermark)
         if not len(touched.lo):
@@ -237,14 +245,15 @@ class GroupState:
         keep, had = {}, {}
         for where in self.group.filters:
             more = self.assembler.counts(gained, touched, where)
+            # a query that is being removed emits windows that have an event from before it was
             keep[where] = (more > 0) & (self.assembler.counts(rows, windows, where, lead) > 0)
             had[where] = self.assembler.counts(rows, windows, where) > more
         revisions: dict[Expression | None, Ints] = {}
         for answers in self.assembler.answers(rows, windows, keep, ordered):
             if answers.where not in revisions:
                 ids = self.revisions.ids(rows, windows, self.assembler.timelines, answers.where, ordered)
-                known = self.revisions.of(ids)
-                revision = np.where(had[answers.where], np.maximum(known, 0) + 1, 0)
+                last = np.maximum(self.revisions.of(ids), 0)  # a window that is not noted was emitted once, as 0
+                revision = np.where(had[answers.where], last + 1, 0)
                 kept = keep[answers.where]
                 self.revisions.set(ids.filter(pl.Series(kept)), revision[kept])
                 revisions[answers.where] = revision
@@ -304,7 +313,7 @@ class GroupState:
         return emitted.with_columns(pl.Series("revision", known))
 
     def _retracted(self, place: int, gone: pl.DataFrame, revision: Ints, ordered: bool | None = None) -> Emitted:
-        """Windows that were emitted and are no more, for every query that has them in its results."""
+        """Take windows back that were emitted and are no more, for every query that got them."""
         queries = self.assembler.queries_of(place, ordered)
         key = np.arange(gone.height)
         start, end = gone["start"].to_numpy(), gone["upto"].to_numpy()
@@ -331,13 +340,13 @@ class GroupState:
         return closed
 
     def prune(self, final_before: int) -> None:
-        """Forget what no window that is not frozen can need."""
+        """Drop the slices that no window that is not final can need, and what was noted of final ones."""
         rows = self.rows
         if not len(rows):
             return
         keep = self._needed(rows, final_before)
         if not keep.all():
-            self._table, self._rows = rows.table.filter(pl.Series(keep)), None
+            self._replace(rows.table.filter(pl.Series(keep)))
         self._join_old(self.assembler.horizon(rows, final_before))
         self._forget(final_before)
 
@@ -357,7 +366,10 @@ class GroupState:
         return keep
 
     def _forget(self, final_before: int) -> None:
-        """Forget what was noted about windows that are frozen."""
+        """Drop exclusion sets without slices, and the revisions of windows that are final.
+
+        A session is identified by its start, so revisions are kept from the earliest run on.
+        """
         self._forget_exclusions()
         if self.revisions.table is not None:
             self.revisions.forget(
@@ -365,29 +377,34 @@ class GroupState:
             )
 
     def _forget_exclusions(self) -> None:
-        """Number the bars anew once most of them bar nothing any more."""
+        """Number the exclusion sets anew once no slice refers to most of them."""
         if not self.schema.has_runs:
             self.exclusions = [frozenset()]
         if len(self.exclusions) == 1:
             return
-        used = self._table["excluded"].unique().sort().to_numpy()
+        table = self._slices.table
+        used = table["excluded"].unique().sort().to_numpy()
         if len(self.exclusions) > 2 * len(used) + 2:
             used = np.union1d([0], used)
-            numbers = pl.Series("excluded", np.searchsorted(used, self._table["excluded"].to_numpy()), dtype=pl.Int32)
-            self._table, self._rows = self._table.with_columns(numbers), None
+            numbers = pl.Series("excluded", np.searchsorted(used, table["excluded"].to_numpy()), dtype=pl.Int32)
+            self._replace(table.with_columns(numbers))
             self.exclusions = [self.exclusions[number] for number in used]
 
     def _join_old(self, horizon: int) -> None:
-        """Join the slices that only open sessions still need; only where queries came and went they stay cut."""
-        if not self.compiled.session_timelines or not self._table.height:
+        """Join the slices that only open sessions still need, once they are many.
+
+        Every other edge before the horizon has served, so that a long-open session does not keep thousands of slices.
+        They stay cut where a query came or went: its sessions begin or end there.
+        """
+        if not self.compiled.session_timelines or not self._slices.table.height:
             return
-        start = self._table["slice_start"].to_numpy()
+        start = self._slices.table["slice_start"].to_numpy()
         points = np.append(INT64_MIN, self.compiled.edges.points)
         joined = points[np.searchsorted(points, start, "right") - 1]
         old = (start < horizon) & (start != joined)
         if int(old.sum()) > max(JOIN_FROM, len(start) // 4):
             starts = pl.Series("slice_start", np.where(old, joined, start))
-            self._table, self._rows = merge([self._table.with_columns(starts)], self.schema), None
+            self._replace(merge([self._slices.table.with_columns(starts)], self.schema))
 
     def is_over(self, place: int, final_before: int) -> bool:
         """Whether a timeline that is being removed has emitted its last window."""
@@ -403,7 +420,7 @@ class GroupState:
         return True
 
     def _oldest(self, final_before: int) -> int:
-        firsts = self._table["first"]
+        firsts = self._slices.table["first"]
         return min(final_before, int(firsts.min()) if len(firsts) else final_before) - 1  # type: ignore[arg-type]
 
 
@@ -417,9 +434,9 @@ class Change:
 
 
 def codes(keys: pl.DataFrame, rows: Rows) -> Ints:
-    """The numbers that other rows give to keys, -1 for those that they do not have."""
+    """The numbers that rows give to keys, -1 for keys that they do not have."""
     if not keys.width:
         return np.zeros(1, np.int64)
     numbered = rows.keys.with_row_index("_number")
-    found = join_keys(keys, numbered, keys.columns, "left")
-    return found["_number"].cast(pl.Int64).fill_null(-1).to_numpy()
+    joined = join_keys(keys, numbered, keys.columns, "left")
+    return joined["_number"].cast(pl.Int64).fill_null(-1).to_numpy()

@@ -1,12 +1,19 @@
-"""Sessions, from the runs in a slice table.
+"""Sessions: from the runs of a slice table, those of every gap; and which late events they leave out.
 
-A run is a row whose events are connected under the group's smallest gap; a session of a larger gap is a row of runs,
-each at most that gap after the one before. So all gaps are answered from the same rows, from the smallest gap to the
-largest, each looking only at the breaks that the one before it has left:
+    runs of a key (rows of slices), final before ──▶ sessions as ranges of runs   `sessions`
+                                                 ──▶ runs that still matter       `needed`
+    runs of late events, and the above           ──▶ which of them is left out    `left_out`
+
+A **run** is a row whose events are connected under the group's smallest gap. A session of a larger gap is a range of
+runs, each at most that gap after the one before. So all gaps are answered from the same rows. A larger gap never parts
+what a smaller one connects, so gaps are taken from the smallest to the largest, each looking only at the breaks that
+the one before it has left:
 
     runs        ▂▂  ▂ ▂▂    ▂▂        ▂▂▂ ▂
     gap 2       └┘  └──┘    └┘        └───┘
     gap 4       └──────────────┘      └───┘
+
+What is final stays as it is: no late event may extend a final session or join two of them.
 """
 
 from __future__ import annotations
@@ -37,7 +44,7 @@ class Runs:
         return bool(((self.key[1:] != self.key[:-1]) | (self.first[1:] >= self.last[:-1])).all())
 
     def reached(self) -> Ints:
-        """The latest time of the key so far; runs of late events may lie within others."""
+        """For each run the latest time of its key up to it: a run of late events may lie within an earlier run."""
         return running_max(self.last, self.key)
 
 
@@ -59,40 +66,42 @@ class Sessions:
 
 
 def sessions(runs: Runs, timelines: Sequence[Timeline]) -> Iterator[Sessions]:
-    """All sessions of each timeline, by gap; those of one gap in the order of the runs."""
+    """Find the sessions of each timeline, from the smallest gap to the largest; those of a timeline in run order."""
     reached = runs.reached()
-    apart = np.full(len(runs.key), INT64_MAX)
+    apart = np.full(len(runs.key), INT64_MAX)  # from the end of everything before of its key; a key's first run breaks
     if len(apart) > 1:
         same = runs.key[1:] == runs.key[:-1]
         apart[1:][same] = runs.first[1:][same] - reached[:-1][same]
-    breaks = np.arange(len(apart))
+    breaks = np.arange(len(apart))  # the runs that begin a session of the gap before
     for timeline in sorted(timelines, key=gap_of):
         gap = gap_of(timeline)
         if timeline.since == INT64_MIN:
             breaks = lo = breaks[apart[breaks] > gap]
             hi = np.append(lo[1:], len(apart))[: len(lo)]
-        else:  # a query that came later sees the runs from its time on, which are the last ones of each key
+        else:  # a query that came later sees the runs from its time on; of each key these are the last ones
             seen = runs.slice_start >= timeline.since
             begins = seen & ((apart > gap) | ~np.append(False, seen[:-1]))
             ends = np.append(begins[1:] | ~seen[1:] | (apart[1:] > gap), True)[: len(seen)]
             lo, hi = np.flatnonzero(begins), np.flatnonzero(ends & seen) + 1
-        found = Sessions(timeline, gap, lo, hi, runs.key[lo], runs.first[lo], reached[hi - 1])
-        yield found.take(found.first < timeline.until) if timeline.closing else found
+        of_gap = Sessions(timeline, gap, lo, hi, runs.key[lo], runs.first[lo], reached[hi - 1])
+        yield of_gap.take(of_gap.first < timeline.until) if timeline.closing else of_gap
 
 
 def needed(runs: Runs, timelines: Sequence[Timeline], final_before: int) -> npt.NDArray[np.bool_]:
     """Which runs may still matter: those of open sessions, and of the final ones that a late event might touch.
 
     The largest gap decides for all: its sessions hold those of every smaller gap, and close later. A final session
-    matters for two more gaps (`left_out` looks no further back), and its end while the key's next session is open.
+    matters for two more gaps (`left_out` looks no further back), and its end while the key's next session is open:
+    what lies between the two must not be connected to both.
     """
     keep = np.zeros(len(runs.key), np.bool_)
     largest = max(timelines, key=gap_of)
-    for found in sessions(runs, [largest._replace(since=INT64_MIN, until=INT64_MAX, closing=False)]):
-        keep = _covered_by(found.take(found.last + 3 * found.gap >= final_before), len(keep))
-        is_open = found.last + found.gap >= final_before
-        follows = np.append((found.key[1:] == found.key[:-1]) & is_open[1:], False)[: len(is_open)]
-        before_open = found.take(follows & ~is_open)
+    for of_gap in sessions(runs, [largest._replace(since=INT64_MIN, until=INT64_MAX, closing=False)]):
+        # a late event at final_before - 2 gaps, the earliest that may be taken, lies within its gap
+        keep = _covered_by(of_gap.take(of_gap.last + 3 * of_gap.gap >= final_before), len(keep))
+        is_open = of_gap.last + of_gap.gap >= final_before
+        next_is_open = np.append((of_gap.key[1:] == of_gap.key[:-1]) & is_open[1:], False)[: len(is_open)]
+        before_open = of_gap.take(next_is_open & ~is_open)
         ends = np.full(len(keep), INT64_MIN)
         ends[_covered_by(before_open, len(keep))] = np.repeat(before_open.last, before_open.hi - before_open.lo)
         keep |= (ends > INT64_MIN) & (runs.last == ends)
@@ -102,26 +111,30 @@ def needed(runs: Runs, timelines: Sequence[Timeline], final_before: int) -> npt.
 def left_out(
     runs: Runs, timeline: Timeline, final_before: int, key: Ints, first: Ints, last: Ints
 ) -> tuple[npt.NDArray[np.bool_], Ints]:
-    """Which new runs, given by key number, first and last time, a session query leaves out because they are late.
+    """Which late runs, given by key number, first and last time, a session query leaves out.
 
-    A late run at most a gap after a final session would change it, and is left out. The others join what is open;
-    one whose session would be final at once is left out too, and where nothing is open, one two gaps behind. An
-    event is a run by itself. The second array says for each run up to when its key's final sessions reach.
+    A late event is a run of its own. Three kinds are left out, each because it would change what is final:
+    1. those that begin no later than a gap after a final session of their key: they would extend it;
+    2. where the key has no open session, those more than two gaps behind: what they would extend may be forgotten;
+    3. those whose session would be final at once, together with whatever else joins it.
+    The others join an open session, or begin one. The second array says up to when the final sessions of each run's
+    key reach.
     """
     gap = gap_of(timeline)
     always = timeline._replace(since=INT64_MIN, until=INT64_MAX, closing=False)
     final_until = np.full(int(max(key.max(initial=-1), runs.key.max(initial=-1))) + 1, INT64_MIN)
     is_open = np.zeros(len(runs.key), np.bool_)
-    for found in sessions(runs, [always._replace(since=timeline.since)]):
-        ended = found.last + gap < final_before
-        np.maximum.at(final_until, found.key[ended], found.last[ended] + gap)
-        is_open = _covered_by(found.take(~ended), len(runs.key))
+    for of_gap in sessions(runs, [always._replace(since=timeline.since)]):
+        ended = of_gap.last + gap < final_before
+        np.maximum.at(final_until, of_gap.key[ended], of_gap.last[ended] + gap)
+        is_open = _covered_by(of_gap.take(~ended), len(runs.key))
     has_open = np.zeros(len(final_until), np.bool_)
     has_open[runs.key[is_open]] = True
     reach = final_until[key]
     out = (last < final_before) & (first <= reach) | (last < final_before - 2 * gap) & ~has_open[key]
     seen = first >= timeline.since
     out &= seen
+    # the third kind depends on what else joins: find the sessions of the open runs and all candidates together
     joins = np.flatnonzero(~out & seen)
     begin = np.maximum(first[joins], reach[joins] + 1)  # a run with late and timely events begins after what is final
     union = Runs(
@@ -133,15 +146,15 @@ def left_out(
     order = np.lexsort((union.last, union.first, union.key))
     ended = np.zeros(len(order), np.bool_)
     in_order = Runs(union.key[order], union.slice_start, union.first[order], union.last[order])
-    for found in sessions(in_order, [always]):
-        ended[order] = np.repeat(found.last + gap < final_before, found.hi - found.lo)
+    for of_gap in sessions(in_order, [always]):
+        ended[order] = np.repeat(of_gap.last + gap < final_before, of_gap.hi - of_gap.lo)
     out[joins] = ended[int(is_open.sum()) :]
     return out, reach
 
 
-def _covered_by(found: Sessions, size: int) -> npt.NDArray[np.bool_]:
-    """Which runs lie in one of the sessions."""
-    return covered(found.lo, found.hi, size)
+def _covered_by(chosen: Sessions, size: int) -> npt.NDArray[np.bool_]:
+    """Which of so many runs lie in one of the sessions."""
+    return covered(chosen.lo, chosen.hi, size)
 
 
 def gap_of(timeline: Timeline) -> int:

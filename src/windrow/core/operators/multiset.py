@@ -1,15 +1,15 @@
-"""Bags: every value of a slice with its count, sorted; the state behind exact quantiles, mode and distinct.
+"""Multisets: every value of a slice with its count, sorted; the state behind exact quantiles, mode and distinct.
 
-A bag is two list columns, `values` (sorted, each once; NaN last and equal to itself) and `counts`. Here are the three
-things that can be done with them: count a sorted list of values (`counted`), bring bags that were laid end to end
-into the canonical form (`merged`), and ask many ranges of bags for ranks, modes and numbers of values (`BagRanges`).
+A multiset is two list columns, `values` (sorted, each once; NaN last and equal to itself) and `counts`. Three things
+can be done with multisets: count a sorted list of values (`counted`), bring several that were laid end to end into the
+canonical form (`merged`), and find ranks, modes and numbers of values in many ranges of them (`MultisetRanges`).
 
-Ranges that hold one bag are read off directly. For others a few values part all into **buckets**, and how much lies in
-each before every end of a range says in which bucket of a range a quantile is; only what the range has in that one is
-sorted. Where ranges have too many ends for that, those that overlap little are laid out and sorted once, and for those
-that overlap much, ranks come from a **wavelet matrix** over the values' ranks: one level per bit, each a stable
-partition with prefix weights, so that a rank in a range costs one step per level however many bags the range holds. A
-mode has no such structure: it is counted per range.
+Ranges that hold one multiset are read off directly. For others a few values part all into **buckets**, and how much
+lies in each before every end of a range says in which bucket of a range a quantile is; only what the range has in that
+one is sorted. Where ranges have too many ends for that, those that overlap little are laid out and sorted once, and for
+those that overlap much, ranks come from a **wavelet matrix** over the values' ranks: one level per bit, each a stable
+partition with prefix weights, so that a rank in a range costs one step per level however many multisets the range
+holds. A mode has no such structure: it is counted per range.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FEWEST_BUCKETS, MOST_BUCKETS = 16, 4096  # fewer do not pay
 
 
 def lists(flat: pl.Series, sizes: Ints) -> pl.Series:
-    """A list column whose rows are consecutive stretches of `flat`."""
+    """A list column whose rows are consecutive parts of `flat`."""
     import pyarrow as pa  # Arrow's own constructor takes offsets; Polars has none
 
     offsets = np.zeros(len(sizes) + 1, np.int64)
@@ -50,14 +50,14 @@ def flat(column: pl.Series) -> tuple[pl.Series, Ints]:
 def _runs(values: pl.Series, sizes: Ints) -> Ints:
     """Where a new value or a new list begins, in lists that are sorted and laid end to end."""
     ends = np.cumsum(sizes)
-    held = sizes > 0
+    has_values = sizes > 0
     starts = np.empty(len(values), np.bool_)
-    if (values.dtype.is_integer() or values.dtype.is_float()) and not _ends_in_nan(values, ends[held]):
+    if (values.dtype.is_integer() or values.dtype.is_float()) and not _ends_in_nan(values, ends[has_values]):
         flat_values = values.to_numpy()
         np.not_equal(flat_values[1:], flat_values[:-1], out=starts[1:])
     else:
         starts[:] = (values != values.shift(1)).fill_null(True).to_numpy()
-    starts[(ends - sizes)[held]] = True
+    starts[(ends - sizes)[has_values]] = True
     return np.flatnonzero(starts)
 
 
@@ -80,14 +80,14 @@ def counted(column: pl.Series) -> tuple[pl.Series, pl.Series]:
 
 
 def merged(values: pl.Series, counts: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Bags laid end to end within each row → one bag per row."""
+    """Multisets laid end to end within each row → one multiset per row."""
     entries, sizes = flat(values)
     weights, _ = flat(counts)
-    if entries.null_count():  # what an empty bag leaves when it is laid end to end with others
-        held = entries.is_not_null()
-        owner = np.repeat(np.arange(len(sizes)), sizes)[held.to_numpy()]
+    if entries.null_count():  # what an empty multiset leaves when it is laid end to end with others
+        has_values = entries.is_not_null()
+        owner = np.repeat(np.arange(len(sizes)), sizes)[has_values.to_numpy()]
         sizes = np.bincount(owner, minlength=len(sizes)).astype(np.int64)
-        entries, weights = entries.filter(held), weights.filter(held)
+        entries, weights = entries.filter(has_values), weights.filter(has_values)
     if int(weights.sum()) == len(weights):  # sorting a list that is made of sorted ones is cheap
         return counted(lists(entries, sizes).list.sort())
     owners = pl.Series("owner", np.repeat(np.arange(len(sizes)), sizes))
@@ -108,19 +108,19 @@ class _Layout:
     start: Ints  # first entry of each range, and one past the last
 
 
-class _Bags:
-    """A column of bags laid end to end, and what is computed once for all ranges of them."""
+class _Multisets:
+    """A column of multisets laid end to end, and what is computed once for all ranges of them."""
 
-    def __init__(self, values: pl.Series, counts: pl.Series, apart: bool) -> None:
-        """With `apart`, entries of one bag are compared with nothing else."""
+    def __init__(self, values: pl.Series, counts: pl.Series, separate: bool) -> None:
+        """With `separate`, entries of one multiset are compared with nothing else."""
         self.values, sizes = flat(values)
         self.weights = flat(counts)[0].to_numpy()
         self.offsets = np.append(0, np.cumsum(sizes))
-        self.apart = apart
+        self.separate = separate
 
     @cached_property
     def all_once(self) -> bool:
-        """Whether every value of every bag has the count 1."""
+        """Whether every value of every multiset has the count 1."""
         return int(self.weights.sum()) == len(self.weights)
 
     @cached_property
@@ -138,7 +138,7 @@ class _Bags:
     @cached_property
     def ranked(self) -> tuple[pl.Series, Ints]:
         """Every distinct value once, sorted, and the rank of each entry."""
-        if self.apart:
+        if self.separate:
             return self.values, np.arange(len(self.values))
         order = self.values.arg_sort().to_numpy()
         ordered = self.values.gather(order)
@@ -159,17 +159,17 @@ class _Bags:
 
 
 class MultisetRanges:
-    """Ranges [lo, hi) over a column of bags, asked for ranks, mode and number of values."""
+    """Ranges [lo, hi) over a column of multisets, asked for ranks, mode and number of values."""
 
     def __init__(self, values: pl.Series, counts: pl.Series, lo: Ints, hi: Ints) -> None:
-        self._bags = bags = _Bags(values, counts, apart=bool((hi - lo == 1).all()))
-        self._lo, self._hi = bags.offsets[lo], bags.offsets[hi]
-        self.total = self._hi - self._lo if bags.all_once else bags.reached[self._hi] - bags.reached[self._lo]
+        self._data = data = _Multisets(values, counts, separate=bool((hi - lo == 1).all()))
+        self._lo, self._hi = data.offsets[lo], data.offsets[hi]
+        self.total = self._hi - self._lo if data.all_once else data.reached[self._hi] - data.reached[self._lo]
 
     def take(self, index: Ints) -> MultisetRanges:
-        """The same bags, a choice of the ranges."""
+        """The same multisets, a choice of the ranges."""
         other = object.__new__(MultisetRanges)
-        other._bags, other._lo, other._hi = self._bags, self._lo[index], self._hi[index]
+        other._data, other._lo, other._hi = self._data, self._lo[index], self._hi[index]
         other.total = self.total[index]
         return other
 
@@ -177,11 +177,11 @@ class MultisetRanges:
     def _layout(self) -> _Layout:
         sizes = self._hi - self._lo
         at = np.repeat(self._lo, sizes) + ramp(sizes)
-        rank, weight = self._bags.ranked[1][at], self._bags.weights[at]
-        if not self._bags.apart:  # range and rank in one number, in runs that are sorted already, one for each bag
-            base = np.repeat(np.arange(len(sizes)) * len(self._bags.ranked[0]), sizes)
+        rank, weight = self._data.ranked[1][at], self._data.weights[at]
+        if not self._data.separate:  # range and rank in one number: runs that are sorted, one for each multiset
+            base = np.repeat(np.arange(len(sizes)) * len(self._data.ranked[0]), sizes)
             code = base + rank
-            if self._bags.all_once:
+            if self._data.all_once:
                 code.sort(kind="stable")
             else:
                 order = np.argsort(code, kind="stable")
@@ -191,19 +191,19 @@ class MultisetRanges:
 
     def _select(self, nth: Ints) -> Ints:
         """The rank of the nth value (from 0, repeats counted) of each range; a column per range, none empty."""
-        if self._bags.apart:
-            if self._bags.all_once:
+        if self._data.separate:
+            if self._data.all_once:
                 at = self._lo + nth
             else:
-                at = np.searchsorted(self._bags.reached[1:], self._bags.reached[self._lo] + nth, "right")
-            ranks: Ints = self._bags.ranked[1][at]
+                at = np.searchsorted(self._data.reached[1:], self._data.reached[self._lo] + nth, "right")
+            ranks: Ints = self._data.ranked[1][at]
             return ranks
-        if "_layout" in self.__dict__ or int((self._hi - self._lo).sum()) <= LAYOUT_LIMIT * len(self._bags.values):
+        if "_layout" in self.__dict__ or int((self._hi - self._lo).sum()) <= LAYOUT_LIMIT * len(self._data.values):
             layout = self._layout
             before = np.append(0, layout.reached)[layout.start[:-1]]
             return layout.rank[np.searchsorted(layout.reached, before + nth, "right")]
         lo, hi = (np.broadcast_to(bound, nth.shape).ravel() for bound in (self._lo, self._hi))
-        return self._bags.wavelet.select(lo, hi, nth.ravel()).reshape(nth.shape)
+        return self._data.wavelet.select(lo, hi, nth.ravel()).reshape(nth.shape)
 
     def quantiles(self, qs: Mapping[str, float]) -> pl.DataFrame:
         """A column for each q: linear interpolation between the values around q·(n-1), as Spark's `percentile`."""
@@ -235,25 +235,25 @@ class MultisetRanges:
 
     def _doubles_at(self, nth: Ints) -> Doubles:
         """The nth value (from 0, repeats counted) of each range as a double; a column per range, none empty."""
-        if not self._bags.apart:
+        if not self._data.separate:
             ends = np.unique((self._lo, self._hi))
-            entries, size = int((self._hi - self._lo).sum()), len(self._bags.values)
+            entries, size = int((self._hi - self._lo).sum()), len(self._data.values)
             asked = entries * nth.size // len(self.total)  # to look at, if it were one bucket
             buckets = min(int((4 * asked / len(ends)) ** 0.5), 4 * size // len(ends), MOST_BUCKETS)
             if buckets >= FEWEST_BUCKETS and min(asked // buckets, entries) <= LAYOUT_LIMIT * size:
-                return _Buckets(self._bags.doubles, self._bags.weights, ends, buckets).select(self._lo, self._hi, nth)
-        found: Doubles = self._bags.lifted[self._select(nth)]
+                return _Buckets(self._data.doubles, self._data.weights, ends, buckets).select(self._lo, self._hi, nth)
+        found: Doubles = self._data.lifted[self._select(nth)]
         return found
 
     def around(self, qs: Iterable[float]) -> npt.NDArray[np.bool_]:
-        """Which entries of the bags, laid end to end, hold a value that one of these quantiles is made of."""
-        size = len(self._bags.values)
+        """Which entries of the multisets, laid end to end, hold a value that one of these quantiles is made of."""
+        size = len(self._data.values)
         marks = np.zeros(size + 1, np.int64)
         some = np.flatnonzero(self.total > 0)
         if not len(some):
             return marks[:-1] > 0
         asked = self.take(some)
-        rank = self._bags.ranked[1]
+        rank = self._data.ranked[1]
         order = np.lexsort((np.arange(size), rank))
         codes = rank[order] * (size + 1) + order  # sorted: by value, then by place
         for q in qs:
@@ -262,9 +262,9 @@ class MultisetRanges:
                 value = asked._select(nth) * (size + 1)
                 np.add.at(marks, np.searchsorted(codes, value + asked._lo, "left"), 1)
                 np.add.at(marks, np.searchsorted(codes, value + asked._hi, "left"), -1)
-        held = np.empty(size, np.bool_)
-        held[order] = np.cumsum(marks[:-1]) > 0
-        return held
+        wanted = np.empty(size, np.bool_)
+        wanted[order] = np.cumsum(marks[:-1]) > 0
+        return wanted
 
     def distinct(self) -> pl.Series:
         """How many different values each range holds."""
@@ -275,7 +275,7 @@ class MultisetRanges:
 
     def mode(self) -> pl.Series:
         """The most frequent value, the smallest of them where several are; null without values."""
-        values, _ = self._bags.ranked
+        values, _ = self._data.ranked
         chosen = np.full(len(self.total), -1)
         for begin, owner, rank, weight in self._chunks():
             order = np.lexsort((rank, -weight, owner))
@@ -286,7 +286,7 @@ class MultisetRanges:
 
     def _chunks(self, limit: int = CHUNK) -> Iterator[tuple[int, Ints, Ints, Ints]]:
         """(first range, owner from 0, rank, weight), each rank of a range once, a bounded number at a time."""
-        rank_of = self._bags.ranked[1]
+        rank_of = self._data.ranked[1]
         sizes = self._hi - self._lo
         cuts = np.searchsorted(np.cumsum(sizes), np.arange(limit, int(sizes.sum()) + limit, limit), "left") + 1
         begin = 0
@@ -294,8 +294,8 @@ class MultisetRanges:
             part = sizes[begin:end]
             at = np.repeat(self._lo[begin:end], part) + ramp(part)
             owner = np.repeat(np.arange(len(part)), part)
-            rank, weight = rank_of[at], self._bags.weights[at]
-            if not self._bags.apart and len(at):
+            rank, weight = rank_of[at], self._data.weights[at]
+            if not self._data.separate and len(at):
                 order = np.lexsort((rank, owner))
                 owner, rank, weight = owner[order], rank[order], weight[order]
                 new = np.append(True, (owner[1:] != owner[:-1]) | (rank[1:] != rank[:-1]))
@@ -318,10 +318,10 @@ class _Buckets:
         self._order = np.argsort(bucket.astype(np.uint16), kind="stable")  # by bucket, then by place
         self._codes = bucket[self._order] * (len(values) + 1) + self._order
         between = np.repeat(np.arange(len(ends) + 1), np.diff(ends, prepend=0, append=len(values)))
-        held = np.bincount(between * self._count + bucket, weights, (len(ends) + 1) * self._count)
-        held = held.reshape(-1, self._count)[: len(ends)].astype(np.int64)
+        inside = np.bincount(between * self._count + bucket, weights, (len(ends) + 1) * self._count)
+        inside = inside.reshape(-1, self._count)[: len(ends)].astype(np.int64)
         self._below = np.zeros((len(ends), self._count + 1), np.int64)  # the weight up to an end, below a bucket
-        np.cumsum(np.cumsum(held, axis=0), axis=1, out=self._below[:, 1:])
+        np.cumsum(np.cumsum(inside, axis=0), axis=1, out=self._below[:, 1:])
 
     def select(self, lo: Ints, hi: Ints, nth: Ints) -> Doubles:
         """The nth value of each range [lo, hi) of entries; a column per range."""

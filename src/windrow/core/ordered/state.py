@@ -131,11 +131,11 @@ class OrderedState(GroupState):
 
     def _whole(self) -> pl.DataFrame:
         recent = self._recent_slices()
-        return pl.concat([self._table, recent]).sort(self.schema.order) if recent.height else self._table
+        return pl.concat([self._slices.table, recent]).sort(self.schema.order) if recent.height else self._slices.table
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        _ = self.rows  # nothing is pending
-        tables = super().tables() | {"slices": self._table, "recent": self._recent_slices(), "base": self.base.table}
+        tables = super().tables()  # after which nothing is pending
+        tables |= {"slices": self._slices.table, "recent": self._recent_slices(), "base": self.base.table}
         events, waiting = self._recent_events(), self.waiting.frame()
         tables |= {} if events is None else {"now": self.now.table, "held": events}
         tables |= {} if waiting is None else {"waiting": waiting}
@@ -286,7 +286,7 @@ class OrderedState(GroupState):
                 yield from self._in_sequence(rows, progress, step, partial)
         if sliced is not None or self.recent:
             self._finish(step.final_before)
-            if self._table.height + self._waiting > 2 * self._pruned + PRUNE_FROM:
+            if len(self._slices) > 2 * self._pruned + PRUNE_FROM:
                 self.prune(step.final_before)
 
     def _all_keys(
@@ -316,8 +316,9 @@ class OrderedState(GroupState):
         keys = list(self.schema.keys)
         if not keys:
             return rows_in_order(self.rows)
-        settled = pl.concat([self._table, *self._pending], rechunk=True)  # Polars is slow with many small chunks
-        mine = join_keys(settled, sliced.keys, keys, "semi")
+        # one chunk, because Polars is slow with many small ones
+        slices = pl.concat([self._slices.table, *self._slices.pending], rechunk=True)
+        mine = join_keys(slices, sliced.keys, keys, "semi")
         older = merge([mine.filter(pl.col("position") >= 0)], self.schema)
         recent = join_keys(self._recent_slices(), sliced.keys, keys, "semi")
         return OrderedRows(pl.concat([older, recent], rechunk=True).sort(self.schema.order), self.schema)
@@ -356,7 +357,7 @@ class OrderedState(GroupState):
 
     def prune(self, final_before: int) -> None:
         rows = self.rows  # those of events that are held are judged too: they may be the end of what others begin
-        if self._table.height:
+        if self._slices.table.height:
             needed = rows.start >= self.assembler.horizon(rows, final_before)
             loose = self._in_sessions(rows, final_before)
             position = rows.table["position"].to_numpy()
@@ -367,7 +368,7 @@ class OrderedState(GroupState):
                 needed[inside] |= self.sequences.counting_needs(in_order, known, self.schema.digests)
                 loose[inside] |= self.sequences.custom_needs(in_order, known, self.schema.digests)
             self._keep(rows, needed, needed | loose, position < self.base.at(rows.keys)["count"][rows.key])
-        self._pruned = self._table.height
+        self._pruned = self._slices.table.height
         self._forget_keys()
         self._forget(final_before)
         if self.emitted.table is not None:
@@ -393,16 +394,16 @@ class OrderedState(GroupState):
             points = np.append(INT64_MIN, self.compiled.edges.points)
             start = np.where(loose, points[np.searchsorted(points, rows.start, "right") - 1], rows.start)
             table = table.with_columns(pl.Series("slice_start", start), pl.col("fresh") & ~pl.Series(joined))
-        if join or int(keep.sum()) < self._table.height:
+        if join or int(keep.sum()) < self._slices.table.height:
             table = table.filter(pl.Series(keep))
-            self._table, self._rows = merge([table], self.schema) if join else table, None
+            self._replace(merge([table], self.schema) if join else table)
 
     def _forget_keys(self) -> None:
         """Forget keys of which nothing is left, where no window counts or carries anything for them."""
-        live = self._table.height + self.held_events
+        live = self._slices.table.height + self.held_events
         if self.ordering.grids or not self.schema.keys or self.now.table.height < 2 * live + FORGET_FROM:
             return
-        parts = [part for part in (self._table, self._recent_events(), self.emitted.table) if part is not None]
+        parts = [part for part in (self._slices.table, self._recent_events(), self.emitted.table) if part is not None]
         keys = pl.concat([part.select(*self.schema.keys) for part in parts]).unique()
         for carry in (self.base, self.now):
             carries = carry.table.filter(~self.ordering.at_rest)

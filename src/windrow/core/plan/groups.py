@@ -1,8 +1,11 @@
-"""Groups: what is asked about the same events by the same keys, whatever the window, the function or the filter.
+"""Groups: the queries over the same events by the same keys, whatever their windows, aggregates and filters.
 
-A group has **timelines** (a window together with the stretch of event time for which its query was there), and
-**signatures** (a list of aggregates with a filter); a query is one of each. So a million queries over ten thousand
-windows cost ten thousand windows. Its slices hold each operator once for each filter: `Held`.
+    query = timeline × signature        timeline    a window, and the event times between which it is asked for
+                                        signature   a list of aggregates, over a filter
+    signature ──▶ partials              each operator once for each filter, in every slice of the group
+
+Queries with the same timeline share windows, those with the same signature share answers: a million queries over ten
+thousand windows cost ten thousand windows.
 """
 
 from __future__ import annotations

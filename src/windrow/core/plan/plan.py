@@ -1,6 +1,6 @@
-"""The plan: queries become slice groups.
+"""The plan: queries become slice groups, which decides who shares what.
 
-Queries over the same keys and the same events share one **group**, whatever their window type, function or filter:
+Queries over the same keys and the same events share one **group**, whatever their windows, aggregates and filters:
 
     events ──▶ group by (car)      edges of all its windows, each operator once
                  └──▶ group by ()  rolled up from the slices of (car), not from the events

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import repeat
@@ -53,51 +53,29 @@ class Query:
         distinct_on: str | Sequence[str] = (),
         having: str | Aggregate | None = None,
     ) -> None:
-        put = object.__setattr__
-        put(self, "name", name)
         if not isinstance(name, str) or not name:
             raise QueryError(f"a query needs a name, not {name!r}")
-        if isinstance(window, str):
-            try:
-                window = window_of(window)
-            except ValueError as error:
-                raise QueryError(f"query {name!r}: {error}") from error
-        if not isinstance(window, Window):
-            raise QueryError(
-                f"query {name!r}: window must be made by tumbling(…), session(…) and so on, not {window!r}"
-            )
-        try:
-            hash(window)
-        except TypeError as error:
-            kind = type(window).__name__
-            raise QueryError(f"query {name!r}: the fields of {kind} must be plain data: {error}") from error
-        if reason := _not_plain(window) or window.refusal:
-            raise QueryError(f"query {name!r}: {reason}")
-        put(self, "window", window)
-        put(self, "aggregates", _aggregates(name, aggregates))
-        put(self, "by", _keys(name, window, _columns(name, "by", by)))
-        try:
-            put(self, "where", parse(where) if isinstance(where, str) else where)
-        except ValueError as error:
-            raise QueryError(f"query {name!r}: where: {error}") from error
-        put(self, "time", time)
-        put(self, "distinct_on", _columns(name, "distinct_on", distinct_on))
+        window = _window(name, window)
+        given: dict[str, Any] = {"name": name, "window": window, "aggregates": _aggregates(name, aggregates)}
+        given["by"] = _keys(name, window, _columns(name, "by", by))
+        given["where"] = _read(parse, where, name, "where")
+        given |= {"time": time, "distinct_on": _columns(name, "distinct_on", distinct_on)}
         if not isinstance(having, str | Aggregate | None):
             raise QueryError(f"query {name!r}: having must be a predicate such as 'count() > 10', not {having!r}")
-        try:
-            put(self, "having", formula(having) if isinstance(having, str) else having)
-        except ValueError as error:
-            raise QueryError(f"query {name!r}: having: {error}") from error
-        if scope_of(window) in JOINED and (found := next((one for one in self.asked if one.needs_order), None)):
+        given["having"] = _read(formula, having, name, "having")
+        for field, value in given.items():
+            object.__setattr__(self, field, value)
+        scope, ordered = scope_of(window), next((one for one in self.computed if one.needs_order), None)
+        if scope in JOINED and ordered:
             raise QueryError(
-                f"query {name!r}: {found.text} needs the events of all nodes in order, and scope={scope_of(window)!r} "
+                f"query {name!r}: {ordered.text} needs the events of all nodes in order, and scope={scope!r} "
                 "joins what each node has made of its own; ask for it with scope='global' or 'node'"
             )
 
     def to_dict(self) -> dict[str, Any]:
         """A description in plain data, from which `from_dict` makes the same query."""
         described: dict[str, Any] = {"name": self.name, "window": self.window.to_dict()}
-        described["aggregates"] = [asked.to_dict() for asked in self.aggregates]
+        described["aggregates"] = [aggregate.to_dict() for aggregate in self.aggregates]
         if self.by:
             described["by"] = list(self.by)
         if self.where:
@@ -113,21 +91,21 @@ class Query:
     @staticmethod
     def from_dict(described: dict[str, Any]) -> Query:
         """The query that `to_dict` described; windows and aggregates of your own must have been imported."""
-        rest = dict(described)
-        window = window_from_dict(rest.pop("window"))
-        asked = [Aggregate.from_dict(part) for part in rest.pop("aggregates")]
-        having = Aggregate.from_dict(rest.pop("having")) if "having" in rest else None
-        return Query(rest.pop("name"), window, asked, having=having, **rest)
+        fields = dict(described, window=window_from_dict(described["window"]))
+        fields["aggregates"] = [Aggregate.from_dict(part) for part in described["aggregates"]]
+        if "having" in described:
+            fields["having"] = Aggregate.from_dict(described["having"])
+        return Query(**fields)
 
     @property
-    def asked(self) -> tuple[Aggregate, ...]:
-        """All aggregates that are computed: those of its columns, and what HAVING says."""
+    def computed(self) -> tuple[Aggregate, ...]:
+        """All aggregates: those of its columns, and what HAVING says."""
         return (*self.aggregates, self.having) if self.having else self.aggregates
 
     @property
     def needs_order(self) -> bool:
         """Whether its windows or aggregates depend on the final order of events."""
-        return isinstance(self.window, OrderedWindow) or any(asked.needs_order for asked in self.asked)
+        return isinstance(self.window, OrderedWindow) or any(aggregate.needs_order for aggregate in self.computed)
 
     @property
     def filter_first(self) -> Expression | None:
@@ -154,6 +132,33 @@ def time_of(queries: Iterable[Query], given: str | None) -> str:
     raise QueryError("name the time column, time=…: neither the queries nor the events say which it is")
 
 
+def _read(read: Callable[[str], Any], given: Any, name: str, what: str) -> Any:
+    """What a text says, or what is given instead of one."""
+    try:
+        return read(given) if isinstance(given, str) else given
+    except ValueError as error:
+        raise QueryError(f"query {name!r}: {what}: {error}") from error
+
+
+def _window(name: str, given: Window | str) -> Window:
+    """The window of a query, or of a text; refuses one that cannot be compared or does not fit itself."""
+    if isinstance(given, str):
+        try:
+            given = window_of(given)
+        except ValueError as error:
+            raise QueryError(f"query {name!r}: {error}") from error
+    if not isinstance(given, Window):
+        raise QueryError(f"query {name!r}: window must be made by tumbling(…), session(…) and so on, not {given!r}")
+    try:
+        hash(given)
+    except TypeError as error:
+        kind = type(given).__name__
+        raise QueryError(f"query {name!r}: the fields of {kind} must be plain data: {error}") from error
+    if reason := _not_plain(given) or given.refusal:
+        raise QueryError(f"query {name!r}: {reason}")
+    return given
+
+
 def _not_plain(window: Window) -> str | None:
     """Why a window is not known by its fields alone, or None."""
     if vars(window).keys() <= type(window).__dataclass_fields__.keys():
@@ -168,34 +173,31 @@ def _not_plain(window: Window) -> str | None:
 def _aggregates(
     name: str, given: Aggregate | str | Iterable[Aggregate | str] | Mapping[str, Aggregate | str]
 ) -> tuple[Aggregate, ...]:
-    if isinstance(given, tuple) and given and all(type(one) is Aggregate for one in given):
-        asked: tuple[Aggregate, ...] = given
-    else:
-        if not isinstance(given, Aggregate | str | Iterable):
-            raise QueryError(f"query {name!r}: {given!r} is not an aggregate; write wr.mean('x') or 'mean(x)'")
-        aliases: Iterable[str | None] = given if isinstance(given, Mapping) else repeat(None)
-        listed = given.values() if isinstance(given, Mapping) else given
-        several = [listed] if isinstance(listed, Aggregate | str) else list(listed)
-        try:
-            asked = tuple(_aggregate(one, alias) for one, alias in zip(several, aliases, strict=False))
-        except ValueError as error:
-            raise QueryError(f"query {name!r}: {error}") from error
-    if not asked:
+    if not isinstance(given, Aggregate | str | Iterable):
+        raise QueryError(f"query {name!r}: {given!r} is not an aggregate; write wr.mean('x') or 'mean(x)'")
+    aliases: Iterable[str | None] = given if isinstance(given, Mapping) else repeat(None)
+    listed = given.values() if isinstance(given, Mapping) else given
+    texts = [listed] if isinstance(listed, Aggregate | str) else list(listed)
+    try:
+        aggregates = tuple(_aggregate(text, alias) for text, alias in zip(texts, aliases, strict=False))
+    except ValueError as error:
+        raise QueryError(f"query {name!r}: {error}") from error
+    if not aggregates:
         raise QueryError(f"query {name!r} has no aggregates")
-    names = [one.name for one in asked]
+    names = [aggregate.name for aggregate in aggregates]
     if len(set(names)) < len(names):
-        twice = next(one for one in names if names.count(one) > 1)
+        twice = next(column for column in names if names.count(column) > 1)
         raise QueryError(f"query {name!r} has two columns called {twice!r}; give one an alias")
     if reserved := set(names) & set(RESERVED):
         raise QueryError(f"query {name!r}: {min(reserved)!r} is a column of every result; choose another alias")
-    return asked
+    return aggregates
 
 
 def _aggregate(given: Aggregate | str, alias: str | None) -> Aggregate:
-    asked = aggregate(given) if isinstance(given, str) else given
-    if not isinstance(asked, Aggregate):
-        raise ValueError(f"{asked!r} is not an aggregate; write wr.mean('x') or 'mean(x)'")
-    return asked if alias is None else asked.alias(alias)
+    made = aggregate(given) if isinstance(given, str) else given
+    if not isinstance(made, Aggregate):
+        raise ValueError(f"{made!r} is not an aggregate; write wr.mean('x') or 'mean(x)'")
+    return made if alias is None else made.alias(alias)
 
 
 def _keys(name: str, window: Window, by: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,9 +1,12 @@
 """Binding: a plan meets the columns of real events.
 
+    plan, types of columns ──▶ Binding ──▶ refusals, with query and column
+    batch ── checked ── prepare ─────────▶ `time:` `key:` `input:` `filter:` `order:` `distinct:` columns, `nth`
+
 Everything that can be wrong between queries and events is found here, before any state is touched: a column that is
-not there, a type that an aggregate cannot take, a window in seconds over a time column of kilometres. A binding then
-prepares batches: the time of each time column in whole units, keys, inputs and filters, each computed once for all
-groups.
+not there, a type that an aggregate cannot take, a window in seconds over a time column of kilometres. Prepared batches
+are all that kernels read: times in whole units, keys, inputs of operators and filters, each computed once for all
+groups. `sql` has the same columns as Spark SQL, for those that the JVM prepares.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import polars as pl
 
 from windrow.core.aggregates.functions import FUNCTIONS, Aggregate
 from windrow.core.expressions.parse import Expression, parse
-from windrow.core.plan.groups import Group, Timeline
+from windrow.core.plan.groups import Group, Signature
 from windrow.core.plan.plan import Plan
 from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.kernel import filter_name, input_name, key_name, time_name
@@ -31,7 +34,7 @@ class InputError(ValueError):
 
 
 class Binding:
-    """A plan over events with a given schema."""
+    """The columns that a plan reads of events with given types, and how they are computed."""
 
     def __init__(self, plan: Plan, columns: Mapping[str, pl.DataType], order_by: Sequence[str]) -> None:
         self._columns, self._order_by = dict(columns), order_by
@@ -60,30 +63,20 @@ class Binding:
                 self.sql[f"order:{number}"] = quoted(column)
 
     def _bind(self, group: Group, plan: Plan) -> None:
-        query = _some_query(group, plan)
+        """The columns and expressions of a group; what does not fit is refused for one of its queries."""
+        queries = {number: plan.entries[number].query for numbers in group.members.values() for number in numbers[:1]}
+        query = next(iter(queries.values()))
         time_column = group.source.time
         if time_column not in self.time_columns:
             self.time_columns[time_column] = self._time_column(time_column, f"query {query.name!r}: time")
-        temporal = not self.time_columns[time_column].is_integer()
-        for numbers in group.members.values():
-            whose = plan.entries[numbers[0]].query
-            window = whose.window
-            if window.is_temporal not in (None, temporal):
-                kind = (
-                    "a timestamp: write a duration such as '10 seconds'"
-                    if temporal
-                    else "a number: write plain numbers"
-                )
-                raise QueryError(f"query {whose.name!r}: {window} does not fit {time_column!r}, which is {kind}")
+        for member in queries.values():
+            self._check_unit(member, time_column)
         for key in group.keys:
-            scoped = key == NODE and scope_of(query.window) != "global"
-            dtype = self._column(key, f"query {query.name!r}: {query.window if scoped else 'by'}")
-            if dtype.is_nested():
-                raise QueryError(f"query {query.name!r}: by: column {key!r} is {dtype}, which cannot be a key")
-            self.keys[key] = dtype
-            self._prepared[key_name(key)], self.sql[key_name(key)] = pl.col(key), quoted(key)
+            self._key(key, query)
         for timeline in group.lines.values():
-            self._line(timeline.window, plan.entries[_asking(group, timeline)].query)
+            place = group.timelines[timeline]
+            asking = next(numbers[0] for (line, _), numbers in group.members.items() if line == place)
+            self._line(timeline.window, queries[asking])
         for column in group.source.distinct_on:
             self._column(column, f"query {query.name!r}: distinct_on")
             self._prepared[f"distinct:{column}"], self.sql[f"distinct:{column}"] = pl.col(column), quoted(column)
@@ -91,21 +84,38 @@ class Binding:
             self._filter(group.source.where, query)
         asked_by = group.asked_by
         for signature, place in group.signatures.items():
-            named = plan.entries[asked_by[place]].query
-            if signature.where:
-                self._filter(signature.where, named)
-            for one in signature.held:
-                text = next(asked.text for asked in signature.asked if one.operator in asked.operators)
-                types = [self._input(expression, named, text) for expression in one.operator.inputs]
-                if reason := one.operator.refusal(types):
-                    raise QueryError(f"query {named.name!r}: {text}: {reason}")
-                if one.where and filter_name(one.where.text) not in self._prepared:
-                    self._filter(one.where, named, text)
-            for asked in signature.asked:
-                self._needs(asked, named)
+            self._signature(signature, plan.entries[asked_by[place]].query)
+
+    def _check_unit(self, query: Query, time_column: str) -> None:
+        """Refuse a window of durations over numbers, or one of numbers over timestamps."""
+        temporal = not self.time_columns[time_column].is_integer()
+        if query.window.is_temporal not in (None, temporal):
+            kind = "a timestamp: write a duration such as '10 seconds'" if temporal else "a number: write plain numbers"
+            raise QueryError(f"query {query.name!r}: {query.window} does not fit {time_column!r}, which is {kind}")
+
+    def _key(self, key: str, query: Query) -> None:
+        scoped = key == NODE and scope_of(query.window) != "global"
+        dtype = self._column(key, f"query {query.name!r}: {query.window if scoped else 'by'}")
+        if dtype.is_nested():
+            raise QueryError(f"query {query.name!r}: by: column {key!r} is {dtype}, which cannot be a key")
+        self.keys[key] = dtype
+        self._prepared[key_name(key)], self.sql[key_name(key)] = pl.col(key), quoted(key)
+
+    def _signature(self, signature: Signature, query: Query) -> None:
+        if signature.where:
+            self._filter(signature.where, query)
+        for partial in signature.held:
+            text = next(aggregate.text for aggregate in signature.asked if partial.operator in aggregate.operators)
+            types = [self._input(expression, query, text) for expression in partial.operator.inputs]
+            if reason := partial.operator.refusal(types):
+                raise QueryError(f"query {query.name!r}: {text}: {reason}")
+            if partial.where and filter_name(partial.where.text) not in self._prepared:
+                self._filter(partial.where, query, text)
+        for aggregate in signature.asked:
+            self._needs(aggregate, query)
 
     def _line(self, window: Window, query: Query) -> None:
-        """The expressions by which events bound a window."""
+        """Bind the expressions of a data-driven window."""
         assert isinstance(window, DataDrivenWindow)
         for text in window.inputs:
             if isinstance(window, Punctuated | Frames):
@@ -113,25 +123,22 @@ class Binding:
             else:
                 self._input(parse(text), query, str(window))
 
-    def _needs(self, asked: Aggregate, query: Query) -> None:
+    def _needs(self, aggregate: Aggregate, query: Query) -> None:
         """Refuse an aggregate whose function cannot take its input."""
-        for part in asked.parts:
+        for part in aggregate.parts:
             self._needs(part, query)
-        if asked.inputs and not asked.parts:
-            dtype = self.inputs[asked.inputs[0].text]
-            if wanted := FUNCTIONS[asked.function].needs(dtype):
+        if aggregate.inputs and not aggregate.parts:
+            dtype = self.inputs[aggregate.inputs[0].text]
+            if wanted := FUNCTIONS[aggregate.function].needs(dtype):
                 raise QueryError(
-                    f"query {query.name!r}: {asked.text} needs {wanted}, and {asked.inputs[0].text} is {dtype}"
+                    f"query {query.name!r}: {aggregate.text} needs {wanted}, and {aggregate.inputs[0].text} is {dtype}"
                 )
 
     def _column(self, name: str, whose: str) -> pl.DataType:
         if name not in self._columns:
             near = difflib.get_close_matches(name, self._columns, 1)
-            hint = (
-                f"; did you mean {near[0]!r}?"
-                if near
-                else f"; there are {', '.join(map(repr, self._columns)) or 'none'}"
-            )
+            known = ", ".join(map(repr, self._columns)) or "none"
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {known}"
             raise QueryError(f"{whose}: there is no column {name!r} in the events{hint}")
         self.needed[name] = self._columns[name]
         return self._columns[name]
@@ -192,17 +199,19 @@ class Binding:
         self.sql[filter_name(where.text)] = f"COALESCE({where.spark(self._columns)}, FALSE)"
 
     def schema(self, group: Group, shared: bool, updates: bool = False) -> SliceSchema:
-        """What a group keeps, or what it makes of events, `shared` with the groups that are rolled up from it.
+        """The schema of a group's own slices, or of those that it makes of events and shares (`Group.needs`).
 
-        With `updates`, ordered slices say which events they hold.
+        With `updates`, ordered slices have a digest of their events, which shows whether a window has changed.
         """
-        _, held, gap = group.needs(shared)
+        _, partials, gap = group.needs(shared)
         keys = {key_name(key): self.keys[key] for key in group.keys}
         lines = tuple(group.lines) if group.ordered else None
-        return SliceSchema(keys, held, self.inputs, self.place, gap, lines, updates and group.ordered, group.refined)
+        return SliceSchema(
+            keys, partials, self.inputs, self.place, gap, lines, updates and group.ordered, group.refined
+        )
 
     def checked(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The batch, if its columns are still what they were."""
+        """The batch, if its columns have the types that were bound; else an `InputError`."""
         nulls = []
         for name, dtype in self.needed.items():
             if name not in frame.columns:
@@ -222,15 +231,18 @@ class Binding:
                     raise InputError(f"{name!r} holds times so far out that they cannot be written in microseconds")
         return frame.with_columns(nulls) if nulls else frame
 
-    def prepare(self, frame: pl.DataFrame, arrived: int | pl.Series, clock: Callable[[], int]) -> pl.DataFrame:
+    def prepare(
+        self, frame: pl.DataFrame, arrived: int | pl.Series, clock: Callable[[], int], numbered: bool = False
+    ) -> pl.DataFrame:
         """The columns that the kernels read, for a checked batch whose times are there.
 
-        The events arrived with these numbers, or with those from this one on.
+        The events arrived with these numbers, or with those from this one on; they keep them where their order counts,
+        or all are to be `numbered`.
         """
         extra = []
         if ARRIVAL in self.time_columns:
             extra.append(pl.lit(clock(), pl.Int64).alias(time_name(ARRIVAL)))
-        if self._ordered:
+        if self._ordered or numbered:
             numbers = pl.int_range(arrived, arrived + pl.len(), dtype=pl.Int64) if isinstance(arrived, int) else arrived
             extra.append(pl.lit(numbers).alias("nth") if isinstance(numbers, pl.Series) else numbers.alias("nth"))
         prepared = [expression.alias(name) for name, expression in self._prepared.items()]
@@ -244,7 +256,7 @@ class Binding:
             raise InputError(f"this batch cannot be read: {str(error).splitlines()[0]}") from error
 
     def times(self, frame: pl.DataFrame, time_column: str) -> pl.Series:
-        """The times of a time column in whole units."""
+        """The times of a batch on a time column, in whole units."""
         try:
             return frame.select(self._prepared[time_name(time_column)]).to_series()
         except pl.exceptions.PolarsError as error:
@@ -252,18 +264,14 @@ class Binding:
 
     def without_time(self, frame: pl.DataFrame) -> pl.Series | None:
         """Which events have no time on some time column; None when all have."""
-        columns = [
-            time_column
-            for time_column in self.time_columns
-            if time_column != ARRIVAL and frame[time_column].null_count()
-        ]
+        columns = [name for name in self.time_columns if name != ARRIVAL and frame[name].null_count()]
         if not columns:
             return None
         return frame.select(pl.any_horizontal(pl.col(column).is_null() for column in columns)).to_series()
 
 
 def no_time(missing: int, of: int, *time_columns: str) -> InputError:
-    """What is said of events that have no time on some time column."""
+    """The refusal of events that have no time on some time column."""
     named = " or ".join(map(repr, time_columns))
     return InputError(f"{missing} of {of} events have no time in {named}; bad_events='drop' leaves them out")
 
@@ -285,12 +293,3 @@ def _units(name: str, dtype: pl.DataType) -> str:
         hours = f"HOUR({column}) * 3600000000L + MINUTE({column}) * 60000000L"
         return f"{days} + {hours} + CAST(EXTRACT(SECOND FROM {column}) * 1000000 AS BIGINT)"
     return f"CAST({column} AS BIGINT)"
-
-
-def _asking(group: Group, timeline: Timeline) -> int:
-    """A query that asks for a timeline."""
-    return next(numbers[0] for (place, _), numbers in group.members.items() if place == group.timelines[timeline])
-
-
-def _some_query(group: Group, plan: Plan) -> Query:
-    return plan.entries[next(iter(group.members.values()))[0]].query

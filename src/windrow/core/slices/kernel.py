@@ -2,14 +2,17 @@
 
     times ──▶ Edges.index ──▶ slice of each event ──▶ group_by(keys, slice).agg(lifts) ──▶ slice table
 
-The slice of an event is the time between the two neighbouring edges around it. Events in order are cut at
-positions: one binary search per edge instead of one per event. Otherwise edges are looked up per event, in a table
-over the greatest common divisor of all grids where that is small, by binary search where it is not, and grid by grid
-where there are more edges than events. No event is ever moved or split off later: late and out-of-order events fall
-into their slice like any other.
+A slice is the events of a key between two neighbouring edges. Which one an event falls into depends on its time alone,
+so that late events, and events out of order, fall into theirs like any other, and no slice is ever cut again. There
+are four ways to find it, and the cheapest is taken:
+
+    events in order                  cut at indices: a binary search for each edge instead of each event
+    edges on one grid, not too fine  a table from each step of the grid to its slice
+    other edges                      a binary search for each event
+    more edges than events           the last edge of each grid by arithmetic, and the latest of them
 
 Sessions need no sort: two events in one cell [k·gap, (k+1)·gap) are never more than a gap apart, so cells cut like
-edges, and `slices.merge` joins neighbouring cells into runs on the small table.
+edges, and `merge` of slice tables joins neighbouring cells into runs, on the small table.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ EDGES_PER_EVENT = 4  # more edges than that, and events are looked up grid by gr
 
 @dataclass(frozen=True)
 class Edges:
-    """All edges of a group: grids, each from one event time to another, points, and those of irregular windows."""
+    """All edges of a group: grids, each between two event times; points where queries come or go; irregular ones."""
 
     period: Ints
     phase: Ints
@@ -110,7 +113,7 @@ class Edges:
         return float(((hi - lo) / self.period).sum()) + len(self.points)
 
     def _own(self, times: Ints) -> Ints:
-        """The edges of irregular windows around some times."""
+        """The edges of windows of one's own around some times."""
         return self.irregular.edges(times) if self.irregular else NO_EDGES
 
     def _between(self, lo: int, hi: int, own: Ints) -> Ints:
@@ -149,7 +152,10 @@ class Edges:
 
 
 def slice(batch: pl.DataFrame, time_column: str, edges: Edges, schema: SliceSchema) -> pl.DataFrame:
-    """The slices of a prepared batch (see `prepare`), a row for each (keys, range between two cuts)."""
+    """Slice a prepared batch (`Binding.prepare`): a row for each keys and range between two edges.
+
+    Operators that read events in their order get them sorted. With sessions, cells become runs at the end.
+    """
     if not batch.height:
         return schema.empty()
     time, order = time_name(time_column), [name for name in batch.columns if name.startswith("order:")]
@@ -193,9 +199,9 @@ class _Coded(NamedTuple):
 
 
 def _with_key(batch: pl.DataFrame, schema: SliceSchema, numbers: npt.NDArray[np.uint32], size: int) -> _Coded | None:
-    """One number for key and range, where there is one key of integers close together.
+    """One number for key and range together, where there is one key, of integers that are close together.
 
-    Polars groups events that are not in order twice as fast by one column as by two.
+    Polars groups events that are out of order twice as fast by one column as by two.
     """
     if len(schema.keys) != 1:
         return None
@@ -235,7 +241,10 @@ def window_columns(window: DataDrivenWindow) -> dict[str, str]:
 
 
 def places(batch: pl.DataFrame, one: Held, time: str, schema: SliceSchema) -> Fields:
-    """The events as states of a selection: value, what it is chosen by, and the place; no place where filtered out."""
+    """The events as states of a selection: its value, what it is chosen by, and its place in the order.
+
+    An event that the filter leaves out has no place, so that it is never chosen.
+    """
     inputs = [batch[input_name(expression.text)] for expression in one.operator.inputs]
     place = {"at": batch[time]}
     place |= {name: batch[f"order:{name}"] for name in schema.place if name not in ("at", "nth")}
@@ -246,7 +255,7 @@ def places(batch: pl.DataFrame, one: Held, time: str, schema: SliceSchema) -> Fi
 
 
 def lifts(batch: pl.DataFrame, time: str, schema: SliceSchema) -> Iterable[pl.Expr]:
-    """The expressions that lift every operator of the schema, but for selections."""
+    """The expressions that lift every partial of the schema, but for selections: `Choices` does these together."""
     places = {name: pl.col(name if name == "nth" else f"order:{name}") for name in schema.place}
     places["at"] = pl.col(time)
     for one in schema.held:
@@ -268,7 +277,7 @@ def lifts(batch: pl.DataFrame, time: str, schema: SliceSchema) -> Iterable[pl.Ex
 
 
 def roll_up(table: pl.DataFrame, edges: Edges, schema: SliceSchema) -> pl.DataFrame:
-    """The slices of a coarser key set from those of a finer one."""
+    """Make the slices of fewer keys from those of more keys, whose edges are among theirs; no event is looked at."""
     if not table.height:
         return schema.empty()
     starts = table["slice_start"].to_numpy().copy()

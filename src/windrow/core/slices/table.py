@@ -1,28 +1,31 @@
-"""The slice table: its schema, and how two become one.
+"""The slice table: its schema, and how two become one. It is the one contract between the stages of windrow.
 
-A row is one slice of one key: the events between two neighbouring edges, or, where sessions are asked for, one run of
-them that is connected under the group's smallest gap.
+A row is one slice of one key: the events between two neighbouring edges. Where sessions are asked for, it is one
+**run** of them: neighbouring events that are connected under the group's smallest gap.
 
-    key:car … │ slice_start │ [barred │ first │ last] │ count().count │ sum(speed).sum │ …
+    key:car … │ slice_start │ [excluded │ first │ last] │ count().count │ sum(speed).sum │ …
 
-- `slice_start` is the edge at or before the slice's events, INT64_MIN where there is none; the edge after it ends the
-  slice.
-- `first` and `last` are the times of a run's first and last event, there only where sessions need them.
-- An ordered group (see `ordering`) has more: the `position` of a slice's first event among those of its key, -1 for
-  slices that stand outside of the order; `fresh`, whether a window's edge begins it, so that it never joins the slice
-  before it; for each data-driven kind twice the number of the window that it lies in, and one more where that begins,
-  -1 for none; and with `updates` a `digest` of its events.
-- `bags`, only where bags need not travel whole, says which of the bags are kept at nodes (`nodes.synopsis`).
-- `barred` is not 0 for late events that some session has left out because it was closed: they form slices of their
-  own, so that every other window still has them.
+- `slice_start` is the edge at or before the slice's events, INT64_MIN where there is none. The next edge ends it.
+- `first` and `last` are the times of a run's first and last event.
+- `excluded` is the number of an exclusion set, 0 for the empty one: the final sessions that leave these late events
+  out. Such events form slices of their own, so that every other window still has them.
+- A column for each field of each partial, `<operator>[<filter>].<field>`.
+- An ordered group (`core.ordered`) has more: the `position` of a slice's first event among those of its key, -1 for
+  slices that stand outside of the order; `fresh`, whether an edge begins it, so that it never joins the slice before
+  it; for each data-driven window twice the number of the window that it lies in, and one more where that begins, -1
+  for none; and with `updates` a `digest` of its events.
+- The column `BAGS` is there only where multisets need not travel whole, and says which of them stay at their nodes
+  (`nodes.quantiles`).
 
-`merge` is associative and commutative: it brings rows with the same (keys, slice_start, barred) together, joining
-runs that are at most a gap apart or that no edge parts, so that any tree of merges gives the same table.
+`merge` is associative and commutative: it brings rows with the same (keys, slice_start, excluded) together, and joins
+runs that are at most a gap apart, or that no edge parts. So any tree of merges gives the same table, and it does not
+matter who has sliced which events, nor when.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -36,13 +39,14 @@ from windrow.core.operators.base import Fields
 from windrow.core.operators.choose import Choices, Selection
 from windrow.core.plan.groups import Held
 
+TOGETHER = 64  # tables that wait to be merged, at most
 BAGS = "bags"  # a column: bags that are kept at nodes
 KEPT_BAG = pl.Struct({"node": pl.String(), "send": pl.Int64(), "row": pl.Int64()})
 
 
 @dataclass(frozen=True)
 class SliceSchema:
-    """The columns of a group's slice table, once the types of its inputs are known."""
+    """The columns of a group's slice table; follows from the group and the types of its inputs."""
 
     keys: Mapping[str, pl.DataType]
     held: tuple[Held, ...]
@@ -75,13 +79,13 @@ class SliceSchema:
 
     @cached_property
     def order(self) -> list[str]:
-        """What the table is sorted by."""
+        """The columns that the table is sorted by."""
         ordered = ["position"] if self.lines is not None else []
         return [*self.identity, *ordered, *(["first"] if self.has_runs else [])]
 
     @cached_property
     def unordered(self) -> dict[str, Any]:
-        """What slices that stand outside of the order have where others have their place."""
+        """The columns of an ordered group, with the values of slices that stand outside of the order."""
         if self.lines is None:
             return {}
         digest = {"digest": 0} if self.digests else {}
@@ -101,7 +105,7 @@ class SliceSchema:
         return empty_frame(self.columns)
 
     def conform(self, table: pl.DataFrame) -> pl.DataFrame:
-        """A table of an older plan in this schema: what it does not have is the identity."""
+        """A table of an earlier plan in this schema. A partial that it lacks is null, which is neutral in a merge."""
         if table.columns == list(self.columns):
             return table
         there = set(table.columns)
@@ -126,7 +130,10 @@ class SliceSchema:
 
 
 def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
-    """One table with each slice once, sorted by key (nulls first), slice and run."""
+    """One table with each slice once, sorted by key (nulls first), slice and run.
+
+    Rows that are alone stay as they are: only those that share a slice with another are grouped.
+    """
     table = pl.concat(tables) if len(tables) > 1 else tables[0]
     if table.height < 2:
         return table
@@ -164,6 +171,46 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
     return pl.concat([table.filter(pl.Series(~shared)), merged_rows])[places]
 
 
+class SliceBuffer:
+    """Slices that come in tables: they are merged when they are asked for, or when they have become many.
+
+    So taking a table in costs what it brings, and what is kept does not grow with repeats of the same slices.
+    """
+
+    def __init__(self, schema: SliceSchema, most: int = 65_536) -> None:
+        self.schema, self._most = schema, most
+        self.table = schema.empty()  # merged
+        self.pending: list[pl.DataFrame] = []
+        self._rows = 0  # of what is pending
+
+    def __len__(self) -> int:
+        """How many slices there are, those that are not merged yet as often as they came."""
+        return self.table.height + self._rows
+
+    def copy(self) -> SliceBuffer:
+        other = copy(self)
+        other.pending = list(self.pending)
+        return other
+
+    def add(self, table: pl.DataFrame) -> None:
+        if not table.height:
+            return
+        self.pending.append(table)
+        self._rows += table.height
+        if self._rows > max(self.table.height, self._most):
+            self.merged()
+        elif len(self.pending) > TOGETHER:
+            self.pending = [merge(self.pending, self.schema)]
+            self._rows = self.pending[0].height
+
+    def merged(self) -> pl.DataFrame:
+        """All slices in one table."""
+        if self.pending:
+            tables = [self.table, *self.pending] if self.table.height else self.pending
+            self.table, self.pending, self._rows = merge(tables, self.schema), [], 0
+        return self.table
+
+
 def finish(
     table: pl.DataFrame,
     schema: SliceSchema,
@@ -171,7 +218,10 @@ def finish(
     known: Mapping[str, pl.Series] | None = None,
     lifted: bool = False,
 ) -> pl.DataFrame:
-    """A slice table from a `group_by`: what operators do once per table, columns `known` already, declared types."""
+    """Make a slice table of a `group_by`: each operator finishes its columns, and all get their declared types.
+
+    Columns that the caller has `known` before are taken as they are; `lifted`: rows are new slices, not merged ones.
+    """
     chosen = choices.chosen(table)
     settled = dict(known or {})
     made = set(table.columns)

@@ -61,11 +61,12 @@ def admit(
     bad_events: str,
     arrived: int,
     clock: Callable[[], int] | None = None,
+    numbered: bool = False,
 ) -> Admitted:
     """Check a batch and prepare its events, of which the first has the number `arrived`; what does not fit is refused.
 
     An event without a time is refused, or left out with `bad_events="drop"`; it keeps its number, so that an event's
-    number says where in the source it stands.
+    number, which all have if they are `numbered`, says where in the source it stands.
     """
     binding = plan.binding
     events = binding.checked(batch)
@@ -76,7 +77,7 @@ def admit(
             raise no_time(int(missing.sum()), batch.height, *binding.time_columns)
         events = events.filter(~missing)
         numbers = (~missing).arg_true().cast(pl.Int64) + arrived
-    events = binding.prepare(events, arrived if numbers is None else numbers, clock or _no_clock)
+    events = binding.prepare(events, arrived if numbers is None else numbers, clock or _no_clock, numbered)
     spans = {
         name: time_range(events, name, plan.plan.furthest.get(name), time_columns[name])
         for name in binding.time_columns
@@ -85,7 +86,7 @@ def admit(
 
 
 def _no_clock() -> int:
-    raise AssertionError("only an engine has arrival times")
+    raise AssertionError("only a place that puts events in order has arrival times")
 
 
 def time_range(events: pl.DataFrame, name: str, furthest: Query | None, time_column: TimeColumn) -> tuple[int, int]:

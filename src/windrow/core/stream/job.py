@@ -1,4 +1,4 @@
-"""Jobs: what another process has to know of a plan, plain enough to be sent to it, and bound there once."""
+"""Jobs: what another process has to know of a plan, plain enough to be sent to it, and compiled there once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from windrow.core.windows.ordered import JOINED, scope_of
 
 @dataclass(frozen=True)
 class Job:
-    """Queries over events with these columns; equal jobs are bound once in a process."""
+    """Queries over events with these columns; equal jobs are compiled once in a process."""
 
     entries: tuple[Entry, ...]
     time: str
@@ -46,10 +46,6 @@ class Job:
         """Its plan, compiled for its columns; once in a process for equal jobs."""
         return _compiled(self)
 
-    @property
-    def bound(self) -> CompiledPlan:
-        return self.compiled
-
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to a worker, which binds it itself."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
@@ -61,7 +57,7 @@ class Job:
 
     @property
     def prepared(self) -> dict[str, pl.DataType]:
-        """The columns that kernels read, with their types; `bound.binding.sql` says how Spark makes them."""
+        """The columns that kernels read, with their types; `compiled.binding.sql` says how Spark makes them."""
         binding = self.compiled.binding
         types: dict[str, pl.DataType] = {}
         for name in binding.sql:
@@ -145,7 +141,7 @@ def own_classes(queries: Iterable[Query]) -> tuple[type, ...]:
     found: dict[type, None] = {}
     for query in queries:
         found[type(query.window)] = None
-        for asked in query.asked:
+        for asked in query.computed:
             for one in _parts(asked):
                 if one.function in MONOIDS:
                     found[MONOIDS[one.function]] = None

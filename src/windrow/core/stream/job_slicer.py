@@ -16,7 +16,7 @@ import polars as pl
 from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.plan.groups import Group, Source, Timeline
 from windrow.core.slices.kernel import Edges, filter_name, roll_up, slice
-from windrow.core.slices.table import SliceSchema, merge
+from windrow.core.slices.table import SliceBuffer, SliceSchema, merge
 from windrow.core.stream.compiled import CompiledPlan
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session, Tumbling
 
@@ -78,8 +78,12 @@ class Slicer:
         """A group's own slices, and those of the groups that are rolled up from it."""
         return {one.name: self.rolled_up(one, shared) for one in (group, *group.children)}
 
+    def schema(self, name: str) -> SliceSchema:
+        """Of a group's own slices."""
+        return self._groups[name].schema
+
     def merge(self, name: str, tables: list[pl.DataFrame]) -> pl.DataFrame:
-        return merge(tables, self._groups[name].schema)
+        return merge(tables, self.schema(name))
 
 
 def _edges(compiled: CompiledGroup, cut: bool) -> tuple[Edges, Edges]:
@@ -99,27 +103,26 @@ def cut_at_gaps(group: Group, shared: bool) -> Edges:
 
 
 class Gathered:
-    """Tables of several batches, merged once they have become many."""
+    """The tables of several batches, merged once they have become many."""
 
     def __init__(self, slicer: Slicer, most: int = 500_000) -> None:
         self._slicer, self._most = slicer, most
-        self._tables: dict[str, list[pl.DataFrame]] = {}
-        self._rows: dict[str, int] = {}
+        self._buffers: dict[str, SliceBuffer] = {}
 
     def add(self, tables: Tables) -> None:
         for name, table in tables.items():
             if table.height:
-                self._tables.setdefault(name, []).append(table)
-                self._rows[name] = self._rows.get(name, 0) + table.height
-                if self._rows[name] > self._most and len(self._tables[name]) > 1:
-                    merged = self._slicer.merge(name, self._tables[name])
-                    self._tables[name], self._rows[name] = [merged], 0
+                if name not in self._buffers:
+                    self._buffers[name] = SliceBuffer(self._slicer.schema(name), self._most)
+                self._buffers[name].add(table)
 
     def tables(self) -> Tables:
-        return {
-            name: self._slicer.merge(name, several) if len(several) > 1 else several[0]
-            for name, several in self._tables.items()
-        }
+        """One table per group; what has come in a single one is as it came."""
+        return {name: _in_one(buffer) for name, buffer in self._buffers.items()}
+
+
+def _in_one(buffer: SliceBuffer) -> pl.DataFrame:
+    return buffer.pending[0] if not buffer.table.height and len(buffer.pending) == 1 else buffer.merged()
 
 
 class Unordered:

@@ -43,7 +43,7 @@ Key = tuple[Any, ...]
 
 
 def groups_of(job: Job) -> list[Group]:
-    return [group for group in job.bound.plan.groups if group.counted]
+    return [group for group in job.compiled.plan.groups if group.counted]
 
 
 def forms_of(job: Job) -> list[Form]:
@@ -54,7 +54,7 @@ class Form:
     """What the tables of a counted group look like; prepared once per plan."""
 
     def __init__(self, group: Group, job: Job) -> None:
-        compiled = job.bound.by_name[group.name]
+        compiled = job.compiled.by_name[group.name]
         assert isinstance(compiled, CompiledOrderedGroup)
         self.compiled, self.group, self.schema = compiled, group, compiled.schema
         self.ordering: Ordering = compiled.ordering

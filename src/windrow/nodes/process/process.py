@@ -38,7 +38,7 @@ from windrow.nodes.protocol.messages import Ack, Batch, Leave, Message, Out, Ref
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.queries import Asked
 from windrow.nodes.sources import source_of
-from windrow.nodes.transport.client import Link
+from windrow.nodes.transport.client import Client
 from windrow.nodes.transport.security import Address, Tokens, pem
 from windrow.nodes.transport.server import Server
 
@@ -64,7 +64,7 @@ class NodeProcess:
         self._stop: str | None = None  # how to end, once it has to: "stay" or "leave"
         self._ended = self._is_over = False
         self._server: Server | None = None
-        self._client: Link | None = None
+        self._client: Client | None = None
         self._source_thread: SourceThread | None = None
         self._sink: Sink | None = None
         self._reason: str | None = None  # why the parent has refused it
@@ -133,7 +133,7 @@ class NodeProcess:
         self._do(self.node.start(_now()))
         if config.parent is not None:
             ca = pem(config.tls.ca, "ca")
-            self._client = Link(
+            self._client = Client(
                 config.name, config.parent, self._from_parent, self._opened, self._refused, self._note, ca, config.token
             )
             self._client.start()
@@ -398,7 +398,7 @@ class NodeProcess:
 
 def needed_columns(query_set: Asked, replayable: bool) -> Mapping[str, pl.DataType]:
     """The columns that a source has to give; all of them if it cannot be read again for a query that comes later."""
-    return query_set.job.bound.binding.needed if replayable else dict(query_set.columns)
+    return query_set.job.compiled.binding.needed if replayable else dict(query_set.columns)
 
 
 def locked(folder: Path) -> BinaryIO:

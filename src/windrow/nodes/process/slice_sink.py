@@ -245,7 +245,7 @@ class SliceSink:
 
 
 def _fingerprint(query_set: Asked) -> str:
-    return query_set.job.bound.plan.fingerprint
+    return query_set.job.compiled.plan.fingerprint
 
 
 def _lasting(query_set: Asked) -> Asked:

@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from windrow.core.slices.table import merge
+from windrow.core.slices.table import SliceBuffer
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
@@ -27,7 +27,8 @@ class Merger:
 
     def __init__(self, job: Job) -> None:
         self._use(job)
-        self._open: dict[str, list[pl.DataFrame]] = {}  # of each group: slices, or events that need the order
+        self._open: dict[str, SliceBuffer] = {}  # slices of each group
+        self._events: dict[str, list[pl.DataFrame]] = {}  # of each group whose windows need their order
         self._passing: dict[str, list[pl.DataFrame]] = {}  # tables that only the root reads
         self._sent: dict[str, int] = {}  # of each group: all slices that start before this time were sent
         self._unsent: list[
@@ -40,7 +41,9 @@ class Merger:
         self.job, self._closing = job, Closing(job)
         self._passed = window_tables(job) | counting_tables(job) | of_quantiles
         self._urgent = counting_tables(job) | urgent_of_quantiles
-        self._groups = {compiled.group.name: compiled for compiled in job.bound.groups if not compiled.group.is_apart}
+        self._groups = {
+            compiled.group.name: compiled for compiled in job.compiled.groups if not compiled.group.is_apart
+        }
 
     def absorb(self, tables: Mapping[str, pl.DataFrame], events: Mapping[str, int]) -> None:
         """Take the tables of a batch in, and of each local node how many events are complete with it.
@@ -53,10 +56,18 @@ class Merger:
                 self._passing.setdefault(name, []).append(table)
             if name not in self._groups:
                 continue
-            self._open.setdefault(name, []).append(self._groups[name].conform(table))
+            self._take(name, self._groups[name].conform(table))
             if name not in self._closing.at_once:
                 last[name] = int(table["slice_start"].max())  # type: ignore[arg-type]
         self._unsent.append((dict(events), last))
+
+    def _take(self, name: str, table: pl.DataFrame) -> None:
+        if self._groups[name].group.ordered:
+            self._events.setdefault(name, []).append(table)
+            return
+        if name not in self._open:
+            self._open[name] = SliceBuffer(self._groups[name].schema)
+        self._open[name].add(table)
 
     @property
     def is_urgent(self) -> bool:
@@ -67,18 +78,13 @@ class Merger:
         """The tables that are to be sent at a watermark; None while nothing is."""
         bounds = self._closing.bounds(INT64_MAX if everything else watermark)
         moved = any(bound > self._sent.get(name, INT64_MIN) for name, bound in bounds.items())
-        if not (moved or everything or self._closing.at_once or self._open or self._passing):
+        if not (moved or everything or self._closing.at_once or self._open or self._events or self._passing):
             return None
         tables = self._passed_on()
-        self._passing = {}
-        for name, parts in self._open.items():
-            if self._groups[name].group.ordered:
-                tables[name], self._open[name] = pl.concat(parts), []
-            else:
-                closed = bounds.get(name, INT64_MAX)
-                tables[name], still_open = split_at(merge(parts, self._groups[name].schema), closed)
-                self._open[name] = [still_open]
-        self._open = {name: parts for name, parts in self._open.items() if parts and parts[0].height}
+        self._passing, self._events = {}, {}
+        for name, buffer in self._open.items():
+            tables[name], buffer.table = split_at(buffer.merged(), bounds.get(name, INT64_MAX))
+        self._open = {name: buffer for name, buffer in self._open.items() if len(buffer)}
         self._sent = self._closing.bounds(watermark)
         # A batch of a child is sent completely once all slices are that its newest events are in.
         while self._unsent and all(last < bounds[name] for name, last in self._unsent[0][1].items()):
@@ -86,7 +92,8 @@ class Merger:
         return {name: table for name, table in tables.items() if table.height}
 
     def _passed_on(self) -> Tables:
-        return {name: pl.concat(parts, how="diagonal_relaxed") for name, parts in self._passing.items()}
+        tables = {name: pl.concat(parts, how="diagonal_relaxed") for name, parts in self._passing.items()}
+        return tables | {name: pl.concat(parts) for name, parts in self._events.items()}
 
     def switch(self, job: Job, watermark: int) -> Tables:
         """Go on with another plan; returns everything that was cut by the one before."""
@@ -97,14 +104,14 @@ class Merger:
 
     def saved(self) -> tuple[dict[str, Any], Tables]:
         """Everything as plain data and tables; `restore` goes on with them."""
-        tables = self._passed_on()
-        for name, parts in self._open.items():
-            compiled = self._groups[name]
-            tables[name] = pl.concat(parts) if compiled.group.ordered else merge(parts, compiled.schema)
+        tables = self._passed_on() | {name: buffer.merged() for name, buffer in self._open.items()}
         return {"sent": self._sent, "events": self.events, "unsent": self._unsent}, tables
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
         self._sent, self.events = dict(header["sent"]), dict(header["events"])
         self._unsent = [(events, last) for events, last in header["unsent"]]
-        self._open = {name: [table] for name, table in tables.items() if name not in self._passed}
-        self._passing = {name: [table] for name, table in tables.items() if name in self._passed}
+        for name, table in tables.items():
+            if name in self._passed:
+                self._passing[name] = [table]
+            else:
+                self._take(name, table)

@@ -29,9 +29,9 @@ import numpy as np
 import polars as pl
 
 from windrow.core.plan.groups import Group
-from windrow.core.slices.binding import InputError, no_time
+from windrow.core.slices.binding import InputError
 from windrow.core.slices.kernel import time_name
-from windrow.core.stream.ingest import time_range
+from windrow.core.stream.ingest import admit
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session
@@ -66,11 +66,11 @@ class Closing:
     """Which slices are closed at a watermark: those that start before the last edge at or before it."""
 
     def __init__(self, job: Job) -> None:
-        groups = job.bound.plan.groups
+        groups = job.compiled.plan.groups
         groups = [group for group in groups if not group.is_apart]
         self.at_once = {group.name for group in groups if group.ordered or _has_sessions(group)}
         self._edges = {
-            group.name: job.bound.by_name[group.name].edges for group in groups if group.name not in self.at_once
+            group.name: job.compiled.by_name[group.name].edges for group in groups if group.name not in self.at_once
         }
 
     def bounds(self, watermark: int) -> dict[str, int]:
@@ -111,11 +111,11 @@ class Reader:
 
     def _use(self, query_set: Asked) -> None:
         self.query_set, self.job = query_set, query_set.job
-        self._slicer, self._closing = Slicer(self.job.bound, cut=True), Closing(self.job)
+        self._slicer, self._closing = Slicer(self.job.compiled, cut=True), Closing(self.job)
         self._drop_open()
 
     def _drop_open(self) -> None:
-        self._open, self._unordered, self._has_events = Gathered(self._slicer), Unordered(self.job.bound), False
+        self._open, self._unordered, self._has_events = Gathered(self._slicer), Unordered(self.job.compiled), False
 
     # --- where it is in the source --------------------------------------------------------------------------------
 
@@ -205,27 +205,18 @@ class Reader:
 
     def _prepared(self, events: pl.DataFrame, begin: int, furthest: int) -> pl.DataFrame:
         """Check events, and evaluate what the slices need of them."""
-        job = self.job
-        binding, time_column = job.bound.binding, job.time_columns[job.time]
-        checked = binding.checked(events.with_columns(pl.lit(self._node).alias(NODE)))
-        missing = binding.without_time(checked)
-        if missing is not None and job.bad_events != "drop":
-            raise no_time(int(missing.sum()), events.height, job.time)
-        prepared = binding.prepare(checked, begin, _no_clock)
-        if "nth" not in prepared.columns:
-            prepared = prepared.with_columns(nth=pl.int_range(begin, begin + pl.len(), dtype=pl.Int64))
-        if missing is not None:
-            prepared = prepared.filter(~missing)
+        job, of_node = self.job, events.with_columns(pl.lit(self._node).alias(NODE))
+        admitted = admit(of_node, job.compiled, job.time_columns, job.bad_events, begin, numbered=True)
+        _, high = admitted.spans[job.time]
+        if admitted.events.height and high > furthest:
+            raise InputError(
+                f"an event of node {self._node!r} has the {job.time} {_shown(high)}, further ahead of the clock "
+                f"than {_shown(furthest)}; mend the clock, or raise max_ahead"
+            )
+        if admitted.missing is not None:
             counted = max(0, self._reread_until - begin)  # by an earlier life
-            self.left_out += int(missing[counted:].sum())
-        if prepared.height:
-            _, high = time_range(prepared, job.time, job.bound.plan.furthest.get(job.time), time_column)
-            if high > furthest:
-                raise InputError(
-                    f"an event of node {self._node!r} has the {job.time} {_shown(high)}, further ahead of the clock "
-                    f"than {_shown(furthest)}; mend the clock, or raise max_ahead"
-                )
-        return prepared
+            self.left_out += int(admitted.missing[counted:].sum())
+        return admitted.events
 
     def _slice_again(self, events: pl.DataFrame) -> None:
         """Slice events that an earlier life had read; the parent lacks only those that were in open slices."""
@@ -502,7 +493,3 @@ def _shown(time: int) -> str:
         return f"{datetime(1970, 1, 1) + timedelta(microseconds=time):%Y-%m-%d %H:%M:%S}"
     except OverflowError:
         return f"{time:,}"
-
-
-def _no_clock() -> int:
-    raise AssertionError("nodes have no arrival times")

@@ -1,9 +1,13 @@
-"""The root's state: slices of all nodes, and the windows that the tree's watermark has passed.
+"""The root's state: slices of all nodes become results, once the tree's watermark has passed their windows.
 
-    tables of a batch ── absorb ──▶ the state of each group ── advance(watermark) ──▶ results
+    tables of a batch ── absorb ──▶ slices, and buffered events ──▶ states of groups, as in one process
+                                    windows found at nodes ───────▶ reported groups      (`pushdown`)
+                                    segments of ordered logs ─────▶ counting coordinator (`counting`)
+                                    block summaries, values ──────▶ quantile coordinator (`quantiles`)
+    advance(watermark) ──▶ results of all four; requests ──▶ what the root needs from local nodes
 
-The same states and the same assembly as in one process; slices come instead of events. What comes behind the watermark
-is judged as in a stream on Spark, a slice at a time (`late.slices_behind`).
+A group belongs to exactly one of the four. Late slices are judged as in a stream on Spark (`late.slices_behind`). The
+state follows from the accepted batches in their order, so that a root that was restarted comes to the same one.
 """
 
 from __future__ import annotations
@@ -27,14 +31,16 @@ from windrow.nodes.quantiles.state import RefinedState
 from windrow.nodes.quantiles.tables import schemas_of
 
 
-class Assembly:
+class RootState:
+    """Everything that a root knows of the windows of its tree."""
+
     def __init__(self, job: Job, epoch: int = 0) -> None:
         self.job, self._epoch = job, epoch
         self._time_column = job.time_columns[job.time]
-        bound, schemas = job.bound, schemas_of(job)
+        bound, schemas = job.compiled, schemas_of(job)
         here = [one for one in bound.groups if not one.group.is_apart and one.group.name not in schemas]
         self._states = GroupStates(bound, {job.time: self._time_column}, [one.state() for one in here])
-        # windows of a refined group wait for values: each has a time column of its own
+        # windows of a refined group wait for values, some longer than others: each group has a time column of its own
         refined = {name: RefinedState(schema, job.time_columns[job.time]) for name, schema in schemas.items()}
         self._refined = [GroupStates(bound, {job.time: one.time_column}, [one]) for one in refined.values()]
         self.quantiles = QuantileCoordinator(refined)
@@ -57,8 +63,7 @@ class Assembly:
         return held + self._reported.size + self.counting.size
 
     def absorb(self, tables: Mapping[str, pl.DataFrame], now: int = 0) -> int:
-        """Take the tables of a batch in, by the names of their groups; returns how many events came too late for some
-        window."""
+        """Take in the tables of a batch, by the names of their groups; returns how many events came too late."""
         late = self._reported.absorb(tables) + self.counting.absorb(tables, now)
         self.quantiles.absorb(tables)
         for states in self._refined:
@@ -68,7 +73,7 @@ class Assembly:
         return late + sum(states.absorb(tables) for states in (self._states, *self._refined))
 
     def advance(self, watermark: int) -> pl.DataFrame:
-        """Move the watermark, and give what is due: windows that it passes, and those that nodes have found."""
+        """Move the watermark, and give the results that are due: of windows that it passes, and of those of nodes."""
         step, moved = self._time_column.step_to(watermark), watermark > self._time_column.watermark
         emitted: dict[str, list[Emitted]] = {}
         if moved:
@@ -79,30 +84,30 @@ class Assembly:
         at_nodes += self.quantiles.advance(watermark)
         if self.counting:
             at_nodes += self.counting.advance(watermark, step)
-        return self._reported.told(self._states.results(emitted | {"": at_nodes}))
+        return self._reported.joined_to(self._states.results(emitted | {"": at_nodes}))
 
     def status(self) -> dict[str, Any]:
-        """What it and the local nodes agree on, and of which values it waits for the rest."""
+        """Plain data: what root and local nodes agree on, and for which values windows wait."""
         status = {"counting": self.counting.status()} if self.counting else {}
         return status | ({"refining": self.quantiles.status()} if self.quantiles else {})
 
     def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
-        """Why tables do not follow on what is here; None if they do."""
+        """Why tables do not follow on from what is here; None if they do."""
         return self.counting.wrong_with(tables)
 
     def late(self) -> Counter[str]:
-        """The events of each local node that have come too late since this was asked last."""
+        """The events of each local node that some window has left out since the last call."""
         return self.counting.late() + self.quantiles.late()
 
     def requests(self, now: int) -> Iterator[tuple[str, int, bool, Tables]]:
-        """The requests that are to be made now: node, number, whether that was all, and the tables."""
+        """The requests that are due: for each the node, its number, whether it is the last one, and the tables."""
         yield from self.counting.requests(now)
         for node, tables in self.quantiles.requests(now):
             yield node, 0, False, tables
 
-    def switched(self, job: Job) -> Assembly:
-        """The same with another plan: what that does not know is dropped."""
-        other = Assembly(job, self._epoch)
+    def switched(self, job: Job) -> RootState:
+        """The state for another plan, going on from this one; what that plan does not need is dropped."""
+        other = RootState(job, self._epoch)
         other._time_column.watermark = self.watermark
         other._states.overflowed = self._states.overflowed
         other._states.take_over(self._states)

@@ -23,7 +23,7 @@ from windrow.nodes.counting.tables import COUNTING, groups_of, names_in
 from windrow.nodes.protocol.children import Child, Children, after, cut_since
 from windrow.nodes.protocol.intermediate import Merger
 from windrow.nodes.protocol.messages import Announced, Batch, Notes, Out, Report, Request
-from windrow.nodes.protocol.root import Assembly
+from windrow.nodes.protocol.root import RootState
 from windrow.nodes.pushdown import NODES, nodes_table
 from windrow.nodes.queries import Asked
 from windrow.nodes.tables import GONE, gone_table
@@ -38,7 +38,7 @@ class Subtree:
         self.children, self.notes = children, notes
         self.query_set: Asked | None = None
         self.watermark = INT64_MIN
-        self.assembly: Assembly | None = None
+        self.assembly: RootState | None = None
         self.merger: Merger | None = None
         self.feeds_spark = is_root and feeds_spark
         self._epoch, self._is_root = epoch, is_root
@@ -66,7 +66,7 @@ class Subtree:
             raise QueryError("a root that feeds Spark passes slices and events on; leave push_down out")
         self.query_set = query_set
         if self._is_root and not self.feeds_spark:
-            self.assembly = Assembly(query_set.job, self._epoch)
+            self.assembly = RootState(query_set.job, self._epoch)
         else:
             self.merger = Merger(query_set.job)
 
@@ -214,7 +214,7 @@ class Subtree:
             return self._results(self.assembly)
         return self._slices(self.merger, has_moved, is_late) if self.merger is not None else []
 
-    def _results(self, assembly: Assembly) -> list[Report]:
+    def _results(self, assembly: RootState) -> list[Report]:
         """The windows that are due; those of pending queries are dropped, because they are not complete."""
         assert self.query_set is not None
         results = assembly.advance(self.watermark)
@@ -283,7 +283,7 @@ class Subtree:
         return {"overflows": self.assembly.overflows, **self.assembly.status()}
 
     @property
-    def _state(self) -> Assembly | Merger:
+    def _state(self) -> RootState | Merger:
         state = self.assembly or self.merger
         assert state is not None
         return state

@@ -67,11 +67,11 @@ def can_be_refined(query: Query) -> bool:
     Over time windows it must ask for nothing else of multisets; over counting windows each multiset is judged alone
     (`MultisetSchema`).
     """
-    if any(aggregate.needs_order for aggregate in query.asked):
+    if any(aggregate.needs_order for aggregate in query.computed):
         return False
     of_multisets = [
         quantile_of(leaf)
-        for aggregate in query.asked
+        for aggregate in query.computed
         for leaf in leaves(aggregate)
         if any(isinstance(operator, Multiset) for operator in leaf.operators)
     ]

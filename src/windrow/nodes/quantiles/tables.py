@@ -29,7 +29,7 @@ OVER: dict[str, pl.DataType] = {"over": pl.Boolean()}
 
 def schemas_of(job: Job) -> dict[str, MultisetSchema]:
     """The tables of each group of time windows and sessions whose multisets stay at nodes."""
-    groups = [compiled for compiled in job.bound.groups if compiled.group.refined and not compiled.group.counted]
+    groups = [compiled for compiled in job.compiled.groups if compiled.group.refined and not compiled.group.counted]
     return {compiled.group.name: MultisetSchema(compiled) for compiled in groups}
 
 

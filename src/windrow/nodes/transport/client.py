@@ -28,7 +28,7 @@ FIRST_DELAY, LONGEST_DELAY = 0.05, 10.0  # seconds between attempts to connect
 _LOCAL = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own, which is counted on its own
 
 
-class Link:
+class Client:
     """A child's way to its parent, which is opened again whenever it breaks."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Link:
         self._was_in, self._is_in = False, False
         self._noted = ""
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"link of {name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"client of {name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -1,6 +1,6 @@
 """Arrow Flight between nodes: a parent is a Flight server, a child opens one DoExchange stream to it and keeps it.
 
-    child   Link ── Hello, Batch, Alive, Leave ─────────────▶ Server   parent
+    child   Client ── Hello, Batch, Alive, Leave ───────────▶ Server   parent
                  ◀── Welcome, Plan, Ack, Left, Refused, Request
 
 A message is the metadata of a Flight message that has no data of its own (`wire`). The caller is checked

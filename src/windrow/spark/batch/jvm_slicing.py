@@ -98,8 +98,8 @@ def reach_of(job: Job, time_column: str) -> int | None:
 
     None for timestamps and positions, which are never so far out.
     """
-    furthest = job.bound.plan.furthest.get(time_column)
-    if furthest is None or time_column == POSITION or not job.bound.binding.time_columns[time_column].is_integer():
+    furthest = job.compiled.plan.furthest.get(time_column)
+    if furthest is None or time_column == POSITION or not job.compiled.binding.time_columns[time_column].is_integer():
         return None
     column = job.time_columns[time_column]
     return max(0, FURTHEST - furthest.window.reach - (column.lateness or 0) - column.updates)
@@ -126,7 +126,7 @@ def placed(events: DataFrame, job: Job, group: Group, cut: Cut) -> DataFrame:
 
 def slices(events: DataFrame, job: Job, group: Group, cut: Cut, partials: Sequence[Held], buckets: int) -> DataFrame:
     """Payloads of a group's slices, and of those that are rolled up from it, with the states of these operators."""
-    schema = job.bound.binding.schema(group, shared=True)
+    schema = job.compiled.binding.schema(group, shared=True)
     grouped = placed(events, job, group, cut).groupBy(*by_slice(schema, cut)).agg(*aggregates(job, group, partials))
     name, states = group.name, tuple(partials)
 
@@ -141,7 +141,7 @@ def slices(events: DataFrame, job: Job, group: Group, cut: Cut, partials: Sequen
 
 def aggregates(job: Job, group: Group, partials: Sequence[Held]) -> list[Column]:
     """What the JVM computes of a slice: states, the times that sessions need, and what `refuse_misplaced` looks at."""
-    schema = job.bound.binding.schema(group, shared=True)
+    schema = job.compiled.binding.schema(group, shared=True)
     time = time_name(group.source.time)
     lifts = lifted(partials, schema, time).values()
     states = [make().alias(name) for made in lifts for name, make in made.columns.items()]
@@ -184,7 +184,7 @@ def refuse_misplaced(frame: pl.DataFrame, job: Job, time_column: str) -> None:
             lost = lost.filter(pl.col("low").is_null())
         if missing := misplaced.select(lost.sum()).item():
             raise no_time(missing, int(frame["events"].sum()), name.removeprefix("time:"))
-    furthest, reach = job.bound.plan.furthest[time_column], reach_of(job, time_column)
+    furthest, reach = job.compiled.plan.furthest[time_column], reach_of(job, time_column)
     low, high = int(misplaced["low"].min()), int(misplaced["high"].max())  # type: ignore[arg-type]
     assert reach is not None
     raise InputError(
@@ -200,7 +200,7 @@ class Packing:
     """
 
     def __init__(self, job: Job, name: str, partials: tuple[Held, ...], exact: bool) -> None:
-        self._job, self._slicer = job, Slicer(job.bound)
+        self._job, self._slicer = job, Slicer(job.compiled)
         self._group = group_of(job, name)
         self._schema = self._slicer.shared_schema(self._group)
         self._lifts = lifted(partials, self._schema, time_name(self._group.source.time))
@@ -217,7 +217,7 @@ class Packing:
         self._gathered.add({self._group.name: table} if self._as_they_are else self._slicer.spread(self._group, table))
 
     def rows(self, buckets: int) -> Batches:
-        yield from payloads.rows(payloads.split(self._gathered.tables(), self._job.bound, buckets), {})
+        yield from payloads.rows(payloads.split(self._gathered.tables(), self._job.compiled, buckets), {})
 
 
 def jvm_types(schema: SliceSchema, lifts: Mapping[Held, Lifted]) -> dict[str, pl.DataType]:
@@ -227,7 +227,7 @@ def jvm_types(schema: SliceSchema, lifts: Mapping[Held, Lifted]) -> dict[str, pl
 
 
 def group_of(job: Job, name: str) -> Group:
-    return next(group for group in job.bound.plan.groups if group.name == name)
+    return next(group for group in job.compiled.plan.groups if group.name == name)
 
 
 def slice_table(frame: pl.DataFrame, schema: SliceSchema, lifts: dict[Held, Lifted]) -> pl.DataFrame:

@@ -83,14 +83,14 @@ def in_positions(job: Job, bare: bool = False) -> Job:
 
 def cut_in_positions(job: Job) -> Cut | str:
     """How positions are cut, for a job in positions."""
-    (group,) = job.bound.plan.groups
+    (group,) = job.compiled.plan.groups
     return cut_of(group.timelines, None, time_name(POSITION))
 
 
 def counted(df: DataFrame, job: Job, buckets: int, prepare: Prepare) -> tuple[DataFrame, Job]:
     """Payloads of slices between positions, and the job that they belong to; the JVM aggregates events by cell."""
     inner = in_positions(job)
-    (group,) = inner.bound.plan.groups
+    (group,) = inner.compiled.plan.groups
     cut = cut_in_positions(inner)
     assert isinstance(cut, Cut)
 
@@ -101,9 +101,9 @@ def counted(df: DataFrame, job: Job, buckets: int, prepare: Prepare) -> tuple[Da
     cells = _cell_table(events, job, inner, prepare)
     if cells is None:
         return sliced(events.where("FALSE").withColumn(POSITION, F.lit(0))), inner
-    schema = inner.bound.binding.schema(group, shared=True)
+    schema = inner.compiled.binding.schema(group, shared=True)
     whole = cells.table.with_columns(pl.Series("slice_start", cells.start)).filter(pl.Series(~cells.is_cut))
-    ready = payloads.rows(payloads.split({group.name: merge([whole], schema)}, inner.bound, buckets), {})
+    ready = payloads.rows(payloads.split({group.name: merge([whole], schema)}, inner.compiled, buckets), {})
     rows = df.sparkSession.createDataFrame(pa.Table.from_batches(ready, payloads.SCHEMA), payloads.ROW)
     near = _near(events, job, cells)
     return rows if near is None else rows.union(sliced(near)), inner
@@ -125,12 +125,12 @@ def numbered(df: DataFrame, job: Job, prepare: Prepare) -> tuple[DataFrame, Job]
 
 def _cell_table(events: DataFrame, job: Job, inner: Job, prepare: Prepare) -> CellTable | None:
     """The cells of all events with the states of a job in positions; None if there are no events."""
-    (group,) = inner.bound.plan.groups
+    (group,) = inner.compiled.plan.groups
     origin = _origin(events, job)
     if origin is None:
         return None
-    dtype = dict(job.columns)[job.bound.plan.groups[0].source.time]
-    schema = inner.bound.binding.schema(group, shared=True)
+    dtype = dict(job.columns)[job.compiled.plan.groups[0].source.time]
+    schema = inner.compiled.binding.schema(group, shared=True)
     grids = without_contained(
         grid for window, *_ in group.timelines if isinstance(window, Sliding) for grid in window.grids()
     )
@@ -200,7 +200,7 @@ def _in_cells(placed: DataFrame, job: Job, schema: SliceSchema) -> pl.DataFrame:
     has_time = frame["slice_start"] != NOWHERE
     table = slice_table(frame.filter(has_time), schema, lifts).sort("slice_start")
     rows, first, last = _sizes_and_times(schema)
-    time_column = job.bound.plan.groups[0].source.time
+    time_column = job.compiled.plan.groups[0].source.time
     if not has_time.all():
         total = int(frame[rows].sum())
         raise no_time(total - int(table[rows].sum()), total, time_column)
@@ -219,8 +219,8 @@ def _edge(position: Ints, grids: list[Grid]) -> Ints:
 
 def _seen(df: DataFrame, job: Job) -> DataFrame:
     """The events that the windows see, with their time in whole units; those without one too, unless dropped."""
-    (group,) = job.bound.plan.groups
-    sql = job.bound.binding.sql
+    (group,) = job.compiled.plan.groups
+    sql = job.compiled.binding.sql
     events = df.withColumn(TIME, F.expr(sql[time_name(group.source.time)]))
     if job.bad_events == "drop":
         events = events.where(f"{quoted(TIME)} IS NOT NULL")
@@ -231,7 +231,7 @@ def _seen(df: DataFrame, job: Job) -> DataFrame:
 
 def _origin(events: DataFrame, job: Job) -> int | None:
     """The time of any event; None if there are no events."""
-    time_column = job.bound.plan.groups[0].source.time
+    time_column = job.compiled.plan.groups[0].source.time
     row = events.select(quoted(TIME)).where(f"{quoted(TIME)} IS NOT NULL").head()
     if row is None:
         if job.bad_events == "raise" and (total := events.count()):
@@ -254,7 +254,7 @@ def _within(events: DataFrame, job: Job, cells: Cells, cut: Ints, before: Ints) 
     if len(cut) > FEW:
         cut_cells = events.sparkSession.createDataFrame(pa.table({_CELL: cut, _BEFORE: before}))
         return cells.placed(events, TIME, _CELL).join(F.broadcast(cut_cells), _CELL)
-    time_column = job.bound.plan.groups[0].source.time
+    time_column = job.compiled.plan.groups[0].source.time
     dtype = dict(job.columns)[time_column]
     zoned = isinstance(dtype, pl.Datetime) and dtype.time_zone is not None
     column, moment = (quoted(time_column), "TIMESTAMP_MICROS({}L)") if zoned else (quoted(TIME), "{}L")
@@ -269,7 +269,7 @@ def _within(events: DataFrame, job: Job, cells: Cells, cut: Ints, before: Ints) 
 
 def with_bounds(results: DataFrame, job: Job, partial: bool) -> DataFrame:
     """Results in positions as those of counting windows: bounds are times of events, windows begin at an event."""
-    types = struct(job.bound.results.empty.schema)
+    types = struct(job.compiled.results.empty.schema)
     lengths = {
         entry.query.name: entry.query.window.n for entry in job.entries if isinstance(entry.query.window, Counting)
     }

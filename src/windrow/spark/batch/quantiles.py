@@ -113,7 +113,7 @@ def quantiles_of(group: Group, schema: SliceSchema, multiset: Held) -> tuple[flo
 def sliced(events: DataFrame, job: Job, group: Group, cut: Cut, buckets: int) -> list[DataFrame]:
     """Payloads of a group's slices and of those that are rolled up from it, with the multisets that they need."""
     partials = group.needs(shared=True)[1]
-    schema = job.bound.binding.schema(group, shared=True)
+    schema = job.compiled.binding.schema(group, shared=True)
     plain: list[Held] | None = [one for one in partials if not isinstance(one.operator, Multiset)]
     rows: list[DataFrame] = []
     for partial in partials:
@@ -145,7 +145,7 @@ class _Values:
 
     @property
     def schema(self) -> SliceSchema:
-        return self.job.bound.binding.schema(self.group, shared=True)
+        return self.job.compiled.binding.schema(self.group, shared=True)
 
     @property
     def dtype(self) -> pl.DataType:
@@ -161,7 +161,7 @@ class _Values:
 
     def pack(self, batches: Batches) -> Batches:
         """Turn rows (key, slice, value, events) into payloads with multisets, each of a bounded number of values."""
-        slicer, types = Slicer(self.job.bound), {**self.schema.keys, "value": self.dtype}
+        slicer, types = Slicer(self.job.compiled), {**self.schema.keys, "value": self.dtype}
         for part in in_parts(batches, SLICES):
             yield from self.packed(from_arrow(part, types), slicer)
 
@@ -169,7 +169,7 @@ class _Values:
         """The same of a table; payloads have the slices of the groups that are rolled up as well."""
         group = self.group
         tables = slicer.spread(group, multisets_of(counts, slicer.shared_schema(group), self.partial))
-        yield from payloads.rows(payloads.split(tables, self.job.bound, self.buckets), {})
+        yield from payloads.rows(payloads.split(tables, self.job.compiled, self.buckets), {})
 
 
 def multisets_of(counts: pl.DataFrame, schema: SliceSchema, partial: Held) -> pl.DataFrame:
@@ -267,14 +267,14 @@ class _FirstPass:
                 packing.add(part, parts=True)
             ranges = from_arrow(part, types).filter(pl.col("range").is_not_null())
             table = ranges.select(*keys, "slice_start", "range", "events", "least", "several")
-            split = payloads.split({values.name: table}, values.job.bound, values.buckets)
+            split = payloads.split({values.name: table}, values.job.compiled, values.buckets)
             yield from payloads.rows(split, _RANGES)
         if packing is not None:
             yield from packing.rows(values.buckets)
 
     def unwanted(self, batches: Batches) -> Batches:
         """Keep payloads of slices, and turn ranges without a wanted rank into multisets with one value for each."""
-        slicer = Slicer(self.values.job.bound)
+        slicer = Slicer(self.values.job.compiled)
         for bucket, tables, others in _bucket_by_bucket(batches):
             yield from (payloads.row(bucket, payload) for payload in others)
             if tables:

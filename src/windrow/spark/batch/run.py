@@ -104,8 +104,8 @@ def _way(entry: Entry, job: Job, group: Group) -> Way:
         return Way(in_order, _IN_ORDER, repeats_of)
     if query.distinct_on:
         return Way(by_kernel, "repeats are dropped first, by the Polars kernel", repeats_of)
-    schema = job.bound.by_name[group.name].schema
-    held = dict.fromkeys(one for asked in query.asked for one in held_by(asked, query.filter_inside))
+    schema = job.compiled.by_name[group.name].schema
+    held = dict.fromkeys(one for asked in query.computed for one in held_by(asked, query.filter_inside))
     for one in held:
         if isinstance(one.operator, Multiset):
             continue
@@ -128,8 +128,8 @@ def _by_position(entry: Entry, job: Job) -> Way | None:
     alone = positions.in_positions(replace(job, entries=(entry,)))
     if any(one.query.needs_order for one in alone.entries):
         return None
-    (group,) = alone.bound.plan.groups
-    schema = alone.bound.binding.schema(group, shared=True)
+    (group,) = alone.compiled.plan.groups
+    schema = alone.compiled.binding.schema(group, shared=True)
     why = "counted by cells of time; events are put in order only in the cells that hold a cut"
     if any(isinstance(lift(one, schema, time_name(POSITION)), str) for one in group.held):
         return Way(by_number, f"{why}; then answered by position", (query.time, query.filter_first))
@@ -140,7 +140,7 @@ def _groups(job: Job) -> dict[str, Group]:
     """The group of each query, by name."""
     return {
         job.entries[number].query.name: group
-        for group in job.bound.plan.groups
+        for group in job.compiled.plan.groups
         for numbers in group.members.values()
         for number in numbers
     }
@@ -149,7 +149,7 @@ def _groups(job: Job) -> dict[str, Group]:
 def _too_fine(job: Job) -> dict[str, str]:
     """The queries whose groups Catalyst cannot cut, with the reason."""
     found: dict[str, str] = {}
-    for group in job.bound.plan.groups:
+    for group in job.compiled.plan.groups:
         root = group.parent or group
         cut = _cut_of(root)
         if isinstance(cut, str):
@@ -164,8 +164,8 @@ def _cut_of(group: Group) -> Cut | str:
 
 def windows(df: DataFrame, job: Job, partial: bool) -> DataFrame:
     """All results, in the columns of the whole job."""
-    columns = job.bound.results.empty.columns
-    types = struct(job.bound.results.empty.schema)
+    columns = job.compiled.results.empty.columns
+    types = struct(job.compiled.results.empty.schema)
     whole: DataFrame | None = None
     for part in parts_of(job):
         found = part.how(df, part.job, partial)
@@ -185,7 +185,7 @@ def describe(job: Job) -> str:
         names = [entry.query.name for entry in part.job.entries]
         shown = ", ".join(names[:6]) + (f", and {len(names) - 6:,} more" if len(names) > 6 else "")
         lines += [f"queries {shown}", f"  how        {part.why}"]
-        for group in part.job.bound.plan.groups:
+        for group in part.job.compiled.plan.groups:
             if group.parent is not None:
                 lines.append(f"  group      {group.name}: rolled up from the shuffled slices {group.parent.name}")
             else:
@@ -202,7 +202,7 @@ def describe(job: Job) -> str:
 
 def prepared(df: DataFrame, job: Job) -> DataFrame:
     """The columns that kernels read, made by Spark; what has no time is left out if that is asked for."""
-    binding = job.bound.binding
+    binding = job.compiled.binding
     chosen = df.selectExpr(*(f"{text} AS {quoted(name)}" for name, text in binding.sql.items()))
     if job.bad_events == "drop":
         for name in time_names(job):
@@ -229,13 +229,13 @@ def _numbered(events: pl.DataFrame, job: Job, arrived: int) -> pl.DataFrame:
 def _sorted_by(df: DataFrame, job: Job, by: Sequence[str], time: str) -> DataFrame:
     """Events with the same values in some columns together in a partition, each partition in order."""
     together = df.repartition(*(F.col(quoted(name)) for name in by)) if by else df.repartition(1)
-    order = [name for name in job.bound.binding.sql if name.startswith("order:")]
+    order = [name for name in job.compiled.binding.sql if name.startswith("order:")]
     return together.sortWithinPartitions(*(F.col(quoted(name)).asc_nulls_first() for name in (time, *order)))
 
 
 def without_repeats(events: DataFrame, job: Job) -> DataFrame:
     """Events without repeats, for a job whose queries all have the same `distinct_on` and time column."""
-    source = job.bound.plan.groups[0].source
+    source = job.compiled.plan.groups[0].source
     if not source.distinct_on:
         return events
     lateness = job.time_columns[source.time].lateness
@@ -261,7 +261,7 @@ def by_catalyst(df: DataFrame, job: Job, partial: bool) -> DataFrame:
     """Slices by the JVM, in a `groupBy` for each group that is not rolled up from another."""
     events, buckets = prepared(df, job), buckets_of(df)
     rows: list[DataFrame] = []
-    for group in job.bound.plan.groups:
+    for group in job.compiled.plan.groups:
         if group.parent is None:
             cut = _cut_of(group)
             assert isinstance(cut, Cut)
@@ -272,18 +272,18 @@ def by_catalyst(df: DataFrame, job: Job, partial: bool) -> DataFrame:
 def by_kernel(df: DataFrame, job: Job, partial: bool) -> DataFrame:
     """Slices by the Polars kernel, in `mapInArrow`; no row holds all values of a large window."""
     buckets = buckets_of(df)
-    held = [one.operator for group in job.bound.plan.groups for one in group.held]
+    held = [one.operator for group in job.compiled.plan.groups for one in group.held]
     keeps_values = any(isinstance(operator, Multiset | Collect) for operator in held)
 
     def pack(batches: Batches) -> Batches:
-        slicer = Slicer(job.bound)
+        slicer = Slicer(job.compiled)
         gathered = Gathered(slicer)
         for frame in events_of(batches, job, EVENTS):
             gathered.add(slicer.slice(frame))
             if keeps_values:
-                yield from payloads.rows(payloads.split(gathered.tables(), job.bound, buckets), {})
+                yield from payloads.rows(payloads.split(gathered.tables(), job.compiled, buckets), {})
                 gathered = Gathered(slicer)
-        yield from payloads.rows(payloads.split(gathered.tables(), job.bound, buckets), {})
+        yield from payloads.rows(payloads.split(gathered.tables(), job.compiled, buckets), {})
 
     events = without_repeats(prepared(df, job), job)
     return assembled(mapped(events, pack, payloads.ROW), job)
@@ -316,13 +316,13 @@ def assembled(rows: DataFrame, job: Job, partial: bool = False, plan: str | None
             yield from to_arrow(results_of(several, job, partial), schema)
 
     shuffled = rows.repartition(F.col("bucket")).sortWithinPartitions("bucket")
-    return mapped(shuffled, assemble, struct(job.bound.results.empty.schema))
+    return mapped(shuffled, assemble, struct(job.compiled.results.empty.schema))
 
 
 def results_of(tables: dict[str, list[pl.DataFrame]], job: Job, partial: bool = False) -> pl.DataFrame:
     """All windows of these slices, and of the events of groups that need the order."""
-    groups = [compiled for compiled in job.bound.groups if compiled.group.name in tables]
-    states = GroupStates(job.bound, job.time_columns, [compiled.state() for compiled in groups])
+    groups = [compiled for compiled in job.compiled.groups if compiled.group.name in tables]
+    states = GroupStates(job.compiled, job.time_columns, [compiled.state() for compiled in groups])
     for compiled in groups:
         parts = tables[compiled.group.name]
         if compiled.group.ordered:
@@ -359,7 +359,7 @@ def in_order(df: DataFrame, job: Job, partial: bool) -> DataFrame:
     """Events shuffled by key and sorted, each group in a pass of its own."""
     events = without_repeats(prepared(df, job), job)
     whole: DataFrame | None = None
-    for group in job.bound.plan.groups:
+    for group in job.compiled.plan.groups:
         part = _through_state(events, job, group, partial)
         whole = part if whole is None else whole.unionByName(part)
     assert whole is not None
@@ -370,7 +370,7 @@ def _through_state(events: DataFrame, job: Job, group: Group, partial: bool) -> 
     time, where, name = time_name(group.source.time), group.source.where, group.name
 
     def answer(batches: Batches) -> Batches:
-        states = GroupStates(job.bound, job.time_columns, [job.bound.by_name[name].state()])
+        states = GroupStates(job.compiled, job.time_columns, [job.compiled.by_name[name].state()])
         schema = result_schema(job)
         for frame in events_of(batches, job):
             states.absorb({name: frame})
@@ -381,7 +381,7 @@ def _through_state(events: DataFrame, job: Job, group: Group, partial: bool) -> 
     if where is not None:
         events = events.where(F.col(quoted(filter_name(where.text))))
     ordered = _sorted_by(events, job, [key_name(key) for key in group.keys], time)
-    return mapped(ordered, answer, struct(job.bound.results.empty.schema))
+    return mapped(ordered, answer, struct(job.compiled.results.empty.schema))
 
 
 _SHUFFLED: dict[Callable[..., DataFrame], str] = {

@@ -222,7 +222,7 @@ class Files:
         return self._facts[name][1]
 
     def _look(self, path: str, form: str, size: int, job: Job) -> Facts:
-        time, binding = job.time, job.bound.binding
+        time, binding = job.time, job.compiled.binding
         wanted = {time: binding.needed[time]}
         if form == "parquet":
             parquet = pq.ParquetFile(path)

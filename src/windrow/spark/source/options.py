@@ -147,7 +147,7 @@ class Settings:
                 )
             if query.time == ARRIVAL:
                 raise QueryError(f"query {query.name!r}: nodes have no arrival times; name a time column")
-        if self.time not in job.bound.binding.time_columns:
+        if self.time not in job.compiled.binding.time_columns:
             raise QueryError(f"no query is measured on {self.time!r}, which the watermark of nodes follows")
         return replace(draft, plan=fingerprint(job), described=text_of([query.to_dict() for query in self.queries]))
 
@@ -177,7 +177,7 @@ def _of_root(given: Mapping[str, str]) -> Settings:
                 f"the option {name} is not for the root of a tree, which knows what it was asked; leave it out"
             )
     root = Root(given["root"], given.get("keep", KEEP[0]))
-    asked = root.asked
+    asked = root.query_set
     if given.get("time", asked.time) != asked.time:
         raise QueryError(f"the slices of this root are cut along {asked.time!r}, not along {given['time']!r}")
     settings = Settings(

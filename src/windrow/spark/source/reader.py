@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from windrow.core.plan.watermark import Lengths, plain
 from windrow.core.query.query import Query, QueryError, time_of
 from windrow.core.slices.binding import InputError
-from windrow.core.stream.ingest import time_range
+from windrow.core.stream.ingest import admit
 from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
 from windrow.core.windows.fixed import Duration, duration
 from windrow.core.windows.ordered import NODE
@@ -71,15 +71,15 @@ class Slices:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Part):  # of a source without nodes
             return
-        job, slicer = self.job, Slicer(self.job.bound, cut=partition.streams)
-        gathered, unordered, size, count = Gathered(slicer), Unordered(job.bound), 0, 0
+        job, slicer = self.job, Slicer(self.job.compiled, cut=partition.streams)
+        gathered, unordered, size, count = Gathered(slicer), Unordered(job.compiled), 0, 0
         for events, rows in self._events(partition):
             count += rows
             gathered.add(slicer.slice(events))
             size += unordered.add(events)
             if size > MOST_BYTES and not partition.streams:
                 yield from self._rows(unordered.tables(), partition, 0)
-                unordered, size = Unordered(job.bound), 0
+                unordered, size = Unordered(job.compiled), 0
         merged = {name: slicer.merge(name, [table]) for name, table in gathered.tables().items()}
         yield from self._rows(merged | unordered.tables(), partition, count)
 
@@ -88,26 +88,21 @@ class Slices:
         if part.node is None:
             return
         job, position = self.job, part.first
-        binding, node = job.bound.binding, pl.lit(part.node).alias(self._node)
-        time_columns, furthest = job.time_columns, job.bound.plan.furthest
-        for frame, whose in self.feed.frames(part.node, part.new, part.first, binding.needed):
+        node, time_columns = pl.lit(part.node).alias(self._node), job.time_columns
+        for frame, whose in self.feed.frames(part.node, part.new, part.first, job.compiled.binding.needed):
             try:
-                events = binding.checked(frame.with_columns(node))
-                missing = binding.without_time(events)
-                if missing is not None and self._bad_events != "drop":
+                admitted = admit(frame.with_columns(node), job.compiled, time_columns, "drop", position)
+                if admitted.bad and self._bad_events != "drop":
                     raise InputError(
-                        f"{missing.sum()} of {frame.height} events have no time; bad_events='drop' leaves them out"
+                        f"{admitted.bad} of {frame.height} events have no time; bad_events='drop' leaves them out"
                     )
-                events = binding.prepare(events, position, _no_clock)
-                events = events if missing is None else events.filter(~missing)
-                for name in binding.time_columns:
-                    least, _ = time_range(events, name, furthest.get(name), time_columns[name])
+                for name, (least, _) in admitted.spans.items():
                     if part.streams and least < 0 and not job.is_integer:
                         raise InputError(f"{name!r} lies before 1970, where Spark's watermark begins; use a number")
             except InputError as error:
                 raise InputError(f"{whose}: {error}") from error
             position += frame.height
-            yield events, frame.height
+            yield admitted.events, frame.height
 
     def _rows(self, tables: Tables, part: Part, count: int) -> Iterator[pa.RecordBatch]:
         """A row for each bucket, but at least one, because it carries the watermark."""
@@ -221,7 +216,7 @@ class RootSlices:
         self.root, self.origin, self._schema = settings.feed, origin_in(schema), schema
         self._job = self.origin.job(self.origin.cut_for)
         self.known = self.root.known
-        if plan_of(self.root.asked) != self.origin.plan:
+        if plan_of(self.root.query_set) != self.origin.plan:
             raise QueryError("the root is asked other queries since this DataFrame was made; make it again")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -241,7 +236,7 @@ class RootReader(Travels, DataSourceReader):
         self._slices = RootSlices(settings, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [BatchRange(*batches) for batches in self._slices.root.stretches()]
+        return [BatchRange(*batches) for batches in self._slices.root.batch_ranges()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._slices.read(partition)
@@ -262,7 +257,7 @@ class RootStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailable
         return self._settings.read_limit
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._until = self._root.outlet.newest
+        self._until = self._root.sink.newest
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         within = self._settings.limit(limit, self._until is not None)
@@ -279,7 +274,7 @@ class RootStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailable
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._root.keep != "all":
-            self._root.outlet.forget(end["batch"])
+            self._root.sink.forget(end["batch"])
 
 
 class WindrowSource(DataSource):
@@ -353,7 +348,7 @@ def nodes(
     Spark's own reader are in `docs/spark-nodes.md`.
     """
     if isinstance(source, Root):
-        served = source.asked
+        served = source.query_set
         queries, time = served.queries if queries is None else queries, served.time if time is None else time
     if queries is None:
         raise TypeError("say for which queries slices are to be cut; only the root of a tree knows them")
@@ -376,7 +371,3 @@ def nodes(
     _ = Settings.of(options).origin
     register(spark)
     return (spark.readStream if streaming else spark.read).format("windrow").options(**options).load()
-
-
-def _no_clock() -> int:
-    raise AssertionError("nodes have no arrival times")

@@ -1,10 +1,10 @@
-"""The root of a tree as a source: the batches of slices that it leaves in its outlet.
+"""The root of a tree as a source: the batches of slices that it leaves in its sink.
 
     local ──┐
     local ──┴▶ intermediate ──▶ root ──▶ path/slices/…42.batch ── merged in the reader ──▶ rows of slices ──▶ Spark
 
 A batch is the unit that is read. An offset says up to which one, and the tree's watermark after it, so that a
-micro-batch that is read again has the same rows. Once the tree has come to its end, every bucket hears of it: a last
+micro-batch that is read again has the same rows. Once the tree has come to its end, every bucket is told: a last
 micro-batch without slices follows, because what is still open ends at no time that a bucket could wait for.
 """
 
@@ -53,45 +53,45 @@ class Root:
     def __post_init__(self) -> None:
         if self.keep not in KEEP:
             raise QueryError(f"keep must be one of {', '.join(KEEP)}, not {self.keep!r}")
-        _ = self.outlet
+        _ = self.sink
 
     @property
-    def outlet(self) -> SliceSink:
+    def sink(self) -> SliceSink:
         """Where its batches are."""
         return SliceSink(local_path(os.fspath(self.path), "a root is read from a directory that is"))
 
     @property
-    def asked(self) -> Asked:
-        """What it was asked."""
-        return self.outlet.query_set
+    def query_set(self) -> Asked:
+        """The queries of the tree."""
+        return self.sink.query_set
 
     @property
     def columns(self) -> dict[str, pl.DataType]:
         """Of the events, without the node."""
-        return {name: dtype for name, dtype in self.asked.columns if name != NODE}
+        return {name: dtype for name, dtype in self.query_set.columns if name != NODE}
 
     @property
     def known(self) -> Known:
         """What there is to know now."""
-        return Known(self.outlet.since, len(self.outlet.changes))
+        return Known(self.sink.since, len(self.sink.changes))
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
     def first(self) -> dict[str, Any]:
-        """The offset before the first batch that is there and was made for what is asked now."""
-        outlet = self.outlet
-        begin = max(outlet.since, min(outlet.numbers, default=1)) - 1
-        events = outlet.head(begin).events if begin in outlet.numbers else 0
+        """The offset before the first batch that is there and was made for the queries of now."""
+        sink = self.sink
+        begin = max(sink.since, min(sink.numbers, default=1)) - 1
+        events = sink.head(begin).events if begin in sink.numbers else 0
         return {"batch": begin, "watermark": None, "events": events}
 
     def after(self, before: dict[str, Any], limit: Limit, until: int | None, known: Known) -> dict[str, Any]:
         """The offset after the batches that come next within a limit, at least one; none later than `until`."""
-        outlet, last, watermark, events = self.outlet, before["batch"], before["watermark"], before["events"]
+        sink, last, watermark, events = self.sink, before["batch"], before["watermark"], before["events"]
         size = count = 0
-        for number in self._made_for(known, outlet.after(last)):
+        for number in self._made_for(known, sink.after(last)):
             if until is not None and number > until:
                 break
-            head = outlet.head(number)
+            head = sink.head(number)
             if count and (
                 (limit.files is not None and count >= limit.files)
                 or (limit.rows is not None and head.events - before["events"] > limit.rows)
@@ -111,7 +111,7 @@ class Root:
         """Those of the batches that follow which have what a stream's queries need; refuses to go beyond them."""
         if not numbers:
             return numbers
-        then = next(iter(self.outlet.changes[known.changes :]), numbers[-1] + 1)
+        then = next(iter(self.sink.changes[known.changes :]), numbers[-1] + 1)
         if known.since <= numbers[0] < then:
             return range(numbers[0], min(numbers[-1] + 1, then))
         is_old = numbers[0] < known.since
@@ -123,12 +123,12 @@ class Root:
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
-    def stretches(self) -> Iterator[tuple[int, int, int]]:
-        """All batches that are there, as stretches that a task reads each: the first, the last, and how many events."""
-        outlet, before = self.outlet, self.first()
-        numbers, first, size, events = outlet.after(before["batch"]), before["batch"] + 1, 0, before["events"]
+    def batch_ranges(self) -> Iterator[tuple[int, int, int]]:
+        """All batches that are there, in ranges that a task reads each: the first, the last, and how many events."""
+        sink, before = self.sink, self.first()
+        numbers, first, size, events = sink.after(before["batch"]), before["batch"] + 1, 0, before["events"]
         for number in numbers:
-            head = outlet.head(number)
+            head = sink.head(number)
             size += head.size
             if size >= TOGETHER or number == numbers[-1]:
                 yield first, number, head.events - events
@@ -136,25 +136,25 @@ class Root:
 
     def tables(self, first: int, last: int, job: Job) -> Tables:
         """The tables of some batches, each group's in one."""
-        outlet, slicer = self.outlet, Slicer(job.bound, cut=True)
-        gathered, held = Gathered(slicer), dict[str, list[pl.DataFrame]]()
+        sink, slicer = self.sink, Slicer(job.compiled, cut=True)
+        gathered, ordered = Gathered(slicer), dict[str, list[pl.DataFrame]]()
         for number in range(first, last + 1):
-            batch = outlet.read(number)
-            for group in job.bound.plan.groups:
-                table, compiled = batch.tables.get(group.name), job.bound.by_name[group.name]
+            batch = sink.read(number)
+            for group in job.compiled.plan.groups:
+                table, compiled = batch.tables.get(group.name), job.compiled.by_name[group.name]
                 if table is None:
                     continue
                 if group.ordered:  # a node's events come in its order, in a batch and after it
                     nth = pl.int_range(number << 32, (number << 32) + pl.len(), dtype=pl.Int64)
                     table = compiled.conform(table).with_columns(nth=nth)
-                    held.setdefault(group.name, []).append(table)
+                    ordered.setdefault(group.name, []).append(table)
                 else:
                     gathered.add({group.name: compiled.conform(table)})
         merged = {name: slicer.merge(name, [table]) for name, table in gathered.tables().items()}
-        return merged | {name: pl.concat(several) for name, several in held.items()}
+        return merged | {name: pl.concat(tables) for name, tables in ordered.items()}
 
 
 @lru_cache(maxsize=8)
-def plan_of(asked: Asked) -> str:
-    """How the slices are cut of a tree that is asked this."""
-    return fingerprint(asked.job)
+def plan_of(query_set: Asked) -> str:
+    """How the slices of a tree with these queries are cut."""
+    return fingerprint(query_set.job)

@@ -1,6 +1,6 @@
 """Buckets: the state of a bucket of keys between micro-batches.
 
-    payloads ── absorb ──▶ chunks of slices, or held events ── the watermark moves ──▶ results
+    payloads ── absorb ──▶ chunks of slices, or buffered events ── the watermark moves ──▶ results
     queries  ── change ──▶ entries: since when each is there
 
 Everything that a bucket knows lies in a store of bytes by name: an index, and the tables that it names. A step reads
@@ -31,7 +31,7 @@ from windrow.core.stream.group_states import GroupStates
 from windrow.core.stream.job import Job
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, ContextFreeWindow
 from windrow.core.windows.ordered import Counting, DataDrivenWindow
-from windrow.spark.stream.key_partitions import Drawers, Ordered, closings
+from windrow.spark.stream.key_partitions import KeyPartitions, PartitionedState, closings
 from windrow.spark.stream.slice_store import Chunks, Store, chunks_of, from_bytes, needed_from, next_end, to_bytes
 
 VERSION = 3
@@ -59,8 +59,8 @@ class Asked:
 
 
 @dataclass
-class Told:
-    """What a step says."""
+class StepOutput:
+    """What a step emits, and the figures of the bucket after it."""
 
     results: pl.DataFrame
     dropped: int = 0
@@ -114,10 +114,10 @@ class Bucket:
         watermark: int,
         asked: Sequence[Asked] | None,
         newest: int | None = None,
-    ) -> Told:
+    ) -> StepOutput:
         """Take the tables of payloads in, move the watermark, and say what is due; queries `asked` for come and go.
 
-        newest:  the greatest time in earlier micro-batches, where the watermark does not tell it
+        newest:  the greatest time in earlier micro-batches, where the watermark does not say it
         """
         now = max(watermark, self._watermark)
         gone: set[str] = set()
@@ -126,27 +126,27 @@ class Bucket:
         plan = replace(self._job, entries=tuple(self._entries)).compiled
         step = replace(self._time_column, watermark=self._watermark).step_to(now)
         later = {one.query.name: one.since for one in self._entries if one.since > INT64_MIN}
-        told = Told(plan.results.empty, since=later)
+        output = StepOutput(plan.results.empty, since=later)
         emitted: dict[str, list[Emitted]] = {}
         dropped: dict[tuple[str, ...], int] = {}
         for compiled in plan.groups:
             name = compiled.group.name
             new = [part[name] for part in tables if name in part]
             if new or name in self._groups:
-                emitted[name], left_out = self._step_group(plan, compiled, new, step, told)
+                emitted[name], left_out = self._step_group(plan, compiled, new, step, output)
                 # windows of several kinds leave out the same events, by and large
                 keys = compiled.group.keys
                 dropped[keys] = max(left_out, dropped.get(keys, 0))
-        told.dropped = sum(dropped.values())
+        output.dropped = sum(dropped.values())
         for name in set(self._groups) - set(plan.by_name):
             self._forget(name)
-        told.results, overflows = plan.results.build(one for several in emitted.values() for one in several)
-        told.overflows = overflows.total()
+        output.results, overflows = plan.results.build(one for several in emitted.values() for one in several)
+        output.overflows = overflows.total()
         self._watermark = now
         self._entries = [
             one for place, one in enumerate(self._entries) if one.query.name not in gone and place not in self._over
         ]
-        return told
+        return output
 
     def _step_group(
         self,
@@ -154,7 +154,7 @@ class Bucket:
         compiled: CompiledGroup,
         new: list[pl.DataFrame],
         step: WatermarkStep,
-        told: Told,
+        output: StepOutput,
     ) -> tuple[list[Emitted], int]:
         """What a group emits, and how many events some of its windows leave out.
 
@@ -168,9 +168,9 @@ class Bucket:
             state.restore(saved)
         group = _Group(state, saved, GroupStates(plan, {self._job.time: time_column}, [state]))
         if isinstance(state, OrderedState):
-            self._in_order(group, state, new, step, told)
+            self._in_order(group, state, new, step, output)
         else:
-            self._sliced(group, new, step, told)
+            self._sliced(group, new, step, output)
         saved |= state.header()
         return group.emitted, group.dropped
 
@@ -208,7 +208,7 @@ class Bucket:
 
     # --- slices -------------------------------------------------------------------------------------------------
 
-    def _sliced(self, group: _Group, new: list[pl.DataFrame], step: WatermarkStep, told: Told) -> None:
+    def _sliced(self, group: _Group, new: list[pl.DataFrame], step: WatermarkStep, output: StepOutput) -> None:
         """A group whose slices merge in any order: sessions, or windows whose bounds are known without the events."""
         state, name = group.state, group.state.group.name
         chunks = Chunks.read(name, self._store, group.saved.get("chunks"))
@@ -220,7 +220,7 @@ class Bucket:
             self._fixed(group, chunks, table, step)
         group.saved["chunks"] = chunks.saved()
         self._put(state.group, "revisions", state.revisions.table, revisions)
-        told.slices += chunks.rows
+        output.slices += chunks.rows
         self._note_over(state, chunks.oldest, step.final_before)
         if chunks.runs:
             ends = next_end(state, max(step.now, chunks.oldest)) if step.now > INT64_MIN else INT64_MIN
@@ -254,27 +254,27 @@ class Bucket:
             chunks.add(state.rows.table, state.schema, *chunks_of(state, state.rows.table))
 
     def _sessions(self, group: _Group, chunks: Chunks, table: pl.DataFrame | None, step: WatermarkStep) -> None:
-        """Sessions that may end, and those of keys with late slices, are read with the others of their drawers."""
+        """Sessions that may end, and those of keys with late slices, are read with the others of their partitions."""
         state, schema = group.state, group.state.schema
-        drawers = Drawers(self._buckets, group.saved.get("drawers", 1))
+        partitions = KeyPartitions(self._buckets, group.saved.get("partitions", 1))
         opened = chunks.closing(step.now) if step.now > step.before else set()
         late = False
         if table is not None:
             behind = table["first"] < step.now
             late = bool(behind.any())
-            opened |= set(drawers.of(table.filter(behind)).tolist())
+            opened |= set(partitions.of(table.filter(behind)).tolist())
         if opened:
             _load(state, chunks.load_only(opened))
         group.advance(step.now)
         if table is not None:
             table = group.without_late(table) if late else table
-            at = drawers.of(table)
+            at = partitions.of(table)
             inside = np.isin(at, list(opened))
             state.absorb(table.filter(pl.Series(inside)))
             chunks.add(table.filter(pl.Series(~inside)), schema, at[~inside])
             group.advance(step.now)
-        fitting = drawers.fitting(chunks.rows)
-        if fitting is not drawers:
+        fitting = partitions.fitting(chunks.rows)
+        if fitting is not partitions:
             others = {run.chunk for run in chunks.runs} - opened
             for run in chunks.load_only(others):
                 state.absorb(state.schema.conform(run))
@@ -282,7 +282,7 @@ class Bucket:
         if opened:
             closes = closings(state, fitting, step.now, self._time_column.updates)
             chunks.replace(opened, state.rows.table, fitting.of(state.rows.table), closes)
-        group.saved["drawers"] = fitting.count
+        group.saved["partitions"] = fitting.count
 
     def _note_over(self, state: GroupState, oldest: int, final_before: int) -> None:
         """Note the queries that were being removed and have emitted their last window."""
@@ -300,14 +300,14 @@ class Bucket:
     # --- order --------------------------------------------------------------------------------------------------
 
     def _in_order(
-        self, group: _Group, state: OrderedState, new: list[pl.DataFrame], step: WatermarkStep, told: Told
+        self, group: _Group, state: OrderedState, new: list[pl.DataFrame], step: WatermarkStep, output: StepOutput
     ) -> None:
-        """A group that holds events until their order is final: drawers are opened in which one is, or is late."""
+        """A group that holds events until their order is final: partitions are read in which one is, or is late."""
         saved, time, moves = group.saved, state.ordering.time, step.now > step.before
-        held = Ordered(state.group.name, self._store, self._buckets, saved.get("held"))
+        partitioned = PartitionedState(state.group.name, self._store, self._buckets, saved.get("partitioned"))
         opened: set[int] = set()
         if moves:
-            opened = held.numbers if self._concerns_all(state, step, saved) else held.due(step.now)
+            opened = partitioned.numbers if self._concerns_all(state, step, saved) else partitioned.due(step.now)
         late = None
         if new:
             nth = pl.int_range(self._arrived, self._arrived + pl.len(), dtype=pl.Int64)
@@ -316,31 +316,31 @@ class Bucket:
             is_late = events[time] < step.now
             late = events.filter(is_late) if is_late.any() else None
             if late is not None:
-                opened |= set(held.drawers.of(late).tolist())
+                opened |= set(partitioned.partitions.of(late).tolist())
                 if saved.get("form") != _form(state.group):
-                    opened |= held.numbers  # so that all drawers have the columns of one plan
-            held.wait(events.filter(~is_late), time)
+                    opened |= partitioned.numbers  # so that all partitions have the columns of one plan
+            partitioned.buffer(events.filter(~is_late), time)
         if opened:
-            held.load(state, opened, step.now)
+            partitioned.load(state, opened, step.now)
             group.advance(step.now)
             if late is not None:
                 group.absorb(late)
                 group.advance(step.now)
-            held.replace(state, opened)
+            partitioned.replace(state, opened)
             saved["form"] = _form(state.group)
         for timeline, place in state.group.timelines.items():
             if moves and timeline.closing and state.is_over(place, step.final_before):
                 self._over |= _queries(state, timeline)
-        fitting = held.drawers.fitting(held.slices + held.events)
-        if fitting != held.drawers:
-            held.fit(state.compiled.state(), fitting)
-        saved["held"] = held.saved()
-        told.slices += held.slices
-        told.held_events += held.events
-        if self._has_times(state) and held.has_tables:
+        fitting = partitioned.partitions.fitting(partitioned.slices + partitioned.events)
+        if fitting != partitioned.partitions:
+            partitioned.split_anew(state.compiled.state(), fitting)
+        saved["partitioned"] = partitioned.saved()
+        output.slices += partitioned.slices
+        output.held_events += partitioned.events
+        if self._has_times(state) and partitioned.has_tables:
             self.next_due = min(self.next_due, step.now + 1 if step.now > INT64_MIN else INT64_MIN)
-        elif held.first < INT64_MAX:
-            self.next_due = min(self.next_due, held.first + 1)
+        elif partitioned.first < INT64_MAX:
+            self.next_due = min(self.next_due, partitioned.first + 1)
 
     def _concerns_all(self, state: OrderedState, step: WatermarkStep, saved: Mapping[str, Any]) -> bool:
         """Whether a step may have something to say of any key: times have come, or queries have come or go."""
@@ -402,7 +402,7 @@ class Bucket:
         """Drop the state of a group that no query asks for any more."""
         saved = self._groups.pop(name)
         Chunks.read(name, self._store, saved.get("chunks")).forget(INT64_MAX)
-        Ordered(name, self._store, self._buckets, saved.get("held")).forget()
+        PartitionedState(name, self._store, self._buckets, saved.get("partitioned")).forget()
         if self._store.get(f"{name}|revisions") is not None:
             self._store.delete(f"{name}|revisions")
 

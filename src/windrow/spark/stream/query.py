@@ -24,8 +24,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from windrow.core.arrays.dataframes import in_parts
 from windrow.core.plan.groups import Entry
 from windrow.core.query.query import QueryError
-from windrow.core.slices.binding import ARRIVAL, InputError, no_time, quoted
+from windrow.core.slices.binding import ARRIVAL, InputError, quoted
 from windrow.core.slices.kernel import time_name
+from windrow.core.stream.ingest import admit
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
@@ -37,7 +38,7 @@ from windrow.spark.settings import check_streaming
 from windrow.spark.slice_rows import check as check_plan
 from windrow.spark.slice_rows import fingerprint, from_text, origin_of, spark_time, text_of, watermarked
 from windrow.spark.stream import query_book_files
-from windrow.spark.stream.bucket import INDEX, Asked, Bucket, Told
+from windrow.spark.stream.bucket import INDEX, Asked, Bucket, StepOutput
 from windrow.spark.stream.query_book import QueryBook, refuse_unstreamable, result_columns
 from windrow.spark.stream.slice_store import from_bytes, to_bytes
 from windrow.spark.types import END_MS, SHIFT_MS, arrow_schema, from_arrow, polars_type, struct, to_arrow
@@ -59,7 +60,7 @@ def windows(df: DataFrame, job: Job, buckets: int, name: str) -> DataFrame:
     def slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from payloads.rows(sliced(events_of(batches, job), job, buckets), {})
 
-    columns = dict(job.bound.results.empty.schema)
+    columns = dict(job.compiled.results.empty.schema)
     return answered(mapped(events, slices, payloads.ROW), job, columns, buckets, name)
 
 
@@ -68,7 +69,7 @@ def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name
     marked, job = with_watermark(df, job)
     path, types = book.path, dict(job.columns)
     newest = df.sparkSession.read.text(f"{query_book_files.for_spark(path)}/HEAD").select(F.first("value")).scalar()
-    clock = F.expr(job.bound.binding.sql[time_name(job.time)]) if job.time == ARRIVAL else F.lit(0)
+    clock = F.expr(job.compiled.binding.sql[time_name(job.time)]) if job.time == ARRIVAL else F.lit(0)
     events = marked.select(*(F.col(quoted(column)) for column in types), newest.alias(BOOK), clock.alias(CLOCK))
 
     def slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -84,7 +85,7 @@ def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name
 
     keys = {key: types[key] for key in book.read().keys}
     retractions = job.time_columns[job.time].updates > 0
-    columns = result_columns(book.read(), keys, job.bound.binding.time_columns[job.time], retractions)
+    columns = result_columns(book.read(), keys, job.compiled.binding.time_columns[job.time], retractions)
     return answered(mapped(events, slices, payloads.ROW), job, columns, buckets, name)
 
 
@@ -95,7 +96,7 @@ def windows_of_slices(df: DataFrame, job: Job, buckets: int | None, name: str) -
     if buckets not in (None, origin.buckets):
         raise ValueError(f"these slices are in {origin.buckets} buckets, not in {buckets}; say so where they are made")
     refuse_unstreamable([entry.query for entry in job.entries], job.time)
-    columns = dict(job.bound.results.empty.schema)
+    columns = dict(job.compiled.results.empty.schema)
     return answered(watermarked(df, job), job, columns, origin.buckets, name, fingerprint(job))
 
 
@@ -116,16 +117,12 @@ def raw_events_of(
     batches: Iterable[pa.RecordBatch], job: Job, types: Mapping[str, pl.DataType], now: int
 ) -> Iterator[pl.DataFrame]:
     """Events as they come, prepared by Polars, because Spark's plan does not know the queries; they arrive `now`."""
-    binding, arrived = job.bound.binding, 0
+    arrived = 0
     for part in in_parts(batches, EVENTS):
-        frame = binding.checked(from_arrow([batch.select(list(types)) for batch in part], types))
-        missing = binding.without_time(frame)
-        if missing is not None:
-            if job.bad_events == "raise":
-                raise no_time(int(missing.sum()), frame.height, job.time)
-            frame = frame.filter(~missing)
-        if frame.height:
-            yield binding.prepare(frame, arrived, lambda: now)
+        frame = from_arrow([batch.select(list(types)) for batch in part], types)
+        events = admit(frame, job.compiled, job.time_columns, job.bad_events, arrived, lambda: now).events
+        if events.height:
+            yield events
         arrived += frame.height
 
 
@@ -152,7 +149,7 @@ def with_watermark(df: DataFrame, job: Job) -> tuple[DataFrame, Job]:
                 f"{-(-late // 1000)} ms; say one of them"
             )
         return df, replace(job, lengths=((time_column, delay * 1000, updates, temporal),))
-    units = job.bound.binding.sql[time_name(job.time)]
+    units = job.compiled.binding.sql[time_name(job.time)]
     if job.is_integer:
         within = f"{units} BETWEEN -{SHIFT_MS}L AND {SHIFT_MS}L"  # what is further out is refused once it is read
         moment, delay = f"TIMESTAMP_MILLIS(CASE WHEN {within} THEN {units} + {SHIFT_MS}L END)", late
@@ -182,8 +179,8 @@ def timer_of(moment: int, is_integer: bool) -> int:
 
 def sliced(frames: Iterable[pl.DataFrame], job: Job, buckets: int) -> dict[int, Tables]:
     """The tables of a partition for each bucket, also if there are none: slices, and events where order counts."""
-    slicer = Slicer(job.bound, cut=True)
-    gathered, unordered = Gathered(slicer), Unordered(job.bound)
+    slicer = Slicer(job.compiled, cut=True)
+    gathered, unordered = Gathered(slicer), Unordered(job.compiled)
     for frame in frames:
         times = frame[time_name(job.time)]
         for time in (int(times.min()), int(times.max())):  # type: ignore[arg-type]
@@ -195,7 +192,7 @@ def sliced(frames: Iterable[pl.DataFrame], job: Job, buckets: int) -> dict[int, 
             spark_time(time, job)  # refuses what is further out than the watermark reaches
         gathered.add(slicer.slice(frame))
         unordered.add(frame)
-    by_bucket = payloads.split(gathered.tables() | unordered.tables(), job.bound, buckets)
+    by_bucket = payloads.split(gathered.tables() | unordered.tables(), job.compiled, buckets)
     return {bucket: by_bucket.get(bucket, {}) for bucket in range(buckets)}
 
 
@@ -271,7 +268,7 @@ class Processor(StatefulProcessor):
         yield _row(output)
 
 
-def _row(output: Told) -> Row:
+def _row(output: StepOutput) -> Row:
     """The output of a step as one row of Spark's, with the results as bytes.
 
     `transformWithState` makes a Python `Row` for each row that it gives out, which for results would be work per

@@ -194,7 +194,7 @@ def _result_types(query: Query, events: Mapping[str, Any]) -> dict[str, pl.DataT
     schema = t.StructType.fromJson(events["schema"])
     try:
         job = job_of([query], events["time"], _columns(events), order_by=events["order_by"])
-        return dict(job.bound.results.columns)
+        return dict(job.compiled.results.columns)
     except QueryError as error:
         raise in_spark_words(error, schema) from error
 

@@ -13,7 +13,7 @@ needs any more is dropped unread.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -59,6 +59,12 @@ def from_bytes(data: bytes) -> pl.DataFrame:
     return pl.read_ipc_stream(io.BytesIO(data))
 
 
+def parts_of(table: pl.DataFrame, number: Ints) -> Iterator[tuple[int, pl.DataFrame]]:
+    """The rows of each number that stands beside some row."""
+    for value in np.unique(number).tolist():
+        yield value, table if (number == value).all() else table.filter(pl.Series(number == value))
+
+
 @dataclass
 class Chunks:
     """The slices of one group."""
@@ -70,21 +76,19 @@ class Chunks:
 
     @staticmethod
     def read(name: str, store: Store, saved: Any) -> Chunks:
-        return (
-            Chunks(name, store, [Run(*run) for run in saved["runs"]], saved["count"]) if saved else Chunks(name, store)
-        )
+        saved = saved or {"runs": [], "count": 0}
+        return Chunks(name, store, [Run(*run) for run in saved["runs"]], saved["count"])
 
     def saved(self) -> dict[str, Any]:
         return {"runs": self.runs, "count": self.count}
 
     def add(self, table: pl.DataFrame, schema: SliceSchema, number: Ints, level: int = 0) -> None:
         """Take slices in, which are sorted and each there once, and put each into the chunk of its number."""
-        for chunk in np.unique(number).tolist():
-            part = table if (number == chunk).all() else table.filter(pl.Series(number == chunk))
-            mine = [run for run in self.runs if run.chunk == chunk and run.level == level]
+        for chunk, part in parts_of(table, number):
+            there = [run for run in self.runs if run.chunk == chunk and run.level == level]
             joined: list[Run] = []
             size = part.height
-            for run in sorted(mine, key=lambda run: run.rows):
+            for run in sorted(there, key=lambda run: run.rows):
                 if run.rows > 2 * size:
                     break
                 joined.append(run)
@@ -100,8 +104,7 @@ class Chunks:
     def replace(self, chunks: set[int], table: pl.DataFrame, number: Ints, closes: Mapping[int, int]) -> None:
         """Hold these slices and no others in some chunks."""
         self._drop([run for run in self.runs if run.chunk in chunks])
-        for chunk in np.unique(number).tolist():
-            part = table if (number == chunk).all() else table.filter(pl.Series(number == chunk))
+        for chunk, part in parts_of(table, number):
             self._put(chunk, part, closes.get(chunk, INT64_MAX))
 
     def load(self, since: int = INT64_MIN) -> list[pl.DataFrame]:
@@ -139,21 +142,21 @@ class Chunks:
         run = Run(self.count, chunk, table.height, int(start.min()), int(start.max()), closes, level)  # type: ignore[arg-type]
         self.count += 1
         self.runs.append(run)
-        self.store.put(self._place(run), to_bytes(table))
+        self.store.put(self._name_of(run), to_bytes(table))
 
     def _get(self, run: Run) -> pl.DataFrame:
-        found = self.store.get(self._place(run))
-        if found is None:
+        data = self.store.get(self._name_of(run))
+        if data is None:
             raise ValueError(f"the state of group {self.name!r} is damaged: run {run.number} is missing")
-        return from_bytes(found)
+        return from_bytes(data)
 
     def _drop(self, runs: Iterable[Run]) -> None:
         gone = set(runs)
         for run in gone:
-            self.store.delete(self._place(run))
+            self.store.delete(self._name_of(run))
         self.runs = [run for run in self.runs if run not in gone]
 
-    def _place(self, run: Run) -> str:
+    def _name_of(self, run: Run) -> str:
         return f"{self.name}|{run.number}"
 
 

@@ -1,15 +1,15 @@
 """Which windows there are: each kind read straight from its definition.
 
 Fixed windows are found from a time (`windows_at`), sessions from the times of a key's events (`sessions`), and the
-windows that need order from all events of a key in their order. Of those each is a **stretch** of consecutive events,
-and says which event completes it:
+windows that need order from all events of a key in their order. Each of those is a **range** of
+consecutive events, and says which event completes it:
 
     counting(3)           . . .│. . .│. .     the last one of its own
     punctuated(end=p)     . . p│. p│. .       the last one of its own
     punctuated(start=p)    . .│p .│p .        the next start
     frames(when=p)         . .│p p│. .│p      the first that does not satisfy p
 
-Nothing here knows of watermarks, lateness or batches. Windows of users are asked for themselves: fixed ones for the
+Nothing here knows of watermarks, lateness or batches. Windows of users are what they say they are: fixed ones for the
 windows of one instant, data-driven ones for the cuts of all events at once.
 """
 
@@ -83,7 +83,7 @@ def latest(times: Sequence[int], window: Latest) -> Iterator[tuple[int, range]]:
 # --- by the order of events -----------------------------------------------------------------------------------------
 
 
-class Stretch(NamedTuple):
+class WindowRange(NamedTuple):
     """A window of consecutive events."""
 
     places: range
@@ -91,7 +91,7 @@ class Stretch(NamedTuple):
     ends_with_stream: bool = False  # an open one is whole once nothing comes any more
 
 
-def stretches(window: OrderedWindow, rows: Sequence[Row]) -> Iterator[Stretch]:
+def window_ranges(window: OrderedWindow, rows: Sequence[Row]) -> Iterator[WindowRange]:
     """The windows over all events of a key in their order, the open one too."""
     if isinstance(window, Counting):
         return _counting(len(rows), window.n, window.step)
@@ -109,7 +109,7 @@ def stretches(window: OrderedWindow, rows: Sequence[Row]) -> Iterator[Stretch]:
         return _from_until(_satisfying(window.start, rows), _satisfying(window.end, rows))
     if isinstance(window, DataDrivenWindow):
         return _cut(window, rows)
-    raise TypeError(f"{window} has no stretches of events")
+    raise TypeError(f"{window} has no ranges of events")
 
 
 def _satisfying(predicate: str, rows: Sequence[Row]) -> list[bool]:
@@ -118,57 +118,57 @@ def _satisfying(predicate: str, rows: Sequence[Row]) -> list[bool]:
     return [evaluate(expression, row) is True for row in rows]
 
 
-def _counting(events: int, n: int, step: int) -> Iterator[Stretch]:
+def _counting(events: int, n: int, step: int) -> Iterator[WindowRange]:
     for first in range(0, events, step):
         end = first + n
-        yield Stretch(range(first, min(end, events)), end - 1 if end <= events else None)
+        yield WindowRange(range(first, min(end, events)), end - 1 if end <= events else None)
 
 
-def _frames(inside: list[bool]) -> Iterator[Stretch]:
+def _frames(inside: list[bool]) -> Iterator[WindowRange]:
     first = None
     for at, holds in enumerate([*inside, False]):
         if holds and first is None:
             first = at
         elif not holds and first is not None:
             by_an_event = at < len(inside)
-            yield Stretch(range(first, at), at if by_an_event else None, ends_with_stream=True)
+            yield WindowRange(range(first, at), at if by_an_event else None, ends_with_stream=True)
             first = None
 
 
-def _until(ends: list[bool]) -> Iterator[Stretch]:
+def _until(ends: list[bool]) -> Iterator[WindowRange]:
     first = 0
     for at, is_end in enumerate(ends):
         if is_end:
-            yield Stretch(range(first, at + 1), at)
+            yield WindowRange(range(first, at + 1), at)
             first = at + 1
     if first < len(ends):
-        yield Stretch(range(first, len(ends)), None)
+        yield WindowRange(range(first, len(ends)), None)
 
 
-def _from(starts: list[bool]) -> Iterator[Stretch]:
+def _from(starts: list[bool]) -> Iterator[WindowRange]:
     first = None
     for at, is_start in enumerate(starts):
         if is_start:
             if first is not None:
-                yield Stretch(range(first, at), at)
+                yield WindowRange(range(first, at), at)
             first = at
     if first is not None:
-        yield Stretch(range(first, len(starts)), None)
+        yield WindowRange(range(first, len(starts)), None)
 
 
-def _from_until(starts: list[bool], ends: list[bool]) -> Iterator[Stretch]:
+def _from_until(starts: list[bool], ends: list[bool]) -> Iterator[WindowRange]:
     first = None
     for at, (is_start, is_end) in enumerate(zip(starts, ends, strict=True)):
         if first is None and is_start:
             first = at  # an event that is both is a window alone
         if first is not None and is_end:
-            yield Stretch(range(first, at + 1), at)
+            yield WindowRange(range(first, at + 1), at)
             first = None
     if first is not None:
-        yield Stretch(range(first, len(starts)), None)
+        yield WindowRange(range(first, len(starts)), None)
 
 
-def _cut(window: DataDrivenWindow, rows: Sequence[Row]) -> Iterator[Stretch]:
+def _cut(window: DataDrivenWindow, rows: Sequence[Row]) -> Iterator[WindowRange]:
     """Where a user's window cuts all events of a key, taken as one batch after the initial state."""
     events = OrderedEvents(np.zeros(len(rows), np.int64), {text: _column(text, rows) for text in window.inputs})
     carried = {name: np.array([value]) for name, value in {**window.initial, "open": False}.items()}
@@ -176,15 +176,15 @@ def _cut(window: DataDrivenWindow, rows: Sequence[Row]) -> Iterator[Stretch]:
     first = None
     for at in range(len(rows)):
         if first is not None and (cuts.breaks[at] or cuts.starts[at]):
-            yield Stretch(range(first, at), at)
+            yield WindowRange(range(first, at), at)
             first = None
         if cuts.starts[at]:
             first = at
         if first is not None and cuts.ends[at]:
-            yield Stretch(range(first, at + 1), at)
+            yield WindowRange(range(first, at + 1), at)
             first = None
     if first is not None:
-        yield Stretch(range(first, len(rows)), None)
+        yield WindowRange(range(first, len(rows)), None)
 
 
 def _column(text: str, rows: Sequence[Row]) -> pl.Series:
