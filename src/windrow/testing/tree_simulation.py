@@ -278,7 +278,7 @@ class Simulation:
         assert root.as_parent is not None
         assert root.as_parent.subtree.assembly is not None
         waiting, number = root.as_parent.subtree.assembly.quantiles.waiting, root.query_set.queries.index(query)
-        for group in root.query_set.job.bound.plan.groups:
+        for group in root.query_set.job.compiled.plan.groups:
             if group.name in waiting and any(number in numbers for numbers in group.members.values()):
                 return waiting[group.name]
         return root.watermark
