@@ -121,8 +121,13 @@ def test_queries_come_and_go(number: int, seed: int) -> None:
 
 @pytest.mark.parametrize("number", [14])
 def test_seeds_that_have_failed(number: int) -> None:
-    """14: a query goes while one of its windows, which the root's watermark has passed, waits for values of a node."""
-    assert wrong_with(simulated(number, changes=True)) == []
+    """14: a query goes while one of its windows, which the root's watermark has passed, waits for values of a node.
+
+    What another query of its group waits for counts as requested once.
+    """
+    run = simulated(number, changes=True)
+    assert wrong_with(run) == []
+    assert 0 < counted(run, "asked") <= counted(run, "units")
 
 
 @pytest.mark.parametrize(
