@@ -19,7 +19,7 @@ import windrow as wr
 from windrow.core.windows.fixed import FixedWindow, Session
 from windrow.core.windows.ordered import OrderedWindow
 from windrow.nodes.protocol.node import Node
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.nodes.requests import AGAIN
 from windrow.testing import differences, recompute
 from windrow.testing.tree_simulation import Faults, Life, Simulation, Tree
@@ -125,7 +125,7 @@ def simulated(
     late = dice.sample(below, dice.randint(1, len(below))) if chosen.joins else []
     run = Simulation(
         tree,
-        Asked.of(chosen.queries, "t", COLUMNS, lateness=LATENESS, push_down=chosen.push_down),
+        QuerySet.of(chosen.queries, "t", COLUMNS, lateness=LATENESS, push_down=chosen.push_down),
         events,
         chosen.faults,
         dice,

@@ -7,7 +7,7 @@ import polars as pl
 import windrow as wr
 from windrow.nodes.protocol.messages import Ack, Batch, Message
 from windrow.nodes.protocol.node import SINK, Node
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.nodes.sources import Source
 from windrow.testing.tree_simulation import Disk
 
@@ -22,7 +22,7 @@ class SmallTree:
     ) -> None:
         self._make, self._epoch, self._now = make, 0, 0
         self._results: list[pl.DataFrame] = []
-        asked = Asked.of(queries, "ts", columns, lateness)
+        asked = QuerySet.of(queries, "ts", columns, lateness)
         self.root = Node("root", None, ("n",), 1, Disk(), asked, ahead=None)
         self.begin()
 

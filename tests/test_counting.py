@@ -37,7 +37,7 @@ from windrow.nodes.protocol.messages import Ack, Batch, Out, Refused, Request
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.quantiles import local as quantiles_local
 from windrow.nodes.quantiles.protocol import MultisetSchema
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.nodes.refine import bounds, undecided
 from windrow.nodes.requests import AGAIN
 from windrow.nodes.tables import GONE
@@ -94,7 +94,7 @@ def run_of(scheme: str, rates: Mapping[str, list[int]], length: int = 100, query
         rows = [{"t": time, "k": "a", "x": number % 7} for number, time in enumerate(times[:length])]
         events[name] = pl.DataFrame(rows, schema=COLUMNS)
     tree = Tree({"root": None, **dict.fromkeys(rates, "root")})
-    asked = Asked.of([query], "t", COLUMNS, counting=scheme)
+    asked = QuerySet.of([query], "t", COLUMNS, counting=scheme)
     run = Simulation(tree, asked, events, Faults.none(), random.Random(1), exact=False)
     run.run()
     return run
@@ -297,7 +297,7 @@ def test_keys_of_any_type(dtype: pl.DataType, values: list[Any]) -> None:
         events[name] = pl.DataFrame({"t": times, "k": keys, "x": range(60)}).cast(columns)  # type: ignore[arg-type]
     said = {}
     for scheme in ("refine", "central"):
-        asked = Asked.of([query], "t", columns, counting=scheme)
+        asked = QuerySet.of([query], "t", columns, counting=scheme)
         run = Simulation(Tree({"root": None, "a": "root", "b": "root"}), asked, events, Faults.none(), random.Random(2))
         run.run()
         said[scheme] = run.results.sort("k", "position")
@@ -307,8 +307,8 @@ def test_keys_of_any_type(dtype: pl.DataType, values: list[Any]) -> None:
 
 # --- one machine at a time ------------------------------------------------------------------------------------------
 
-REFINED = Asked.of([wr.Query("q", wr.counting(4), ["sum(x)"])], "t", COLUMNS, counting="refine")
-KEYED = Asked.of([wr.Query("q", wr.counting(4), ["sum(x)"], by="k")], "t", COLUMNS, counting="refine")
+REFINED = QuerySet.of([wr.Query("q", wr.counting(4), ["sum(x)"])], "t", COLUMNS, counting="refine")
+KEYED = QuerySet.of([wr.Query("q", wr.counting(4), ["sum(x)"], by="k")], "t", COLUMNS, counting="refine")
 NAME = "by () on t (counted, refine)"
 
 
@@ -439,7 +439,7 @@ def test_a_node_keeps_events_until_they_are_settled_and_reads_no_more_while_the_
 # --- what cannot be -------------------------------------------------------------------------------------------------
 
 
-def sent_by(asked: Asked = REFINED) -> tuple[Node, Node, Batch]:
+def sent_by(asked: QuerySet = REFINED) -> tuple[Node, Node, Batch]:
     """A root with a node and another one, and a batch of that: a slice of 8 events and 4 events."""
     root = Node("root", None, ("a", "b"), 1, Disk(), asked)
     local, other = welcomed(Node("a", "root"), root), welcomed(Node("b", "root"), root)
@@ -628,24 +628,24 @@ def test_quantiles_by_every_scheme_and_of_every_kind(query: wr.Query, scheme: st
 
 def test_a_count_query_and_a_quantile_agree_once() -> None:
     several = [PLAIN, wr.Query("median", wr.counting(9), ["median(x)"]), wr.Query("mode", wr.counting(9), ["mode(x)"])]
-    asked = Asked.of(several, "t", COLUMNS, counting="refine")
+    asked = QuerySet.of(several, "t", COLUMNS, counting="refine")
     (form,) = asked.forms
     assert form.multisets is not None
     assert list(form.multisets.multisets) == []  # the mode needs all values, so that they travel once for both
-    (form,) = Asked.of(several[:2], "t", COLUMNS, counting="refine").forms
+    (form,) = QuerySet.of(several[:2], "t", COLUMNS, counting="refine").forms
     assert form.multisets is not None
     assert list(form.multisets.multisets) == ["bag(x)"]
     assert not any(name.startswith("bag") for name in form.states)
 
 
-MEDIAN = Asked.of([wr.Query("q", wr.counting(20), ["median(x)", "count()"])], "t", COLUMNS, counting="refine")
+MEDIAN = QuerySet.of([wr.Query("q", wr.counting(20), ["median(x)", "count()"])], "t", COLUMNS, counting="refine")
 BAGS = NAME
 
 
 class Flat:
     """A root and two nodes in one process; what one of them says or hears may be lost."""
 
-    def __init__(self, asked: Asked = MEDIAN, **settings: Any) -> None:
+    def __init__(self, asked: QuerySet = MEDIAN, **settings: Any) -> None:
         self.root = Node("root", None, ("a", "b"), 1, Disk(), asked, **settings)
         self.machines = {"root": self.root}
         self.deaf: set[str] = set()
@@ -767,7 +767,7 @@ def test_of_a_silent_node_values_are_left_out_and_counted() -> None:
 
 def test_a_node_keeps_events_as_long_as_they_may_be_asked_for() -> None:
     sliding = [wr.Query("q", wr.counting(40, 10), ["median(x)"])]
-    tree = Flat(Asked.of(sliding, "t", COLUMNS, counting="refine"))
+    tree = Flat(QuerySet.of(sliding, "t", COLUMNS, counting="refine"))
     reader = tree.machines["a"].as_local.reader
     assert reader is not None
     (strands,) = reader.counted._groups.values()

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from windrow.cli import main
+from windrow.core.plan.options import StreamOptions
 from windrow.nodes.process import config, tree
 from windrow.nodes.process.config import ConfigError
 from windrow.nodes.transport.security import AccessError, Address
@@ -73,7 +74,7 @@ def test_the_root(tmp_path: Path) -> None:
     assert found.query_set is not None
     assert [query.name for query in found.query_set.queries] == ["q1"]
     assert found.query_set.columns == (("ts", pl.Datetime("us", "UTC")), ("key", pl.String()), ("value", pl.Float64()))
-    assert (found.query_set.lateness, found.query_set.order_by) == ("5 seconds", ("key",))
+    assert (found.query_set.options.lateness, found.query_set.options.order_by) == ("5 seconds", ("key",))
     assert (found.query_set.push_down, found.query_set.local_keys) == (True, ("key",))
     assert (found.results, found.feeds) == (str(tmp_path / "results"), "results")
 
@@ -84,7 +85,7 @@ def test_queries_may_be_a_file_with_options_of_its_own(tmp_path: Path) -> None:
     lines = [line for line in ROOT.splitlines() if not line.startswith(("queries", "time"))]
     found = read(tmp_path, "root", "\n".join([*lines, "queries: asked.yaml", "results: '-'"]))
     assert found.query_set is not None
-    assert (found.query_set.time, found.query_set.lateness, found.results) == ("ts", "3 seconds", "-")
+    assert (found.query_set.options, found.results) == (StreamOptions("ts", "3 seconds"), "-")
 
 
 @pytest.mark.parametrize(

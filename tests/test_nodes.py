@@ -40,7 +40,7 @@ from windrow.nodes.protocol.messages import (
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.protocol.send_window import AGAIN, WINDOW
 from windrow.nodes.protocol.subtree import Subtree
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.testing.tree_simulation import Disk, Faults
 
 PARTS, TREES = 8, 50  # make soak goes on
@@ -197,7 +197,7 @@ def test_what_is_wrong_with_a_message_is_said(data: bytes, reason: str) -> None:
 
 
 def root_of(*children: str, **more: Any) -> Node:
-    asked = Asked.of([COUNTED], "t", COLUMNS, lateness=0)
+    asked = QuerySet.of([COUNTED], "t", COLUMNS, lateness=0)
     return Node("root", None, children, 1, Disk(), asked, **more)
 
 
@@ -387,7 +387,7 @@ def test_a_node_that_the_parent_does_not_know_is_refused_and_noted_once() -> Non
 
 def test_events_far_ahead_of_the_clock_are_refused_where_they_are_and_by_the_parent() -> None:
     columns = {"t": pl.Datetime("us")}
-    asked = Asked.of([wr.Query("q", wr.tumbling("1 minute"), ["count()"])], "t", columns)
+    asked = QuerySet.of([wr.Query("q", wr.tumbling("1 minute"), ["count()"])], "t", columns)
     root = Node("root", None, ("a",), 1, Disk(), asked)
     local = welcomed(Node("a", "root"), root)
     ahead = pl.DataFrame({"t": [3 * 86_400_000_000]}, schema=columns)
@@ -462,17 +462,17 @@ def test_a_query_that_goes_is_answered_no_more() -> None:
 
 def test_a_root_that_is_started_with_other_queries_changes_them_as_at_run_time() -> None:
     disk = Disk()
-    asked = Asked.of([COUNTED], "t", COLUMNS)
+    asked = QuerySet.of([COUNTED], "t", COLUMNS)
     root = Node("root", None, ("a",), 1, disk, asked)
     local = welcomed(Node("a", "root"), root)
     talk(local, root, local.read(events(1, 12), {"at": 2}, 0))
-    other = Asked.of([wr.Query("more", wr.tumbling(4), ["sum(x)"])], "t", COLUMNS)
+    other = QuerySet.of([wr.Query("more", wr.tumbling(4), ["sum(x)"])], "t", COLUMNS)
     root = Node("root", None, ("a",), 2, disk, other)
     assert root.query_set is not None
     assert [query.name for query in root.query_set.queries] == ["more"]
     assert root.query_set.version == 3
     with pytest.raises(QueryError, match="this spool belongs to a tree whose lateness is 0, not 5"):
-        Node("root", None, ("a",), 3, disk, Asked.of([COUNTED], "t", COLUMNS, lateness=5))
+        Node("root", None, ("a",), 3, disk, QuerySet.of([COUNTED], "t", COLUMNS, lateness=5))
 
 
 def test_a_query_begins_after_what_a_node_left_that_has_gone_without_it() -> None:
@@ -572,7 +572,7 @@ def test_an_intermediate_node_whose_children_have_left_holds_no_query_and_no_wat
 
 
 def test_a_root_that_crashes_among_its_changes_makes_them_all() -> None:
-    asked, other = (Asked.of([query], "t", COLUMNS) for query in (COUNTED, QUERIES[0]))
+    asked, other = (QuerySet.of([query], "t", COLUMNS) for query in (COUNTED, QUERIES[0]))
 
     class Breaks(Disk):
         left = 99
@@ -647,7 +647,7 @@ def test_a_node_whose_clock_was_set_back_is_told_so() -> None:
 
 
 def test_a_child_that_its_parent_is_not_configured_with_any_more_holds_nothing_back() -> None:
-    disk, asked = Disk(), Asked.of([COUNTED], "t", COLUMNS)
+    disk, asked = Disk(), QuerySet.of([COUNTED], "t", COLUMNS)
     root = Node("root", None, ("a", "b"), 1, disk, asked)
     a = welcomed(Node("a", "root"), root)
     b = welcomed(Node("b", "root"), root)
@@ -660,7 +660,7 @@ def test_a_child_that_its_parent_is_not_configured_with_any_more_holds_nothing_b
 
 
 def test_events_without_a_time_are_counted_once_though_they_are_read_again() -> None:
-    asked = Asked.of([COUNTED], "t", COLUMNS, bad_events="drop")
+    asked = QuerySet.of([COUNTED], "t", COLUMNS, bad_events="drop")
     root = Node("root", None, ("a",), 1, Disk(), asked)
     several = pl.DataFrame({"t": [1, 12, None], "k": ["a"] * 3, "x": [1] * 3}, schema=COLUMNS)
     local = welcomed(Node("a", "root", epoch=1), root)
@@ -690,7 +690,7 @@ def test_a_node_that_had_ended_reads_again_for_a_parent_that_has_lost_everything
 
 def test_a_refusal_outlives_a_crash_of_the_parent() -> None:
     """What the others' watermark has said meanwhile would else be said under the same number, and otherwise."""
-    disk, asked = Disk(), Asked.of([COUNTED], "t", COLUMNS)
+    disk, asked = Disk(), QuerySet.of([COUNTED], "t", COLUMNS)
     root = Node("root", None, ("a", "b"), 1, disk, asked)
     a = welcomed(Node("a", "root"), root)
     welcomed(Node("b", "root"), root)
@@ -712,4 +712,4 @@ def test_a_refusal_outlives_a_crash_of_the_parent() -> None:
 )
 def test_what_a_tree_cannot_do_is_refused(query: wr.Query, columns: Mapping[str, Any], reason: str) -> None:
     with pytest.raises(QueryError, match=reason):
-        Asked.of([query], "t", columns)
+        QuerySet.of([query], "t", columns)

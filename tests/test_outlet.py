@@ -12,7 +12,7 @@ from trees import COLUMNS, QUERIES, Tree, asking, events_of
 from windrow.io.tables import pack, unpack
 from windrow.nodes.process.slice_sink import Head, SliceSink, SliceSinkError
 from windrow.nodes.protocol.messages import Batch
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.testing.tree_simulation import Disk
 
 TABLE = pl.DataFrame({"slice_start": [0, 10], "count().count": [3, 4]})
@@ -140,7 +140,7 @@ def test_what_is_asked_holds_from_the_next_batch_on(tmp_path: Path) -> None:
     assert outlet.since == 1
     SliceSink(tmp_path).set_queries(asking())  # the same again, after a restart
     assert outlet.since == 1
-    other = Asked.of([wr.Query("one", wr.tumbling(5), "count()")], "t", COLUMNS)
+    other = QuerySet.of([wr.Query("one", wr.tumbling(5), "count()")], "t", COLUMNS)
     SliceSink(tmp_path).set_queries(other)
     assert (outlet.query_set, outlet.since, outlet.changes) == (other, 4, [4])
 

@@ -14,7 +14,7 @@ from windrow.nodes.protocol.local import LocalRole
 from windrow.nodes.protocol.messages import Alive, Batch, Out, Refused, to_bytes
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.pushdown import Reported
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.testing import differences, own, recompute
 from windrow.testing.tree_simulation import Disk, Faults, Simulation, Tree
 
@@ -52,7 +52,7 @@ def simulated(seed: int, faults: Faults | None = None, machine: type[Node] = Nod
     tree = Tree.random(dice.randint(3, 9), dice)
     events = {name: events_of(dice, name) for name in tree.leaves}
     queries = dice.sample(options.pop("queries", QUERIES), 4)
-    asked = Asked.of(
+    asked = QuerySet.of(
         queries, "t", COLUMNS, lateness=LATENESS, push_down=options.pop("push_down", True), local_keys=("home",)
     )
     run = Simulation(tree, asked, events, faults or Faults(), dice, machine, **options)
@@ -157,7 +157,7 @@ def tree_of(
         name: pl.DataFrame([{"t": t, "k": "a", "x": x, "home": name} for t, x in rows], schema=COLUMNS)
         for name, rows in events.items()
     }
-    asked = Asked.of(queries, "t", COLUMNS, push_down=push_down)
+    asked = QuerySet.of(queries, "t", COLUMNS, push_down=push_down)
     return Simulation(tree, asked, frames, Faults.none(), random.Random(1), **options)
 
 
@@ -193,7 +193,7 @@ def test_a_node_without_a_spool_is_refused() -> None:
 
 
 def test_a_root_that_feeds_spark_refuses_windows_of_nodes() -> None:
-    asked = Asked.of([wr.Query("q", wr.counting(2, scope="node"), "sum(x)")], "t", COLUMNS, push_down=True)
+    asked = QuerySet.of([wr.Query("q", wr.counting(2, scope="node"), "sum(x)")], "t", COLUMNS, push_down=True)
     with pytest.raises(wr.QueryError, match="leave push_down out"):
         Node("root", children=("a",), store=Disk(), initial=asked, feeds="slices")
 
@@ -224,7 +224,7 @@ def test_a_silent_node_holds_nobody_s_windows_back() -> None:
 
 def test_what_travels_is_explained() -> None:
     queries = [query for query in QUERIES if query.name in ("tumbling", "global", "mine", "chain", "overlap")]
-    local = Asked.of(queries, "t", COLUMNS, push_down=True, local_keys=("home",))
+    local = QuerySet.of(queries, "t", COLUMNS, push_down=True, local_keys=("home",))
     needs = "counting(4) depends on the order over all nodes, and agreeing on its ends would be more than its events"
     assert local.explain().splitlines() == [
         "tumbling  slices              merged on the way, of by (k) on t",
@@ -233,7 +233,7 @@ def test_what_travels_is_explained() -> None:
         "chain     results             found at the local nodes, because each of its keys lives at one",
         "overlap   states of windows   found at the local nodes, and joined at the root by overlap",
     ]
-    raw = Asked.of(queries, "t", COLUMNS).explain().splitlines()
+    raw = QuerySet.of(queries, "t", COLUMNS).explain().splitlines()
     assert "events: k, node, t, x, x > 2" in raw[2]
     assert "could be found at the local nodes: set push_down" in raw[2]
     assert "chained(x) depends on the order over all nodes; if a key lives at one node, name it in local_keys" in raw[3]
@@ -268,7 +268,7 @@ def test_windows_that_cannot_be_are_refused(name: str, table: dict[str, list[Any
 def test_a_name_that_comes_again_is_not_answered_by_windows_of_before() -> None:
     """A node that has not heard of it still sends rows of the query that was called so."""
     queries = [wr.Query(name, wr.counting(size, scope="node"), "sum(x)") for name, size in (("p", 2), ("q", 3))]
-    asked = Asked.of(queries, "t", COLUMNS, push_down=True)
+    asked = QuerySet.of(queries, "t", COLUMNS, push_down=True)
     rows = pl.DataFrame({"query": ["p", "q"], "window_start": [1, 1], "window_end": [2, 3], "revision": [0, 0]})
     reported = Reported(asked.removed("q").added(queries[1], 5).job)
     reported.absorb({"by (node) on t (at nodes)": rows.cast({"revision": pl.Int32})})
@@ -295,7 +295,7 @@ def test_a_node_goes_on_from_where_it_was_and_its_spool_keeps_no_windows_of_earl
 
 def test_a_node_that_has_ended_is_not_waited_for_again_when_its_parent_comes_back() -> None:
     query = wr.Query("q", wr.counting(1, scope="position"), ["sum(x)"])
-    asked = Asked.of([query], "t", COLUMNS, push_down=True)
+    asked = QuerySet.of([query], "t", COLUMNS, push_down=True)
     root, spool = Node("root", None, ("middle",), 1, Disk(), asked), Disk()
     middle = Node("middle", "root", ("a", "b"), 1, spool)
     a, b = (Node(name, "middle", (), 1, Disk()) for name in "ab")

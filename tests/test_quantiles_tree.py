@@ -19,7 +19,7 @@ from windrow.core.query.query import QueryError
 from windrow.nodes.protocol.messages import Ack, Batch, Out, Request, from_bytes, to_bytes
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.quantiles import local
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.nodes.requests import AGAIN
 from windrow.testing import differences, recompute
 from windrow.testing.tree_simulation import Disk, Faults, Simulation, Tree
@@ -79,7 +79,7 @@ def simulated(
     chosen = queries or dice.sample(QUERIES, 3)
     tree = Tree.random(dice.randint(3, 7), dice)
     events = {name: events_of(dice, 70) for name in tree.leaves}
-    asked = Asked.of(chosen[:2], "t", COLUMNS, lateness=LATENESS)
+    asked = QuerySet.of(chosen[:2], "t", COLUMNS, lateness=LATENESS)
     settings = {
         "log": dice.choice([1, 3, 16]),
         "eager": dice.random() < 0.1,
@@ -192,7 +192,7 @@ class Flat:
 
     def __init__(self, queries: list[wr.Query], nodes: int, quantiles: str = "refine", **settings: Any) -> None:
         self.names = tuple(f"n{number}" for number in range(nodes))
-        asked = Asked.of(queries, "t", COLUMNS, quantiles=quantiles)
+        asked = QuerySet.of(queries, "t", COLUMNS, quantiles=quantiles)
         self.settings = {"unit": 3, **settings}
         self.root = Node("root", None, self.names, 1, Disk(), asked, timeout=settings.pop("timeout", None))
         self.machines = {"root": self.root}
@@ -362,27 +362,27 @@ def test_other_queries_do_not_wait() -> None:
 
 def test_what_is_refined_and_what_is_not() -> None:
     more = [wr.Query("counting", wr.counting(9), ["median(x)"]), wr.Query("frames", wr.frames("x > 1"), ["median(x)"])]
-    asked = Asked.of([*QUERIES, *more], "t", COLUMNS)
+    asked = QuerySet.of([*QUERIES, *more], "t", COLUMNS)
     assert asked.refined == tuple(query.name for query in QUERIES[:8])
-    assert Asked.of(QUERIES, "t", COLUMNS, quantiles="whole").refined == ()
+    assert QuerySet.of(QUERIES, "t", COLUMNS, quantiles="whole").refined == ()
     assert asked.added(wr.Query("later", wr.tumbling(5), ["median(x)"]), 0).refined == asked.refined
-    assert Asked.from_dict(asked.to_dict(), asked.table) == asked
+    assert QuerySet.from_dict(asked.to_dict(), asked.table) == asked
     fed = Node("root", None, ("n",), 1, Disk(), asked, feeds="slices")
     assert fed.query_set is not None
     assert fed.query_set.refined == ()
     with pytest.raises(QueryError, match="there are 'refine' and 'whole', not 'half'"):
-        Asked.of(QUERIES, "t", COLUMNS, quantiles="half")
+        QuerySet.of(QUERIES, "t", COLUMNS, quantiles="half")
 
 
 def test_what_travels_is_explained() -> None:
-    asked = Asked.of([QUERIES[0], QUERIES[7]], "t", COLUMNS)
+    asked = QuerySet.of([QUERIES[0], QUERIES[7]], "t", COLUMNS)
     one, many = asked.explain().splitlines()
     assert "for median(x) sub-slices of the sorted values, and the values of those that the root asks for" in one
     assert "and 18 more sub-slices" in many
 
 
 def test_blocks_that_are_not_what_was_asked_for_are_refused() -> None:
-    asked = Asked.of([QUERIES[0]], "t", COLUMNS)
+    asked = QuerySet.of([QUERIES[0]], "t", COLUMNS)
     reason = asked.wrong_with({"by () on t (refined)|blocks bag(x)": pl.DataFrame({"node": ["n"]})})
     assert reason is not None
     assert "other columns" in reason

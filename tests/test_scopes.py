@@ -21,6 +21,7 @@ from test_properties import disagreements, results
 from windrow.api import Table
 from windrow.core.ordered import state as ordered_state
 from windrow.core.ordered.node_windows import JoinedState
+from windrow.core.plan.options import StreamOptions
 from windrow.core.windows.ordered import Scope, scope_of
 from windrow.testing import differences, recompute
 from windrow.testing.strategies import SCHEMA, Row, Stream, frame, query_sets, streams, tables
@@ -83,7 +84,7 @@ def test_a_table_that_comes_in_parts(rows: list[Row], queries: tuple[wr.Query, .
     queries = tuple(wr.Query(one.name, one.window, "count()", one.by, one.where) for one in queries)
     ordered = sorted(rows, key=lambda row: row["t"])
     parts = [ordered[a:b] for a, b in zip([0, *sorted(cuts)], [*sorted(cuts), len(rows)], strict=True)]
-    table = Table(queries, "t")
+    table = Table(queries, StreamOptions("t"))
     found = []
     for number, part in enumerate(parts):
         rest = [row["t"] for later in parts[number + 1 :] for row in later]

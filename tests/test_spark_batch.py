@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
+from windrow.core.plan.options import StreamOptions
 from windrow.core.stream.job import job_of
 from windrow.io.tables import unpack
 from windrow.spark.batch import positions, quantiles
@@ -75,7 +76,7 @@ def check(frame: Any, events: pl.DataFrame, *queries: wr.Query, time: str = "ts"
 
 
 def how(frame: Any, *queries: wr.Query, time: str = "ts") -> str:
-    return batch.describe(job_of(queries, time, polars_columns(frame.schema)))
+    return batch.describe(job_of(queries, StreamOptions(time), polars_columns(frame.schema)))
 
 
 def physical(df: Any) -> str:
@@ -272,7 +273,7 @@ class TestBags:
         self, frame: Any, events: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         query = wr.Query("q", wr.tumbling("1 day"), [wr.median("x"), wr.last("x"), wr.collect("i")])
-        job = job_of([query], "ts", polars_columns(frame.schema))
+        job = job_of([query], StreamOptions("ts"), polars_columns(frame.schema))
         functions: list[Any] = []
         monkeypatch.setattr(batch, "EVENTS", 1000)
         monkeypatch.setattr(batch, "mapped", lambda df, function, schema: functions.append(function))

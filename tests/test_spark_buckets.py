@@ -19,13 +19,14 @@ from hypothesis import given, settings
 
 import windrow as wr
 from windrow.core.plan.groups import Entry
+from windrow.core.plan.options import StreamOptions
 from windrow.core.stream.job import job_of
 from windrow.core.windows.fixed import INT64_MIN
 from windrow.io.tables import pack, unpack
 from windrow.spark import payloads
 from windrow.spark.stream import key_partitions
 from windrow.spark.stream import query as streaming
-from windrow.spark.stream.bucket import Asked, Bucket, StateError
+from windrow.spark.stream.bucket import Bucket, RequestedQuery, StateError
 from windrow.testing import Oracle, differences
 from windrow.testing.oracle import microseconds
 from windrow.testing.strategies import ORDERED, SCHEMA, Row, Stream, frame, streams
@@ -65,11 +66,9 @@ class Buckets:
     """A stream's buckets, each with its store."""
 
     def __init__(self, queries: Any, time: str = "t", *, buckets: int = BUCKETS, schema: Any = None, **options: Any):
-        order_by = options.pop("order_by", ())
-        job = job_of(queries, time, schema or SCHEMA, **options)
-        self.job = replace(job, order_by=(order_by,) if isinstance(order_by, str) else tuple(order_by))
+        self.job = job_of(queries, StreamOptions.of(queries, time, **options), schema or SCHEMA, ties=False)
         self.stores = [Memory() for _ in range(buckets)]
-        self.asked = [Asked(query) for query in queries]
+        self.asked = [RequestedQuery(query) for query in queries]
         self.seen: int | None = None
         self._moved = INT64_MIN
         self.arrived = self.dropped = self.slices = 0
@@ -78,7 +77,7 @@ class Buckets:
         self.waiting: list[wr.Query] = []  # those that buckets have not heard of
 
     def ask(self, query: wr.Query, since: int | None = None) -> None:
-        self.asked = [one for one in self.asked if one.query.name != query.name] + [Asked(query, since)]
+        self.asked = [one for one in self.asked if one.query.name != query.name] + [RequestedQuery(query, since)]
         self.waiting.append(query)
 
     @property
@@ -274,12 +273,12 @@ def test_a_query_that_comes_begins_after_all_events_also_if_they_were_allowed_to
 
 def test_a_query_that_comes_begins_after_what_any_node_has_brought() -> None:
     """The watermark of several nodes is that of the last one; there is none while one of them has brought nothing."""
-    store, job = Memory(), job_of([TEN, COUNTS], "t", READINGS, lateness=0)
+    store, job = Memory(), job_of([TEN, COUNTS], StreamOptions("t"), READINGS)
     first = Bucket(store, job, 1)
-    first.step([], INT64_MIN, [Asked(COUNTS)])
+    first.step([], INT64_MIN, [RequestedQuery(COUNTS)])
     first.save(None)
     again = Bucket(store, job, 1)
-    assert again.step([], INT64_MIN, [Asked(COUNTS), Asked(TEN)], newest=100).since == {"ten": 101}
+    assert again.step([], INT64_MIN, [RequestedQuery(COUNTS), RequestedQuery(TEN)], newest=100).since == {"ten": 101}
 
 
 def test_a_late_event_beside_a_query_that_comes_finds_all_partitions_in_one_form() -> None:
@@ -326,7 +325,7 @@ def test_what_a_checkpoint_was_written_with_stays() -> None:
 
 
 def test_integers_further_out_than_the_watermark_reaches_are_refused() -> None:
-    job = job_of([TEN], "t", READINGS, lateness=0)
+    job = job_of([TEN], StreamOptions("t"), READINGS)
     far = job.compiled.binding.prepare(readings([5, 2**52], [1, 1]), 0, lambda: 0)
     with pytest.raises(wr.InputError, match=r"'t' is 4503599627370496, further out than Spark's watermark reaches"):
         streaming.sliced([far], job, 1)

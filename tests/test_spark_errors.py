@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import windrow as wr
+from windrow.core.plan.options import StreamOptions
 from windrow.core.query.query import QueryError
 from windrow.core.stream.job import job_of
 
@@ -136,7 +137,7 @@ def test_ties_tell_apart_where_nulls_stand_and_far_times_have_no_mark(spark: Any
     frame = spark.createDataFrame(rows, "t BIGINT, a BIGINT, b BIGINT, c ARRAY<BIGINT>")
     ties = [row[0] for row in streaming.with_ties(frame).select(streaming.TIE).collect()]
     assert len(set(ties)) == len(ties)
-    job = job_of([asking(window=wr.tumbling(5))], "t", polars_columns(frame.schema), lateness=0)
+    job = job_of([asking(window=wr.tumbling(5))], StreamOptions("t"), polars_columns(frame.schema))
     marked, _ = streaming.with_watermark(frame, job)
     assert [row[0] for row in marked.selectExpr(f"{streaming.MARK} IS NULL").collect()] == [False, False, False, True]
 

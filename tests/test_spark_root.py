@@ -19,7 +19,7 @@ import windrow as wr
 from trees import COLUMNS, LATENESS, QUERIES, Faulty, Tree, asking, events_of, told
 from windrow.nodes.process.slice_sink import SliceSinkError
 from windrow.nodes.protocol.root import RootState
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.testing import differences, tree_simulation
 
 pytest.importorskip("pyspark")
@@ -40,8 +40,7 @@ from windrow.spark import Root, nodes
 from windrow.spark.slice_rows import delay_of, row_schema
 from windrow.spark.source.options import Settings, options_of
 from windrow.spark.source.reader import RootReader, RootStreamReader
-from windrow.spark.stream.bucket import Asked as AskedOfBucket
-from windrow.spark.stream.bucket import Bucket
+from windrow.spark.stream.bucket import Bucket, RequestedQuery
 from windrow.spark.stream.query import watermark_of
 
 pytestmark = pytest.mark.spark
@@ -94,7 +93,7 @@ class Stream:
         return watermark_of(self.milliseconds, self.job.is_integer)
 
     def step(self, rows: list[dict[str, Any]]) -> None:
-        asked = [AskedOfBucket(entry.query) for entry in self.job.entries]
+        asked = [RequestedQuery(entry.query) for entry in self.job.entries]
         for number, store in enumerate(self.stores):
             tables = [unpack(row["payload"])[1] for row in rows if row["bucket"] == number]
             bucket = Bucket(store, self.job, 3)
@@ -243,7 +242,7 @@ def test_spark_comes_to_the_watermark_of_the_tree(tmp_path: Path, seed: int) -> 
 def test_of_timestamps_it_is_the_whole_millisecond_at_or_before(tmp_path: Path) -> None:
     columns = {"t": pl.Datetime("us", "UTC"), "x": pl.Int64()}
     queries = [wr.Query("all", wr.tumbling("1 second"), "sum(x)")]
-    tree = Tree(tmp_path, Asked.of(queries, "t", columns, lateness="1500 us"))
+    tree = Tree(tmp_path, QuerySet.of(queries, "t", columns, lateness="1500 us"))
     events = pl.DataFrame({"t": pl.Series([5_000_700, 9_004_321]).cast(columns["t"]), "x": [1, 2]})
     for node in "abc":
         tree.read(node, events)

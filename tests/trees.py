@@ -14,7 +14,7 @@ import windrow as wr
 from windrow.nodes.process.slice_sink import SliceSink
 from windrow.nodes.protocol.messages import Ack, Batch, Message, Out
 from windrow.nodes.protocol.node import SINK, Node
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.testing import recompute
 from windrow.testing.tree_simulation import Disk, Simulation
 
@@ -30,9 +30,9 @@ QUERIES = [
 ]
 
 
-def asking(queries: Sequence[wr.Query] = QUERIES) -> Asked:
+def asking(queries: Sequence[wr.Query] = QUERIES) -> QuerySet:
     """What a root is asked that feeds slices."""
-    return Asked.of(queries, "t", COLUMNS, lateness=LATENESS).as_events()
+    return QuerySet.of(queries, "t", COLUMNS, lateness=LATENESS).as_events()
 
 
 def events_of(seed: int, most: int = 60, nodes: Iterable[str] = "abc") -> dict[str, pl.DataFrame]:
@@ -76,7 +76,7 @@ class Faulty(Simulation):
 class Tree:
     """Nodes a and b below an intermediate one, c below the root, which leaves its batches in an outlet."""
 
-    def __init__(self, path: Path, asked: Asked | None = None) -> None:
+    def __init__(self, path: Path, asked: QuerySet | None = None) -> None:
         self.outlet = SliceSink(path)
         self.asked = (asked or asking()).as_events()
         self.outlet.set_queries(self.asked)

@@ -63,7 +63,7 @@ def windows(
     if not isinstance(queries, Query | Iterable):
         raise TypeError(f"expected queries, not {queries!r}")
     asked = [queries] if isinstance(queries, Query) else list(queries)
-    table = Table(asked, time, lateness=lateness, order_by=order_by, bad_events=bad_events)
+    table = Table(asked, StreamOptions.of(asked, time, lateness, None, order_by, bad_events))
     frame = to_polars(data)
     table.push(frame)
     return as_given(table.finish(partial), data)
@@ -76,8 +76,7 @@ class Table:
     still to come, and answers what lies before it. So what is held is what parts have in common, whatever they hold.
     """
 
-    def __init__(self, queries: Sequence[Query], time: str | None, **given: Any) -> None:
-        options = StreamOptions.of(queries, time, **given)
+    def __init__(self, queries: Sequence[Query], options: StreamOptions) -> None:
         if any((query.time or options.time) == ARRIVAL for query in queries):
             raise QueryError("a whole table has no arrival times; name a time column")
         self._live = Live.of(queries, options, still=True)

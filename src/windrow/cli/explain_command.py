@@ -19,6 +19,7 @@ from windrow.cli.run_command import Where, checked
 from windrow.core.aggregates.functions import FUNCTIONS
 from windrow.core.expressions.types import types_of
 from windrow.core.operators.custom import MONOIDS
+from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.plan import plan
 from windrow.core.query.sql.calls import SPARK
 from windrow.core.query.sql.group_by import WINDOWS
@@ -46,19 +47,19 @@ def explained(
     files = Where(events, events_format, types_of(types) if types else {}).files
     if files is None:
         raise Refused(f"explain looks at files of this machine, not at {events!r}; leave --events out")
-    time, _ = checked(request, files.columns)
-    _print(_planned(request, time, files))
+    stream_options, _ = checked(request, files.columns)
+    _print(_planned(request, stream_options, files))
     if chosen == "spark":
         from windrow.core.stream.job import job_of
         from windrow.spark.batch.run import describe
 
         _print("\non Spark, as a batch")
-        _print(describe(job_of(request.queries, time, files.columns, **request.options)))
+        _print(describe(job_of(request.queries, stream_options.whole, files.columns)))
 
 
-def _planned(request: Request, time: str, files: EventFiles) -> str:
+def _planned(request: Request, options: StreamOptions, files: EventFiles) -> str:
     """The plan for the rates that the first events show."""
-    engine = Engine(request.queries, time, lateness=None, order_by=request.order_by, bad_events="drop")
+    engine = Engine(request.queries, options.time, lateness=None, order_by=options.order_by, bad_events="drop")
     for part in files.frames(files.paths[0], files.columns):
         engine.push(part)
         break

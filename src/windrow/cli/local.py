@@ -14,13 +14,16 @@ import polars as pl
 from windrow.api import Table
 from windrow.cli.options import Request
 from windrow.cli.progress import Shown
+from windrow.core.plan.options import StreamOptions
 from windrow.core.slices.binding import Binding
 from windrow.io.event_files import EventFiles, named
 
 
-def run(files: EventFiles, request: Request, time: str, write: Callable[[pl.DataFrame], None], shown: Shown) -> None:
+def run(
+    files: EventFiles, request: Request, options: StreamOptions, write: Callable[[pl.DataFrame], None], shown: Shown
+) -> None:
     """Answer queries over files; results are written as they come."""
-    table = Table(request.queries, time, **request.options)
+    table = Table(request.queries, options.whole)
     binding = table.binding(files.columns)
     parts = _parts(files, binding.needed)
     first = list(_first(parts, 2))
@@ -40,7 +43,7 @@ def run(files: EventFiles, request: Request, time: str, write: Callable[[pl.Data
         shown.at(
             events=metrics.events,
             results=metrics.results,
-            watermark=metrics.watermarks[time] if not whole else None,
+            watermark=metrics.watermarks[options.time] if not whole else None,
             done=seen / max(total, 1),
             doing=None,
         )

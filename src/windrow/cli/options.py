@@ -13,6 +13,7 @@ from typing import Any, Literal
 import polars as pl
 
 from windrow.cli.failures import Refused
+from windrow.core.plan.options import StreamOptions
 from windrow.core.query.query import Query
 from windrow.io import query_files
 
@@ -24,12 +25,13 @@ class Request:
     """Queries and how they are to be answered; the time may still have to be found in the events."""
 
     queries: tuple[Query, ...]
-    time: str | None = None
-    lateness: Any = 0
-    updates: Any = None
-    order_by: tuple[str, ...] = ()
-    bad_events: Literal["raise", "drop"] = "raise"
+    time: str | None
+    given: Mapping[str, Any]  # the other options of the stream
     partial: bool = False
+
+    def options(self, columns: Mapping[str, pl.DataType]) -> StreamOptions:
+        """Its options over events with these columns."""
+        return StreamOptions.of(self.queries, self.time_column(columns), **self.given)
 
     def time_column(self, columns: Mapping[str, pl.DataType]) -> str:
         """The time column: the one that was named, or that the queries name, or the only timestamp there is."""
@@ -56,27 +58,20 @@ class Request:
         others = f" among {', '.join(columns)}; say its type with --types 'ts TIMESTAMP'" if not numbers else ""
         raise Refused(f"the events have no timestamp{others}{hint}")
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """Of a whole table."""
-        return {"lateness": self.lateness, "order_by": self.order_by, "bad_events": self.bad_events}
 
-
-def read(source: str, only: Sequence[str] = (), **given: Any) -> Request:
+def read(source: str, only: Sequence[str] = (), partial: bool = False, **given: Any) -> Request:
     """The queries of a file, or of standard input as SQL for `-`, with options of the command line."""
     if source == "-":
-        found = query_files.of_sql(sys.stdin.read(), "standard input")
+        file = query_files.of_sql(sys.stdin.read(), "standard input")
     elif Path(source).is_dir():
         raise Refused(f"{source} is a directory; name a file of queries, .sql or .yaml")
     else:
-        found = query_files.read(Path(source))
-    options = dict(found.options) | {name: value for name, value in given.items() if value not in (None, (), [])}
+        file = query_files.read(Path(source))
+    options = dict(file.options) | {name: value for name, value in given.items() if value not in (None, (), [])}
     for name in ("lateness", "updates"):
         if name in options:
             options[name] = length(options[name])
-    by = options.pop("order_by", ())
-    options["order_by"] = (by,) if isinstance(by, str) else tuple(by)
-    return Request(_only(found.queries, only), **options)
+    return Request(_only(file.queries, only), options.pop("time", None), options, partial)
 
 
 def length(value: Any) -> Any:

@@ -17,11 +17,13 @@ from windrow.api import Table
 from windrow.cli import local
 from windrow.cli.failures import Interrupted, Refused
 from windrow.cli.options import Engine, Request
-from windrow.cli.progress import Shown, several
+from windrow.cli.progress import Shown
 from windrow.cli.results import Parts, check_out, complete, show
+from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.watermark import plain
 from windrow.io.event_files import EventFiles
 from windrow.report.runs import Figure, Run
+from windrow.report.words import count
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,15 @@ class Where:
     rows: int | None = None
     checkpoint: Path | None = None
 
-    def check(self) -> None:
+    def checked(self, stream: bool = False) -> EventFiles | None:
+        """The files; refuses what does not go together, and a place that is taken, which a stream may go on in."""
         if self.out is None and self.form == "parquet":
             raise Refused("--format parquet needs --out, a directory to write into")
         if self.out is not None and self.form == "console":
             raise Refused("--format console is for the terminal; leave --out or --format out")
+        if self.out is not None and not stream:
+            check_out(self.out, self.overwrite)
+        return self.files
 
     @property
     def written(self) -> str:
@@ -56,17 +62,18 @@ class Where:
         return EventFiles.of(self.events.removeprefix("file://"), self.events_format, self.types)
 
 
-def checked(request: Request, columns: Mapping[str, pl.DataType]) -> tuple[str, list[str]]:
-    """The time column, and all that are needed; queries that do not fit them are refused before any work is done."""
-    time = request.time_column(columns)
+def checked(request: Request, columns: Mapping[str, pl.DataType]) -> tuple[StreamOptions, list[str]]:
+    """Options, and the columns that are needed; queries that do not fit them are refused before any work is done."""
+    options = request.options(columns)
+    time = options.time
     if columns.get(time) == pl.String():
         reason = f"the time {time!r} is text; write it like 2024-05-01 08:05:00"
         raise Refused(f"{reason}, or say --types '{time} TIMESTAMP' if the first rows of CSV or JSON do not show it")
-    return time, list(Table(request.queries, time, **request.options).binding(columns).needed)
+    return options, list(Table(request.queries, options.whole).binding(columns).needed)
 
 
-def _time_on_spark(request: Request, events: Any) -> str:
-    """The time column of events that only Spark could look at."""
+def _options_on_spark(request: Request, events: Any) -> StreamOptions:
+    """The options over events that only Spark could look at."""
     from windrow.spark.types import polars_columns
 
     return checked(request, polars_columns(events.schema))[0]
@@ -74,13 +81,10 @@ def _time_on_spark(request: Request, events: Any) -> str:
 
 def run_local(request: Request, where: Where, shown: Shown) -> None:
     """A run in this process."""
-    where.check()
-    if where.out is not None:
-        check_out(where.out, where.overwrite)
-    files = where.files
+    files = where.checked()
     if files is None:
         raise Refused(f"--engine local reads files of this machine, not {where.events!r}; take --engine spark")
-    time, _ = checked(request, files.columns)
+    options, _ = checked(request, files.columns)
     kept: list[pl.DataFrame] = []
     with ExitStack() as stack:
         folder = None
@@ -88,12 +92,11 @@ def run_local(request: Request, where: Where, shown: Shown) -> None:
             folder = stack.enter_context(complete(where.out))
             parts = Parts(folder, where.written)
         with shown:
-            local.run(files, request, time, kept.append if folder is None else parts.write, shown)
+            local.run(files, request, options, kept.append if folder is None else parts.write, shown)
         if folder is not None:
             parts.close()
             counts = shown.counts
-            run = run_of("local", request, time, shown)
-            replace(run, late=counts.late, dropped=counts.dropped).write(folder)
+            run_of("local", request, options, shown, late=counts.late, dropped=counts.dropped).write(folder)
     _print_figures("local", request, shown, where.out)
     if where.out is None:
         show(pl.concat(kept), request.queries, where.form, where.rows)
@@ -101,11 +104,8 @@ def run_local(request: Request, where: Where, shown: Shown) -> None:
 
 def run_spark(request: Request, where: Where, master: str, shown: Shown, debug: bool) -> None:
     """A batch on Spark."""
-    where.check()
-    if where.out is not None:
-        check_out(where.out, where.overwrite)
-    files = where.files
-    time, needed = checked(request, files.columns) if files is not None else (None, None)
+    files = where.checked()
+    options, needed = checked(request, files.columns) if files is not None else (None, None)
 
     from windrow.cli import spark as on_spark
     from windrow.cli.session import started
@@ -117,25 +117,24 @@ def run_spark(request: Request, where: Where, master: str, shown: Shown, debug: 
         session = stack.enter_context(started(master, debug))
         stack.enter_context(shown)
         events = source.batch(session, needed)
-        time = time or _time_on_spark(request, events)
-        found = on_spark.run(session, events, request, time, folder, where.written, shown)
-        found.events = files.count() if files is not None else events.count()
-        shown.at(events=found.events, results=found.results)
+        options = options or _options_on_spark(request, events)
+        outcome = on_spark.run(session, events, request, options, folder, where.written, shown)
+        outcome.events = files.count() if files is not None else events.count()
+        shown.at(events=outcome.events, results=outcome.results)
         if folder is not None:
-            run = run_of("spark", request, time, shown)
-            replace(run, late=0, dropped=0, network=_network(files, found.shuffled)).write(folder)
+            network = _network(files, outcome.shuffled)
+            run_of("spark", request, options, shown, late=0, dropped=0, network=network).write(folder)
     _print_figures("spark", request, shown, where.out)
-    if found.rows is not None:
-        show(found.rows, request.queries, where.form, where.rows)
+    if outcome.rows is not None:
+        show(outcome.rows, request.queries, where.form, where.rows)
 
 
 def run_stream(
     request: Request, where: Where, master: str, shown: Shown, debug: bool, follow: bool, most: int | None
 ) -> None:
     """A stream of files on Spark."""
-    where.check()
-    files = where.files
-    time = checked(request, files.columns)[0] if files is not None else None
+    files = where.checked(stream=True)
+    options = checked(request, files.columns)[0] if files is not None else None
     checkpoint = where.checkpoint or (where.out / "_checkpoint" if where.out else None)
     if where.out is not None:
         _check_stream(where.out, checkpoint, where.overwrite)
@@ -154,7 +153,7 @@ def run_stream(
         session = stack.enter_context(started(master, debug))
         stack.enter_context(shown)
         events = source.stream(session, most)
-        time = time or _time_on_spark(request, events)
+        options = options or _options_on_spark(request, events)
         sink = on_spark.Sink(
             where.written,
             where.out,
@@ -163,16 +162,16 @@ def run_stream(
             follow,
         )
         try:
-            found = on_spark.stream(session, events, request, time, sink, shown)
+            outcome = on_spark.stream(session, events, request, options, sink, shown)
         except KeyboardInterrupt as error:
             if where.out is None and where.checkpoint is None:
                 raise
             raise Interrupted("the same command goes on from the checkpoint") from error
         finally:
             if where.out is not None and where.out.is_dir():
-                run = replace(run_of("spark", request, time, shown), dropped=shown.counts.dropped)
+                run = run_of("spark", request, options, shown, dropped=shown.counts.dropped)
                 _with_before(where.out, run).write(where.out)
-        shown.at(events=found.events, results=found.results, dropped=found.dropped)
+        shown.at(events=outcome.events, results=outcome.results, dropped=outcome.dropped)
     _print_figures("spark", request, shown, where.out)
 
 
@@ -191,17 +190,18 @@ def _check_stream(out: Path, checkpoint: Path | None, overwrite: bool) -> None:
 # --- what is left behind --------------------------------------------------------------------------------------------
 
 
-def run_of(engine: Engine, request: Request, time: str, shown: Shown) -> Run:
+def run_of(engine: Engine, request: Request, options: StreamOptions, shown: Shown, **figures: Any) -> Run:
     """How results came about, for whoever reads them."""
     counts = shown.counts
     return Run(
         request.queries,
         engine=engine,
-        time=time,
-        lateness=plain(request.lateness),
+        time=options.time,
+        lateness=plain(options.lateness),
         seconds=round(shown.seconds, 3),
         events=counts.events,
         results=counts.results,
+        **figures,
     )
 
 
@@ -219,12 +219,12 @@ def _network(files: EventFiles | None, shuffled: int) -> tuple[Figure, ...]:
 
 
 def _print_figures(engine: Engine, request: Request, shown: Shown, out: Path | None) -> None:
-    """The last line."""
+    """Print the last line."""
     counts = shown.counts
     parts: Iterable[str] = (
-        several(counts.events or 0, "event"),
-        several(len(request.queries), "query").replace("querys", "queries"),
-        several(counts.results or 0, "result"),
+        count(counts.events or 0, "event"),
+        count(len(request.queries), "query"),
+        count(counts.results or 0, "result"),
         *([f"{counts.dropped:,} left out"] if counts.dropped else []),
     )
     place = f", in {os.path.relpath(out) if out.is_relative_to(Path.cwd()) else out}" if out is not None else ""

@@ -27,6 +27,7 @@ from windrow.cli.failures import Refused
 from windrow.cli.options import Request
 from windrow.cli.progress import Shown
 from windrow.cli.session import shuffled
+from windrow.core.plan.options import StreamOptions
 from windrow.core.query.query import QueryError
 from windrow.core.slices.binding import InputError, quoted
 from windrow.io.event_files import EventFiles, form_of
@@ -155,12 +156,18 @@ class Outcome:
 
 
 def run(
-    spark: SparkSession, events: DataFrame, request: Request, time: str, out: Path | None, form: str, shown: Shown
+    spark: SparkSession,
+    events: DataFrame,
+    request: Request,
+    options: StreamOptions,
+    out: Path | None,
+    form: str,
+    shown: Shown,
 ) -> Outcome:
     """Answer queries over a whole DataFrame, into a directory or into memory."""
 
     def answer() -> Outcome:
-        results = windows(events, request.queries, time, partial=request.partial, **request.options)
+        results = windows(events, request.queries, partial=request.partial, **vars(options.whole))
         if out is None:
             table = pl.from_arrow(results.toArrow())
             assert isinstance(table, pl.DataFrame)
@@ -239,13 +246,15 @@ class Sink:
     follow: bool
 
 
-def stream(spark: SparkSession, events: DataFrame, request: Request, time: str, sink: Sink, shown: Shown) -> Outcome:
+def stream(
+    spark: SparkSession, events: DataFrame, request: Request, options: StreamOptions, sink: Sink, shown: Shown
+) -> Outcome:
     """Answer queries over a streaming DataFrame until its files are read, or for ever; Ctrl-C ends it in between."""
-    results = windows(events, request.queries, time, updates=request.updates, **request.options)
+    results = windows(events, request.queries, **vars(options))
     results = results.observe(RESULTS, F.count(F.lit(1)).alias("results"))
     writer = results.writeStream.option("checkpointLocation", str(sink.checkpoint.absolute()))
     if sink.out is None:
-        writer = writer.outputMode("update" if request.updates else "append").foreachBatch(_showing(sink.show))
+        writer = writer.outputMode("update" if options.updates else "append").foreachBatch(_showing(sink.show))
     else:
         written = _written(results, sink.form).writeStream.format(sink.form).options(**_writing(sink.form))
         writer = written.option("checkpointLocation", str(sink.checkpoint.absolute()))

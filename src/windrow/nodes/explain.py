@@ -17,7 +17,9 @@ from windrow.core.query.query import Query
 from windrow.core.stream.job import Job
 from windrow.core.windows.ordered import NODE, Counting, OrderedWindow, scope_of
 from windrow.nodes.counting.schemes import SCHEMES, SMALL
-from windrow.nodes.quantiles.protocol import leaves, quantile_of
+from windrow.nodes.counting.tables import ByScheme
+from windrow.nodes.pushdown import PUSHED
+from windrow.nodes.quantiles.protocol import REFINED, can_be_refined, leaves, quantile_of
 
 
 def explain(job: Job, can_be_pushed: Container[str], push_down: bool, scheme: str) -> str:
@@ -28,16 +30,17 @@ def explain(job: Job, can_be_pushed: Container[str], push_down: bool, scheme: st
         for numbers in group.members.values():
             for number in numbers:
                 query = bound.plan.entries[number].query
-                if group.pushed:
+                placement = group.placement
+                if placement == PUSHED:
                     what, why = _windows(group, query)
-                elif group.counted:
-                    what, why = "slices, some events", _agreed(group, query)
-                    if query.name in job.refined:
+                elif isinstance(placement, ByScheme):
+                    what, why = "slices, some events", _agreed(placement.scheme, query)
+                    if placement.columns and can_be_refined(query):
                         what, why = f"{what} and values", f"{why}; {_refined(query)}"
                 elif group.ordered:
                     what = f"events: {', '.join(_columns(job, bound.by_name[group.name].travels))}"
                     why = _raw(query, query.name in can_be_pushed, push_down, scheme)
-                elif group.refined:
+                elif placement == REFINED:
                     what, why = "slices, some values", f"merged on the way, of {group.name}; {_refined(query)}"
                 else:
                     what, why = "slices", f"merged on the way, of {group.name}"
@@ -54,12 +57,12 @@ def _windows(group: Group, query: Query) -> tuple[str, str]:
     return "results", "found at the local nodes, because each of its keys lives at one"
 
 
-def _agreed(group: Group, query: Query) -> str:
+def _agreed(scheme: str, query: Query) -> str:
     """How nodes and the root agree on where windows end."""
-    if group.counted == "auto":
+    if scheme == "auto":
         return f"{query.window}: the root chooses a scheme from what it measures, and its status says which"
-    exact = "" if SCHEMES[group.counted].is_exact else ", whose windows are not exact"
-    return f"{query.window}: nodes and the root agree on where windows end, by the scheme {group.counted}{exact}"
+    exact = "" if SCHEMES[scheme].is_exact else ", whose windows are not exact"
+    return f"{query.window}: nodes and the root agree on where windows end, by the scheme {scheme}{exact}"
 
 
 def _joins(query: Query) -> str:
@@ -97,7 +100,7 @@ def _columns(job: Job, travels: Iterable[str]) -> list[str]:
     for name in travels:
         kind, _, content = name.partition(":")
         if kind == "order":
-            columns[job.order_by[int(content)]] = None
+            columns[job.options.order_by[int(content)]] = None
         elif name != "nth":  # the event's position in the node's stream, which is no column
             columns[content] = None
     return list(columns)

@@ -29,7 +29,7 @@ from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.ordered.node_windows import NODE_KEY, CompiledJoinedGroup, JoinedState
 from windrow.core.ordered.state import CompiledOrderedGroup, OrderedState
-from windrow.core.plan.groups import Group
+from windrow.core.plan.groups import Group, Placement
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.stream.group_states import GroupStates
 from windrow.core.stream.job import Job
@@ -37,6 +37,7 @@ from windrow.core.stream.job_slicer import Tables, named_tables, parts_of, seen_
 from windrow.io.tables import pack, unpack
 from windrow.nodes.tables import differs
 
+PUSHED = Placement(" (at nodes)", "windows, no events", is_apart=True)
 NODES = "nodes"
 _NODES = {"node": pl.String(), "gone": pl.Boolean(), "late": pl.Int64()}
 
@@ -53,7 +54,7 @@ def tables_of(job: Job) -> set[str]:
 
 
 def _groups(job: Job) -> list[Group]:
-    return [group for group in job.compiled.plan.groups if group.pushed]
+    return [group for group in job.compiled.plan.groups if group.placement == PUSHED]
 
 
 def wrong_with(job: Job, tables: Mapping[str, pl.DataFrame]) -> str | None:
@@ -286,7 +287,8 @@ class Reported:
         results = self.job.compiled.results
         rows = pl.concat([results.empty, *self._rows], how="diagonal_relaxed").select(results.empty.columns)
         self._rows = []
-        rows = rows.filter(pl.col("query").is_in(list(self.job.pushed)))
+        pushed = [name for name, placement in self.job.placements if placement == PUSHED]
+        rows = rows.filter(pl.col("query").is_in(pushed))
         position = ["position"] if results.positions else []
         order = ["window_end", "query", *results.keys, "window_start", *position]
         return pl.concat([assembled, rows]).sort(order, maintain_order=True)

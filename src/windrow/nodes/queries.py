@@ -17,31 +17,30 @@ from typing import Any
 import polars as pl
 
 from windrow.core.expressions.types import spark_type
-from windrow.core.plan.groups import Entry, cut_from
+from windrow.core.plan.groups import Entry, Placement, cut_from
+from windrow.core.plan.options import StreamOptions
 from windrow.core.query.query import Query, QueryError
+from windrow.core.slices.binding import ARRIVAL
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.job import Job, job_of
 from windrow.core.windows.fixed import INT64_MIN
 from windrow.core.windows.ordered import JOINED, NODE, Counting, scope_of
 from windrow.nodes.counting.schemes import NAMES, SMALL
-from windrow.nodes.counting.tables import Form, forms_of
+from windrow.nodes.counting.tables import ByScheme, Form, forms_of
 from windrow.nodes.counting.tables import wrong_with as wrong_counting
 from windrow.nodes.explain import explain
-from windrow.nodes.pushdown import wrong_with
+from windrow.nodes.pushdown import PUSHED, wrong_with
 from windrow.nodes.quantiles import tables as quantile_tables
-from windrow.nodes.quantiles.protocol import MultisetSchema, can_be_refined
+from windrow.nodes.quantiles.protocol import REFINED, MultisetSchema, can_be_refined
 
 
 @dataclass(frozen=True)
-class Asked:
+class QuerySet:
     """Queries, the time that they are measured on, how far each node's events may be out of order, and the columns."""
 
     queries: tuple[Query, ...]
-    time: str
+    options: StreamOptions
     columns: tuple[tuple[str, pl.DataType], ...]
-    lateness: str | int = 0
-    order_by: tuple[str, ...] = ()
-    bad_events: str = "raise"
     push_down: bool = False  # whether local nodes find windows themselves where they can; they need a spool then
     local_keys: tuple[str, ...] = ()  # columns whose every value comes in at one node only
     counting: tuple[tuple[str, str], ...] = (("", "auto"),)  # by which scheme: of queries by name, and of all others
@@ -62,13 +61,14 @@ class Asked:
         local_keys: Sequence[str] = (),
         counting: str | Mapping[str, str] = "auto",
         quantiles: str = "refine",
-    ) -> Asked:
-        given = tuple(queries), time, tuple(columns.items()), lateness, tuple(order_by), bad_events
+    ) -> QuerySet:
+        options = StreamOptions(time, lateness, order_by=tuple(order_by), bad_events=bad_events)
         schemes = {"": counting} if isinstance(counting, str) else {"": "auto", **counting}
-        asked = Asked(*given, push_down, tuple(local_keys), tuple(schemes.items()), quantiles)
+        given = tuple(queries), options, tuple(columns.items()), push_down, tuple(local_keys)
+        query_set = QuerySet(*given, tuple(schemes.items()), quantiles)
         if quantiles not in ("refine", "whole"):
             raise QueryError(f"quantiles: there are 'refine' and 'whole', not {quantiles!r}")
-        known = ["", *(query.name for query in asked.queries)]
+        known = ["", *(query.name for query in query_set.queries)]
         for name, scheme in schemes.items():
             if scheme not in NAMES:
                 raise QueryError(f"counting: there is no scheme {scheme!r}; there are {', '.join(NAMES)}")
@@ -79,38 +79,33 @@ class Asked:
                 raise QueryError(f"local_keys: there is no column {column!r} in the events")
         if NODE in columns:
             raise QueryError(f"the column {NODE!r} says which node an event came to; call the events' own otherwise")
-        asked.check()
-        return asked
+        query_set.check()
+        return query_set
 
     def check(self) -> None:
         """Refuse what a tree cannot do."""
         for query in self.queries:
             if query.distinct_on:
                 raise QueryError(f"query {query.name!r}: no node sees the repeats of all, so distinct_on is refused")
-            if query.time not in (None, self.time) or self.time == "arrival":
+            if query.time not in (None, self.options.time) or self.options.time == ARRIVAL:
                 raise QueryError(
                     f"query {query.name!r} is on {query.time or 'arrival'!r}; a tree has one time, a column of the "
-                    f"events, and that is {self.time!r}"
+                    f"events, and that is {self.options.time!r}"
                 )
         _ = self.job.compiled
 
     @cached_property
     def job(self) -> Job:
-        """The job that every node binds for itself."""
+        """The job that every node compiles for itself."""
         since = dict(self.since)
         columns = {**dict(self.columns), NODE: pl.String()}
         return job_of(
             [Entry(query, since.get(query.name, INT64_MIN)) for query in self.queries],
-            self.time,
+            replace(self.options, order_by=(NODE, *self.options.order_by)),
             columns,
-            lateness=self.lateness,
-            order_by=(NODE, *self.order_by),
-            bad_events=self.bad_events,
             ties=False,
             joins=True,
-            pushed=self.pushed,
-            counted=self.counted,
-            refined=self.refined,
+            placements=self.placements,
         )
 
     @cached_property
@@ -126,7 +121,7 @@ class Asked:
         later = dict(self.since)
         return tuple(one.name for one in self.queries if self._can_be_pushed(one) and one.name not in later)
 
-    def as_events(self) -> Asked:
+    def as_events(self) -> QuerySet:
         """The same for a root that passes on what it gets: nobody there agrees on anything with nodes."""
         return replace(self, counting=(("", "central"),), quantiles="whole")
 
@@ -154,6 +149,19 @@ class Asked:
             and (one.name in agreed or not isinstance(one.window, Counting))
         )
 
+    @property
+    def placements(self) -> dict[str, Placement]:
+        """Where the work of queries is done, if not as that of all others, by their names.
+
+        Counting queries over the same events by the same keys share a group, which is one that keeps multisets at
+        nodes as soon as one of them asks for quantiles.
+        """
+        counted = {query: scheme for query in self.queries if (scheme := self.counted.get(query.name))}
+        shared = {query: (scheme, query.by, query.filter_first) for query, scheme in counted.items()}
+        refined = {shared.get(query) for query in self.queries if query.name in self.refined}
+        by_scheme = {query.name: ByScheme.of(scheme, shared[query] in refined) for query, scheme in counted.items()}
+        return dict.fromkeys(self.refined, REFINED) | by_scheme | dict.fromkeys(self.pushed, PUSHED)
+
     def scheme(self, query: Query) -> str:
         """By which scheme the events of a query travel that counts over all nodes."""
         window = query.window
@@ -174,22 +182,22 @@ class Asked:
 
     # --- queries that come and go ---------------------------------------------------------------------------------
 
-    def added(self, query: Query, since: int) -> Asked:
+    def added(self, query: Query, since: int) -> QuerySet:
         """With one more query, which is there from an event time on that is not before this one."""
         if any(one.name == query.name for one in self.queries):
             raise QueryError(f"there already is a query called {query.name!r}; remove it first, or choose a name")
         version = self.version + 1
-        asked = replace(
+        query_set = replace(
             self,
             queries=(*self.queries, query),
             version=version,
             since=(*self.since, (query.name, since)),
             pending=(*self.pending, (query.name, version)),
         )
-        asked.check()
-        return asked
+        query_set.check()
+        return query_set
 
-    def removed(self, name: str) -> Asked:
+    def removed(self, name: str) -> QuerySet:
         names = [query.name for query in self.queries]
         if name not in names:
             raise QueryError(f"there is no query called {name!r}; there are {', '.join(map(repr, names)) or 'none'}")
@@ -201,7 +209,7 @@ class Asked:
             pending=tuple(one for one in self.pending if one[0] != name),
         )
 
-    def settled(self, names: Iterable[str], since: int) -> Asked:
+    def settled(self, names: Iterable[str], since: int) -> QuerySet:
         """Queries that were pending are there from an event time on; sessions from the next multiple of their gap."""
         known, done = dict(self.since), set(names)
         for query in self.queries:
@@ -210,23 +218,17 @@ class Asked:
         pending = tuple(one for one in self.pending if one[0] not in done)
         return replace(self, since=tuple(known.items()), pending=pending)
 
-    def differs(self, given: Asked, before: Sequence[Query]) -> tuple[list[Query], list[Query]]:
+    def differs(self, given: QuerySet, before: Sequence[Query]) -> tuple[list[Query], list[Query]]:
         """Which of its queries are to go and which to come, if others are given now than before."""
-        for name in (
-            "time",
-            "columns",
-            "lateness",
-            "order_by",
-            "bad_events",
-            "push_down",
-            "local_keys",
-            "counting",
-            "quantiles",
-        ):
-            old, new = getattr(self, name), getattr(given, name)
+        both = [{**vars(query_set.options), **vars(query_set)} for query_set in (self, given)]
+        kept = ("time", "columns", "lateness", "order_by", "bad_events", "push_down", "local_keys", "counting")
+        for name in (*kept, "quantiles"):
+            old, new = (fields[name] for fields in both)
             if old != new:
                 if name == "columns":
-                    old, new = (", ".join(f"{one} {spark_type(dtype)}" for one, dtype in both) for both in (old, new))
+                    old, new = (
+                        ", ".join(f"{column} {spark_type(dtype)}" for column, dtype in fields) for fields in (old, new)
+                    )
                 raise QueryError(
                     f"this spool belongs to a tree whose {name} is {old!r}, not {new!r}; leave it as it was, or take "
                     "another spool"
@@ -245,7 +247,7 @@ class Asked:
             for name, dtype in table.schema.items():
                 if compiled.travels.get(name, dtype) != dtype:
                     return f"{name!r} of {group.name} is {dtype} in its batch, not {compiled.travels[name]}"
-            for name in (*compiled.schema.keys, time_name(self.time) if group.ordered else "slice_start"):
+            for name in (*compiled.schema.keys, time_name(self.options.time) if group.ordered else "slice_start"):
                 if name not in table.columns:
                     return f"{group.name} has no {name!r} in its batch"
         reason = quantile_tables.wrong_with(self._multiset_schemas, tables) or wrong_with(self.job, tables)
@@ -265,10 +267,7 @@ class Asked:
     def to_dict(self) -> dict[str, Any]:
         return {
             "queries": [query.to_dict() for query in self.queries],
-            "time": self.time,
-            "lateness": self.lateness,
-            "order_by": list(self.order_by),
-            "bad_events": self.bad_events,
+            "options": self.options.to_dict(),
             "push_down": self.push_down,
             "local_keys": list(self.local_keys),
             "counting": dict(self.counting),
@@ -284,14 +283,11 @@ class Asked:
         return pl.DataFrame(schema=dict(self.columns))
 
     @staticmethod
-    def from_dict(described: Mapping[str, Any], table: pl.DataFrame) -> Asked:
-        return Asked(
+    def from_dict(described: Mapping[str, Any], table: pl.DataFrame) -> QuerySet:
+        return QuerySet(
             tuple(Query.from_dict(query) for query in described["queries"]),
-            described["time"],
+            StreamOptions.from_dict(described["options"]),
             tuple(table.schema.items()),
-            described["lateness"],
-            tuple(described["order_by"]),
-            described["bad_events"],
             described["push_down"],
             tuple(described["local_keys"]),
             tuple(described["counting"].items()),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from pyspark.sql import DataFrame
@@ -16,13 +17,14 @@ from pyspark.sql.types import StructType
 
 from windrow.core.assemble.results import own_columns
 from windrow.core.plan.groups import Rates
+from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.watermark import Lengths
-from windrow.core.query.query import Query, QueryError, time_of
+from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.binding import ARRIVAL, quoted
 from windrow.core.stream.job import Job, job_of
 from windrow.spark.batch import run as batch
 from windrow.spark.settings import shuffle_partitions
-from windrow.spark.slice_rows import META, fingerprint, is_slices, job_of_slices, origin_of
+from windrow.spark.slice_rows import META, fingerprint, is_slices, job_of_slices, origin_of, origin_of_slices
 from windrow.spark.stream import query as streaming
 from windrow.spark.stream.query_book import QueryBook
 from windrow.spark.types import in_spark_words, polars_columns
@@ -51,13 +53,15 @@ def windows(
     """
     sliced = is_slices(df)
     _refuse(df.isStreaming, sliced, isinstance(queries, QueryBook), updates is not None, partial)
-    order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
-    options = {"lateness": lateness, "updates": updates, "bad_events": bad_events, "rates": rates}
-    if isinstance(queries, QueryBook):
-        return _stream_with_book(_Call(df, [], time, order, options, partial, buckets, metrics), queries)
-    listed = _listed(queries_of(df) if queries is None else queries)
-    answer = _WAYS["slices" if sliced else "events", "stream" if df.isStreaming else "whole"]
-    results = answer(_Call(df, listed, time, order, options, partial, buckets, metrics))
+    given = queries_of(df) if queries is None else queries
+    listed = given.queries if isinstance(given, QueryBook) else _listed(given)
+    if sliced and time is None:
+        time = origin_of_slices(df).options.time
+    options = StreamOptions.of(listed, time, lateness, updates, order_by, bad_events)
+    call = _Call(df, listed, options, rates, partial, buckets, metrics)
+    if isinstance(given, QueryBook):
+        return _stream_with_book(call, given)
+    results = _WAYS["slices" if sliced else "events", "stream" if df.isStreaming else "whole"](call)
     own = {query.name: own_columns(query, results.columns) for query in listed}  # for `results_of`
     return results.withMetadata("query", {META: json.dumps(own)})
 
@@ -78,10 +82,9 @@ class _Call(NamedTuple):
     """What `windows` was called with."""
 
     df: DataFrame
-    queries: list[Query]
-    time: str | None
-    order_by: tuple[str, ...]
-    options: dict[str, Any]  # of the job
+    queries: Sequence[Query]
+    options: StreamOptions
+    rates: Rates | None
     partial: bool
     buckets: int | None
     metrics: str
@@ -91,33 +94,34 @@ class _Call(NamedTuple):
 
 
 def _whole_events(call: _Call) -> DataFrame:
-    time = time_of(call.queries, call.time)
-    if any((query.time or time) == ARRIVAL for query in call.queries):
+    if any((query.time or call.options.time) == ARRIVAL for query in call.queries):
         raise QueryError("a whole table has no arrival times; name a time column")
-    job = _job(call.df.schema, call.queries, time, order_by=call.order_by, **call.options)
+    job = _job(call.df.schema, call.queries, call.options, call.rates)
     return batch.windows(call.df, job, call.partial)
 
 
 def _whole_slices(call: _Call) -> DataFrame:
-    job = _job_of_slices(call)
+    job = job_of_slices(call.df, call.queries, call.options)
     return batch.assembled(call.df.select("bucket", "payload"), job, call.partial, fingerprint(job))
 
 
 def _stream_of_events(call: _Call) -> DataFrame:
-    df, job = _with_ties(call, call.queries)
+    df, job = _with_ties(call)
     return streaming.windows(df, job, call.stream_buckets(), call.metrics)
 
 
 def _stream_of_slices(call: _Call) -> DataFrame:
-    return streaming.windows_of_slices(call.df, _job_of_slices(call), call.buckets, call.metrics)
+    job = job_of_slices(call.df, call.queries, call.options)
+    return streaming.windows_of_slices(call.df, job, call.buckets, call.metrics)
 
 
 def _stream_with_book(call: _Call, book: QueryBook) -> DataFrame:
     """The queries of a book over events, of which the book learns the columns, so that it refuses what does not fit."""
-    df, job = _with_ties(call, book.queries)
+    df, job = _with_ties(call._replace(queries=()))
     columns = [name for name, _ in job.columns if name != streaming.TIE]
+    order_by = call.options.order_by
     with _spark_words(df.schema):
-        book.bind({"schema": df.schema.jsonValue(), "columns": columns, "time": job.time, "order_by": call.order_by})
+        book.bind({"schema": df.schema.jsonValue(), "columns": columns, "time": job.time, "order_by": order_by})
     return streaming.windows_of_book(df, job, book, call.stream_buckets(), call.metrics)
 
 
@@ -129,21 +133,18 @@ _WAYS: dict[tuple[str, str], Callable[[_Call], DataFrame]] = {
 }
 
 
-def _with_ties(call: _Call, queries: Sequence[Query]) -> tuple[DataFrame, Job]:
+def _with_ties(call: _Call) -> tuple[DataFrame, Job]:
     """Streaming events with what breaks ties in time, and the job over them."""
-    df, time = streaming.with_ties(call.df), time_of(queries, call.time)
-    order = (*call.order_by, streaming.TIE)
-    return df, _job(df.schema, call.queries, time, order_by=order, ties=False, **call.options)
+    df = streaming.with_ties(call.df)
+    options = replace(call.options, order_by=(*call.options.order_by, streaming.TIE))
+    return df, _job(df.schema, call.queries, options, call.rates, ties=False)
 
 
-def _job(schema: StructType, queries: Sequence[Query], time: str, **options: Any) -> Job:
+def _job(
+    schema: StructType, queries: Sequence[Query], options: StreamOptions, rates: Rates | None, ties: bool = True
+) -> Job:
     with _spark_words(schema):
-        return job_of(queries, time, polars_columns(schema), **options)
-
-
-def _job_of_slices(call: _Call) -> Job:
-    lengths = {name: call.options[name] for name in ("lateness", "updates")}
-    return job_of_slices(call.df, call.queries, call.time, order_by=call.order_by, **lengths)
+        return job_of(queries, options, polars_columns(schema), rates=rates, ties=ties)
 
 
 @contextmanager
@@ -167,8 +168,8 @@ def explain(df: DataFrame, queries: Query | Iterable[Query], time: str | None = 
     time:     the column that windows are measured on; can be left out where the queries name it
     options:  as of `windows`: `lateness`, `updates`, `order_by`, `bad_events`, `rates`
     """
-    listed = _listed(queries)
-    job = _job(df.schema, listed, time_of(listed, time), **options)
+    listed, rates = _listed(queries), options.pop("rates", None)
+    job = _job(df.schema, listed, StreamOptions.of(listed, time, **options), rates)
     return job.compiled.plan.explain() if df.isStreaming else batch.describe(job)
 
 

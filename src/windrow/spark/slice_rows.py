@@ -13,7 +13,7 @@ import base64
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -21,8 +21,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
+from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.plan import fingerprint_of
-from windrow.core.plan.watermark import Lengths, plain
+from windrow.core.plan.watermark import Lengths
 from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.binding import InputError
 from windrow.core.stream.job import Job, job_of
@@ -63,10 +64,7 @@ class Origin:
     """The events of slices, and how they were cut."""
 
     columns: Mapping[str, pl.DataType]
-    time: str
-    order_by: tuple[str, ...]
-    lateness: Lengths
-    bad_events: str
+    options: StreamOptions
     buckets: int
     plan: str  # the fingerprint
     queries: tuple[str, ...]  # their names
@@ -74,9 +72,8 @@ class Origin:
 
     def to_json(self) -> str:
         types = base64.b64encode(pl.DataFrame(schema=self.columns).to_arrow().schema.serialize().to_pybytes()).decode()
-        fields = {"version": VERSION, "columns": types, "time": self.time, "order_by": self.order_by}
-        fields |= {"lateness": plain(self.lateness), "bad_events": self.bad_events, "buckets": self.buckets}
-        return json.dumps(fields | {"plan": self.plan, "queries": self.queries, "asked": self.described})
+        fields = {"version": VERSION, "columns": types, "options": self.options.to_dict(), "buckets": self.buckets}
+        return json.dumps(fields | {"plan": self.plan, "queries": self.queries, "described": self.described})
 
     @staticmethod
     def from_json(text: str) -> Origin:
@@ -86,8 +83,8 @@ class Origin:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(fields.pop("columns"))))
         frame = pl.from_arrow(schema.empty_table())
         assert isinstance(frame, pl.DataFrame)
-        fields |= {name: tuple(fields[name]) for name in ("order_by", "queries")}
-        return Origin(dict(frame.schema), described=fields.pop("asked"), **fields)
+        fields |= {"options": StreamOptions.from_dict(fields["options"]), "queries": tuple(fields["queries"])}
+        return Origin(dict(frame.schema), **fields)
 
     @property
     def cut_for(self) -> list[Query]:
@@ -96,16 +93,8 @@ class Origin:
 
     def job(self, queries: Iterable[Query], lateness: Lengths = 0, updates: Lengths = None) -> Job:
         """A job over its events."""
-        return job_of(
-            queries,
-            self.time,
-            self.columns,
-            lateness=lateness or self.lateness,
-            updates=updates,
-            order_by=self.order_by,
-            bad_events=self.bad_events,
-            ties=False,
-        )
+        options = replace(self.options, lateness=lateness or self.options.lateness, updates=updates)
+        return job_of(queries, options, self.columns, ties=False)
 
 
 def text_of(described: Sequence[dict[str, Any]]) -> str:
@@ -123,7 +112,7 @@ def fingerprint(job: Job) -> str:
     groups = sorted(job.compiled.plan.groups, key=lambda group: group.name)
     windows = [sorted(f"{one.line} {one.until} {one.closing}" for one in group.timelines) for group in groups]
     types = sorted((name, str(dtype)) for name, dtype in job.compiled.binding.needed.items())
-    return fingerprint_of(groups, windows, types, job.order_by)
+    return fingerprint_of(groups, windows, types, job.options.order_by)
 
 
 def row_schema(origin: Origin) -> t.StructType:
@@ -182,24 +171,23 @@ def is_slices(df: DataFrame) -> bool:
     return "payload" in df.columns and META in df.schema["payload"].metadata
 
 
-def job_of_slices(
-    df: DataFrame,
-    queries: Sequence[Query],
-    time: str | None = None,
-    *,
-    lateness: Lengths = 0,
-    updates: Lengths = None,
-    order_by: Sequence[str] = (),
-) -> Job:
-    """The job that goes on from slices; refuses those that were cut for other queries."""
+def origin_of_slices(df: DataFrame) -> Origin:
+    """What slices say of themselves; refuses those that do not any more."""
     origin = origin_of(df.schema)
     if origin is None:
         raise QueryError("these slices have lost their bucket; keep the columns bucket and payload")
-    if time not in (None, origin.time):
-        raise QueryError(f"these slices were cut along {origin.time!r}, not along {time!r}")
-    if order_by and tuple(order_by) != origin.order_by[1:]:
-        raise QueryError(f"these slices are ordered by {list(origin.order_by)}; give order_by where they are made")
-    job = origin.job(queries, lateness, updates)
+    return origin
+
+
+def job_of_slices(df: DataFrame, queries: Sequence[Query], options: StreamOptions) -> Job:
+    """The job that goes on from slices; refuses those that were cut for other queries."""
+    origin = origin_of_slices(df)
+    cut_by = origin.options
+    if options.time != cut_by.time:
+        raise QueryError(f"these slices were cut along {cut_by.time!r}, not along {options.time!r}")
+    if options.order_by and options.order_by != cut_by.order_by[1:]:
+        raise QueryError(f"these slices are ordered by {list(cut_by.order_by)}; give order_by where they are made")
+    job = origin.job(queries, options.lateness, options.updates)
     if fingerprint(job) != origin.plan:
         raise QueryError(
             f"these slices were cut for {', '.join(map(repr, origin.queries))}, and the queries here need others; "

@@ -3,7 +3,7 @@
     seed ──▶ tree, events, faults ──▶ steps: a message arrives, a node reads, something breaks ──▶ what the root says
 
 Every link loses, delays, doubles and reorders messages and can be cut for a while; every node can crash and start
-again, with its spool as it was after the last thing that it did. Queries come and go, and come again under the same
+again, with its log store as it was after the last thing that it did. Queries come and go, and come again under the same
 name; nodes come later, leave and come again. After a time the faults end, the sources come to their end, and what the
 root has emitted can be compared with one process that has all events. The same seed gives the same run.
 """
@@ -23,12 +23,12 @@ from windrow.core.query.query import Query
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.nodes.protocol.messages import Ack, Batch, Message, Out, from_bytes, to_bytes
 from windrow.nodes.protocol.node import SINK, Node
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.nodes.requests import AGAIN
 
 
 class Disk:
-    """A spool that outlives a crash."""
+    """A log store that outlives a crash."""
 
     def __init__(self) -> None:
         self._kept: dict[str, bytes] = {}
@@ -113,7 +113,7 @@ class Simulation:
     """Machines, what is on its way between them, and a clock."""
 
     tree: Tree
-    query_set: Asked
+    query_set: QuerySet
     events: Mapping[str, pl.DataFrame]  # of each local node, as it reads them
     faults: Faults
     dice: random.Random

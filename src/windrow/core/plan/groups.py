@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from math import gcd
 from typing import NamedTuple
 
+import polars as pl
+
 from windrow.core.aggregates.functions import Aggregate
 from windrow.core.expressions.parse import Expression, both
 from windrow.core.operators.base import Count, Operator
@@ -81,25 +83,25 @@ class Signature(NamedTuple):
         return any(asked.needs_order for asked in self.asked)
 
     @property
-    def held(self) -> list[Held]:
+    def partials(self) -> list[Partial]:
         """What its aggregates read, each once; equal operators are the same object."""
         found = {}
         for asked in self.asked:
             for operator, where in zip(asked.operators, asked.filters, strict=True):
                 found[id(operator), where] = operator
-        return [Held(operator, both(self.where, where)) for (_, where), operator in found.items()]
+        return [Partial(operator, both(self.where, where)) for (_, where), operator in found.items()]
 
-    def held_by(self, asked: Aggregate) -> list[Held]:
+    def partials_of(self, asked: Aggregate) -> list[Partial]:
         """What one of its aggregates reads, in the order of its operators."""
-        return held_by(asked, self.where)
+        return partials_of(asked, self.where)
 
 
-def held_by(asked: Aggregate, where: Expression | None) -> list[Held]:
+def partials_of(asked: Aggregate, where: Expression | None) -> list[Partial]:
     """What an aggregate reads, over events that satisfy a filter: that filter and its own."""
-    return [Held(one, both(where, own)) for one, own in zip(asked.operators, asked.filters, strict=True)]
+    return [Partial(one, both(where, own)) for one, own in zip(asked.operators, asked.filters, strict=True)]
 
 
-class Held(NamedTuple):
+class Partial(NamedTuple):
     """An operator over the events that satisfy a filter: one state per slice."""
 
     operator: Operator
@@ -138,43 +140,59 @@ class Rates(NamedTuple):
         return product
 
 
+@dataclass(frozen=True)
+class Placement:
+    """Where a runtime does the work of some queries, whose groups are their own for it.
+
+    label:     what the names of such groups end in
+    travels:   what travels for them, as `explain` says it
+    is_apart:  neither slices nor events of them travel as those of other groups do
+    columns:   lists that their slices have as well; those of slices that merge are concatenated
+    """
+
+    label: str
+    travels: str
+    is_apart: bool = False
+    columns: tuple[tuple[str, pl.DataType], ...] = ()
+
+
+class GroupIdentity(NamedTuple):
+    """What the queries of a group have in common."""
+
+    source: Source
+    keys: tuple[str, ...]
+    kind: str = ""  # "sessions" or "in order", where such queries have groups of their own
+    joined: bool = False  # its keys have the node as well, and the windows of all nodes are joined
+    placement: Placement | None = None
+
+
 @dataclass
 class Group:
     """Everything that is asked about the same events by the same keys."""
 
-    source: Source
-    keys: tuple[str, ...]
-    sessions_apart: bool = False
-    order_apart: bool = False
-    joined: bool = False  # its keys have the node as well, and the windows of all nodes are joined
-    pushed: bool = False  # its windows are found at the nodes where its events are
-    counted: str = ""  # the scheme by which nodes and the root agree on where its counting windows end
-    refined: bool = False  # of its bags nodes send a synopsis first, and then the values that the root asks for
+    identity: GroupIdentity
     ordered: bool = False  # some query needs the final order of events, so that all slices are made in it
     timelines: dict[Timeline, int] = field(default_factory=dict)
     signatures: dict[Signature, int] = field(default_factory=dict)
     members: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # (timeline, signature) → queries
-    held: dict[Held, None] = field(default_factory=dict)
+    partials: dict[Partial, None] = field(default_factory=dict)
     parent: Group | None = None
     children: list[Group] = field(default_factory=list)
     why: str = ""
 
-    @property
-    def identity(self) -> tuple[Source, tuple[str, ...], bool, bool, bool, bool, str, bool]:
-        kinds = self.sessions_apart, self.order_apart, self.joined, self.pushed, self.counted
-        return self.source, self.keys, *kinds, self.refined and not self.counted
+    def __post_init__(self) -> None:
+        self.source, self.keys, self.kind, self.joined, self.placement = self.identity
 
     @property
     def name(self) -> str:
-        kind = " (sessions)" if self.sessions_apart else " (in order)" if self.order_apart else ""
-        kind = f" (counted, {self.counted})" if self.counted else kind
-        kind += " (refined)" if self.refined and not self.counted else ""
-        return self.shared_name + (" (joined)" if self.joined else "") + (" (at nodes)" if self.pushed else kind)
+        kind = f" ({self.kind})" if self.kind and not self.is_apart else ""
+        label = self.placement.label if self.placement else ""
+        return self.shared_name + (" (joined)" if self.joined else "") + kind + label
 
     @property
     def is_apart(self) -> bool:
         """Whether neither its slices nor its events travel as those of other groups do."""
-        return self.pushed or bool(self.counted)
+        return self.placement is not None and self.placement.is_apart
 
     @property
     def by(self) -> tuple[str, ...]:
@@ -191,16 +209,16 @@ class Group:
             shown += f" since {self.source.since}" if self.source.since > INT64_MIN else ""
         return shown
 
-    def needs(self, shared: bool) -> tuple[list[Timeline], tuple[Held, ...], int | None]:
+    def needs(self, shared: bool) -> tuple[list[Timeline], tuple[Partial, ...], int | None]:
         """What cuts its slices, what they hold, and the smallest session gap, which connects the events of one.
 
         What it keeps is for itself alone; what is made of the events is `shared` with the groups that are rolled up.
         """
         groups = (self, *self.children) if shared else (self,)
         timelines = [timeline for group in groups for timeline in group.timelines]
-        held = tuple(dict.fromkeys(one for group in groups for one in group.held))
+        partials = tuple(dict.fromkeys(one for group in groups for one in group.partials))
         gaps = [timeline.window.gap for timeline in timelines if isinstance(timeline.window, Session)]
-        return timelines, held, min(gaps, default=None)
+        return timelines, partials, min(gaps, default=None)
 
     @property
     def asked_by(self) -> dict[int, int]:
@@ -233,7 +251,7 @@ class Group:
         if signature not in self.signatures:
             self.ordered |= signature.needs_order
             self.signatures[signature] = len(self.signatures)
-            self.held |= dict.fromkeys([Held(ROWS, signature.where), *signature.held])
+            self.partials |= dict.fromkeys([Partial(ROWS, signature.where), *signature.partials])
         self.members.setdefault((place, self.signatures[signature]), []).append(number)
 
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from windrow.core.plan.watermark import Lengths, TimeColumn, plain, time_columns_of
 from windrow.core.query.query import Query, time_of
+
+
+class ByTimeColumn(dict[str, Any]):
+    """Lengths by time column, which nobody changes, so that options that have them can be hashed."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
 
 
 @dataclass(frozen=True)
@@ -19,6 +26,11 @@ class StreamOptions:
     updates: Lengths = None
     order_by: tuple[str, ...] = ()
     bad_events: str = "raise"
+
+    def __post_init__(self) -> None:
+        for name in ("lateness", "updates"):
+            if isinstance(lengths := getattr(self, name), Mapping):
+                object.__setattr__(self, name, ByTimeColumn(lengths))
 
     @staticmethod
     def of(
@@ -34,6 +46,11 @@ class StreamOptions:
             raise ValueError(f"bad_events must be 'raise' or 'drop', not {bad_events!r}")
         columns = (order_by,) if isinstance(order_by, str) else tuple(order_by)
         return StreamOptions(time_of(queries, time), lateness, updates, columns, bad_events)
+
+    @property
+    def whole(self) -> StreamOptions:
+        """The same for a whole table, which has no late events."""
+        return replace(self, updates=None)
 
     def time_columns(self, names: Sequence[str]) -> dict[str, TimeColumn]:
         """Time columns at the beginning of the stream."""

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from windrow.core.plan.groups import Entry, Group, Rates, Source, edges_per_unit
+from windrow.core.plan.groups import Entry, Group, GroupIdentity, Placement, Rates, Source, edges_per_unit
 from windrow.core.query.query import Query, QueryError, time_of
 from windrow.core.windows.fixed import (
     INT64_MIN,
@@ -83,7 +83,7 @@ class Plan:
     @property
     def apart(self) -> frozenset[str]:
         """The groups whose sessions are kept apart, by the name that they have in common."""
-        return frozenset(group.shared_name for group in self.groups if group.sessions_apart)
+        return frozenset(group.shared_name for group in self.groups if group.kind == "sessions")
 
     @cached_property
     def furthest(self) -> dict[str, Query]:
@@ -105,7 +105,9 @@ class Plan:
 
 def fingerprint_of(groups: Iterable[Group], *others: object) -> str:
     """The same for groups whose slice tables can be merged, if the others, which JSON can write, are the same too."""
-    tables = [[each.name, each.ordered, sorted(one.text + one.operator.form for one in each.held)] for each in groups]
+    tables = [
+        [one.name, one.ordered, sorted(each.text + each.operator.form for each in one.partials)] for one in groups
+    ]
     return hashlib.sha256(json.dumps([*tables, *others]).encode()).hexdigest()[:16]
 
 
@@ -115,9 +117,7 @@ def plan(
     rates: Rates | None = None,
     apart: frozenset[str] | None = None,
     kinds_apart: bool = False,
-    pushed: Collection[str] = (),
-    counted: Mapping[str, str] | None = None,
-    refined: Collection[str] = (),
+    placements: Mapping[str, Placement] | None = None,
 ) -> Plan:
     """Group queries so that everything that can be shared is computed once; `plan(…).explain()` shows how.
 
@@ -128,14 +128,11 @@ def plan(
     kinds_apart:  for state on disk: queries that need the order get groups of their own, so that for all others slices
                   travel and not events; and so do sessions, from the same slices, because their state is looked up by
                   key and that of windows with fixed bounds by time
-    pushed:       queries whose windows are found at the nodes where their events are, by name; they have groups of
-                  their own
-    counted:      queries with counting windows on whose ends nodes agree, by name, and by which scheme; likewise
-    refined:      queries with quantiles whose bags do not travel whole, by name; likewise, unless they are counted
+    placements:   of queries, by name, whose work is done elsewhere; those of each placement have groups of their own
     """
     entries = [one if isinstance(one, Entry) else Entry(one) for one in queries]
     time = time_of((entry.query for entry in entries), time)
-    groups: dict[Any, Group] = {}
+    groups: dict[GroupIdentity, Group] = {}
     names: set[str] = set()
     for number, entry in enumerate(entries):
         query = entry.query
@@ -146,16 +143,15 @@ def plan(
         names.add(query.name)
         since = entry.since if query.distinct_on else INT64_MIN
         source = Source(query.time or time, query.distinct_on, query.filter_first, since)
-        ordered = kinds_apart and query.needs_order
-        sessions = kinds_apart and not ordered and isinstance(query.window, Session)
+        kind = ""
+        if kinds_apart:
+            kind = "in order" if query.needs_order else "sessions" if isinstance(query.window, Session) else ""
         joined = scope_of(query.window) in JOINED
         keys = (*query.by, NODE) if joined else query.by
-        scheme, is_refined = (counted or {}).get(query.name, ""), query.name in refined
-        identity = (source, keys, sessions, ordered, joined, query.name in pushed, scheme, is_refined and not scheme)
+        identity = GroupIdentity(source, keys, kind, joined, (placements or {}).get(query.name))
         group = groups.get(identity)
         if group is None:
-            group = groups[identity] = Group(*identity)
-        group.refined |= is_refined
+            group = groups[identity] = Group(identity)
         group.add(entry, number)
     if not kinds_apart:
         _part_sessions(groups, entries, rates, apart)
@@ -166,10 +162,10 @@ def plan(
 
 
 def _part_sessions(
-    groups: dict[Any, Group], entries: Sequence[Entry], rates: Rates | None, apart: frozenset[str] | None
+    groups: dict[GroupIdentity, Group], entries: Sequence[Entry], rates: Rates | None, apart: frozenset[str] | None
 ) -> None:
     """A gap so small that its slices are no longer few beside the events gets a group of its own."""
-    for key, group in list(groups.items()):
+    for identity, group in list(groups.items()):
         if apart is None:
             both = (
                 not group.ordered
@@ -181,14 +177,14 @@ def _part_sessions(
             part = group.name in apart
         if not part:
             continue
-        fixed, sessions = Group(group.source, group.keys), Group(group.source, group.keys, sessions_apart=True)
+        fixed, sessions = (Group(group.identity._replace(kind=kind)) for kind in ("", "sessions"))
         timelines = list(group.timelines)
         for (place, _), numbers in group.members.items():
             for number in numbers:
                 (sessions if isinstance(timelines[place].window, Session) else fixed).add(entries[number], number)
         sessions.why = f"kept apart: shared slices would be more than {SHARING_LIMIT:.0%} of the events"
-        del groups[key]
-        groups |= {(key, one.sessions_apart): one for one in (fixed, sessions) if one.members}
+        del groups[identity]
+        groups |= {part.identity: part for part in (fixed, sessions) if part.members}
 
 
 def _too_many(slices: float, rates: Rates) -> bool:
@@ -205,7 +201,7 @@ def _roll_up(ordered: list[Group], rates: Rates | None, kinds_apart: bool) -> No
             one
             for one in ordered
             if set(group.keys) < set(one.keys)
-            or (kinds_apart and group.keys == one.keys and group.sessions_apart > one.sessions_apart)
+            or (kinds_apart and group.keys == one.keys and group.kind == "sessions" and one.kind != "sessions")
             if one.source == group.source and one.parent is None
             if not (group.ordered or one.ordered)
         ]
@@ -241,7 +237,7 @@ def _group_to_dict(group: Group) -> dict[str, Any]:
         "shows": windows,
         "edges": ", ".join(edges),
         "edges_per_second": per_second,
-        "operators": [one.text for one in group.held],
+        "operators": [one.text for one in group.partials],
         "ordered": group.ordered,
         "sliced": f"rolled up from the slices {group.parent.name}" if group.parent else _sliced(group),
         "placement": _placement(group),
@@ -250,13 +246,8 @@ def _group_to_dict(group: Group) -> dict[str, Any]:
 
 
 def _travels(group: Group) -> str:
-    if group.pushed:
-        return "windows, no events"
-    if group.counted:
-        of_bags = ", and values around the ranks that are asked for" if group.refined else ""
-        return f"slices, and the events around the ends of windows{of_bags}"
-    if group.refined:
-        return "slices with sub-slices of values, and the values around the ranks that are asked for"
+    if group.placement:
+        return group.placement.travels
     return "events, to where they are put in order" if group.ordered else "slices, no events"
 
 
@@ -273,7 +264,7 @@ def _placement(group: Group) -> str:
     if not group.ordered:
         return "sliceable anywhere: slices merge in any order" + ("" if group.keys else ", one key")
     needed = [str(timeline.window) for timeline in group.timelines if isinstance(timeline.window, OrderedWindow)]
-    needed += [one.operator.text for one in group.held if one.operator.needs_order]
+    needed += [one.operator.text for one in group.partials if one.operator.needs_order]
     if group.joined:
         return f"sliceable at each node, and joined after that: {_some(needed, 3)}"
     where = "sliceable where its key lives" if group.keys else "needs the global order"

@@ -45,7 +45,8 @@ class Binding:
         self._prepared: dict[str, pl.Expr] = {}
         self.sql: dict[str, str] = {}  # the prepared columns again, in Spark's SQL
         self._scales: dict[str, int] = {}  # microseconds in a unit of a time column, where it is not one
-        self._ordered = any(group.ordered or any(one.operator.ordered for one in group.held) for group in plan.groups)
+        partials = (partial for group in plan.groups for partial in group.partials)
+        self._ordered = any(group.ordered for group in plan.groups) or any(one.operator.ordered for one in partials)
         for column in order_by:
             self._column(column, "order_by")
         for group in plan.groups:
@@ -104,7 +105,7 @@ class Binding:
     def _signature(self, signature: Signature, query: Query) -> None:
         if signature.where:
             self._filter(signature.where, query)
-        for partial in signature.held:
+        for partial in signature.partials:
             text = next(aggregate.text for aggregate in signature.asked if partial.operator in aggregate.operators)
             types = [self._input(expression, query, text) for expression in partial.operator.inputs]
             if reason := partial.operator.refusal(types):
@@ -206,9 +207,8 @@ class Binding:
         _, partials, gap = group.needs(shared)
         keys = {key_name(key): self.keys[key] for key in group.keys}
         lines = tuple(group.lines) if group.ordered else None
-        return SliceSchema(
-            keys, partials, self.inputs, self.place, gap, lines, updates and group.ordered, group.refined
-        )
+        lists = dict(group.placement.columns) if group.placement else {}
+        return SliceSchema(keys, partials, self.inputs, self.place, gap, lines, updates and group.ordered, lists)
 
     def checked(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The batch, if its columns have the types that were bound; else an `InputError`."""

@@ -14,8 +14,7 @@ A row is one slice of one key: the events between two neighbouring edges. Where 
   slices that stand outside of the order; `fresh`, whether an edge begins it, so that it never joins the slice before
   it; for each data-driven window twice the number of the window that it lies in, and one more where that begins, -1
   for none; and with `updates` a `digest` of its events.
-- The column `BAGS` is there only where multisets need not travel whole, and says which of them stay at their nodes
-  (`nodes.quantiles`).
+- The lists that the placement of a group adds (`plan.groups`), which merging concatenates.
 
 `merge` is associative and commutative: it brings rows with the same (keys, slice_start, excluded) together, and joins
 runs that are at most a gap apart, or that no edge parts. So any tree of merges gives the same table, and it does not
@@ -37,11 +36,9 @@ from windrow.core.arrays.dataframes import empty_frame, run_numbers
 from windrow.core.arrays.range_queries import running_max
 from windrow.core.operators.base import Fields
 from windrow.core.operators.choose import Choices, Selection
-from windrow.core.plan.groups import Held
+from windrow.core.plan.groups import Partial
 
 TOGETHER = 64  # tables that wait to be merged, at most
-BAGS = "bags"  # a column: bags that are kept at nodes
-KEPT_BAG = pl.Struct({"node": pl.String(), "send": pl.Int64(), "row": pl.Int64()})
 
 
 @dataclass(frozen=True)
@@ -49,23 +46,23 @@ class SliceSchema:
     """The columns of a group's slice table; follows from the group and the types of its inputs."""
 
     keys: Mapping[str, pl.DataType]
-    held: tuple[Held, ...]
+    partials: tuple[Partial, ...]
     inputs: Mapping[str, pl.DataType]  # the type of every expression, by its text
     place: Mapping[str, pl.DataType]  # the order's columns, for states that carry their place
     gap: int | None  # the smallest session gap; None without sessions
     lines: tuple[str, ...] | None = None  # the data-driven windows of an ordered group; None for any other
     digests: bool = False  # an ordered group whose events may still change
-    refined: bool = False  # bags may be elsewhere: a column says which
-    names: Mapping[Held, Mapping[str, str]] = field(init=False)
+    lists: Mapping[str, pl.DataType] = field(default_factory=dict)  # columns of the group's placement
+    names: Mapping[Partial, Mapping[str, str]] = field(init=False)
 
     def __post_init__(self) -> None:
-        named = {one: {name: f"{one.text}.{name}" for name in self.state_types(one)} for one in self.held}
+        named = {one: {name: f"{one.text}.{name}" for name in self.state_types(one)} for one in self.partials}
         object.__setattr__(self, "names", named)
 
-    def input_types(self, one: Held) -> list[pl.DataType]:
+    def input_types(self, one: Partial) -> list[pl.DataType]:
         return [self.inputs[expression.text] for expression in one.operator.inputs]
 
-    def state_types(self, one: Held) -> dict[str, pl.DataType]:
+    def state_types(self, one: Partial) -> dict[str, pl.DataType]:
         return one.operator.fields(self.input_types(one), self.place)
 
     @cached_property
@@ -93,13 +90,14 @@ class SliceSchema:
 
     @cached_property
     def columns(self) -> dict[str, pl.DataType]:
-        runs: dict[str, pl.DataType] = {}
+        columns: dict[str, pl.DataType] = {**self.keys, "slice_start": pl.Int64()}
         if self.has_runs:
-            runs = {"excluded": pl.Int32(), "first": pl.Int64(), "last": pl.Int64()}
-        runs |= {name: pl.Boolean() if name == "fresh" else pl.Int64() for name in self.unordered}
-        runs |= {BAGS: pl.List(KEPT_BAG)} if self.refined else {}
-        states = {self.names[one][name]: dtype for one in self.held for name, dtype in self.state_types(one).items()}
-        return {**self.keys, "slice_start": pl.Int64(), **runs, **states}
+            columns |= {"excluded": pl.Int32(), "first": pl.Int64(), "last": pl.Int64()}
+        columns |= {name: pl.Boolean() if name == "fresh" else pl.Int64() for name in self.unordered}
+        columns |= self.lists
+        for one in self.partials:
+            columns |= {self.names[one][name]: dtype for name, dtype in self.state_types(one).items()}
+        return columns
 
     def empty(self) -> pl.DataFrame:
         return empty_frame(self.columns)
@@ -118,11 +116,11 @@ class SliceSchema:
         ]
         return table.with_columns(missing).select(*self.columns)
 
-    def selections(self, state: Callable[[Held], Fields]) -> dict[str, tuple[Selection, Fields]]:
+    def selections(self, state: Callable[[Partial], Fields]) -> dict[str, tuple[Selection, Fields]]:
         """The selections among its operators, by their text, with the states to choose from."""
-        return {one.text: (one.operator, state(one)) for one in self.held if isinstance(one.operator, Selection)}
+        return {one.text: (one.operator, state(one)) for one in self.partials if isinstance(one.operator, Selection)}
 
-    def state(self, table: pl.DataFrame, one: Held) -> Fields:
+    def state(self, table: pl.DataFrame, one: Partial) -> Fields:
         """The columns of one operator's state."""
         found = Fields({name: table[column] for name, column in self.names[one].items()})
         found.types = self.input_types(one)
@@ -153,11 +151,11 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
     several = table if shared.all() else table.filter(pl.Series(shared))
     runs = [pl.col("first").min(), pl.col("last").max()] if schema.has_runs else []
     runs += [pl.col(name).sum() if name == "digest" else pl.col(name).first() for name in schema.unordered]
-    runs += [pl.col(BAGS).list.explode().drop_nulls()] if schema.refined else []
+    runs += [pl.col(name).list.explode().drop_nulls() for name in schema.lists]
     choices = Choices(schema.selections(lambda one: schema.state(several, one)), several.height)
     states = [
         merged.alias(schema.names[one][name])
-        for one in schema.held
+        for one in schema.partials
         if not isinstance(one.operator, Selection)
         for name, merged in one.operator.merge(schema.names[one]).items()
     ]
@@ -225,7 +223,7 @@ def finish(
     chosen = choices.chosen(table)
     settled = dict(known or {})
     made = set(table.columns)
-    for one in schema.held:
+    for one in schema.partials:
         names = schema.names[one]
         state = Fields({name: table[column] for name, column in names.items() if column in made})
         state.types = schema.input_types(one)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -11,9 +11,10 @@ import polars as pl
 
 from windrow.core.aggregates.functions import Aggregate
 from windrow.core.operators.custom import MONOIDS
-from windrow.core.plan.groups import Entry, Rates
+from windrow.core.plan.groups import Entry, Placement, Rates
+from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.plan import plan
-from windrow.core.plan.watermark import Lengths, TimeColumn, time_columns_of
+from windrow.core.plan.watermark import TimeColumn
 from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.compiled import CompiledPlan, compile_plan
@@ -25,21 +26,21 @@ class Job:
     """Queries over events with these columns; equal jobs are compiled once in a process."""
 
     entries: tuple[Entry, ...]
-    time: str
+    options: StreamOptions
     columns: tuple[tuple[str, pl.DataType], ...]
-    order_by: tuple[str, ...] = ()
-    lengths: tuple[tuple[str, int | None, int, bool | None], ...] = ()  # time column, lateness, updates, are they times
-    bad_events: str = "raise"
     rates: tuple[float, tuple[tuple[str, float], ...]] | None = None
-    pushed: tuple[str, ...] = ()  # queries whose windows are found at the nodes
-    counted: tuple[tuple[str, str], ...] = ()  # queries on the ends of whose windows nodes agree, by which scheme
-    refined: tuple[str, ...] = ()  # queries whose bags do not travel whole
+    placements: tuple[tuple[str, Placement], ...] = ()  # of queries, by name, whose work is done elsewhere
     own: tuple[type, ...] = ()  # windows and monoids of the user's own: known to a worker once they are unpickled
+
+    @property
+    def time(self) -> str:
+        """The time column that windows are measured on unless their query names another."""
+        return self.options.time
 
     @property
     def time_columns(self) -> dict[str, TimeColumn]:
         """Fresh time columns, at the beginning."""
-        return {name: TimeColumn(late, updates, temporal) for name, late, updates, temporal in self.lengths}
+        return self.options.time_columns(self.compiled.plan.time_columns)
 
     @cached_property
     def compiled(self) -> CompiledPlan:
@@ -47,8 +48,8 @@ class Job:
         return _compiled(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is sent to a worker, which binds it itself."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        """What is sent to a worker, which compiles it itself."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def is_integer(self) -> bool:
@@ -80,60 +81,49 @@ class Job:
 @lru_cache(maxsize=64)
 def _compiled(job: Job) -> CompiledPlan:
     rates = Rates(job.rates[0], dict(job.rates[1])) if job.rates else None
-    apart: dict[str, Any] = {"pushed": job.pushed, "counted": dict(job.counted), "refined": job.refined}
-    planned = plan(job.entries, job.time, rates, kinds_apart=True, **apart)
-    return compile_plan(planned, dict(job.columns), job.order_by, job.time_columns)
+    planned = plan(job.entries, job.time, rates, kinds_apart=True, placements=dict(job.placements))
+    time_columns = job.options.time_columns(planned.time_columns)
+    return compile_plan(planned, dict(job.columns), job.options.order_by, time_columns)
 
 
 def job_of(
     queries: Iterable[Query | Entry],
-    time: str,
+    options: StreamOptions,
     columns: Mapping[str, pl.DataType],
     *,
-    lateness: Lengths = 0,
-    updates: Lengths = None,
-    order_by: Sequence[str] = (),
-    bad_events: str = "raise",
     rates: Rates | None = None,
     ties: bool = True,
     joins: bool = False,
-    pushed: Iterable[str] = (),
-    counted: Mapping[str, str] | None = None,
-    refined: Iterable[str] = (),
+    placements: Mapping[str, Placement] | None = None,
 ) -> Job:
     """A job over events that have no arrival: with `ties`, those in time are broken by every column that is read.
 
     Without `joins`, windows that are joined from those of several nodes are refused: events of one key are then in
     several places.
     """
-    entries = tuple(one if isinstance(one, Entry) else Entry(one) for one in queries)
+    entries = tuple(query if isinstance(query, Entry) else Entry(query) for query in queries)
     for query in () if joins else [entry.query for entry in entries]:
         if scope_of(query.window) in JOINED:
             raise QueryError(
                 f"query {query.name!r}: {query.window} is not answered on Spark, where no place sees the windows of "
                 "all nodes; ask with scope='node' and put its rows together, or use an engine or a tree of nodes"
             )
-    planned = plan(entries, time, rates, kinds_apart=True)
-    time_columns = time_columns_of(planned.time_columns, time, lateness, updates)
+    options.time_columns([options.time])  # refuses lengths that cannot be read
     job = Job(
         entries,
-        time,
+        options,
         tuple(columns.items()),
-        tuple(order_by),
-        tuple((name, one.lateness, one.updates, one.temporal) for name, one in time_columns.items()),
-        bad_events,
         (rates.events, tuple(rates.keys.items())) if rates else None,
-        tuple(pushed),
-        tuple((counted or {}).items()),
-        tuple(refined),
+        tuple((placements or {}).items()),
         own_classes(entry.query for entry in entries),
     )
     if not ties:
         return job
-    needed = job.compiled.binding.needed
-    known = {*order_by, *([time] if planned.time_columns == [time] else [])}
-    others = sorted(name for name, dtype in needed.items() if not dtype.is_nested() and name not in known)
-    return replace(job, order_by=(*order_by, *others))
+    compiled = job.compiled
+    ordered = {*options.order_by, *([job.time] if compiled.plan.time_columns == [job.time] else [])}
+    ties_of = compiled.binding.needed.items()
+    others = sorted(name for name, dtype in ties_of if not dtype.is_nested() and name not in ordered)
+    return replace(job, options=replace(options, order_by=(*options.order_by, *others)))
 
 
 def own_classes(queries: Iterable[Query]) -> tuple[type, ...]:

@@ -163,7 +163,7 @@ class CountingCoordinator:
         }
         reached = Reached(watermark, finals, lost)
         for name, form in self._forms.items():
-            state, scheme = self._states[name], form.group.counted
+            state, scheme = self._states[name], form.scheme
             fresh: list[Interval] = []
             for key, resolver in self._resolvers[name].items():
                 segments = resolver.finish(reached)
@@ -181,7 +181,7 @@ class CountingCoordinator:
         """Whether a node has events that it will send."""
         for name, _, resolver in self._all_resolvers():
             lines = [line for node, line in resolver.lines.items() if node not in lost]
-            is_exact = self._forms[name].group.counted != "approximate"
+            is_exact = self._forms[name].scheme != "approximate"
             if is_exact and any(line.next is not None or line.rewind for line in lines):
                 return True
         return False
@@ -252,7 +252,7 @@ class CountingCoordinator:
         for name, of_keys in self._resolvers.items():
             resolvers = list(of_keys.values())
             last = max(resolvers, key=lambda resolver: resolver.boundaries, default=None)
-            choice = Choice(self._forms[name].group.counted, "as it was asked for")
+            choice = Choice(self._forms[name].scheme, "as it was asked for")
             if choice.scheme == "auto":
                 choice = NOTHING_KNOWN if last is None else last.choice
             groups[name] = {

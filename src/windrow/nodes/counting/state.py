@@ -20,15 +20,15 @@ from windrow.core.assemble.emitted import Emitted
 from windrow.core.ordered.slicing import Sliced
 from windrow.core.ordered.state import OrderedState, rows_in_order
 from windrow.core.ordered.windows import OrderedRows, Progress
-from windrow.core.plan.groups import ROWS, Held
+from windrow.core.plan.groups import ROWS, Partial
 from windrow.core.plan.watermark import WatermarkStep
-from windrow.core.slices.table import BAGS, merge
+from windrow.core.slices.table import merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Mask
 from windrow.nodes.counting.runs import Interval
 from windrow.nodes.counting.tables import NODE_COLUMN, Form, Key
 from windrow.nodes.quantiles.local import Identity, Multisets, SortedValues
-from windrow.nodes.quantiles.protocol import IDENTITY, multiset_of
+from windrow.nodes.quantiles.protocol import IDENTITY, REMOTE, multiset_of
 from windrow.nodes.quantiles.root import PLACE, Due, RemoteMultisets, placed
 
 _SEGMENT = "_segment"  # a column: the number of a segment
@@ -93,7 +93,7 @@ def _at_nodes(form: Form, segments: Sequence[Interval], number: Ints) -> pl.Seri
         else None
         for of, is_first in zip(number.tolist(), first.tolist(), strict=True)
     ]
-    return pl.Series(BAGS, identities, dtype=form.schema.columns[BAGS])
+    return pl.Series(REMOTE, identities, dtype=form.schema.columns[REMOTE])
 
 
 class CountedState(OrderedState):
@@ -196,7 +196,7 @@ class CountedState(OrderedState):
         keys = table.select(names).unique(maintain_order=True) if names else pl.DataFrame()
         known = self.base.at(keys)
         last = table.group_by(names, maintain_order=True).last() if names else table[-1:]
-        stop = (last["position"] + last[self.schema.names[Held(ROWS, None)]["count"]]).to_numpy()
+        stop = (last["position"] + last[self.schema.names[Partial(ROWS, None)]["count"]]).to_numpy()
         now = {**known, "count": stop, "last": last["last"].to_numpy(), "frozen": stop}
         self.base.set(keys, now)
         self.now.table = self.base.table

@@ -17,7 +17,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,12 @@ import polars as pl
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.ordered.slicing import Ordering
 from windrow.core.ordered.state import CompiledOrderedGroup
-from windrow.core.plan.groups import ROWS, Group, Held
-from windrow.core.slices.table import BAGS
+from windrow.core.plan.groups import ROWS, Group, Partial, Placement
 from windrow.core.stream.job import Job
 from windrow.core.windows.fixed import INT64_MIN
 from windrow.core.windows.ordered import Counting
 from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Directive, sub_slice
-from windrow.nodes.quantiles.protocol import MultisetSchema
+from windrow.nodes.quantiles.protocol import REFINED, MultisetSchema
 from windrow.nodes.tables import GONE, GONE_COLUMNS, differs
 
 COUNTING = "counting"
@@ -42,8 +41,22 @@ FURTHEST = 1 << 48  # no rank is as great: sums of some thousand counts fit into
 Key = tuple[Any, ...]
 
 
+@dataclass(frozen=True)
+class ByScheme(Placement):
+    """On the ends of whose windows nodes and the root agree, by a scheme; their multisets may stay at nodes."""
+
+    scheme: str = "auto"
+
+    @staticmethod
+    def of(scheme: str, refined: bool) -> ByScheme:
+        """Of queries by a scheme, some of which ask for quantiles whose values do not travel whole if `refined`."""
+        values = ", and values around the ranks that are asked for" if refined else ""
+        travels = f"slices, and the events around the ends of windows{values}"
+        return ByScheme(f" (counted, {scheme})", travels, True, REFINED.columns if refined else (), scheme)
+
+
 def groups_of(job: Job) -> list[Group]:
-    return [group for group in job.compiled.plan.groups if group.counted]
+    return [group for group in job.compiled.plan.groups if isinstance(group.placement, ByScheme)]
 
 
 def forms_of(job: Job) -> list[Form]:
@@ -57,17 +70,20 @@ class Form:
         compiled = job.compiled.by_name[group.name]
         assert isinstance(compiled, CompiledOrderedGroup)
         self.compiled, self.group, self.schema = compiled, group, compiled.schema
+        assert isinstance(group.placement, ByScheme)
+        self.scheme = group.placement.scheme
         self.ordering: Ordering = compiled.ordering
         self.time = self.ordering.time
         self.keys = {name: _plain(dtype) for name, dtype in self.schema.keys.items()}
         self.boundaries = Boundaries(self.ordering.grids[INT64_MIN])
         self.events = {name: dtype for name, dtype in self.ordering.needed.items() if name in self.ordering.read}
         self.sent = {name: dtype for name, dtype in self.events.items() if name != NODE_COLUMN}
-        self.multisets = MultisetSchema(compiled) if group.refined else None  # those that stay at nodes
+        self.multisets = MultisetSchema(compiled) if self.schema.lists else None  # those that stay at nodes
         kept = set(self.multisets.multisets.values()) if self.multisets else set()
-        held = tuple(one for one in self.schema.held if one not in kept)
-        self._sliced = Ordering(group, replace(self.schema, held=held), self.compiled.edges) if kept else self.ordering
-        names = {name for one in held for name in self.schema.names[one].values()}
+        partials = tuple(one for one in self.schema.partials if one not in kept)
+        sliced = replace(self.schema, partials=partials)
+        self._sliced = Ordering(group, sliced, self.compiled.edges) if kept else self.ordering
+        names = {name for one in partials for name in self.schema.names[one].values()}
         self.states = {name: dtype for name, dtype in self.schema.columns.items() if name in names}
         windows = [line.window for line in group.timelines]
         self._windows = [(one.n, one.step) for one in windows if isinstance(one, Counting)]
@@ -168,7 +184,7 @@ class Form:
         missing = [name for name in self.states if name not in pieces.columns] if slices.height else []
         if missing:
             return f"{what} has no {missing[0]!r} in its batch"
-        rows = self.schema.names[Held(ROWS, None)]["count"]
+        rows = self.schema.names[Partial(ROWS, None)]["count"]
         if slices.height and not slices.select(((pl.col(rows) == size).fill_null(False)).all()).item():
             return f"{what} has slices of other events than it says in its batch"
         raw = pieces.filter(pl.col("kind") == "events")
@@ -223,8 +239,7 @@ class Form:
         known: dict[str, Any] = {"slice_start": INT64_MIN, "excluded": 0, "first": 0, "last": 0}
         known |= self.schema.unordered
         columns |= {name: pl.Series([value] * size) for name, value in known.items()}
-        if self.schema.refined:
-            columns[BAGS] = pl.Series([None] * size, dtype=self.schema.columns[BAGS])
+        columns |= {name: pl.Series([None] * size, dtype=dtype) for name, dtype in self.schema.lists.items()}
         return ordering.lifted(events, at, columns)
 
 

@@ -40,7 +40,7 @@ from windrow.io.yaml_files import (
 )
 from windrow.nodes.protocol.messages import LARGEST
 from windrow.nodes.protocol.node import AHEAD
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.nodes.sources import source_of
 from windrow.nodes.transport.security import (
     NAMES,
@@ -169,7 +169,7 @@ class NodeConfig:
     source: Annotated[Mapping[str, Any], _source, ("local",)] = field(default_factory=dict)
     lateness: Annotated[int | None, _length, ("local",)] = None
     idle: Annotated[int | None, _time, ("local",)] = None
-    query_set: Asked | None = None
+    query_set: QuerySet | None = None
     results: Annotated[str, text, ("root",)] = "results"
     feeds: Annotated[Literal["results", "slices"], one_of("results", "slices"), ("root",)] = "results"
 
@@ -256,7 +256,7 @@ def _results(given: Fields) -> str:
     return results if results == "-" else str(given.folder / results)
 
 
-def query_set_of(given: Fields) -> Asked:
+def query_set_of(given: Fields) -> QuerySet:
     """The queries of a root, from a file or in place, and how events are to be taken."""
     if "queries" not in given:
         raise given.wrong("it has no queries; write queries: and a file, .sql or .yaml, or the queries themselves")
@@ -275,7 +275,7 @@ def query_set_of(given: Fields) -> Asked:
     given.read("lateness", duration)
     order_by = given.read("order_by", _order_by, ())
     try:
-        return Asked.of(
+        return QuerySet.of(
             queries,
             time,
             columns,

@@ -36,7 +36,7 @@ from windrow.nodes.process.slice_sink import SliceSink
 from windrow.nodes.process.source_thread import SourceThread
 from windrow.nodes.protocol.messages import Ack, Batch, Leave, Message, Out, Refused
 from windrow.nodes.protocol.node import SINK, Node
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.nodes.sources import source_of
 from windrow.nodes.transport.client import Client
 from windrow.nodes.transport.security import Address, Tokens, pem
@@ -396,7 +396,7 @@ class NodeProcess:
                 file.write(json.dumps(status).encode())
 
 
-def needed_columns(query_set: Asked, replayable: bool) -> Mapping[str, pl.DataType]:
+def needed_columns(query_set: QuerySet, replayable: bool) -> Mapping[str, pl.DataType]:
     """The columns that a source has to give; all of them if it cannot be read again for a query that comes later."""
     return query_set.job.compiled.binding.needed if replayable else dict(query_set.columns)
 

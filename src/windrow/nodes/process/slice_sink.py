@@ -29,7 +29,7 @@ from windrow.io.atomic import replacing
 from windrow.io.tables import pack, unpack
 from windrow.nodes.protocol.journal import LogStore
 from windrow.nodes.protocol.messages import Batch, MessageError, from_bytes, to_bytes
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 
 QUERIES = "asked"
 TIED = "spool"
@@ -52,7 +52,7 @@ class Head(NamedTuple):
 class Declared(NamedTuple):
     """The contents of the file `asked`."""
 
-    query_set: Asked
+    query_set: QuerySet
     plan: str  # its fingerprint where the root runs
     since: int
     changes: list[int]
@@ -83,7 +83,7 @@ class SliceSink:
                 "would be taken for those of now; give the root its spool again, or another directory"
             )
 
-    def set_queries(self, query_set: Asked) -> None:
+    def set_queries(self, query_set: QuerySet) -> None:
         """Declare the query set of the tree, from the next batch on; the same again changes nothing."""
         for query in query_set.queries:
             if scope_of(query.window) in JOINED:
@@ -125,7 +125,7 @@ class SliceSink:
     # --- the reader's side --------------------------------------------------------------------------------------------
 
     @property
-    def query_set(self) -> Asked:
+    def query_set(self) -> QuerySet:
         """The queries of the tree."""
         declared = self._declared()
         if _fingerprint(declared.query_set) != declared.plan:
@@ -244,11 +244,11 @@ class SliceSink:
         return self._folder / _name(number)
 
 
-def _fingerprint(query_set: Asked) -> str:
+def _fingerprint(query_set: QuerySet) -> str:
     return query_set.job.compiled.plan.fingerprint
 
 
-def _lasting(query_set: Asked) -> Asked:
+def _lasting(query_set: QuerySet) -> QuerySet:
     """The query set, without how it came to be."""
     return replace(query_set, version=1, since=(), pending=())
 
@@ -266,5 +266,5 @@ def _number(name: str) -> int | None:
 @lru_cache(maxsize=8)
 def _read_declared(data: bytes) -> Declared:
     header, tables = unpack(data)
-    query_set = Asked.from_dict(header["queries"], tables["columns"])
+    query_set = QuerySet.from_dict(header["queries"], tables["columns"])
     return Declared(query_set, header["plan"], header["since"], header["changes"])

@@ -43,7 +43,7 @@ from windrow.nodes.protocol.messages import Announced, Notes, Out, Position, Rep
 from windrow.nodes.protocol.send_window import SendWindow
 from windrow.nodes.pushdown import Pushed
 from windrow.nodes.quantiles.local import LocalQuantiles
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.nodes.requests import AGAIN
 
 Mark = dict[str, Any]  # a position in a source, in the source's own words
@@ -89,7 +89,7 @@ class Reader:
     """What a local node has read and not sent; an `eager` one sends everything at once, and has no open slices."""
 
     def __init__(
-        self, query_set: Asked, node: str, lateness: int | None = None, eager: bool = False, unit: int | None = None
+        self, query_set: QuerySet, node: str, lateness: int | None = None, eager: bool = False, unit: int | None = None
     ) -> None:
         self.count = 0  # events that were read
         self.mark: Mark = {}
@@ -109,7 +109,7 @@ class Reader:
         self.quantiles = LocalQuantiles(query_set.job, node, eager, unit)
         self._use(query_set)
 
-    def _use(self, query_set: Asked) -> None:
+    def _use(self, query_set: QuerySet) -> None:
         self.query_set, self.job = query_set, query_set.job
         self._slicer, self._closing = Slicer(self.job.compiled, cut=True), Closing(self.job)
         self._drop_open()
@@ -206,7 +206,7 @@ class Reader:
     def _prepared(self, events: pl.DataFrame, begin: int, furthest: int) -> pl.DataFrame:
         """Check events, and evaluate what the slices need of them."""
         job, of_node = self.job, events.with_columns(pl.lit(self._node).alias(NODE))
-        admitted = admit(of_node, job.compiled, job.time_columns, job.bad_events, begin, numbered=True)
+        admitted = admit(of_node, job.compiled, job.time_columns, job.options.bad_events, begin, numbered=True)
         _, high = admitted.spans[job.time]
         if admitted.events.height and high > furthest:
             raise InputError(
@@ -287,7 +287,7 @@ class Reader:
         while self._chunks and self._chunks[0].is_sent and self._chunks[0].newest < low:
             self.counted.passed(self._chunks.pop(0).counts)
 
-    def switch(self, query_set: Asked) -> Tables:
+    def switch(self, query_set: QuerySet) -> Tables:
         """Cut by another query set from now on; returns everything that was cut by the one before."""
         tables = self.due(everything=True)
         assert tables is not None
@@ -310,7 +310,7 @@ class LocalRole:
         window: SendWindow,
         store: LogStore | None,
         notes: Notes,
-        new_reader: Callable[[Asked], Reader],
+        new_reader: Callable[[QuerySet], Reader],
         idle: int | None,
         ahead: int | None,
     ) -> None:
@@ -321,12 +321,12 @@ class LocalRole:
         self._idle, self._ahead = idle, ahead
         self._announced = Announced()
         self._must_announce = False  # the parent does not know yet by which version it cuts
-        self._next: Asked | None = None  # a query set that waits until everything of an earlier life is read again
+        self._next: QuerySet | None = None  # a query set that waits until everything of an earlier life is read again
         self._last_events: int | None = None  # when events came in
         self._last_flush: int | None = None  # when buffered events were looked at
 
     @property
-    def query_set(self) -> Asked | None:
+    def query_set(self) -> QuerySet | None:
         return self.reader.query_set if self.reader is not None else None
 
     @property
@@ -418,7 +418,7 @@ class LocalRole:
 
     # --- the query set, and where it goes on --------------------------------------------------------------------------
 
-    def begin(self, query_set: Asked, welcome: Welcome) -> str | None:
+    def begin(self, query_set: QuerySet, welcome: Welcome) -> str | None:
         """Begin after the last batch that the parent has stored; returns why that cannot be."""
         self.reader = reader = self._new_reader(query_set)
         self.has_ended, self._next = False, None
@@ -443,7 +443,7 @@ class LocalRole:
             reader.pushed.restore(windows)
         return None
 
-    def adopt(self, query_set: Asked, now: int) -> Out:
+    def adopt(self, query_set: QuerySet, now: int) -> Out:
         """Cut by another query set, once everything that an earlier life had read is read again."""
         assert self.reader is not None
         if self.reader.is_behind:
@@ -451,7 +451,7 @@ class LocalRole:
             return []
         return self.switch(query_set, now)
 
-    def switch(self, query_set: Asked, now: int) -> Out:
+    def switch(self, query_set: QuerySet, now: int) -> Out:
         """Report everything that is cut by the query set before, and go on with another one."""
         assert self.reader is not None
         self._next = None

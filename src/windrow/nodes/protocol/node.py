@@ -51,7 +51,7 @@ from windrow.nodes.protocol.messages import (
 from windrow.nodes.protocol.parent import ParentRole, refused
 from windrow.nodes.protocol.send_window import SendWindow
 from windrow.nodes.protocol.subtree import Subtree
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 
 SINK = ""  # the root's parent: the sink takes its batches, each number once, and acknowledges them as a parent does
 AHEAD = 86_400_000_000  # microseconds that event time may be ahead of the clock
@@ -66,7 +66,7 @@ class Node:
     children: tuple[str, ...] = ()  # that are awaited from the beginning
     epoch: int = 0
     store: LogStore | None = None  # of a node with children, and of one that finds windows itself
-    initial: Asked | None = None  # of the root: the query set to begin with; the others get it from their parents
+    initial: QuerySet | None = None  # of the root: the query set to begin with; the others get it from their parents
     _: KW_ONLY
     joins: bool = False  # whether others may come as its children
     lateness: int | None = None  # of a local node, if its own
@@ -108,7 +108,7 @@ class Node:
     # --- what drives it -----------------------------------------------------------------------------------------------
 
     @property
-    def query_set(self) -> Asked | None:
+    def query_set(self) -> QuerySet | None:
         """The queries that it answers or cuts by; None until its parent has sent them."""
         return self._work.query_set
 
@@ -218,7 +218,7 @@ class Node:
         if isinstance(message, Welcome):
             return self._welcome(message, now)
         if isinstance(message, Queries):
-            return self._adopt(Asked.from_dict(message.query_set, message.tables["columns"]), now)
+            return self._adopt(QuerySet.from_dict(message.query_set, message.tables["columns"]), now)
         if isinstance(message, Request):
             return self._request(message, now)
         if isinstance(message, Ack):
@@ -239,7 +239,7 @@ class Node:
         self._is_welcome = True
         self._window.reset_pause(now)
         self._window.forget(message.accepted, now)
-        query_set = Asked.from_dict(message.query_set, message.tables["columns"])
+        query_set = QuerySet.from_dict(message.query_set, message.tables["columns"])
         if self.as_local is not None and (self.as_local.reader is None or has_lost):
             self.refused = self.as_local.begin(query_set, message) or self.refused
             return []
@@ -247,7 +247,7 @@ class Node:
         out += self.as_parent.acknowledge_withheld() if self.as_parent is not None else []
         return [*out, *self._adopt(query_set, now)]
 
-    def _adopt(self, query_set: Asked, now: int) -> Out:
+    def _adopt(self, query_set: QuerySet, now: int) -> Out:
         """Go on with the parent's query set, if it is newer; what comes before a Welcome is in it as well."""
         if not self._is_welcome or (self.query_set is not None and query_set.version <= self.query_set.version):
             return []

@@ -32,7 +32,7 @@ from windrow.nodes.protocol.messages import (
 )
 from windrow.nodes.protocol.send_window import SendWindow
 from windrow.nodes.protocol.subtree import Subtree
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.nodes.requests import AGAIN
 
 
@@ -183,7 +183,7 @@ class ParentRole:
         header |= {"number": self._window.number, "initial": [query.to_dict() for query in self._initial]}
         self._journal.checkpoint(header, tables, self._window.unacknowledged)
 
-    def recover(self, given: Asked | None) -> None:
+    def recover(self, given: QuerySet | None) -> None:
         """Be as it was in its earlier life: the checkpoint, and the batches since then.
 
         `given` is what a root is started with; where it differs from the last time, queries are removed and added.

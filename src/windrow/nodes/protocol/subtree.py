@@ -25,7 +25,7 @@ from windrow.nodes.protocol.intermediate import Merger
 from windrow.nodes.protocol.messages import Announced, Batch, Notes, Out, Report, Request
 from windrow.nodes.protocol.root import RootState
 from windrow.nodes.pushdown import NODES, nodes_table
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.nodes.tables import GONE, gone_table
 
 _COLUMNS = "columns"  # in a checkpoint, an empty table of events
@@ -36,7 +36,7 @@ class Subtree:
 
     def __init__(self, children: Children, epoch: int, is_root: bool, feeds_spark: bool, notes: Notes) -> None:
         self.children, self.notes = children, notes
-        self.query_set: Asked | None = None
+        self.query_set: QuerySet | None = None
         self.watermark = INT64_MIN
         self.assembly: RootState | None = None
         self.merger: Merger | None = None
@@ -61,7 +61,7 @@ class Subtree:
 
     # --- the query set ------------------------------------------------------------------------------------------------
 
-    def begin(self, query_set: Asked) -> None:
+    def begin(self, query_set: QuerySet) -> None:
         if query_set.pushed and self.feeds_spark:
             raise QueryError("a root that feeds Spark passes slices and events on; leave push_down out")
         self.query_set = query_set
@@ -88,7 +88,7 @@ class Subtree:
         self._added.pop(name, None)
         return self.switch(query_set)
 
-    def switch(self, query_set: Asked) -> list[Report]:
+    def switch(self, query_set: QuerySet) -> list[Report]:
         """Go on with another query set; slices that were cut by the one before are reported first."""
         reports: list[Report] = []
         if self.merger is not None:
@@ -304,7 +304,7 @@ class Subtree:
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
         tables = dict(tables)
-        self.begin(Asked.from_dict(header["query_set"], tables.pop(_COLUMNS)))
+        self.begin(QuerySet.from_dict(header["query_set"], tables.pop(_COLUMNS)))
         self.children.restore(header["children"])
         self.watermark, self._announced = header["watermark"], Announced(*header["announced"])
         self._added = header["added"]

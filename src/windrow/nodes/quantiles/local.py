@@ -28,11 +28,10 @@ import polars as pl
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.operators.multiset import flat, lists
 from windrow.core.slices.kernel import filter_name, time_name
-from windrow.core.slices.table import BAGS
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, Grid
-from windrow.nodes.quantiles.protocol import SUMMARY, MultisetSchema, block_sizes, blocks_of, multiset_of
+from windrow.nodes.quantiles.protocol import REMOTE, SUMMARY, MultisetSchema, block_sizes, blocks_of, multiset_of
 from windrow.nodes.quantiles.tables import NODES, QUANTILES, schemas_of
 
 MOST = 8_000_000  # values that are kept; beyond, multisets travel whole
@@ -210,7 +209,7 @@ class SentSlices:
                 for name, column in zip(columns, (values, counts), strict=True)
             )
         self._note(Send(self.number, count, bound, int(rows.any())))
-        table = table.with_columns(self._identities(rows)) if rows.any() else table.drop(BAGS)
+        table = table.with_columns(self._identities(rows)) if rows.any() else table.drop(REMOTE)
         return {schema.name: table, **tables}
 
     def _times(self, table: pl.DataFrame) -> tuple[Ints, Ints]:
@@ -230,7 +229,7 @@ class SentSlices:
         identities = pl.DataFrame({"row": at}).select(
             node=pl.lit(self.node), send=pl.lit(self.number, pl.Int64()), row=pl.col("row").cast(pl.Int64)
         )
-        return lists(identities.to_struct(BAGS), rows.astype(np.int64)).alias(BAGS)
+        return lists(identities.to_struct(REMOTE), rows.astype(np.int64)).alias(REMOTE)
 
     def _note(self, send: Send) -> None:
         """Of sends that keep nothing, the last of several that follow each other stands for all."""

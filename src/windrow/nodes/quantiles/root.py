@@ -22,9 +22,8 @@ import polars as pl
 from windrow.core.arrays.range_queries import Ints, covered, ramp
 from windrow.core.assemble.due import Rows, Windows
 from windrow.core.operators.multiset import flat, lists
-from windrow.core.slices.table import BAGS
 from windrow.core.windows.ordered import Mask
-from windrow.nodes.quantiles.protocol import SUMMARY, MultisetSchema
+from windrow.nodes.quantiles.protocol import REMOTE, SUMMARY, MultisetSchema
 from windrow.nodes.refine import bounds, undecided
 
 PLACE = "_place"  # a column: of a slice, its place in the table of all
@@ -259,7 +258,7 @@ class RemoteMultisets:
     def _all_names(self, table: pl.DataFrame) -> pl.DataFrame:
         """Of which slice, in their order, which multisets are at nodes."""
         more = [name for name in (PLACE, *self.schema.identity) if name in table.columns]
-        return table.select(*more, BAGS).explode(BAGS).drop_nulls(BAGS).unnest(BAGS)
+        return table.select(*more, REMOTE).explode(REMOTE).drop_nulls(REMOTE).unnest(REMOTE)
 
     def names(self, table: pl.DataFrame) -> pl.DataFrame:
         """The same, but for those that are left out."""
@@ -351,7 +350,7 @@ class RemoteMultisets:
             used[rows.table[PLACE].to_numpy()[covered(windows.lo, windows.hi, len(rows))]] = True
         table = placed(table)
         of_windows = table.filter(pl.Series(used))
-        for operator, store in self.stores.items() if of_windows[BAGS].list.len().sum() else ():
+        for operator, store in self.stores.items() if of_windows[REMOTE].list.len().sum() else ():
             columns = self.schema.columns(operator)
             entries = store.entries(self.names(of_windows), of_windows)
             merged = (

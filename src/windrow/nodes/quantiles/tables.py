@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 import polars as pl
 
 from windrow.core.stream.job import Job
-from windrow.nodes.quantiles.protocol import MultisetSchema
+from windrow.nodes.quantiles.protocol import REFINED, MultisetSchema
 from windrow.nodes.tables import GONE, GONE_COLUMNS
 
 QUANTILES = "quantiles"
@@ -29,7 +29,7 @@ OVER: dict[str, pl.DataType] = {"over": pl.Boolean()}
 
 def schemas_of(job: Job) -> dict[str, MultisetSchema]:
     """The tables of each group of time windows and sessions whose multisets stay at nodes."""
-    groups = [compiled for compiled in job.compiled.groups if compiled.group.refined and not compiled.group.counted]
+    groups = [compiled for compiled in job.compiled.groups if compiled.group.placement == REFINED]
     return {compiled.group.name: MultisetSchema(compiled) for compiled in groups}
 
 

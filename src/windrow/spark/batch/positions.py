@@ -31,6 +31,7 @@ from pyspark.sql import functions as F
 from windrow.core.aggregates.functions import count, max, min
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.plan.groups import ROWS, Entry
+from windrow.core.plan.options import StreamOptions
 from windrow.core.query.query import Query
 from windrow.core.slices.binding import InputError, no_time, quoted
 from windrow.core.slices.kernel import filter_name, time_name
@@ -77,8 +78,8 @@ def in_positions(job: Job, bare: bool = False) -> Job:
             query = Query(query.name, slides, (*entry.query.aggregates, *bounds), having=entry.query.having)
         entries.append(Entry(query))
     columns = (*job.columns, (POSITION, pl.Int64()), (TIME, pl.Int64()))
-    changed = replace(job, entries=tuple(entries), time=POSITION, columns=columns, lengths=((POSITION, 0, 0, None),))
-    return replace(changed, order_by=(TIME, *job.order_by))
+    options = StreamOptions(POSITION, order_by=(TIME, *job.options.order_by), bad_events=job.options.bad_events)
+    return replace(job, entries=tuple(entries), options=options, columns=columns)
 
 
 def cut_in_positions(job: Job) -> Cut | str:
@@ -150,7 +151,7 @@ def _near(events: DataFrame, job: Job, cells: CellTable) -> DataFrame | None:
         return None
     number = cells.table["slice_start"].to_numpy()
     near = _within(events, job, cells.layout, number[cells.is_cut], cells.before[cells.is_cut])
-    order = [F.col(quoted(name)).asc_nulls_first() for name in (TIME, *job.order_by)]
+    order = [F.col(quoted(name)).asc_nulls_first() for name in (TIME, *job.options.order_by)]
     within = F.row_number().over(Window.partitionBy(quoted(_BEFORE)).orderBy(*order))
     return near.withColumn(POSITION, F.col(quoted(_BEFORE)) + within - 1)
 
@@ -186,14 +187,14 @@ class CellTable:
 def _sizes_and_times(schema: SliceSchema) -> list[str]:
     """The columns of a slice table that say how many events there are, and the least and greatest of their times."""
     texts = (ROWS.text, f"min({quoted(TIME)})", f"max({quoted(TIME)})")
-    partials = {partial.text: partial for partial in schema.held}
+    partials = {partial.text: partial for partial in schema.partials}
     return [next(iter(schema.names[partials[text]].values())) for text in texts]
 
 
 def _in_cells(placed: DataFrame, job: Job, schema: SliceSchema) -> pl.DataFrame:
     """The states of cells, whose number is the position of their events, as a slice table."""
     position = time_name(POSITION)
-    lifts = lifted(schema.held, schema, position)
+    lifts = lifted(schema.partials, schema, position)
     columns = [make().alias(name) for made in lifts.values() for name, make in made.columns.items()]
     aggregated = placed.groupBy(F.col(quoted(position)).alias("slice_start")).agg(*columns).toArrow()
     frame = from_arrow(aggregated.to_batches(), jvm_types(schema, lifts))
@@ -222,7 +223,7 @@ def _seen(df: DataFrame, job: Job) -> DataFrame:
     (group,) = job.compiled.plan.groups
     sql = job.compiled.binding.sql
     events = df.withColumn(TIME, F.expr(sql[time_name(group.source.time)]))
-    if job.bad_events == "drop":
+    if job.options.bad_events == "drop":
         events = events.where(f"{quoted(TIME)} IS NOT NULL")
     if group.source.where is None:
         return events
@@ -234,7 +235,7 @@ def _origin(events: DataFrame, job: Job) -> int | None:
     time_column = job.compiled.plan.groups[0].source.time
     row = events.select(quoted(TIME)).where(f"{quoted(TIME)} IS NOT NULL").head()
     if row is None:
-        if job.bad_events == "raise" and (total := events.count()):
+        if job.options.bad_events == "raise" and (total := events.count()):
             raise no_time(total, total, time_column)
         return None
     _refuse_far(row[0], time_column)

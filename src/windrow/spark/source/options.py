@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from windrow.core.expressions.types import types_of
-from windrow.core.plan.watermark import Lengths
+from windrow.core.plan.options import StreamOptions
 from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.binding import ARRIVAL
 from windrow.core.stream.job import own_classes
@@ -65,11 +65,8 @@ class Settings:
 
     feed: Files | Generated | Root
     queries: tuple[Query, ...]
-    time: str
-    lateness: Lengths = 0
-    order_by: tuple[str, ...] = ()
-    bad_events: str = "raise"
-    node_column: str = "node"
+    options: StreamOptions
+    node_column: str = NODE
     buckets: int = BUCKETS
     idle: int | None = None  # milliseconds
     files: int | None = None
@@ -113,11 +110,13 @@ class Settings:
         return Settings(
             feed,
             _queries(given["queries"]),
-            given["time"],
-            _maybe_json(given.get("lateness", "0")),
-            _list(given.get("order_by", "")),
-            given.get("bad_events", "raise"),
-            given.get("node_column", "node"),
+            StreamOptions(
+                given["time"],
+                _maybe_json(given.get("lateness", "0")),
+                order_by=_list(given.get("order_by", "")),
+                bad_events=given.get("bad_events", "raise"),
+            ),
+            given.get("node_column", NODE),
             _whole(given, "buckets") or BUCKETS,
             _milliseconds(given.get("idle")),
             _whole(given, "maxFilesPerTrigger"),
@@ -135,9 +134,9 @@ class Settings:
                 "to what the node is to be called"
             )
         columns[self.node_column] = pl.String()
-        order_by = (self.node_column, *self.order_by)
+        time, options = self.options.time, replace(self.options, order_by=(self.node_column, *self.options.order_by))
         names = tuple(query.name for query in self.queries)
-        draft = Origin(columns, self.time, order_by, self.lateness, self.bad_events, self.buckets, "", names, "")
+        draft = Origin(columns, options, self.buckets, "", names, "")
         job = draft.job(self.queries)
         for query in self.queries:
             if query.distinct_on:
@@ -147,8 +146,8 @@ class Settings:
                 )
             if query.time == ARRIVAL:
                 raise QueryError(f"query {query.name!r}: nodes have no arrival times; name a time column")
-        if self.time not in job.compiled.binding.time_columns:
-            raise QueryError(f"no query is measured on {self.time!r}, which the watermark of nodes follows")
+        if time not in job.compiled.binding.time_columns:
+            raise QueryError(f"no query is measured on {time!r}, which the watermark of nodes follows")
         return replace(draft, plan=fingerprint(job), described=text_of([query.to_dict() for query in self.queries]))
 
     # --- how much is read -------------------------------------------------------------------------------------------
@@ -177,30 +176,27 @@ def _of_root(given: Mapping[str, str]) -> Settings:
                 f"the option {name} is not for the root of a tree, which knows what it was asked; leave it out"
             )
     root = Root(given["root"], given.get("keep", KEEP[0]))
-    asked = root.query_set
-    if given.get("time", asked.time) != asked.time:
-        raise QueryError(f"the slices of this root are cut along {asked.time!r}, not along {given['time']!r}")
+    query_set = root.query_set
+    options = query_set.options
+    if given.get("time", options.time) != options.time:
+        raise QueryError(f"the slices of this root are cut along {options.time!r}, not along {given['time']!r}")
     settings = Settings(
         root,
-        asked.queries,
-        asked.time,
-        asked.lateness,
-        asked.order_by,
-        asked.bad_events,
-        NODE,
+        query_set.queries,
+        options,
         buckets=_whole(given, "buckets") or BUCKETS,
         files=_whole(given, "maxFilesPerTrigger"),
         rows=_whole(given, "maxRowsPerTrigger"),
     )
     if not given.get("queries"):
         return settings
-    mine = replace(settings, queries=_queries(given["queries"]))
-    if mine.origin.plan != settings.origin.plan:
+    narrowed = replace(settings, queries=_queries(given["queries"]))
+    if narrowed.origin.plan != settings.origin.plan:
         raise QueryError(
-            f"the root was asked {', '.join(repr(query.name) for query in asked.queries)}, and these queries need "
+            f"the root was asked {', '.join(repr(query.name) for query in query_set.queries)}, and these queries need "
             "other slices; leave them out, or ask the root"
         )
-    return mine
+    return narrowed
 
 
 def origin_in(schema: t.StructType) -> Origin:

@@ -66,7 +66,7 @@ class Slices:
     def __init__(self, settings: Settings, schema: t.StructType) -> None:
         assert not isinstance(settings.feed, Root)
         self.feed, self.job = settings.feed, origin_in(schema).job(settings.queries)
-        self._node, self._bad_events, self._schema = settings.node_column, settings.bad_events, schema
+        self._node, self._schema = settings.node_column, schema
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Part):  # of a source without nodes
@@ -92,7 +92,7 @@ class Slices:
         for frame, whose in self.feed.frames(part.node, part.new, part.first, job.compiled.binding.needed):
             try:
                 admitted = admit(frame.with_columns(node), job.compiled, time_columns, "drop", position)
-                if admitted.bad and self._bad_events != "drop":
+                if admitted.bad and job.options.bad_events != "drop":
                     raise InputError(
                         f"{admitted.bad} of {frame.height} events have no time; bad_events='drop' leaves them out"
                     )
@@ -349,7 +349,7 @@ def nodes(
     """
     if isinstance(source, Root):
         served = source.query_set
-        queries, time = served.queries if queries is None else queries, served.time if time is None else time
+        queries, time = served.queries if queries is None else queries, served.options.time if time is None else time
     if queries is None:
         raise TypeError("say for which queries slices are to be cut; only the root of a tree knows them")
     listed = [queries] if isinstance(queries, Query) else list(queries)

@@ -4,7 +4,7 @@
     local ──┴▶ intermediate ──▶ root ──▶ path/slices/…42.batch ── merged in the reader ──▶ rows of slices ──▶ Spark
 
 A batch is the unit that is read. An offset says up to which one, and the tree's watermark after it, so that a
-micro-batch that is read again has the same rows. Once the tree has come to its end, every bucket is told: a last
+micro-batch that is read again has the same rows. Once the tree has come to its end, every bucket has to know: a last
 micro-batch without slices follows, because what is still open ends at no time that a bucket could wait for.
 """
 
@@ -24,9 +24,9 @@ from windrow.core.stream.job_slicer import Gathered, Slicer, Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import NODE
 from windrow.nodes.process.slice_sink import SliceSink
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.spark.slice_rows import Limit, fingerprint
-from windrow.spark.source.files import local_path
+from windrow.spark.source.files import is_beyond, local_path
 
 KEEP = ("uncommitted", "all")
 TOGETHER = 1 << 26  # bytes of batches that one task of a batch reads
@@ -61,7 +61,7 @@ class Root:
         return SliceSink(local_path(os.fspath(self.path), "a root is read from a directory that is"))
 
     @property
-    def query_set(self) -> Asked:
+    def query_set(self) -> QuerySet:
         """The queries of the tree."""
         return self.sink.query_set
 
@@ -92,11 +92,7 @@ class Root:
             if until is not None and number > until:
                 break
             head = sink.head(number)
-            if count and (
-                (limit.files is not None and count >= limit.files)
-                or (limit.rows is not None and head.events - before["events"] > limit.rows)
-                or (limit.bytes is not None and size + head.size > limit.bytes)
-            ):
+            if count and is_beyond(limit, count + 1, head.events - before["events"], size + head.size):
                 break
             events, size, count, last = head.events, size + head.size, count + 1, number
             if head.watermark > INT64_MIN:
@@ -155,6 +151,6 @@ class Root:
 
 
 @lru_cache(maxsize=8)
-def plan_of(query_set: Asked) -> str:
+def plan_of(query_set: QuerySet) -> str:
     """How the slices of a tree with these queries are cut."""
     return fingerprint(query_set.job)

@@ -38,7 +38,7 @@ from windrow.spark.settings import check_streaming
 from windrow.spark.slice_rows import check as check_plan
 from windrow.spark.slice_rows import fingerprint, from_text, origin_of, spark_time, text_of, watermarked
 from windrow.spark.stream import query_book_files
-from windrow.spark.stream.bucket import INDEX, Asked, Bucket, StepOutput
+from windrow.spark.stream.bucket import INDEX, Bucket, RequestedQuery, StepOutput
 from windrow.spark.stream.query_book import QueryBook, refuse_unstreamable, result_columns
 from windrow.spark.stream.slice_store import from_bytes, to_bytes
 from windrow.spark.types import END_MS, SHIFT_MS, arrow_schema, from_arrow, polars_type, struct, to_arrow
@@ -77,10 +77,10 @@ def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name
         if first is None:
             return
         version = query_book_files.read(path, first.column(BOOK)[0].as_py())
-        refuse_unstreamable((entry.query for entry in version.asked), job.time)  # another stream may have let it in
-        current = replace(job, entries=tuple(Entry(entry.query) for entry in version.asked))
+        refuse_unstreamable((entry.query for entry in version.requested), job.time)  # another stream may have let it in
+        current = replace(job, entries=tuple(Entry(entry.query) for entry in version.requested))
         frames = raw_events_of(chain([first], batches), current, types, first.column(CLOCK)[0].as_py())
-        header = {"version": version.number, "queries": text_of([entry.to_dict() for entry in version.asked])}
+        header = {"version": version.number, "queries": text_of([entry.to_dict() for entry in version.requested])}
         yield from payloads.rows(sliced(frames, current, buckets), header)
 
     keys = {key: types[key] for key in book.read().keys}
@@ -120,7 +120,7 @@ def raw_events_of(
     arrived = 0
     for part in in_parts(batches, EVENTS):
         frame = from_arrow([batch.select(list(types)) for batch in part], types)
-        events = admit(frame, job.compiled, job.time_columns, job.bad_events, arrived, lambda: now).events
+        events = admit(frame, job.compiled, job.time_columns, job.options.bad_events, arrived, lambda: now).events
         if events.height:
             yield events
         arrived += frame.height
@@ -133,7 +133,7 @@ def with_watermark(df: DataFrame, job: Job) -> tuple[DataFrame, Job]:
     """The events with Spark's watermark on their time: that of the user if there is one, else one of ours."""
     delays = {field.name: field.metadata.get("spark.watermarkDelayMs") for field in df.schema.fields}
     users = {name: delay for name, delay in delays.items() if delay is not None}
-    (time_column, late, updates, temporal), *_ = job.lengths
+    units, late = job.compiled.binding.sql[time_name(job.time)], job.time_columns[job.time].lateness
     if late is None:
         raise ValueError("a stream on Spark moves its watermark by the events that it sees: say a lateness, not None")
     if users:
@@ -148,8 +148,7 @@ def with_watermark(df: DataFrame, job: Job) -> tuple[DataFrame, Job]:
                 f"the DataFrame already has a watermark of {delay} ms on {name!r}, and lateness is "
                 f"{-(-late // 1000)} ms; say one of them"
             )
-        return df, replace(job, lengths=((time_column, delay * 1000, updates, temporal),))
-    units = job.compiled.binding.sql[time_name(job.time)]
+        return df, replace(job, options=replace(job.options, lateness={job.time: f"{delay} milliseconds"}))
     if job.is_integer:
         within = f"{units} BETWEEN -{SHIFT_MS}L AND {SHIFT_MS}L"  # what is further out is refused once it is read
         moment, delay = f"TIMESTAMP_MILLIS(CASE WHEN {within} THEN {units} + {SHIFT_MS}L END)", late
@@ -231,7 +230,7 @@ class Processor(StatefulProcessor):
         self._store = _Store(handle)
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
-        tables, queries, version = [], [Asked(entry.query) for entry in self._job.entries], -1
+        tables, queries, version = [], [RequestedQuery(entry.query) for entry in self._job.entries], -1
         newest: int | None = None
         for row in rows:
             header, row_tables = unpack(row.payload)
@@ -240,7 +239,7 @@ class Processor(StatefulProcessor):
             newest = header.get("newest", newest)
             if header.get("version", -1) > version:
                 version = header["version"]
-                queries = [Asked.from_dict(described) for described in from_text(header["queries"])]
+                queries = [RequestedQuery.from_dict(described) for described in from_text(header["queries"])]
         return self._step(tables, timerValues, queries, newest)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
@@ -250,7 +249,7 @@ class Processor(StatefulProcessor):
         pass
 
     def _step(
-        self, tables: Sequence[Tables], timer_values: Any, queries: list[Asked] | None, newest: int | None
+        self, tables: Sequence[Tables], timer_values: Any, queries: list[RequestedQuery] | None, newest: int | None
     ) -> Iterator[Row]:
         is_integer = self._job.is_integer
         bucket = Bucket(self._store, self._job, self._buckets)

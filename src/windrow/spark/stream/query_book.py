@@ -19,11 +19,12 @@ from pyspark.sql import types as t
 
 from windrow.core.assemble.results import RESULT_COLUMNS
 from windrow.core.expressions.types import type_of
+from windrow.core.plan.options import StreamOptions
 from windrow.core.query.query import Query, QueryError
 from windrow.core.stream.job import job_of
 from windrow.core.windows.fixed import since_1970
 from windrow.spark.stream import query_book_files
-from windrow.spark.stream.bucket import Asked
+from windrow.spark.stream.bucket import RequestedQuery
 from windrow.spark.stream.query_book_files import Version
 from windrow.spark.types import in_spark_words, polars_columns, spark_data_type
 
@@ -70,7 +71,7 @@ class QueryBook:
     @property
     def queries(self) -> list[Query]:
         """The queries of the book, without those that are being removed."""
-        return [entry.query for entry in self.read().asked if not entry.closing]
+        return [entry.query for entry in self.read().requested if not entry.closing]
 
     def add(self, *queries: Query, since: int | datetime | None = None) -> int:
         """Add queries, from an event time on if one is given; returns the new version.
@@ -80,7 +81,7 @@ class QueryBook:
         moment = since_1970(since) if isinstance(since, datetime) else since
         with query_book_files.changing(self.path):
             now = self.read()
-            entries = list(now.asked)
+            entries = list(now.requested)
             for query in queries:
                 if not isinstance(query, Query):
                     raise QueryError(f"expected a Query, not {query!r}")
@@ -90,8 +91,8 @@ class QueryBook:
                     )
                 self._fits(query, now)
                 entries = [entry for entry in entries if entry.query.name != query.name]
-                entries.append(Asked(query, moment))
-            return self._write(replace(now, asked=entries))
+                entries.append(RequestedQuery(query, moment))
+            return self._write(replace(now, requested=entries))
 
     def remove(self, name: str, when: Literal["now", "windows_closed"] = "now") -> int:
         """Stop a query; with `windows_closed`, windows that hold an event already seen are still emitted."""
@@ -99,15 +100,15 @@ class QueryBook:
             raise ValueError(f"when must be 'now' or 'windows_closed', not {when!r}")
         with query_book_files.changing(self.path):
             now = self.read()
-            removed = [entry for entry in now.asked if entry.query.name == name and not entry.closing]
+            removed = [entry for entry in now.requested if entry.query.name == name and not entry.closing]
             if not removed:
                 raise QueryError(
                     f"there is no query called {name!r}; there are {', '.join(map(repr, _names(now))) or 'none'}"
                 )
-            entries = [entry for entry in now.asked if entry.query.name != name]
+            entries = [entry for entry in now.requested if entry.query.name != name]
             if when == "windows_closed":
-                entries.append(Asked(removed[0].query, removed[0].since, closing=True))
-            return self._write(replace(now, asked=entries))
+                entries.append(RequestedQuery(removed[0].query, removed[0].since, closing=True))
+            return self._write(replace(now, requested=entries))
 
     def bind(self, events: Mapping[str, Any]) -> Version:
         """Note what is known of the stream, and check that keys and queries fit it; returns the newest version."""
@@ -117,7 +118,7 @@ class QueryBook:
             bound = replace(now, events=stream)
             for key in bound.keys:
                 _check_key(key, stream)
-            for entry in bound.asked:
+            for entry in bound.requested:
                 self._fits(entry.query, bound)
             if now.events != stream:
                 self._write(bound)
@@ -193,7 +194,7 @@ def _plain(dtype: pl.DataType) -> str:
 def _result_types(query: Query, events: Mapping[str, Any]) -> dict[str, pl.DataType]:
     schema = t.StructType.fromJson(events["schema"])
     try:
-        job = job_of([query], events["time"], _columns(events), order_by=events["order_by"])
+        job = job_of([query], StreamOptions(events["time"], order_by=tuple(events["order_by"])), _columns(events))
         return dict(job.compiled.results.columns)
     except QueryError as error:
         raise in_spark_words(error, schema) from error
@@ -216,4 +217,4 @@ def _columns(events: Mapping[str, Any]) -> dict[str, pl.DataType]:
 
 
 def _names(version: Version) -> list[str]:
-    return [entry.query.name for entry in version.asked if not entry.closing]
+    return [entry.query.name for entry in version.requested if not entry.closing]
