@@ -105,7 +105,7 @@ class Life:
     since: int | None  # None if it had not begun when it went
     after: int  # the number of a batch
     until: int | None = None
-    watermark: int = INT64_MAX  # of the root, when it went
+    watermark: int = INT64_MAX  # up to which its windows were emitted when it went
 
 
 @dataclass
@@ -264,8 +264,24 @@ class Simulation:
             self._post("root", root.add(change, self.now))
         else:
             (life,) = [life for life in self._living() if life.query.name == change]
-            self._lives.append(replace(life, until=root.status()["batches"]["made"], watermark=root.watermark))
+            until, watermark = root.status()["batches"]["made"], self._emitted_until(life.query)
+            self._lives.append(replace(life, until=until, watermark=watermark))
             self._post("root", root.remove(change, self.now))
+
+    def _emitted_until(self, query: Query) -> int:
+        """The watermark of a query: the root's, but where its group waits for values of nodes, that of the group.
+
+        A query that goes emits nothing more, so a window that still waits for values then is never emitted.
+        """
+        root = self.machines["root"]
+        assert root.query_set is not None
+        assert root.as_parent is not None
+        assert root.as_parent.subtree.assembly is not None
+        waiting, number = root.as_parent.subtree.assembly.quantiles.waiting, root.query_set.queries.index(query)
+        for group in root.query_set.job.compiled.plan.groups:
+            if group.name in waiting and any(number in numbers for numbers in group.members.values()):
+                return waiting[group.name]
+        return root.watermark
 
     def _living(self) -> list[Life]:
         now = self.machines["root"].query_set
