@@ -21,7 +21,7 @@ import windrow as wr
 from windrow.io.generator import COLUMNS, TICK, Generator
 from windrow.nodes.protocol.messages import Ack, Batch, Out
 from windrow.nodes.protocol.node import SINK, Node
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.nodes.transport.wire import Reader, Writer
 from windrow.testing.tree_simulation import Disk
 
@@ -34,7 +34,7 @@ NODES = 8
 class Wired:
     """A root and local nodes below it; events come at the pace of their own time."""
 
-    asked: Asked
+    asked: QuerySet
     made: Generator
     up: int = 0  # bytes
     down: int = 0
@@ -135,7 +135,7 @@ def _ipc(events: pl.DataFrame) -> int:
 
 
 def wired(queries: Sequence[wr.Query], made: Generator, **asked: Any) -> Wired:
-    run = Wired(Asked.of(queries, "ts", COLUMNS, **asked), made)
+    run = Wired(QuerySet.of(queries, "ts", COLUMNS, **asked), made)
     run.run()
     return run
 

@@ -42,7 +42,7 @@ from windrow.nodes.process.log_store import LogFile
 from windrow.nodes.process.process import NodeProcess
 from windrow.nodes.protocol.messages import Ack, Batch, from_bytes, to_bytes
 from windrow.nodes.protocol.node import SINK, Node
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.nodes.sources import Read
 
 COLUMNS = "ts TIMESTAMP, key INT, value DOUBLE"
@@ -214,7 +214,7 @@ def root(scale: float, runs: int) -> Iterator[Line]:
     """What a received slice costs the root, with more and more local nodes."""
     keys, seconds = 100, max(10, int(60 * scale))
     query = [wr.Query("q", wr.tumbling("1 second"), FIVE, by="key")]
-    asked = Asked.of(query, "ts", configs.columns_of(COLUMNS))
+    asked = QuerySet.of(query, "ts", configs.columns_of(COLUMNS))
     cost: dict[int, float] = {}
     for nodes in (1, 2, 4, 8, 32):
         for _ in range(min(runs, 3)):
@@ -226,7 +226,7 @@ def root(scale: float, runs: int) -> Iterator[Line]:
     yield Line("CPU of the root per slice, 2 to 32 nodes / one node", max(cost.values()) / cost[1], most=1.2, note=note)
 
 
-def _root_cost(asked: Asked, nodes: int, keys: int, seconds: int, folder: Path) -> float:
+def _root_cost(asked: QuerySet, nodes: int, keys: int, seconds: int, folder: Path) -> float:
     """CPU seconds per slice; batches are made before, and arrive as bytes in the order of their time."""
     names = [f"n{number}" for number in range(nodes)]
     spool = LogFile(folder / "spool")

@@ -17,7 +17,7 @@ import windrow as wr
 from windrow.core.windows.fixed import INT64_MAX
 from windrow.nodes.protocol.messages import Ack, Batch, Out
 from windrow.nodes.protocol.node import SINK, Node
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.nodes.transport.wire import Reader, Writer
 from windrow.testing.tree_simulation import Disk
 
@@ -40,7 +40,7 @@ class Links:
     """A root with local nodes; every message is written and read again."""
 
     def __init__(self, queries: list[wr.Query], quantiles: str) -> None:
-        asked = Asked.of(queries, "ts", COLUMNS, quantiles=quantiles)
+        asked = QuerySet.of(queries, "ts", COLUMNS, quantiles=quantiles)
         names = tuple(f"n{number}" for number in range(NODES))
         self.machines = {"root": Node("root", None, names, 1, Disk(), asked, ahead=None)}
         self.machines |= {name: Node(name, "root", epoch=1, ahead=None) for name in names}

@@ -36,7 +36,7 @@ from windrow.io.generator import COLUMNS
 from windrow.nodes.protocol.messages import Ack, Batch, Message
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.protocol.send_window import AGAIN
-from windrow.nodes.queries import Asked
+from windrow.nodes.queries import QuerySet
 from windrow.nodes.transport.wire import Reader, Writer
 from windrow.testing.tree_simulation import Disk
 
@@ -129,7 +129,7 @@ class Nodes:
         for name, parent in self.parents.items():
             if parent is not None:
                 children[parent].append(name)
-        asked = Asked.of(load.queries, "ts", COLUMNS, counting=counting)
+        asked = QuerySet.of(load.queries, "ts", COLUMNS, counting=counting)
         self.grown = Grown(0)
         self.machines = {
             name: Node(
