@@ -399,7 +399,7 @@ def test_a_root_that_was_restarted_asks_again() -> None:
 
 
 def test_what_waits_at_a_node_that_cannot_read_again_outlives_it() -> None:
-    asked = replace(REFINED, lateness=5)
+    asked = replace(REFINED, options=replace(REFINED.options, lateness=5))
     root = Node("root", None, ("a",), 1, Disk(), asked)
     local = welcomed(Node("a", "root", eager=True), root)
     talk(local, root, local.read(events(*range(10)), {"at": 10}, 0))  # 5 to 9 wait
