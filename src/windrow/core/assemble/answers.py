@@ -114,9 +114,8 @@ class Block:
     def answers(self, index: Ints, timeline: Ints, state: Callable[[Partial], Combined]) -> Answers:
         """Answer windows, given by their indices and timelines; `state` combines a partial over each of them."""
         columns = [lower(alike, [state(partial) for partial in read]) for alike, read in self._lowered]
-        having = None
-        if self.having:
-            having = lower([self.having], [state(partial) for partial in partials_of(self.having, self.where)])
+        read = [state(partial) for partial in partials_of(self.having, self.where)] if self.having else []
+        having = lower([self.having], read) if self.having else None
         count = self._count[timeline]
         entry = np.repeat(self._first[timeline], count) + ramp(count)  # the queries of a timeline stand together
         return Answers(

@@ -72,7 +72,7 @@ class ResultSchema:
         nothing = np.empty(0, np.int64)
         for compiled in groups:
             schema, group = compiled.schema, compiled.group
-            empty, example_of = schema.empty(), group.asked_by
+            empty, example_of = schema.empty(), group.example_of
             combined = {
                 partial: partial.operator.combine(schema.state(empty, partial), nothing, nothing)
                 for partial in schema.partials

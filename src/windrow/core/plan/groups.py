@@ -75,30 +75,31 @@ class Signature(NamedTuple):
     having: Aggregate | None = None
 
     @property
-    def asked(self) -> tuple[Aggregate, ...]:
+    def computed(self) -> tuple[Aggregate, ...]:
+        """Its aggregates, with the one that they must satisfy."""
         return (*self.aggregates, self.having) if self.having else self.aggregates
 
     @property
     def needs_order(self) -> bool:
-        return any(asked.needs_order for asked in self.asked)
+        return any(aggregate.needs_order for aggregate in self.computed)
 
     @property
     def partials(self) -> list[Partial]:
         """What its aggregates read, each once; equal operators are the same object."""
         found = {}
-        for asked in self.asked:
-            for operator, where in zip(asked.operators, asked.filters, strict=True):
+        for aggregate in self.computed:
+            for operator, where in zip(aggregate.operators, aggregate.filters, strict=True):
                 found[id(operator), where] = operator
         return [Partial(operator, both(self.where, where)) for (_, where), operator in found.items()]
 
-    def partials_of(self, asked: Aggregate) -> list[Partial]:
+    def partials_of(self, aggregate: Aggregate) -> list[Partial]:
         """What one of its aggregates reads, in the order of its operators."""
-        return partials_of(asked, self.where)
+        return partials_of(aggregate, self.where)
 
 
-def partials_of(asked: Aggregate, where: Expression | None) -> list[Partial]:
+def partials_of(aggregate: Aggregate, where: Expression | None) -> list[Partial]:
     """What an aggregate reads, over events that satisfy a filter: that filter and its own."""
-    return [Partial(one, both(where, own)) for one, own in zip(asked.operators, asked.filters, strict=True)]
+    return [Partial(one, both(where, own)) for one, own in zip(aggregate.operators, aggregate.filters, strict=True)]
 
 
 class Partial(NamedTuple):
@@ -221,7 +222,7 @@ class Group:
         return timelines, partials, min(gaps, default=None)
 
     @property
-    def asked_by(self) -> dict[int, int]:
+    def example_of(self) -> dict[int, int]:
         """For each signature, a query that has it."""
         found: dict[int, int] = {}
         for (_, signature), numbers in self.members.items():

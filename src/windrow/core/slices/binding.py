@@ -83,9 +83,9 @@ class Binding:
             self._prepared[f"distinct:{column}"], self.sql[f"distinct:{column}"] = pl.col(column), quoted(column)
         if group.source.where:
             self._filter(group.source.where, query)
-        asked_by = group.asked_by
+        example_of = group.example_of
         for signature, place in group.signatures.items():
-            self._signature(signature, plan.entries[asked_by[place]].query)
+            self._signature(signature, plan.entries[example_of[place]].query)
 
     def _check_unit(self, query: Query, time_column: str) -> None:
         """Refuse a window of durations over numbers, or one of numbers over timestamps."""
@@ -106,13 +106,13 @@ class Binding:
         if signature.where:
             self._filter(signature.where, query)
         for partial in signature.partials:
-            text = next(aggregate.text for aggregate in signature.asked if partial.operator in aggregate.operators)
+            text = next(aggregate.text for aggregate in signature.computed if partial.operator in aggregate.operators)
             types = [self._input(expression, query, text) for expression in partial.operator.inputs]
             if reason := partial.operator.refusal(types):
                 raise QueryError(f"query {query.name!r}: {text}: {reason}")
             if partial.where and filter_name(partial.where.text) not in self._prepared:
                 self._filter(partial.where, query, text)
-        for aggregate in signature.asked:
+        for aggregate in signature.computed:
             self._needs(aggregate, query)
 
     def _line(self, window: Window, query: Query) -> None:

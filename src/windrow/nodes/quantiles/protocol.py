@@ -89,7 +89,7 @@ def can_be_refined(query: Query) -> bool:
 
 def _reads(signature: Signature) -> Iterator[tuple[Partial, float | None]]:
     """The multisets that a signature reads, and which quantiles of them; None for something else."""
-    for aggregate in signature.asked:
+    for aggregate in signature.computed:
         for leaf in leaves(aggregate):
             for partial in partials_of(leaf, signature.where):
                 if isinstance(partial.operator, Multiset):

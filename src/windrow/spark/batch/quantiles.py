@@ -97,7 +97,7 @@ def quantiles_of(group: Group, schema: SliceSchema, multiset: Partial) -> tuple[
     """The quantiles that a group's aggregates read of a multiset; None if they read more."""
     nothing, empty, requests = np.empty(0, np.int64), schema.empty(), _Requests()
     for signature in group.signatures:
-        for aggregate in signature.asked:
+        for aggregate in signature.computed:
             reads = signature.partials_of(aggregate)
             if multiset in reads:
                 states: list[Any] = [

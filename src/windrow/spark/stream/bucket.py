@@ -95,9 +95,8 @@ class Bucket:
             self._check(index)
         self._watermark: int = index.get("watermark", INT64_MIN)
         self._arrived: int = index.get("arrived", 0)
-        self._lateness: int = max(
-            index.get("lateness", 0), self._time_column.lateness or 0
-        )  # the largest there ever was
+        # the largest that there ever was: events may be that far ahead of the watermark
+        self._lateness: int = max(index.get("lateness", 0), self._time_column.lateness or 0)
         self._entries = [Entry(Query.from_dict(query), *rest) for query, *rest in index.get("entries", [])]
         self._groups: dict[str, Any] = index.get("groups", {})
         self.timer: int | None = index.get("timer")
@@ -137,7 +136,7 @@ class Bucket:
             gone = self._change(requested, self._first_unseen(now, newest))
         plan = replace(self._job, entries=tuple(self._entries)).compiled
         step = replace(self._time_column, watermark=self._watermark).step_to(now)
-        later = {one.query.name: one.since for one in self._entries if one.since > INT64_MIN}
+        later = {entry.query.name: entry.since for entry in self._entries if entry.since > INT64_MIN}
         output = StepOutput(plan.results.empty, since=later)
         emitted: dict[str, list[Emitted]] = {}
         dropped: dict[tuple[str, ...], int] = {}
@@ -155,9 +154,8 @@ class Bucket:
         output.results, overflows = plan.results.build(one for several in emitted.values() for one in several)
         output.overflows = overflows.total()
         self._watermark = now
-        self._entries = [
-            one for place, one in enumerate(self._entries) if one.query.name not in gone and place not in self._over
-        ]
+        entries = enumerate(self._entries)
+        self._entries = [one for number, one in entries if number not in self._over and one.query.name not in gone]
         return output
 
     def _step_group(
@@ -169,7 +167,7 @@ class Bucket:
         output: StepOutput,
     ) -> tuple[list[Emitted], int]:
         """Step one group; returns what it emits, and how many events some of its windows leave out."""
-        saved = self._saved(compiled.group)
+        saved: dict[str, Any] = self._groups.setdefault(compiled.group.name, {})
         self._check_types(compiled, saved)
         state, time_column = compiled.state(), replace(self._time_column, watermark=self._watermark)
         if "exclusions" in saved:
@@ -195,10 +193,6 @@ class Bucket:
             "timer": timer,
         }
         self._store.put(INDEX, json.dumps(index).encode())
-
-    def _saved(self, group: Group) -> dict[str, Any]:
-        found: dict[str, Any] = self._groups.setdefault(group.name, {})
-        return found
 
     @staticmethod
     def _check_types(compiled: CompiledGroup, saved: dict[str, Any]) -> None:
