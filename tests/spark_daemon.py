@@ -1,6 +1,7 @@
 """The process that forks Spark's Python workers, with all that they import already there: a worker starts at once."""
 
 import gc
+from contextlib import suppress
 from importlib import import_module
 
 from pyspark.daemon import manager
@@ -15,7 +16,8 @@ NEEDED = (
 )
 
 if __name__ == "__main__":
-    for name in NEEDED:
-        import_module(name)
+    with suppress(ImportError):  # a Python without windrow says so where it works, in its own words
+        for name in NEEDED:
+            import_module(name)
     gc.freeze()  # what is shared with the workers stays so
     manager()

@@ -101,7 +101,7 @@ def test_time_and_session_windows_are_answered_from_the_ordered_slices() -> None
     plan = wr.plan(queries, "t")
     assert len(plan.groups) == 1
     assert plan.groups[0].ordered
-    assert [one.text for one in plan.groups[0].held] == ["count()", "sum(x)"]
+    assert [one.text for one in plan.groups[0].partials] == ["count()", "sum(x)"]
     shared = wr.windows(pl.concat(stream(200)), queries, "t")
     for query in queries:
         alone = wr.windows(pl.concat(stream(200)), query, "t")

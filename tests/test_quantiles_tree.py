@@ -119,6 +119,17 @@ def test_queries_come_and_go(number: int, seed: int) -> None:
     assert wrong_with(simulated(seed * 3 + number, changes=True)) == []
 
 
+@pytest.mark.parametrize("number", [14, 413, 580])
+def test_seeds_that_have_failed(number: int) -> None:
+    """A query goes while one of its windows, which the root's watermark has passed, waits for values of a node.
+
+    What another query of its group waits for counts as requested once.
+    """
+    run = simulated(number, changes=True)
+    assert wrong_with(run) == []
+    assert 0 < counted(run, "asked") <= counted(run, "units")
+
+
 @pytest.mark.parametrize(
     ("faults", "settings"),
     [(replace(Faults(), leave=0.03), {}), (Faults(), {"timeout": 4 * AGAIN}), (Faults(), {"idle": 2 * AGAIN})],

@@ -236,7 +236,7 @@ def test_the_plan_is_drawn_with_what_is_shared(written: Path) -> None:
     assert names == [group.name for group in plan.groups]
     assert plan.explain() in page.texts("pre")
     car = plan.groups[0]
-    assert [one.text for one in car.held][:2] == ["count()", "sum(speed)"]
+    assert [one.text for one in car.partials][:2] == ["count()", "sum(speed)"]
     badges = page.texts("tspan", "badge")
     # `steps`, `recent` and `fast` are one group: all count events, two of them keep a sum
     assert badges[:2] == ["3", "2"]

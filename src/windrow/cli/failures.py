@@ -99,7 +99,7 @@ def reported(error: BaseException) -> tuple[int, str]:
 
 
 def _usage(error: BaseException) -> str:
-    """Wrong usage as typer tells it, and where to find what is right; nothing where it has shown the help."""
+    """Wrong usage in the words of typer, and where to find what is right; nothing where it has shown the help."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return ""
     message = error.format_message().rstrip(".").replace("Value error, ", "")  # type: ignore[attr-defined]

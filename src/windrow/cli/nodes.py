@@ -65,7 +65,7 @@ def root(config: Config, debug: Debug = False) -> None:
 
 
 def _quiet_grpc() -> None:
-    """gRPC would log every attempt of every stranger, in its own words; what matters is said by the nodes."""
+    """gRPC would log every attempt of every stranger, in its own words; nodes log what matters."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 

@@ -18,6 +18,8 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from windrow.report.words import count
+
 LINE_EVERY = 5.0  # seconds between plain lines
 
 
@@ -36,7 +38,7 @@ class Counts:
     def text(self, seconds: float) -> str:
         parts = []
         if self.events is not None:
-            parts.append(several(self.events, "event"))
+            parts.append(count(self.events, "event"))
             if self.events and seconds > 0:
                 parts.append(f"{round(self.events / seconds):,}/s")
         if self.doing:
@@ -44,14 +46,10 @@ class Counts:
         if self.watermark is not None:
             parts.append(f"watermark {_shown(self.watermark)}")
         if self.results is not None:
-            parts.append(several(self.results, "result"))
+            parts.append(count(self.results, "result"))
         if self.dropped is not None:
             parts.append(f"{self.dropped:,} left out")
         return ", ".join(parts)
-
-
-def several(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _shown(watermark: int | datetime | str) -> str:

@@ -79,28 +79,27 @@ class Parts:
     def __init__(self, folder: Path, form: str) -> None:
         folder.mkdir(parents=True)
         self._folder, self._form = folder, form
-        self._held: list[pl.DataFrame] = []
+        self._pending: list[pl.DataFrame] = []
         self._number = 0
 
     def write(self, results: pl.DataFrame) -> None:
-        self._held.append(results)
-        if sum(frame.height for frame in self._held) >= PART:
+        self._pending.append(results)
+        if sum(frame.height for frame in self._pending) >= PART:
             self._flush()
 
     def close(self) -> None:
-        if self._held and (not self._number or any(frame.height for frame in self._held)):
+        if self._pending and (not self._number or any(frame.height for frame in self._pending)):
             self._flush()
 
     def _flush(self) -> None:
-        suffix = {"parquet": "parquet", "csv": "csv", "json": "json"}[self._form]
-        frame, path = pl.concat(self._held), self._folder / f"part-{self._number:05}.{suffix}"
+        frame, path = pl.concat(self._pending), self._folder / f"part-{self._number:05}.{self._form}"
         if self._form == "parquet":
             frame.write_parquet(path)
         elif self._form == "csv":
             path.write_text(csv_text(frame), encoding="utf-8")
         else:
             path.write_text(json_text(frame), encoding="utf-8")
-        self._held, self._number = [], self._number + 1
+        self._pending, self._number = [], self._number + 1
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
@@ -161,7 +160,7 @@ class Output(Console):
 
 
 def show(frame: pl.DataFrame, queries: Sequence[Query], form: str | None, rows: int | None) -> None:
-    """Results on standard output: tables in a terminal or where asked for, otherwise CSV."""
+    """Results on standard output: tables in a terminal or with `--format console`, otherwise CSV."""
     found = in_order(frame, queries)
     if form == "json":
         sys.stdout.write(json_text(_head(found, rows)))

@@ -17,12 +17,13 @@ from windrow.api import Table
 from windrow.cli import local
 from windrow.cli.failures import Interrupted, Refused
 from windrow.cli.options import Engine, Request
-from windrow.cli.progress import Shown, several
+from windrow.cli.progress import Shown
 from windrow.cli.results import Parts, check_out, complete, show
 from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.watermark import plain
 from windrow.io.event_files import EventFiles
 from windrow.report.runs import Figure, Run
+from windrow.report.words import count
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,15 @@ class Where:
     rows: int | None = None
     checkpoint: Path | None = None
 
-    def check(self) -> None:
+    def checked(self, stream: bool = False) -> EventFiles | None:
+        """The files; refuses what does not go together, and a place that is taken, which a stream may go on in."""
         if self.out is None and self.form == "parquet":
             raise Refused("--format parquet needs --out, a directory to write into")
         if self.out is not None and self.form == "console":
             raise Refused("--format console is for the terminal; leave --out or --format out")
+        if self.out is not None and not stream:
+            check_out(self.out, self.overwrite)
+        return self.files
 
     @property
     def written(self) -> str:
@@ -76,10 +81,7 @@ def _options_on_spark(request: Request, events: Any) -> StreamOptions:
 
 def run_local(request: Request, where: Where, shown: Shown) -> None:
     """A run in this process."""
-    where.check()
-    if where.out is not None:
-        check_out(where.out, where.overwrite)
-    files = where.files
+    files = where.checked()
     if files is None:
         raise Refused(f"--engine local reads files of this machine, not {where.events!r}; take --engine spark")
     options, _ = checked(request, files.columns)
@@ -94,8 +96,7 @@ def run_local(request: Request, where: Where, shown: Shown) -> None:
         if folder is not None:
             parts.close()
             counts = shown.counts
-            run = run_of("local", request, options, shown)
-            replace(run, late=counts.late, dropped=counts.dropped).write(folder)
+            run_of("local", request, options, shown, late=counts.late, dropped=counts.dropped).write(folder)
     _print_figures("local", request, shown, where.out)
     if where.out is None:
         show(pl.concat(kept), request.queries, where.form, where.rows)
@@ -103,10 +104,7 @@ def run_local(request: Request, where: Where, shown: Shown) -> None:
 
 def run_spark(request: Request, where: Where, master: str, shown: Shown, debug: bool) -> None:
     """A batch on Spark."""
-    where.check()
-    if where.out is not None:
-        check_out(where.out, where.overwrite)
-    files = where.files
+    files = where.checked()
     options, needed = checked(request, files.columns) if files is not None else (None, None)
 
     from windrow.cli import spark as on_spark
@@ -120,23 +118,22 @@ def run_spark(request: Request, where: Where, master: str, shown: Shown, debug: 
         stack.enter_context(shown)
         events = source.batch(session, needed)
         options = options or _options_on_spark(request, events)
-        found = on_spark.run(session, events, request, options, folder, where.written, shown)
-        found.events = files.count() if files is not None else events.count()
-        shown.at(events=found.events, results=found.results)
+        outcome = on_spark.run(session, events, request, options, folder, where.written, shown)
+        outcome.events = files.count() if files is not None else events.count()
+        shown.at(events=outcome.events, results=outcome.results)
         if folder is not None:
-            run = run_of("spark", request, options, shown)
-            replace(run, late=0, dropped=0, network=_network(files, found.shuffled)).write(folder)
+            network = _network(files, outcome.shuffled)
+            run_of("spark", request, options, shown, late=0, dropped=0, network=network).write(folder)
     _print_figures("spark", request, shown, where.out)
-    if found.rows is not None:
-        show(found.rows, request.queries, where.form, where.rows)
+    if outcome.rows is not None:
+        show(outcome.rows, request.queries, where.form, where.rows)
 
 
 def run_stream(
     request: Request, where: Where, master: str, shown: Shown, debug: bool, follow: bool, most: int | None
 ) -> None:
     """A stream of files on Spark."""
-    where.check()
-    files = where.files
+    files = where.checked(stream=True)
     options = checked(request, files.columns)[0] if files is not None else None
     checkpoint = where.checkpoint or (where.out / "_checkpoint" if where.out else None)
     if where.out is not None:
@@ -165,16 +162,16 @@ def run_stream(
             follow,
         )
         try:
-            found = on_spark.stream(session, events, request, options, sink, shown)
+            outcome = on_spark.stream(session, events, request, options, sink, shown)
         except KeyboardInterrupt as error:
             if where.out is None and where.checkpoint is None:
                 raise
             raise Interrupted("the same command goes on from the checkpoint") from error
         finally:
             if where.out is not None and where.out.is_dir():
-                run = replace(run_of("spark", request, options, shown), dropped=shown.counts.dropped)
+                run = run_of("spark", request, options, shown, dropped=shown.counts.dropped)
                 _with_before(where.out, run).write(where.out)
-        shown.at(events=found.events, results=found.results, dropped=found.dropped)
+        shown.at(events=outcome.events, results=outcome.results, dropped=outcome.dropped)
     _print_figures("spark", request, shown, where.out)
 
 
@@ -193,7 +190,7 @@ def _check_stream(out: Path, checkpoint: Path | None, overwrite: bool) -> None:
 # --- what is left behind --------------------------------------------------------------------------------------------
 
 
-def run_of(engine: Engine, request: Request, options: StreamOptions, shown: Shown) -> Run:
+def run_of(engine: Engine, request: Request, options: StreamOptions, shown: Shown, **figures: Any) -> Run:
     """How results came about, for whoever reads them."""
     counts = shown.counts
     return Run(
@@ -204,6 +201,7 @@ def run_of(engine: Engine, request: Request, options: StreamOptions, shown: Show
         seconds=round(shown.seconds, 3),
         events=counts.events,
         results=counts.results,
+        **figures,
     )
 
 
@@ -221,12 +219,12 @@ def _network(files: EventFiles | None, shuffled: int) -> tuple[Figure, ...]:
 
 
 def _print_figures(engine: Engine, request: Request, shown: Shown, out: Path | None) -> None:
-    """The last line."""
+    """Print the last line."""
     counts = shown.counts
     parts: Iterable[str] = (
-        several(counts.events or 0, "event"),
-        several(len(request.queries), "query").replace("querys", "queries"),
-        several(counts.results or 0, "result"),
+        count(counts.events or 0, "event"),
+        count(len(request.queries), "query"),
+        count(counts.results or 0, "result"),
         *([f"{counts.dropped:,} left out"] if counts.dropped else []),
     )
     place = f", in {os.path.relpath(out) if out.is_relative_to(Path.cwd()) else out}" if out is not None else ""

@@ -78,7 +78,7 @@ class _Processes:
             for member, parent in zip(level, above, strict=True):
                 member.write(parent)
                 command = [sys.executable, "-m", "windrow", "node", member.role, "--config", str(member.config)]
-                # of a group of its own: Ctrl-C is for this process, which tells the others in order
+                # of a group of its own: Ctrl-C is for this process, which ends the others in order
                 process = subprocess.Popen(
                     command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
                 )

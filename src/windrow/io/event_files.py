@@ -3,7 +3,7 @@
     a file, a directory, a pattern ──▶ files ──▶ columns ──▶ frames of the columns that are needed
 
 Parquet, Arrow, CSV with a header, and JSON lines; the last two may be compressed with gzip. CSV and JSON do not say of
-what types they are: the first rows tell, timestamps included, and what does not fit later is an error, never a null.
+what types they are: the first rows show it, timestamps included, and what does not fit later is an error, never a null.
 """
 
 from __future__ import annotations

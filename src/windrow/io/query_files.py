@@ -9,7 +9,7 @@
       by: car
       where: moving                      # also having, time, distinct_on, as of a Query
 
-A path in, a `QueryFile` out. Whatever is wrong is said with file, line and query, and an unknown word is refused, so
+A path in, a `QueryFile` out. Whatever is wrong is refused with file, line and query, and an unknown word is refused, so
 that no option is silently left out. Nothing in a file is evaluated as Python.
 """
 

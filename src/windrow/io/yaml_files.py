@@ -127,7 +127,7 @@ def hint(word: str, words: Iterable[str]) -> str:
 
 
 def text_of(path: Path, kind: type[Exception], more: str) -> str:
-    """The text of a file; `more` is said of one that is not there."""
+    """The text of a file; `more` goes into the error where there is none."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -209,7 +209,7 @@ class QuerySet:
             pending=tuple(one for one in self.pending if one[0] != name),
         )
 
-    def settled(self, names: Iterable[str], since: int) -> QuerySet:
+    def begun(self, names: Iterable[str], since: int) -> QuerySet:
         """Queries that were pending are there from an event time on; sessions from the next multiple of their gap."""
         known, done = dict(self.since), set(names)
         for query in self.queries:

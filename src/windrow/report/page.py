@@ -196,8 +196,8 @@ def _definition(shown: Answer, time: str | None) -> Markup:
     if shown.keys and shown.rows.height:
         rows += f" of {words.count(len(shown.by_size), 'key')}"
     if shown.rows.height:
-        measure = "position" if shown.counted else (query and query.time) or time
-        unit = f"{measure} " if measure and not shown.temporal else ""
+        axis = "position" if shown.counted else (query and query.time) or time
+        unit = f"{axis} " if axis and not shown.temporal else ""
         rows += f", {unit}{words.span(*shown.span, shown.temporal)}"
     facts.append(("results", rows))
     return tag("dl", *(tag("div", tag("dt", what), tag("dd", text)) for what, text in facts), class_="words")

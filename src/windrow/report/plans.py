@@ -15,7 +15,7 @@ from collections import Counter
 from textwrap import wrap
 from typing import Any
 
-from windrow.core.plan.groups import ROWS, Group, Held
+from windrow.core.plan.groups import ROWS, Group, Partial
 from windrow.core.plan.plan import Plan
 from windrow.report.markup import Markup, joined, tag
 from windrow.report.words import count
@@ -93,12 +93,12 @@ def _queries(plan: Plan, group: Group) -> list[tuple[str, str]]:
 
 def _states(group: Group) -> list[tuple[str, int]]:
     """What a slice keeps, and for how many queries."""
-    used: Counter[Held] = Counter()
+    used: Counter[Partial] = Counter()
     signatures = list(group.signatures)
     for (_, place), numbers in group.members.items():
-        for one in dict.fromkeys([Held(ROWS, signatures[place].where), *signatures[place].held]):
+        for one in dict.fromkeys([Partial(ROWS, signatures[place].where), *signatures[place].partials]):
             used[one] += len(numbers)
-    return [(one.text, used[one]) for one in group.held]
+    return [(one.text, used[one]) for one in group.partials]
 
 
 def _facts(group: Group, described: dict[str, Any]) -> list[str]:

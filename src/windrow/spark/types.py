@@ -110,7 +110,7 @@ def from_arrow(batches: Iterable[pa.RecordBatch], types: Mapping[str, pl.DataTyp
 
 
 def in_spark_words(error: QueryError, schema: t.StructType) -> QueryError:
-    """The error with Spark's names of types, and columns that Polars does not know said to be so."""
+    """The error with Spark's names of types, and with the type of a column that Polars does not know."""
     text = str(error)
     if found := re.search(r"there is no column '([^']+)'", text):
         name = found[1]

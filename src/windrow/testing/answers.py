@@ -189,8 +189,8 @@ def _arg(aggregate: Aggregate, rows: Sequence[Row], choose: Callable[..., Any]) 
     """x of the row that min or max chooses by y among those with a y: both take the earliest of equals."""
     x, y = aggregate.inputs
     pairs = [(evaluate(x, row), evaluate(y, row)) for row in rows]
-    held = [pair for pair in pairs if pair[1] is not None]
-    return choose(held, key=lambda pair: rank(pair[1]))[0] if held else None
+    valued = [pair for pair in pairs if pair[1] is not None]
+    return choose(valued, key=lambda pair: rank(pair[1]))[0] if valued else None
 
 
 def _m4(values: Values) -> dict[str, Any]:

@@ -149,7 +149,7 @@ class Oracle:
             self._arrived += 1
 
     def _timed(self, rows: list[Row]) -> list[tuple[Row, dict[str, int]]]:
-        """The rows with their times on every time column that a query asks for; those that lack one are bad."""
+        """The rows with their times on every time column of a query; those that lack one are bad."""
         timed: list[tuple[Row, dict[str, int]]] = []
         bad = 0
         for row in rows:

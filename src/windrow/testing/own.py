@@ -18,7 +18,6 @@ from windrow.core.windows.ordered import Array, Cuts, DataDrivenWindow, OrderedE
 class Uneven(ContextFreeWindow):
     """[s, s + length) for every multiple s of 7 and every one of 10: they overlap, or leave gaps, and never evenly."""
 
-    kind: ClassVar[str] = "uneven"
     temporal = False
     length: int
 
@@ -33,7 +32,6 @@ class Uneven(ContextFreeWindow):
 class Filled(DataDrivenWindow):
     """As many events as it takes for the sum of x to reach `most`."""
 
-    kind: ClassVar[str] = "filled"
     initial: ClassVar[Mapping[str, bool | int | float]] = {"so_far": 0}
     most: int
 

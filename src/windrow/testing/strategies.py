@@ -368,7 +368,7 @@ def _with_changes(
     found: list[Step] = []
     for step in steps:
         what = draw(st.sampled_from(("", "", "add", "remove", "close")))
-        # of several time columns each keeps a query: what is known of one that nobody asks for is not defined
+        # of several time columns each keeps a query: what is known of one without queries is not defined
         leaving = [one for one in there if len(time_columns) == 1 or sum(one.time == other.time for other in there) > 1]
         if what == "add" and spare:
             query = draw(queries(spare.pop(0), time_columns, kinds))

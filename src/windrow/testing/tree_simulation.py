@@ -3,7 +3,7 @@
     seed ──▶ tree, events, faults ──▶ steps: a message arrives, a node reads, something breaks ──▶ what the root says
 
 Every link loses, delays, doubles and reorders messages and can be cut for a while; every node can crash and start
-again, with its spool as it was after the last thing that it did. Queries come and go, and come again under the same
+again, with its log store as it was after the last thing that it did. Queries come and go, and come again under the same
 name; nodes come later, leave and come again. After a time the faults end, the sources come to their end, and what the
 root has emitted can be compared with one process that has all events. The same seed gives the same run.
 """
@@ -28,7 +28,7 @@ from windrow.nodes.requests import AGAIN
 
 
 class Disk:
-    """A spool that outlives a crash."""
+    """A log store that outlives a crash."""
 
     def __init__(self) -> None:
         self._kept: dict[str, bytes] = {}
@@ -105,7 +105,7 @@ class Life:
     since: int | None  # None if it had not begun when it went
     after: int  # the number of a batch
     until: int | None = None
-    watermark: int = INT64_MAX  # of the root, when it went
+    watermark: int = INT64_MAX  # up to which its windows were emitted when it went
 
 
 @dataclass
@@ -264,8 +264,24 @@ class Simulation:
             self._post("root", root.add(change, self.now))
         else:
             (life,) = [life for life in self._living() if life.query.name == change]
-            self._lives.append(replace(life, until=root.status()["batches"]["made"], watermark=root.watermark))
+            until, watermark = root.status()["batches"]["made"], self._emitted_until(life.query)
+            self._lives.append(replace(life, until=until, watermark=watermark))
             self._post("root", root.remove(change, self.now))
+
+    def _emitted_until(self, query: Query) -> int:
+        """The watermark of a query: the root's, but where its group waits for values of nodes, that of the group.
+
+        A query that goes emits nothing more, so a window that still waits for values then is never emitted.
+        """
+        root = self.machines["root"]
+        assert root.query_set is not None
+        assert root.as_parent is not None
+        assert root.as_parent.subtree.assembly is not None
+        waiting, number = root.as_parent.subtree.assembly.quantiles.waiting, root.query_set.queries.index(query)
+        for group in root.query_set.job.compiled.plan.groups:
+            if group.name in waiting and any(number in numbers for numbers in group.members.values()):
+                return waiting[group.name]
+        return root.watermark
 
     def _living(self) -> list[Life]:
         now = self.machines["root"].query_set

@@ -178,7 +178,7 @@ def _register(cls: type[Monoid]) -> None:
     operator = Fold if cls.commutative else OrderedFold
     FUNCTIONS[name] = Function(
         _Make(cls),
-        lambda asked: (operator(asked.inputs, asked.function, asked.params),),
+        lambda aggregate: (operator(aggregate.inputs, aggregate.function, aggregate.params),),
         lambda _, states: states[0].lower(),
     )
     MONOIDS[name] = cls

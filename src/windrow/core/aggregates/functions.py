@@ -1,4 +1,4 @@
-"""Aggregates: what a query asks of a window, as formulas over operators.
+"""Aggregates: what a query computes of a window, as formulas over operators.
 
 An aggregate names a function and its inputs. Its **function** says which operators it reads and how their combined
 states become a result column; nothing else in windrow knows an aggregate by its name. Aggregates that need the same
@@ -186,21 +186,27 @@ def _number_or_time(dtype: pl.DataType) -> str | None:
     return None if dtype.is_numeric() or dtype.is_temporal() else "a number or a time"
 
 
-def _one(operator: Callable[..., Operator]) -> Callable[[Aggregate], tuple[Operator, ...]]:
-    return lambda asked: (operator(asked.inputs),)
+def _of(*kinds: Callable[..., Operator], params: Sequence[str] = ()) -> Callable[[Aggregate], tuple[Operator, ...]]:
+    """Operators of these kinds over the inputs of an aggregate, with these of its parameters."""
+
+    def operators(aggregate: Aggregate) -> tuple[Operator, ...]:
+        given = {name: aggregate.param(name) for name in params}
+        return tuple(kind(aggregate.inputs, **given) for kind in kinds)
+
+    return operators
 
 
 def _field(name: str) -> Callable[[Aggregate, States], pl.Series]:
     return lambda _, states: states[0][name]
 
 
-@function(_one(Count), _field("count"))
+@function(_of(Count), _field("count"))
 def count(x: str | None = None) -> Aggregate:
     """How many events there are, or with an expression x how many of them have a value; an integer, never null."""
     return Aggregate("count", () if x is None or x == "*" else (parse(x),))
 
 
-@function(_one(Sum), _field("sum"), needs=_number)
+@function(_of(Sum), _field("sum"), needs=_number)
 def sum(x: str) -> Aggregate:
     """The sum of x: integers and decimals exactly, floats as doubles; null where there is no value.
 
@@ -209,20 +215,16 @@ def sum(x: str) -> Aggregate:
     return Aggregate("sum", (parse(x),))
 
 
-@function(_one(Min), _field("value"))
+@function(_of(Min), _field("value"))
 def min(x: str) -> Aggregate:
     """The smallest value of x, of any type that has an order, NaN being greater than every number; null without any."""
     return Aggregate("min", (parse(x),))
 
 
-@function(_one(Max), _field("value"))
+@function(_of(Max), _field("value"))
 def max(x: str) -> Aggregate:
     """The greatest value of x, of any type that has an order, NaN being greater than every number; null without any."""
     return Aggregate("max", (parse(x),))
-
-
-def _sum_and_count(asked: Aggregate) -> tuple[Operator, ...]:
-    return Sum(asked.inputs), Count(asked.inputs)
 
 
 def _lower_mean(_: Aggregate, states: States) -> pl.Series:
@@ -231,13 +233,13 @@ def _lower_mean(_: Aggregate, states: States) -> pl.Series:
     return total.cast(pl.Float64) / count
 
 
-@function(_sum_and_count, _lower_mean, needs=_number)
+@function(_of(Sum, Count), _lower_mean, needs=_number)
 def mean(x: str) -> Aggregate:
     """The average of x as a double; it never overflows, and is null where there is no value."""
     return Aggregate("mean", (parse(x),))
 
 
-@function(_one(Product), _field("product"), needs=_number)
+@function(_of(Product), _field("product"), needs=_number)
 def product(x: str) -> Aggregate:
     """The product of the values of x as a double; null where there is no value."""
     return Aggregate("product", (parse(x),))
@@ -250,7 +252,7 @@ def _lower_geometric_mean(_: Aggregate, states: States) -> pl.Series:
     return frame.select(pl.when((pl.col("count") > 0) & (pl.col("negatives") == 0)).then(found)).to_series()
 
 
-@function(lambda asked: (Logs(asked.inputs), Count(asked.inputs)), _lower_geometric_mean, needs=_number)
+@function(_of(Logs, Count), _lower_geometric_mean, needs=_number)
 def geometric_mean(x: str) -> Aggregate:
     """The n-th root of the product of n values of x, a double; null when one is negative, else 0 when one is zero."""
     return Aggregate("geometric_mean", (parse(x),))
@@ -266,25 +268,25 @@ def _spread(sample: bool, root: bool) -> Callable[[Aggregate, States], pl.Series
     return lower
 
 
-@function(_one(Moments), _spread(sample=True, root=False), needs=_number)
+@function(_of(Moments), _spread(sample=True, root=False), needs=_number)
 def variance(x: str) -> Aggregate:
     """The variance of a sample of x, divided by n - 1, a double; null for fewer than two values."""
     return Aggregate("variance", (parse(x),))
 
 
-@function(_one(Moments), _spread(sample=False, root=False), needs=_number)
+@function(_of(Moments), _spread(sample=False, root=False), needs=_number)
 def variance_pop(x: str) -> Aggregate:
     """The variance of all values of x, divided by n, a double; null where there is no value."""
     return Aggregate("variance_pop", (parse(x),))
 
 
-@function(_one(Moments), _spread(sample=True, root=True), needs=_number)
+@function(_of(Moments), _spread(sample=True, root=True), needs=_number)
 def stddev(x: str) -> Aggregate:
     """The standard deviation of a sample of x, the root of `variance`; null for fewer than two values."""
     return Aggregate("stddev", (parse(x),))
 
 
-@function(_one(Moments), _spread(sample=False, root=True), needs=_number)
+@function(_of(Moments), _spread(sample=False, root=True), needs=_number)
 def stddev_pop(x: str) -> Aggregate:
     """The standard deviation of all values of x, the root of `variance_pop`; null where there is no value."""
     return Aggregate("stddev_pop", (parse(x),))
@@ -298,41 +300,37 @@ def _lower_range(_: Aggregate, states: States) -> pl.Series:
     return most - least
 
 
-@function(lambda asked: (Max(asked.inputs), Min(asked.inputs)), _lower_range, needs=_number_or_time)
+@function(_of(Max, Min), _lower_range, needs=_number_or_time)
 def range_(x: str) -> Aggregate:
     """max(x) - min(x) of numbers or times; it shares both with `min` and `max`."""
     return Aggregate("range", (parse(x),))
 
 
-def _of_order(operator: Callable[..., Operator]) -> Callable[[Aggregate], tuple[Operator, ...]]:
-    return lambda asked: (operator(asked.inputs, nulls=asked.param("nulls")),)
-
-
-@function(_of_order(First), _field("value"))
+@function(_of(First, params=("nulls",)), _field("value"))
 def first(x: str, nulls: bool = False) -> Aggregate:
     """The first value of x in the order of events (time, `order_by`, arrival); nulls only with `nulls=True`."""
     return Aggregate("first", (parse(x),), (("nulls", bool(nulls)),))
 
 
-@function(_of_order(Last), _field("value"))
+@function(_of(Last, params=("nulls",)), _field("value"))
 def last(x: str, nulls: bool = False) -> Aggregate:
     """The last value of x in the order of events (time, `order_by`, arrival); nulls only with `nulls=True`."""
     return Aggregate("last", (parse(x),), (("nulls", bool(nulls)),))
 
 
-@function(_of_order(Collect), _field("values"))
+@function(_of(Collect, params=("nulls",)), _field("values"))
 def collect(x: str, nulls: bool = False) -> Aggregate:
     """The values of x as a list in the order of events, empty without any; nulls are skipped unless `nulls=True`."""
     return Aggregate("collect", (parse(x),), (("nulls", bool(nulls)),))
 
 
-@function(_one(ArgMin), _field("value"))
+@function(_of(ArgMin), _field("value"))
 def arg_min(x: str, of: str) -> Aggregate:
     """The value of x in the event whose `of` is smallest; ties go to the earliest, events without `of` are skipped."""
     return Aggregate("arg_min", (parse(x), parse(of)))
 
 
-@function(_one(ArgMax), _field("value"))
+@function(_of(ArgMax), _field("value"))
 def arg_max(x: str, of: str) -> Aggregate:
     """The value of x in the event whose `of` is greatest; ties go to the earliest, events without `of` are skipped."""
     return Aggregate("arg_max", (parse(x), parse(of)))
@@ -343,18 +341,18 @@ def _lower_m4(_: Aggregate, states: States) -> pl.Series:
     return pl.DataFrame(columns).to_struct()
 
 
-@function(lambda asked: (Min(asked.inputs), Max(asked.inputs), First(asked.inputs), Last(asked.inputs)), _lower_m4)
+@function(_of(Min, Max, First, Last), _lower_m4)
 def m4(x: str) -> Aggregate:
     """A struct of the min, max, first and last value of x: enough to draw a line chart without visible error."""
     return Aggregate("m4", (parse(x),))
 
 
-def _lower_median(asked: Aggregate, states: States) -> pl.Series:
-    found: pl.DataFrame = states[0].quantiles({asked.name: 0.5})
+def _lower_median(aggregate: Aggregate, states: States) -> pl.Series:
+    found: pl.DataFrame = states[0].quantiles({aggregate.name: 0.5})
     return found.to_series()
 
 
-@function(_one(Multiset), _lower_median, needs=_number)
+@function(_of(Multiset), _lower_median, needs=_number)
 def median(x: str) -> Aggregate:
     """The exact median of x, a double: `quantile(x, 0.5)`."""
     return Aggregate("median", (parse(x),))
@@ -366,16 +364,16 @@ def _share(q: float, what: str) -> float:
     return float(q)
 
 
-def _lower_quantile(asked: Aggregate, states: States) -> pl.Series:
-    return _lower_quantiles([asked], states).to_series()
+def _lower_quantile(aggregate: Aggregate, states: States) -> pl.Series:
+    return _lower_quantiles([aggregate], states).to_series()
 
 
-def _lower_quantiles(several: Sequence[Aggregate], states: States) -> pl.DataFrame:
-    found: pl.DataFrame = states[0].quantiles({asked.name: asked.param("q") for asked in several})
+def _lower_quantiles(aggregates: Sequence[Aggregate], states: States) -> pl.DataFrame:
+    found: pl.DataFrame = states[0].quantiles({aggregate.name: aggregate.param("q") for aggregate in aggregates})
     return found
 
 
-@function(_one(Multiset), _lower_quantile, _lower_quantiles, needs=_number)
+@function(_of(Multiset), _lower_quantile, _lower_quantiles, needs=_number)
 def quantile(x: str, q: float) -> Aggregate:
     """The exact quantile of x, a double; linear interpolation between the neighbouring values, as Spark's `percentile`.
 
@@ -384,13 +382,13 @@ def quantile(x: str, q: float) -> Aggregate:
     return Aggregate("quantile", (parse(x),), (("q", _share(q, "quantile")),))
 
 
-@function(_one(Multiset), lambda _, states: states[0].mode())
+@function(_of(Multiset), lambda _, states: states[0].mode())
 def mode(x: str) -> Aggregate:
     """The most frequent value of x; ties go to the smallest."""
     return Aggregate("mode", (parse(x),))
 
 
-@function(_one(Multiset), lambda _, states: states[0].distinct())
+@function(_of(Multiset), lambda _, states: states[0].distinct())
 def distinct(x: str) -> Aggregate:
     """How many different values x has, exactly; nulls do not count."""
     return Aggregate("distinct", (parse(x),))
@@ -402,11 +400,7 @@ def _positive(value: int, what: str) -> int:
     return value
 
 
-@function(
-    lambda asked: (Kll(asked.inputs, k=asked.param("k")),),
-    lambda asked, states: states[0].quantile(asked.param("q")),
-    needs=_number,
-)
+@function(_of(Kll, params=("k",)), lambda aggregate, states: states[0].quantile(aggregate.param("q")), needs=_number)
 def approx_quantile(x: str, q: float, k: int = 200) -> Aggregate:
     """About the quantile of x, one of its values, from a KLL sketch of Apache DataSketches (`windrow[sketches]`).
 
@@ -417,7 +411,7 @@ def approx_quantile(x: str, q: float, k: int = 200) -> Aggregate:
     return Aggregate("approx_quantile", (parse(x),), params)
 
 
-@function(lambda asked: (Hll(asked.inputs, lg_k=asked.param("lg_k")),), lambda _, states: states[0].estimate())
+@function(_of(Hll, params=("lg_k",)), lambda _, states: states[0].estimate())
 def approx_distinct(x: str, lg_k: int = 12) -> Aggregate:
     """About how many different values x has, from an HLL sketch of Apache DataSketches (`windrow[sketches]`).
 
@@ -428,7 +422,7 @@ def approx_distinct(x: str, lg_k: int = 12) -> Aggregate:
     return Aggregate("approx_distinct", (parse(x),), (("lg_k", lg_k),))
 
 
-@function(lambda asked: (Frequent(asked.inputs),), lambda asked, states: states[0].top(asked.param("k")))
+@function(_of(Frequent), lambda aggregate, states: states[0].top(aggregate.param("k")))
 def top_k(x: str, k: int) -> Aggregate:
     """The k most frequent values of x as a list of (value, count), from Apache DataSketches (`windrow[sketches]`).
 

@@ -17,8 +17,7 @@ def to_polars(data: Any) -> pl.DataFrame:
         return data
     if isinstance(data, pl.LazyFrame):
         return data.collect()
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(data, pandas.DataFrame):
+    if _is_pandas(data):
         return pl.from_pandas(data)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         frame = pl.from_arrow(data)
@@ -28,18 +27,24 @@ def to_polars(data: Any) -> pl.DataFrame:
     )
 
 
+def _is_pandas(data: Any) -> bool:
+    """Whether it is a frame of pandas, which is not imported for the question."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(data, pandas.DataFrame)
+
+
 def in_parts(batches: Iterable[Any], most: int) -> Iterator[list[Any]]:
     """Arrow batches, about so many rows at a time."""
-    several: list[Any] = []
+    part: list[Any] = []
     size = 0
     for batch in batches:
-        several.append(batch)
+        part.append(batch)
         size += batch.num_rows
         if size >= most:
-            yield several
-            several, size = [], 0
+            yield part
+            part, size = [], 0
     if size:
-        yield several
+        yield part
 
 
 def flag_sorted(frame: pl.DataFrame, columns: Iterable[str]) -> pl.DataFrame:
@@ -56,8 +61,7 @@ def as_given(frame: pl.DataFrame, like: Any) -> Any:
         return frame
     if isinstance(like, pl.LazyFrame):
         return frame.lazy()
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(like, pandas.DataFrame):
+    if _is_pandas(like):
         return frame.to_pandas()
     return frame.to_arrow()
 

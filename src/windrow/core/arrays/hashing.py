@@ -1,7 +1,8 @@
 """Mixing numbers: the finalizer of splitmix64, after which neighbouring numbers have nothing in common.
 
-Keys are put into buckets by it, arrival numbers become hashes whose sums tell sets of events apart, and made-up events
-are drawn with it: the same on every machine and in every version, because state is kept by what it gives.
+Keys are put into buckets by it, arrival numbers become hashes whose sums differ for different sets of events, and
+made-up events are drawn with it: the same on every machine and in every version, because state is kept by what it
+gives.
 """
 
 from __future__ import annotations

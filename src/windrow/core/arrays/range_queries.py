@@ -89,8 +89,8 @@ def _absorb(
         return
     target, block = open_[chosen], at[chosen]
     taken = tuple(leaf[block] for leaf in leaves)
-    held = tuple(array[target] for array in into)
-    for array, merged in zip(into, merge(held, taken) if from_left else merge(taken, held), strict=True):
+    before = tuple(array[target] for array in into)
+    for array, merged in zip(into, merge(before, taken) if from_left else merge(taken, before), strict=True):
         array[target] = merged
 
 

@@ -26,7 +26,7 @@ from windrow.core.aggregates.functions import FUNCTIONS, Aggregate
 from windrow.core.arrays.range_queries import Ints, ramp
 from windrow.core.expressions.parse import Expression
 from windrow.core.operators.base import Combined, Fields
-from windrow.core.plan.groups import Group, Held, Signature, held_by
+from windrow.core.plan.groups import Group, Partial, Signature, partials_of
 
 
 class Names:
@@ -90,14 +90,14 @@ class Block:
         """With the queries of each signature, by the index of their timeline."""
         first, *_ = signatures
         self.where, self.having, self.needs_order = first.where, first.having, first.needs_order
-        self.held = list(dict.fromkeys(partial for signature in signatures for partial in signature.held))
+        self.partials = list(dict.fromkeys(partial for signature in signatures for partial in signature.partials))
         columns = {aggregate: aggregate for signature in signatures for aggregate in signature.aggregates}
         if len({aggregate.name for aggregate in columns}) < len(columns):  # two share a name: columns have numbers
             columns = {aggregate: aggregate.alias(str(number)) for number, aggregate in enumerate(columns)}
         self._names = Names(
             [[(one.name, columns[one].name) for one in signature.aggregates] for signature in signatures]
         )
-        self._lowered = [(alike, first.held_by(alike[0])) for alike in _alike(list(columns.values()))]
+        self._lowered = [(alike, first.partials_of(alike[0])) for alike in _alike(list(columns.values()))]
         pairs = [(timeline, number) for number, queries in enumerate(members) for timeline in queries]
         sizes = [len(numbers) for queries in members for numbers in queries.values()]
         timeline_of, signature_of = np.repeat(np.array(pairs, np.int64), sizes, axis=0).T
@@ -111,12 +111,11 @@ class Block:
     def queries_of(self, timeline: int) -> Ints:
         return self._query[self._first[timeline] :][: self._count[timeline]]
 
-    def answers(self, index: Ints, timeline: Ints, state: Callable[[Held], Combined]) -> Answers:
+    def answers(self, index: Ints, timeline: Ints, state: Callable[[Partial], Combined]) -> Answers:
         """Answer windows, given by their indices and timelines; `state` combines a partial over each of them."""
         columns = [lower(alike, [state(partial) for partial in read]) for alike, read in self._lowered]
-        having = None
-        if self.having:
-            having = lower([self.having], [state(partial) for partial in held_by(self.having, self.where)])
+        read = [state(partial) for partial in partials_of(self.having, self.where)] if self.having else []
+        having = lower([self.having], read) if self.having else None
         count = self._count[timeline]
         entry = np.repeat(self._first[timeline], count) + ramp(count)  # the queries of a timeline stand together
         return Answers(

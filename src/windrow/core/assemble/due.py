@@ -26,7 +26,7 @@ from windrow.core.assemble.answers import Answers, Block, blocks_of
 from windrow.core.assemble.sessions import Runs, Sessions
 from windrow.core.expressions.parse import Expression
 from windrow.core.operators.base import Combined
-from windrow.core.plan.groups import ROWS, Group, Held, Timeline
+from windrow.core.plan.groups import ROWS, Group, Partial, Timeline
 from windrow.core.slices.custom_edges import Irregular
 from windrow.core.slices.table import SliceSchema
 from windrow.core.windows.fixed import FURTHEST, INT64_MAX, INT64_MIN, FixedWindow, Grid
@@ -291,9 +291,9 @@ class Assembler:
         self.timelines: Sequence[Timeline] = list(group.timelines)
         self.lattices, self.irregular = Lattices.of(group), irregular
         self._blocks = blocks_of(group)
-        self._users: dict[Held, list[Block]] = {}
+        self._users: dict[Partial, list[Block]] = {}
         for block in self._blocks:
-            for partial_ in block.held:
+            for partial_ in block.partials:
                 self._users.setdefault(partial_, []).append(block)
 
     def due(self, rows: Rows, after: int, upto: int) -> Windows:
@@ -320,7 +320,7 @@ class Assembler:
 
     def counts(self, rows: Rows, windows: Windows, where: Expression | None, upto: Ints | None = None) -> Ints:
         """How many events that satisfy a filter each window holds."""
-        rows_of = Held(ROWS, where)
+        rows_of = Partial(ROWS, where)
         state = rows.schema.state(rows.table, rows_of)
         combined = rows_of.operator.combine(state, windows.lo, windows.hi if upto is None else upto)
         return combined["count"].to_numpy()  # type: ignore[index,no-any-return]
@@ -344,7 +344,7 @@ class Assembler:
                 full[where] = self.counts(rows, windows, where, windows.lead) > 0
             else:
                 full[where] = keep.get(where, np.zeros(len(windows.lo), np.bool_))
-        combined: dict[Held, tuple[Combined, Ints | None]] = {}
+        combined: dict[Partial, tuple[Combined, Ints | None]] = {}
         for block in self._blocks:
             if ordered not in (None, block.needs_order):
                 continue
@@ -361,9 +361,9 @@ class Assembler:
         rows: Rows,
         windows: Windows,
         full: Mapping[Expression | None, npt.NDArray[np.bool_]],
-        combined: dict[Held, tuple[Combined, Ints | None]],
+        combined: dict[Partial, tuple[Combined, Ints | None]],
         index: Ints,
-        one: Held,
+        one: Partial,
     ) -> Combined:
         """An operator's states for some windows, combined once for all windows whose queries need it."""
         if one not in combined:

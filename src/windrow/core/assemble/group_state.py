@@ -132,10 +132,7 @@ class GroupState:
         return self._slices.table
 
     def absorb(self, table: pl.DataFrame) -> None:
-        """Take slices in; they are merged when an answer needs them, or once they are as many as the merged ones.
-
-        So each slice is merged a logarithmic number of times, however many batches it came in.
-        """
+        """Take slices in; they are merged when an answer needs them, or once they are many."""
         if not table.height:
             return
         self._slices.add(table)

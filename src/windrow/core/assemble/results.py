@@ -29,7 +29,7 @@ from windrow.core.assemble.answers import Answers, lost_column
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.operators.base import Combined
-from windrow.core.plan.groups import Held, Signature
+from windrow.core.plan.groups import Partial, Signature
 from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.kernel import key_name
 from windrow.core.windows.fixed import Window
@@ -72,10 +72,10 @@ class ResultSchema:
         nothing = np.empty(0, np.int64)
         for compiled in groups:
             schema, group = compiled.schema, compiled.group
-            empty, example_of = schema.empty(), group.asked_by
+            empty, example_of = schema.empty(), group.example_of
             combined = {
                 partial: partial.operator.combine(schema.state(empty, partial), nothing, nothing)
-                for partial in schema.held
+                for partial in schema.partials
             }
             types: dict[Any, pl.DataType] = {}  # thousands of aggregates differ by their name alone
             for signature, place in group.signatures.items():
@@ -239,11 +239,11 @@ def _of_windows(chunks: Sequence[Emitted], column: Callable[[Emitted], Ints]) ->
 
 
 def _type_of(
-    signature: Signature, aggregate: Aggregate, combined: Mapping[Held, Combined], query: Query, what: str = ""
+    signature: Signature, aggregate: Aggregate, combined: Mapping[Partial, Combined], query: Query, what: str = ""
 ) -> pl.DataType:
     """The type of an aggregate's results; a formula over types that do not fit is refused."""
     try:
-        return aggregate.lower([combined[partial] for partial in signature.held_by(aggregate)]).dtype
+        return aggregate.lower([combined[partial] for partial in signature.partials_of(aggregate)]).dtype
     except ValueError as error:
         raise QueryError(f"query {query.name!r}: {what}{error}") from error
 

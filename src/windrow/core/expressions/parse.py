@@ -194,7 +194,7 @@ def _reason(node: exp.Expr) -> str:
 
 
 def unknown(name: str, also: Collection[str] = (), otherwise: str = "") -> str:
-    """What is said of a function that there is not: those whose names are near, or what to do otherwise."""
+    """The refusal of a function that there is not: those whose names are near, or what to do otherwise."""
     known = {one.lower(): one for one in (*FUNCTIONS, *also)}
     near = [known[one] for one in difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.65)]
     hint = f"did you mean {' or '.join(near)}?" if near else otherwise

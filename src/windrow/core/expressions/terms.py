@@ -115,8 +115,8 @@ def common(terms: Sequence[Term], what: str, mixed: bool = False) -> pl.DataType
         return INT64
     if all(t.is_numeric() for t in types):
         if not any(t.is_float() for t in types):
-            held = [digits(t) for t in typed]
-            return decimal(max(d.precision - d.scale for d in held), max(d.scale for d in held))
+            decimals = [digits(t) for t in typed]
+            return decimal(max(d.precision - d.scale for d in decimals), max(d.scale for d in decimals))
         if mixed or not any(t.is_decimal() for t in types):
             return FLOAT64
     refuse(f"{what} cannot mix {' and '.join(sorted(map(str, types)))}; CAST one of them")

@@ -4,10 +4,10 @@ An operator turns the events of a slice into a state of a few columns (`lift`), 
 together (`merge`), and combines the states of a range of slices for many windows at once (`combine`). Several
 aggregates read one operator: sum, mean and a formula over `sum(fare)` share `Sum(fare)`.
 
-    events ── lift, settle ──▶ state ── merge, settle_merged ──▶ state ── combine ──▶ one state per window
+    events ── lift, finish ──▶ state ── merge, finish_merged ──▶ state ── combine ──▶ one state per window
 
 `lift` and `merge` are Polars expressions for a `group_by`; what an expression cannot say (counting sorted values,
-building sketches) is done once per table in `settle` and `settle_merged`. A null state is the identity: a slice in
+building sketches) is done once per table in `finish` and `finish_merged`. A null state is the identity: a slice in
 which the operator saw nothing, or that was made before the operator existed.
 """
 

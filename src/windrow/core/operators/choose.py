@@ -100,8 +100,8 @@ class First(Selection):
         return super().text[:-1] + (", nulls)" if self.nulls else ")")
 
     def valid(self, state: Fields) -> pl.Series:
-        held = state["nth"].is_not_null()
-        return held if self.nulls else held & state["value"].is_not_null()
+        has_event = super().valid(state)
+        return has_event if self.nulls else has_event & state["value"].is_not_null()
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class ArgMin(Selection):
         return f"{self.kind} needs values with an order, and this is {types[1]}" if types[1].is_nested() else None
 
     def valid(self, state: Fields) -> pl.Series:
-        return state["nth"].is_not_null() & state["by"].is_not_null()
+        return super().valid(state) & state["by"].is_not_null()
 
 
 @dataclass(frozen=True)

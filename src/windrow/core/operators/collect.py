@@ -7,7 +7,7 @@ that are laid end to end are sorted by place, and only where they are not in ord
     at      [1, 4, 4]    ├─ one list each per slice, in the order of (at, order_by columns, nth)
     nth     [0, 5, 6]   ─┘
 
-A window of slices in order is a stretch of the values laid end to end, so `combine` costs what it gives back.
+A window of slices in order is a range of the values laid end to end, so `combine` costs what it gives back.
 """
 
 from __future__ import annotations

@@ -63,9 +63,9 @@ class Pool:
     def _keep(self, *wanted: Ints) -> list[Ints]:
         """Forget all states but these; gives their new numbers."""
         numbers = np.concatenate(wanted)
-        held = numbers >= 0
-        self._states = self.take(numbers[held])
-        numbers = np.where(held, np.cumsum(held) - 1, -1)
+        there = numbers >= 0
+        self._states = self.take(numbers[there])
+        numbers = np.where(there, np.cumsum(there) - 1, -1)
         return np.split(numbers, np.cumsum([len(one) for one in wanted])[:-1])
 
     def fold(self, leaves: Ints, lo: Ints, hi: Ints) -> Ints:
@@ -204,11 +204,11 @@ class Folded:
         return Folded(self.calls, self.pool, self.numbers[index])
 
     def lower(self) -> pl.Series:
-        held = self.numbers >= 0
-        found = self.calls.lower(self.pool.take(self.numbers[held]), int(held.sum()))
-        if held.all():
+        there = self.numbers >= 0
+        found = self.calls.lower(self.pool.take(self.numbers[there]), int(there.sum()))
+        if there.all():
             return found
-        return found.gather(pl.Series(np.cumsum(held) - 1).set(pl.Series(~held), None))
+        return found.gather(pl.Series(np.cumsum(there) - 1).set(pl.Series(~there), None))
 
 
 def _missing(states: Mapping[str, pl.Series]) -> pl.Series:

@@ -159,7 +159,7 @@ class _Multisets:
 
 
 class MultisetRanges:
-    """Ranges [lo, hi) over a column of multisets, asked for ranks, mode and number of values."""
+    """Ranges [lo, hi) over a column of multisets: their ranks, modes and numbers of values."""
 
     def __init__(self, values: pl.Series, counts: pl.Series, lo: Ints, hi: Ints) -> None:
         self._data = data = _Multisets(values, counts, separate=bool((hi - lo == 1).all()))
@@ -210,12 +210,12 @@ class MultisetRanges:
         some = np.flatnonzero(self.total > 0)
         if not len(some):
             return pl.DataFrame(schema=dict.fromkeys(qs, pl.Float64)).clear(len(self.total))
-        asked = self if len(some) == len(self.total) else self.take(some)
+        chosen = self if len(some) == len(self.total) else self.take(some)
         found = np.full((len(self.total), len(qs)), np.nan)
         wanted = np.array(list(qs.values()), np.float64)
         step = max(1, CHUNK // max(1, len(some)))
         for begin in range(0, len(qs), step):
-            found[some, begin : begin + step] = asked._interpolate(wanted[begin : begin + step]).T
+            found[some, begin : begin + step] = chosen._interpolate(wanted[begin : begin + step]).T
         if len(qs) == 1:
             columns = pl.DataFrame(dict.fromkeys(qs, found[:, 0]))
         else:  # one array column that is taken apart, instead of a column at a time
@@ -238,9 +238,9 @@ class MultisetRanges:
         if not self._data.separate:
             ends = np.unique((self._lo, self._hi))
             entries, size = int((self._hi - self._lo).sum()), len(self._data.values)
-            asked = entries * nth.size // len(self.total)  # to look at, if it were one bucket
-            buckets = min(int((4 * asked / len(ends)) ** 0.5), 4 * size // len(ends), MOST_BUCKETS)
-            if buckets >= FEWEST_BUCKETS and min(asked // buckets, entries) <= LAYOUT_LIMIT * size:
+            looked_at = entries * nth.size // len(self.total)  # if it were one bucket
+            buckets = min(int((4 * looked_at / len(ends)) ** 0.5), 4 * size // len(ends), MOST_BUCKETS)
+            if buckets >= FEWEST_BUCKETS and min(looked_at // buckets, entries) <= LAYOUT_LIMIT * size:
                 return _Buckets(self._data.doubles, self._data.weights, ends, buckets).select(self._lo, self._hi, nth)
         found: Doubles = self._data.lifted[self._select(nth)]
         return found
@@ -252,16 +252,16 @@ class MultisetRanges:
         some = np.flatnonzero(self.total > 0)
         if not len(some):
             return marks[:-1] > 0
-        asked = self.take(some)
+        chosen = self.take(some)
         rank = self._data.ranked[1]
         order = np.lexsort((np.arange(size), rank))
         codes = rank[order] * (size + 1) + order  # sorted: by value, then by place
         for q in qs:
-            below = np.floor(q * (asked.total - 1)).astype(np.int64)
-            for nth in (below, np.minimum(below + 1, asked.total - 1)):
-                value = asked._select(nth) * (size + 1)
-                np.add.at(marks, np.searchsorted(codes, value + asked._lo, "left"), 1)
-                np.add.at(marks, np.searchsorted(codes, value + asked._hi, "left"), -1)
+            below = np.floor(q * (chosen.total - 1)).astype(np.int64)
+            for nth in (below, np.minimum(below + 1, chosen.total - 1)):
+                value = chosen._select(nth) * (size + 1)
+                np.add.at(marks, np.searchsorted(codes, value + chosen._lo, "left"), 1)
+                np.add.at(marks, np.searchsorted(codes, value + chosen._hi, "left"), -1)
         wanted = np.empty(size, np.bool_)
         wanted[order] = np.cumsum(marks[:-1]) > 0
         return wanted

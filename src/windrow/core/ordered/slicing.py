@@ -115,7 +115,7 @@ class Ordering:
             grids.setdefault(since, set()).update({(window.step, 0), (window.step, window.n % window.step)})
         self.grids = {since: Grid(*np.array(sorted(edges), np.int64).T) for since, edges in grids.items()}
         self.needed = _columns(schema, self.time, self._custom)  # of the events that are buffered …
-        has_places = schema.digests or any(one.operator.ordered for one in schema.held)
+        has_places = schema.digests or any(one.operator.ordered for one in schema.partials)
         if not has_places:
             del self.needed["nth"]
         keep_order = [name for name in self.needed if has_places or not name.startswith("order:")]
@@ -412,7 +412,7 @@ def _columns(schema: SliceSchema, time: str, custom: Sequence[CustomWindow]) -> 
     """The prepared columns that an ordered group reads."""
     columns: dict[str, pl.DataType] = {**schema.keys, time: pl.Int64(), "nth": pl.Int64()}
     columns |= {f"order:{name}": dtype for name, dtype in schema.place.items() if name not in ("at", "nth")}
-    for one in schema.held:
+    for one in schema.partials:
         columns |= {input_name(expression.text): schema.inputs[expression.text] for expression in one.operator.inputs}
         if one.where:
             columns[filter_name(one.where.text)] = pl.Boolean()

@@ -17,7 +17,7 @@ import polars as pl
 from windrow.core.arrays.range_queries import CHUNK, Ints, covered, differences, ramp
 from windrow.core.assemble.due import Lattices, Rows, Windows, due
 from windrow.core.ordered.slicing import origin_column
-from windrow.core.plan.groups import ROWS, Group, Held, Timeline
+from windrow.core.plan.groups import ROWS, Group, Partial, Timeline
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Grid
 from windrow.core.windows.ordered import Array, Counting, DataDrivenWindow, Latest
@@ -41,7 +41,7 @@ class OrderedRows(Rows):
     @cached_property
     def count(self) -> Ints:
         """How many events each slice holds."""
-        return self.schema.state(self.table, Held(ROWS, None))["count"].to_numpy()
+        return self.schema.state(self.table, Partial(ROWS, None))["count"].to_numpy()
 
     @cached_property
     def stop(self) -> Ints:

@@ -75,33 +75,34 @@ class Signature(NamedTuple):
     having: Aggregate | None = None
 
     @property
-    def asked(self) -> tuple[Aggregate, ...]:
+    def computed(self) -> tuple[Aggregate, ...]:
+        """Its aggregates, with the one that they must satisfy."""
         return (*self.aggregates, self.having) if self.having else self.aggregates
 
     @property
     def needs_order(self) -> bool:
-        return any(asked.needs_order for asked in self.asked)
+        return any(aggregate.needs_order for aggregate in self.computed)
 
     @property
-    def held(self) -> list[Held]:
+    def partials(self) -> list[Partial]:
         """What its aggregates read, each once; equal operators are the same object."""
         found = {}
-        for asked in self.asked:
-            for operator, where in zip(asked.operators, asked.filters, strict=True):
+        for aggregate in self.computed:
+            for operator, where in zip(aggregate.operators, aggregate.filters, strict=True):
                 found[id(operator), where] = operator
-        return [Held(operator, both(self.where, where)) for (_, where), operator in found.items()]
+        return [Partial(operator, both(self.where, where)) for (_, where), operator in found.items()]
 
-    def held_by(self, asked: Aggregate) -> list[Held]:
+    def partials_of(self, aggregate: Aggregate) -> list[Partial]:
         """What one of its aggregates reads, in the order of its operators."""
-        return held_by(asked, self.where)
+        return partials_of(aggregate, self.where)
 
 
-def held_by(asked: Aggregate, where: Expression | None) -> list[Held]:
+def partials_of(aggregate: Aggregate, where: Expression | None) -> list[Partial]:
     """What an aggregate reads, over events that satisfy a filter: that filter and its own."""
-    return [Held(one, both(where, own)) for one, own in zip(asked.operators, asked.filters, strict=True)]
+    return [Partial(one, both(where, own)) for one, own in zip(aggregate.operators, aggregate.filters, strict=True)]
 
 
-class Held(NamedTuple):
+class Partial(NamedTuple):
     """An operator over the events that satisfy a filter: one state per slice."""
 
     operator: Operator
@@ -175,7 +176,7 @@ class Group:
     timelines: dict[Timeline, int] = field(default_factory=dict)
     signatures: dict[Signature, int] = field(default_factory=dict)
     members: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # (timeline, signature) → queries
-    held: dict[Held, None] = field(default_factory=dict)
+    partials: dict[Partial, None] = field(default_factory=dict)
     parent: Group | None = None
     children: list[Group] = field(default_factory=list)
     why: str = ""
@@ -209,19 +210,19 @@ class Group:
             shown += f" since {self.source.since}" if self.source.since > INT64_MIN else ""
         return shown
 
-    def needs(self, shared: bool) -> tuple[list[Timeline], tuple[Held, ...], int | None]:
+    def needs(self, shared: bool) -> tuple[list[Timeline], tuple[Partial, ...], int | None]:
         """What cuts its slices, what they hold, and the smallest session gap, which connects the events of one.
 
         What it keeps is for itself alone; what is made of the events is `shared` with the groups that are rolled up.
         """
         groups = (self, *self.children) if shared else (self,)
         timelines = [timeline for group in groups for timeline in group.timelines]
-        held = tuple(dict.fromkeys(one for group in groups for one in group.held))
+        partials = tuple(dict.fromkeys(one for group in groups for one in group.partials))
         gaps = [timeline.window.gap for timeline in timelines if isinstance(timeline.window, Session)]
-        return timelines, held, min(gaps, default=None)
+        return timelines, partials, min(gaps, default=None)
 
     @property
-    def asked_by(self) -> dict[int, int]:
+    def example_of(self) -> dict[int, int]:
         """For each signature, a query that has it."""
         found: dict[int, int] = {}
         for (_, signature), numbers in self.members.items():
@@ -251,7 +252,7 @@ class Group:
         if signature not in self.signatures:
             self.ordered |= signature.needs_order
             self.signatures[signature] = len(self.signatures)
-            self.held |= dict.fromkeys([Held(ROWS, signature.where), *signature.held])
+            self.partials |= dict.fromkeys([Partial(ROWS, signature.where), *signature.partials])
         self.members.setdefault((place, self.signatures[signature]), []).append(number)
 
 

@@ -105,7 +105,9 @@ class Plan:
 
 def fingerprint_of(groups: Iterable[Group], *others: object) -> str:
     """The same for groups whose slice tables can be merged, if the others, which JSON can write, are the same too."""
-    tables = [[each.name, each.ordered, sorted(one.text + one.operator.form for one in each.held)] for each in groups]
+    tables = [
+        [one.name, one.ordered, sorted(each.text + each.operator.form for each in one.partials)] for one in groups
+    ]
     return hashlib.sha256(json.dumps([*tables, *others]).encode()).hexdigest()[:16]
 
 
@@ -235,7 +237,7 @@ def _group_to_dict(group: Group) -> dict[str, Any]:
         "shows": windows,
         "edges": ", ".join(edges),
         "edges_per_second": per_second,
-        "operators": [one.text for one in group.held],
+        "operators": [one.text for one in group.partials],
         "ordered": group.ordered,
         "sliced": f"rolled up from the slices {group.parent.name}" if group.parent else _sliced(group),
         "placement": _placement(group),
@@ -262,7 +264,7 @@ def _placement(group: Group) -> str:
     if not group.ordered:
         return "sliceable anywhere: slices merge in any order" + ("" if group.keys else ", one key")
     needed = [str(timeline.window) for timeline in group.timelines if isinstance(timeline.window, OrderedWindow)]
-    needed += [one.operator.text for one in group.held if one.operator.needs_order]
+    needed += [one.operator.text for one in group.partials if one.operator.needs_order]
     if group.joined:
         return f"sliceable at each node, and joined after that: {_some(needed, 3)}"
     where = "sliceable where its key lives" if group.keys else "needs the global order"

@@ -45,7 +45,8 @@ class Binding:
         self._prepared: dict[str, pl.Expr] = {}
         self.sql: dict[str, str] = {}  # the prepared columns again, in Spark's SQL
         self._scales: dict[str, int] = {}  # microseconds in a unit of a time column, where it is not one
-        self._ordered = any(group.ordered or any(one.operator.ordered for one in group.held) for group in plan.groups)
+        partials = (partial for group in plan.groups for partial in group.partials)
+        self._ordered = any(group.ordered for group in plan.groups) or any(one.operator.ordered for one in partials)
         for column in order_by:
             self._column(column, "order_by")
         for group in plan.groups:
@@ -82,9 +83,9 @@ class Binding:
             self._prepared[f"distinct:{column}"], self.sql[f"distinct:{column}"] = pl.col(column), quoted(column)
         if group.source.where:
             self._filter(group.source.where, query)
-        asked_by = group.asked_by
+        example_of = group.example_of
         for signature, place in group.signatures.items():
-            self._signature(signature, plan.entries[asked_by[place]].query)
+            self._signature(signature, plan.entries[example_of[place]].query)
 
     def _check_unit(self, query: Query, time_column: str) -> None:
         """Refuse a window of durations over numbers, or one of numbers over timestamps."""
@@ -104,14 +105,14 @@ class Binding:
     def _signature(self, signature: Signature, query: Query) -> None:
         if signature.where:
             self._filter(signature.where, query)
-        for partial in signature.held:
-            text = next(aggregate.text for aggregate in signature.asked if partial.operator in aggregate.operators)
+        for partial in signature.partials:
+            text = next(aggregate.text for aggregate in signature.computed if partial.operator in aggregate.operators)
             types = [self._input(expression, query, text) for expression in partial.operator.inputs]
             if reason := partial.operator.refusal(types):
                 raise QueryError(f"query {query.name!r}: {text}: {reason}")
             if partial.where and filter_name(partial.where.text) not in self._prepared:
                 self._filter(partial.where, query, text)
-        for aggregate in signature.asked:
+        for aggregate in signature.computed:
             self._needs(aggregate, query)
 
     def _line(self, window: Window, query: Query) -> None:

@@ -28,7 +28,7 @@ import polars as pl
 from windrow.core.arrays.range_queries import Ints, ramp
 from windrow.core.operators.base import Fields, Inputs
 from windrow.core.operators.choose import Choices, Selection
-from windrow.core.plan.groups import Held, Timeline
+from windrow.core.plan.groups import Partial, Timeline
 from windrow.core.slices.custom_edges import NO_EDGES, Irregular
 from windrow.core.slices.table import SliceSchema, finish, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, FixedWindow, Grid
@@ -160,7 +160,7 @@ def slice(batch: pl.DataFrame, time_column: str, edges: Edges, schema: SliceSche
         return schema.empty()
     time, order = time_name(time_column), [name for name in batch.columns if name.startswith("order:")]
     in_order = batch[time].is_sorted()
-    if any(one.operator.ordered for one in schema.held) and not (in_order and not order):
+    if any(one.operator.ordered for one in schema.partials) and not (in_order and not order):
         batch, in_order = batch.sort([time, *order], maintain_order=True), True
     if not in_order and batch.height > OUT_OF_ORDER:
         parts = [batch[at : at + OUT_OF_ORDER] for at in range(0, batch.height, OUT_OF_ORDER)]
@@ -238,7 +238,7 @@ def window_columns(window: DataDrivenWindow) -> dict[str, str]:
     return {text: name(text) for text in window.inputs}
 
 
-def places(batch: pl.DataFrame, one: Held, time: str, schema: SliceSchema) -> Fields:
+def places(batch: pl.DataFrame, one: Partial, time: str, schema: SliceSchema) -> Fields:
     """The events as states of a selection: its value, what it is chosen by, and its place in the order.
 
     An event that the filter leaves out has no place, so that it is never chosen.
@@ -256,7 +256,7 @@ def lifts(batch: pl.DataFrame, time: str, schema: SliceSchema) -> Iterable[pl.Ex
     """The expressions that lift every partial of the schema, but for selections: `Choices` does these together."""
     places = {name: pl.col(name if name == "nth" else f"order:{name}") for name in schema.place}
     places["at"] = pl.col(time)
-    for one in schema.held:
+    for one in schema.partials:
         if isinstance(one.operator, Selection):
             continue
         columns = [input_name(expression.text) for expression in one.operator.inputs]

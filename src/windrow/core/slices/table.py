@@ -36,7 +36,7 @@ from windrow.core.arrays.dataframes import empty_frame, run_numbers
 from windrow.core.arrays.range_queries import running_max
 from windrow.core.operators.base import Fields
 from windrow.core.operators.choose import Choices, Selection
-from windrow.core.plan.groups import Held
+from windrow.core.plan.groups import Partial
 
 TOGETHER = 64  # tables that wait to be merged, at most
 
@@ -46,23 +46,23 @@ class SliceSchema:
     """The columns of a group's slice table; follows from the group and the types of its inputs."""
 
     keys: Mapping[str, pl.DataType]
-    held: tuple[Held, ...]
+    partials: tuple[Partial, ...]
     inputs: Mapping[str, pl.DataType]  # the type of every expression, by its text
     place: Mapping[str, pl.DataType]  # the order's columns, for states that carry their place
     gap: int | None  # the smallest session gap; None without sessions
     lines: tuple[str, ...] | None = None  # the data-driven windows of an ordered group; None for any other
     digests: bool = False  # an ordered group whose events may still change
     lists: Mapping[str, pl.DataType] = field(default_factory=dict)  # columns of the group's placement
-    names: Mapping[Held, Mapping[str, str]] = field(init=False)
+    names: Mapping[Partial, Mapping[str, str]] = field(init=False)
 
     def __post_init__(self) -> None:
-        named = {one: {name: f"{one.text}.{name}" for name in self.state_types(one)} for one in self.held}
+        named = {one: {name: f"{one.text}.{name}" for name in self.state_types(one)} for one in self.partials}
         object.__setattr__(self, "names", named)
 
-    def input_types(self, one: Held) -> list[pl.DataType]:
+    def input_types(self, one: Partial) -> list[pl.DataType]:
         return [self.inputs[expression.text] for expression in one.operator.inputs]
 
-    def state_types(self, one: Held) -> dict[str, pl.DataType]:
+    def state_types(self, one: Partial) -> dict[str, pl.DataType]:
         return one.operator.fields(self.input_types(one), self.place)
 
     @cached_property
@@ -90,12 +90,14 @@ class SliceSchema:
 
     @cached_property
     def columns(self) -> dict[str, pl.DataType]:
-        runs: dict[str, pl.DataType] = {}
+        columns: dict[str, pl.DataType] = {**self.keys, "slice_start": pl.Int64()}
         if self.has_runs:
-            runs = {"excluded": pl.Int32(), "first": pl.Int64(), "last": pl.Int64()}
-        runs |= {name: pl.Boolean() if name == "fresh" else pl.Int64() for name in self.unordered}
-        states = {self.names[one][name]: dtype for one in self.held for name, dtype in self.state_types(one).items()}
-        return {**self.keys, "slice_start": pl.Int64(), **runs, **self.lists, **states}
+            columns |= {"excluded": pl.Int32(), "first": pl.Int64(), "last": pl.Int64()}
+        columns |= {name: pl.Boolean() if name == "fresh" else pl.Int64() for name in self.unordered}
+        columns |= self.lists
+        for one in self.partials:
+            columns |= {self.names[one][name]: dtype for name, dtype in self.state_types(one).items()}
+        return columns
 
     def empty(self) -> pl.DataFrame:
         return empty_frame(self.columns)
@@ -114,11 +116,11 @@ class SliceSchema:
         ]
         return table.with_columns(missing).select(*self.columns)
 
-    def selections(self, state: Callable[[Held], Fields]) -> dict[str, tuple[Selection, Fields]]:
+    def selections(self, state: Callable[[Partial], Fields]) -> dict[str, tuple[Selection, Fields]]:
         """The selections among its operators, by their text, with the states to choose from."""
-        return {one.text: (one.operator, state(one)) for one in self.held if isinstance(one.operator, Selection)}
+        return {one.text: (one.operator, state(one)) for one in self.partials if isinstance(one.operator, Selection)}
 
-    def state(self, table: pl.DataFrame, one: Held) -> Fields:
+    def state(self, table: pl.DataFrame, one: Partial) -> Fields:
         """The columns of one operator's state."""
         found = Fields({name: table[column] for name, column in self.names[one].items()})
         found.types = self.input_types(one)
@@ -153,7 +155,7 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
     choices = Choices(schema.selections(lambda one: schema.state(several, one)), several.height)
     states = [
         merged.alias(schema.names[one][name])
-        for one in schema.held
+        for one in schema.partials
         if not isinstance(one.operator, Selection)
         for name, merged in one.operator.merge(schema.names[one]).items()
     ]
@@ -221,7 +223,7 @@ def finish(
     chosen = choices.chosen(table)
     settled = dict(known or {})
     made = set(table.columns)
-    for one in schema.held:
+    for one in schema.partials:
         names = schema.names[one]
         state = Fields({name: table[column] for name, column in names.items() if column in made})
         state.types = schema.input_types(one)

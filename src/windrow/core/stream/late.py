@@ -25,7 +25,7 @@ from windrow.core.assemble.due import Lattices
 from windrow.core.assemble.group_state import ExclusionSet, GroupState
 from windrow.core.assemble.sessions import Runs, gap_of, left_out
 from windrow.core.expressions.parse import Expression
-from windrow.core.plan.groups import ROWS, Held
+from windrow.core.plan.groups import ROWS, Partial
 from windrow.core.slices.custom_edges import Irregular
 from windrow.core.slices.kernel import filter_name, slice, time_name
 from windrow.core.windows.fixed import INT64_MIN
@@ -94,7 +94,7 @@ def slices_behind(state: GroupState, table: pl.DataFrame, final_before: int) -> 
         return Behind(table, left, state.exclusions)
 
     def counts(where: Expression | None) -> Ints:
-        column: Ints = table[state.schema.names[Held(ROWS, where)]["count"]].fill_null(0).to_numpy()
+        column: Ints = table[state.schema.names[Partial(ROWS, where)]["count"]].fill_null(0).to_numpy()
         return column[at]
 
     late = _judge(state, _Items(table, first, last, at, start[at], counts), final_before)

@@ -183,7 +183,7 @@ class Window:
 
     @property
     def refusal(self) -> str | None:
-        """Why it cannot be asked for, or None."""
+        """Why no query can have it, or None."""
         return None
 
     @property
@@ -225,7 +225,7 @@ class ContextFreeWindow(Window):
 
     @property
     def refusal(self) -> str | None:
-        """Why it cannot be asked for, or None."""
+        """Why no query can have it, or None."""
         lacks = type(self).windows is ContextFreeWindow.windows and not isinstance(self, FixedWindow)
         return f"{type(self).__name__} must define windows(lo, hi)" if lacks else None
 
@@ -260,10 +260,16 @@ class FixedWindow(ContextFreeWindow):
         """How far a window that holds an event can lie from it, to either side."""
         return max(lattice.length + lattice.period for lattice in self.lattices())
 
+    def __str__(self) -> str:
+        lengths = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "temporal"}
+        offset = lengths.pop("offset")
+        shown = [duration_text(length, self.temporal) for length in lengths.values()]
+        shown += [f"offset={duration_text(offset, self.temporal)}"] if offset else []
+        return f"{self.kind}({', '.join(shown)})"
+
 
 @dataclass(frozen=True)
 class Tumbling(FixedWindow):
-    kind: ClassVar[str] = "tumbling"
     length: int
     offset: int
     temporal: bool
@@ -271,13 +277,9 @@ class Tumbling(FixedWindow):
     def lattices(self) -> Iterator[Lattice]:
         yield Lattice(self.length, self.offset, self.length)
 
-    def __str__(self) -> str:
-        return f"tumbling({_arguments(self, self.length)})"
-
 
 @dataclass(frozen=True)
 class Sliding(FixedWindow):
-    kind: ClassVar[str] = "sliding"
     length: int
     slide: int
     offset: int
@@ -286,13 +288,9 @@ class Sliding(FixedWindow):
     def lattices(self) -> Iterator[Lattice]:
         yield Lattice(self.slide, self.offset, self.length)
 
-    def __str__(self) -> str:
-        return f"sliding({_arguments(self, self.length, self.slide)})"
-
 
 @dataclass(frozen=True)
 class Cumulating(FixedWindow):
-    kind: ClassVar[str] = "cumulating"
     length: int
     step: int
     offset: int
@@ -309,15 +307,11 @@ class Cumulating(FixedWindow):
     def reach(self) -> int:
         return 2 * self.length
 
-    def __str__(self) -> str:
-        return f"cumulating({_arguments(self, self.length, self.step)})"
-
 
 @dataclass(frozen=True)
 class Session(Window):
     """A maximal run of events of one key whose consecutive times differ by at most `gap`."""
 
-    kind: ClassVar[str] = "session"
     gap: int
     temporal: bool
 
@@ -340,13 +334,6 @@ def window_from_dict(described: dict[str, Any]) -> Window:
 def _plain(value: Any) -> Any:
     """Plain data as a window holds it: JSON makes lists of tuples."""
     return tuple(map(_plain, value)) if isinstance(value, list) else value
-
-
-def _arguments(window: Tumbling | Sliding | Cumulating, *lengths: int) -> str:
-    shown = [duration_text(length, window.temporal) for length in lengths]
-    if window.offset:
-        shown.append(f"offset={duration_text(window.offset, window.temporal)}")
-    return ", ".join(shown)
 
 
 def lengths_of(kind: str, offset: Duration | None, **lengths: Duration) -> tuple[dict[str, int], bool]:

@@ -78,7 +78,6 @@ def scope_of(window: Window) -> Scope:
 
 @dataclass(frozen=True)
 class Counting(Scoped):
-    kind: ClassVar[str] = "counting"
     n: int
     step: int
 
@@ -98,7 +97,6 @@ class Counting(Scoped):
 
 @dataclass(frozen=True)
 class Latest(OrderedWindow):
-    kind: ClassVar[str] = "latest"
     n: int
     every: int
     temporal: bool
@@ -184,7 +182,7 @@ class DataDrivenWindow(OrderedWindow):
 
     @property
     def refusal(self) -> str | None:
-        """Why it cannot be asked for, or None."""
+        """Why no query can have it, or None."""
         name = type(self).__name__
         if type(self).cuts is DataDrivenWindow.cuts:
             return f"{name} must define cuts(events, state)"
@@ -211,7 +209,6 @@ class DataDrivenWindow(OrderedWindow):
 
 @dataclass(frozen=True)
 class Punctuated(DataDrivenWindow, Scoped):
-    kind: ClassVar[str] = "punctuated"
     start: str | None
     end: str | None
 
@@ -227,12 +224,8 @@ class Punctuated(DataDrivenWindow, Scoped):
             return Cuts(events.before(ends, ~state["open"]), ends, nowhere, {})
         begins = events.holds(self.start)
         if self.end is None:
-            return Cuts(
-                begins,
-                nowhere,
-                begins & events.before(_since(events, begins, nowhere, state["open"]), state["open"]),
-                {},
-            )
+            is_open = events.before(_since(events, begins, nowhere, state["open"]), state["open"])
+            return Cuts(begins, nowhere, begins & is_open, {})
         ends = events.holds(self.end)
         is_open = events.before(_since(events, begins & ~ends, ends, state["open"]), state["open"])
         starts = begins & ~is_open
@@ -256,7 +249,6 @@ def _since(events: OrderedEvents, on: Mask, off: Mask, carried: Mask) -> Mask:
 
 @dataclass(frozen=True)
 class Frames(DataDrivenWindow, Scoped):
-    kind: ClassVar[str] = "frames"
     closes_at_end: ClassVar[bool] = True
     when: str
 

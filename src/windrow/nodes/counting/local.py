@@ -147,8 +147,8 @@ class OrderedLogs:
                 self._segments.append(Outgoing(key, cut))
                 log.covered = cut.hi
 
-    def hear(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        """The root has settled something, says how to go on, or asks what segments are made of, or for values."""
+    def request(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """Take what the root requests: directives, the content of segments, or values."""
         directive, asks = (tables.get(name) for name in (self.form.name, f"{self.form.name}|ask"))
         size = len(self.form.keys)
         for row in directive.select(*self.form.directive).iter_rows() if directive is not None else ():
@@ -410,12 +410,12 @@ class Counted:
         row = (self._node, final, bool(idle), self.heard, bool(over), rewound, self._late)
         return pl.DataFrame([row], schema=NODES, orient="row")
 
-    def hear(self, tables: Mapping[str, pl.DataFrame], number: int, over: bool) -> None:
-        """The root's request."""
+    def request(self, tables: Mapping[str, pl.DataFrame], number: int, over: bool) -> None:
+        """Take a request of the root; with `over` it is the last one."""
         self.heard = max(self.heard, number)
         self.is_over, self._is_done = self.is_over or over, self._is_done or over
         for logs in self._groups.values():
-            logs.hear(tables)
+            logs.request(tables)
             if over:
                 logs.forget()
 

@@ -20,7 +20,7 @@ from windrow.core.assemble.emitted import Emitted
 from windrow.core.ordered.slicing import Sliced
 from windrow.core.ordered.state import OrderedState, rows_in_order
 from windrow.core.ordered.windows import OrderedRows, Progress
-from windrow.core.plan.groups import ROWS, Held
+from windrow.core.plan.groups import ROWS, Partial
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.table import merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
@@ -196,7 +196,7 @@ class CountedState(OrderedState):
         keys = table.select(names).unique(maintain_order=True) if names else pl.DataFrame()
         known = self.base.at(keys)
         last = table.group_by(names, maintain_order=True).last() if names else table[-1:]
-        stop = (last["position"] + last[self.schema.names[Held(ROWS, None)]["count"]]).to_numpy()
+        stop = (last["position"] + last[self.schema.names[Partial(ROWS, None)]["count"]]).to_numpy()
         now = {**known, "count": stop, "last": last["last"].to_numpy(), "frozen": stop}
         self.base.set(keys, now)
         self.now.table = self.base.table

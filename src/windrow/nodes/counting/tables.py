@@ -26,7 +26,7 @@ import polars as pl
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.ordered.slicing import Ordering
 from windrow.core.ordered.state import CompiledOrderedGroup
-from windrow.core.plan.groups import ROWS, Group, Held, Placement
+from windrow.core.plan.groups import ROWS, Group, Partial, Placement
 from windrow.core.stream.job import Job
 from windrow.core.windows.fixed import INT64_MIN
 from windrow.core.windows.ordered import Counting
@@ -80,9 +80,10 @@ class Form:
         self.sent = {name: dtype for name, dtype in self.events.items() if name != NODE_COLUMN}
         self.multisets = MultisetSchema(compiled) if self.schema.lists else None  # those that stay at nodes
         kept = set(self.multisets.multisets.values()) if self.multisets else set()
-        held = tuple(one for one in self.schema.held if one not in kept)
-        self._sliced = Ordering(group, replace(self.schema, held=held), self.compiled.edges) if kept else self.ordering
-        names = {name for one in held for name in self.schema.names[one].values()}
+        partials = tuple(one for one in self.schema.partials if one not in kept)
+        sliced = replace(self.schema, partials=partials)
+        self._sliced = Ordering(group, sliced, self.compiled.edges) if kept else self.ordering
+        names = {name for one in partials for name in self.schema.names[one].values()}
         self.states = {name: dtype for name, dtype in self.schema.columns.items() if name in names}
         windows = [line.window for line in group.timelines]
         self._windows = [(one.n, one.step) for one in windows if isinstance(one, Counting)]
@@ -183,7 +184,7 @@ class Form:
         missing = [name for name in self.states if name not in pieces.columns] if slices.height else []
         if missing:
             return f"{what} has no {missing[0]!r} in its batch"
-        rows = self.schema.names[Held(ROWS, None)]["count"]
+        rows = self.schema.names[Partial(ROWS, None)]["count"]
         if slices.height and not slices.select(((pl.col(rows) == size).fill_null(False)).all()).item():
             return f"{what} has slices of other events than it says in its batch"
         raw = pieces.filter(pl.col("kind") == "events")

@@ -20,7 +20,7 @@ from windrow.io import EVENTS_AT_ONCE
 from windrow.nodes.sources import Read, Source
 
 READS_AHEAD = 2  # reads that nobody has taken yet
-READ_WAIT = 0.2  # seconds that a source is asked to wait for events
+READ_WAIT = 0.2  # seconds that a source may wait for events
 
 
 class SourceThread:

@@ -8,7 +8,7 @@
       north: {parent: plant, source: {files: north/}}
       south: {source: {files: south/}}     # its parent is the root
 
-The tree's directory (`spool`) has one for every node, with its `node.yaml`, its spool, its log and its `status.json`.
+The tree's directory (`spool`) has one for every node, with its `node.yaml`, log store, log and `status.json`.
 Everything is on the loopback interface, on ports that the system chooses.
 """
 

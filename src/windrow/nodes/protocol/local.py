@@ -249,7 +249,7 @@ class Reader:
         return windows or None if slices is None else slices | windows
 
     def take_request(self, tables: Tables, number: int, over: bool) -> None:
-        self.counted.hear(tables, number, over)
+        self.counted.request(tables, number, over)
         self.quantiles.request(tables)
 
     @property

@@ -59,8 +59,8 @@ class RootState:
     @property
     def slices(self) -> int:
         """How many slices and events it holds."""
-        held = sum(states.slices + states.held_events for states in (self._states, *self._refined))
-        return held + self._reported.size + self.counting.size
+        count = sum(states.slices + states.held_events for states in (self._states, *self._refined))
+        return count + self._reported.size + self.counting.size
 
     def absorb(self, tables: Mapping[str, pl.DataFrame], now: int = 0) -> int:
         """Take in the tables of a batch, by the names of their groups; returns how many events came too late."""

@@ -108,7 +108,7 @@ class Subtree:
         names = [name for name, pending in self.query_set.pending if pending <= version]
         if names and self.assembly is not None:
             since = max(after(self.watermark), self.children.since(version))
-            self.query_set = self.query_set.settled(names, since)
+            self.query_set = self.query_set.begun(names, since)
             self.assembly = self.assembly.switched(self.query_set.job)
 
     def _begin_again(self, child: Child, batch: Batch) -> None:

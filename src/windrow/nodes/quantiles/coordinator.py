@@ -91,6 +91,11 @@ class QuantileCoordinator:
         }
         return tables | ({QUANTILES: pl.DataFrame({"over": [True]}, schema=OVER)} if self._is_over else {})
 
+    @property
+    def waiting(self) -> dict[str, int]:
+        """The watermark of each group that waits for values: windows that end later are not emitted."""
+        return {name: state.time_column.watermark for name, state in self._states.items() if state.multisets.wanted}
+
     def status(self) -> dict[str, Any]:
         """Of each group: how many blocks have come, how many of them were asked for, and how many it waits for."""
         return {

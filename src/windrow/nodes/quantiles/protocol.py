@@ -30,7 +30,7 @@ from windrow.core.arrays.range_queries import Ints, ramp
 from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.operators.base import Multiset
 from windrow.core.operators.multiset import counted, lists
-from windrow.core.plan.groups import Held, Placement, Signature, held_by
+from windrow.core.plan.groups import Partial, Placement, Signature, partials_of
 from windrow.core.query.query import Query
 from windrow.core.slices.kernel import filter_name, input_name
 from windrow.core.windows.fixed import FixedWindow, Session
@@ -87,11 +87,11 @@ def can_be_refined(query: Query) -> bool:
     return isinstance(query.window, FixedWindow | Session) and bool(of_multisets) and None not in of_multisets
 
 
-def _reads(signature: Signature) -> Iterator[tuple[Held, float | None]]:
+def _reads(signature: Signature) -> Iterator[tuple[Partial, float | None]]:
     """The multisets that a signature reads, and which quantiles of them; None for something else."""
-    for aggregate in signature.asked:
+    for aggregate in signature.computed:
         for leaf in leaves(aggregate):
-            for partial in held_by(leaf, signature.where):
+            for partial in partials_of(leaf, signature.where):
                 if isinstance(partial.operator, Multiset):
                     yield partial, quantile_of(leaf)
 
@@ -106,7 +106,7 @@ class MultisetSchema:
         self.by_rank = group.is_apart  # identified by ranks, with summaries on request; else by sending and row
         self.identity: tuple[str, ...] = (*IDENTITY, *self.keys) if self.by_rank else tuple(IDENTITY)
         self.times: dict[str, pl.DataType] = {} if self.by_rank else {"start": pl.Int64(), "end": pl.Int64()}
-        self.multisets: dict[str, Held] = {}
+        self.multisets: dict[str, Partial] = {}
         self.qs: dict[tuple[str, int], set[float]] = {}  # of a multiset, in the windows of a timeline
         signatures = list(group.signatures)
         reads = [(partial, q, line) for line, number in group.members for partial, q in _reads(signatures[number])]
@@ -221,7 +221,7 @@ def _is_whole(table: pl.DataFrame) -> pl.Expr:
     return is_sized.fill_null(False)
 
 
-def multiset_of(events: pl.DataFrame, partial: Held) -> tuple[pl.Series, pl.Series]:
+def multiset_of(events: pl.DataFrame, partial: Partial) -> tuple[pl.Series, pl.Series]:
     """The values that prepared events have in a multiset, and how often."""
     filtered = events.filter(pl.col(filter_name(partial.where.text))) if partial.where else events
     values = filtered[input_name(partial.operator.inputs[0].text)].drop_nulls().sort()

@@ -384,6 +384,7 @@ class RemoteMultisets:
         for operator, store in self.stores.items():
             if operator in other.stores:
                 store.blocks, store.values = other.stores[operator].blocks, other.stores[operator].values
+        self.wanted = {operator: table for operator, table in other.wanted.items() if operator in self.stores}
 
     def tables(self) -> dict[str, pl.DataFrame]:
         tables = {"left_out": self.left_out}

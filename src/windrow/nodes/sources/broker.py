@@ -168,7 +168,7 @@ class Client:
         self._client.connect_async(*broker.address, broker.keepalive, clean_start=False, properties=session)
 
     def start(self) -> None:
-        """Connect, and tell of what comes from now on."""
+        """Connect, and pass on what comes from now on."""
         self._client.loop_start()
 
     def acknowledge(self, packet: int) -> None:

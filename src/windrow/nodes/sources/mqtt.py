@@ -109,7 +109,7 @@ class Mqtt:
     def resume(self, mark: Mark) -> None:
         """Go on after the last message that a mark knows.
 
-        What the broker sends again before it is held by the parent, unless this life has read it and waits for that.
+        What the broker sends again before the parent has it, unless this life has read it and waits for that.
         """
         self.close()
         waiting = self._waiting

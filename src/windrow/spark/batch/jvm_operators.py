@@ -25,7 +25,7 @@ from windrow.core.operators.base import Count, Logs, Max, Min, Moments, Operator
 from windrow.core.operators.choose import ArgMax, ArgMin, First, Last
 from windrow.core.operators.collect import Collect
 from windrow.core.operators.sketches import Hll, Kll
-from windrow.core.plan.groups import Held
+from windrow.core.plan.groups import Partial
 from windrow.core.slices.binding import quoted
 from windrow.core.slices.kernel import filter_name, input_name
 from windrow.core.slices.table import SliceSchema
@@ -43,7 +43,7 @@ class Lifted:
 class Inputs:
     """What a lift may look at, as SQL text: its inputs, null where the filter is not satisfied, and their types."""
 
-    partial: Held
+    partial: Partial
     name: str  # that its columns begin with
     columns: list[str]
     types: list[pl.DataType]
@@ -88,7 +88,7 @@ def lifts(*operators: type[Operator]) -> Callable[[Lift], Lift]:
     return declare
 
 
-def lift(partial: Held, schema: SliceSchema, time: str) -> Lifted | str:
+def lift(partial: Partial, schema: SliceSchema, time: str) -> Lifted | str:
     """What Spark computes for an operator of a schema whose events have their time in a column; or why it cannot."""
     declared = LIFTS.get(type(partial.operator))
     if declared is None:

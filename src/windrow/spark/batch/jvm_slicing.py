@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from windrow.core.arrays.dataframes import in_parts
-from windrow.core.plan.groups import Group, Held, Timeline
+from windrow.core.plan.groups import Group, Partial, Timeline
 from windrow.core.slices.binding import InputError, no_time, quoted
 from windrow.core.slices.kernel import filter_name, time_name
 from windrow.core.slices.table import SliceSchema, merge
@@ -87,7 +87,7 @@ def without_contained(grids: Iterable[Grid]) -> list[Grid]:
     return kept
 
 
-def lifted(partials: Iterable[Held], schema: SliceSchema, time: str) -> dict[Held, Lifted]:
+def lifted(partials: Iterable[Partial], schema: SliceSchema, time: str) -> dict[Partial, Lifted]:
     """The lifts of operators that can be lifted."""
     lifts = {partial: lift(partial, schema, time) for partial in partials}
     return {partial: made for partial, made in lifts.items() if isinstance(made, Lifted)}
@@ -124,7 +124,7 @@ def placed(events: DataFrame, job: Job, group: Group, cut: Cut) -> DataFrame:
     return in_slices.where(f"{quoted(filter_name(group.source.where.text))} OR slice_start IS NULL")
 
 
-def slices(events: DataFrame, job: Job, group: Group, cut: Cut, partials: Sequence[Held], buckets: int) -> DataFrame:
+def slices(events: DataFrame, job: Job, group: Group, cut: Cut, partials: Sequence[Partial], buckets: int) -> DataFrame:
     """Payloads of a group's slices, and of those that are rolled up from it, with the states of these operators."""
     schema = job.compiled.binding.schema(group, shared=True)
     grouped = placed(events, job, group, cut).groupBy(*by_slice(schema, cut)).agg(*aggregates(job, group, partials))
@@ -139,7 +139,7 @@ def slices(events: DataFrame, job: Job, group: Group, cut: Cut, partials: Sequen
     return mapped(grouped, pack, payloads.ROW)
 
 
-def aggregates(job: Job, group: Group, partials: Sequence[Held]) -> list[Column]:
+def aggregates(job: Job, group: Group, partials: Sequence[Partial]) -> list[Column]:
     """What the JVM computes of a slice: states, the times that sessions need, and what `refuse_misplaced` looks at."""
     schema = job.compiled.binding.schema(group, shared=True)
     time = time_name(group.source.time)
@@ -199,7 +199,7 @@ class Packing:
     Rows are rolled up, unless they are the slices of the one group that has them: cut at its edges and nowhere else.
     """
 
-    def __init__(self, job: Job, name: str, partials: tuple[Held, ...], exact: bool) -> None:
+    def __init__(self, job: Job, name: str, partials: tuple[Partial, ...], exact: bool) -> None:
         self._job, self._slicer = job, Slicer(job.compiled)
         self._group = group_of(job, name)
         self._schema = self._slicer.shared_schema(self._group)
@@ -220,7 +220,7 @@ class Packing:
         yield from payloads.rows(payloads.split(self._gathered.tables(), self._job.compiled, buckets), {})
 
 
-def jvm_types(schema: SliceSchema, lifts: Mapping[Held, Lifted]) -> dict[str, pl.DataType]:
+def jvm_types(schema: SliceSchema, lifts: Mapping[Partial, Lifted]) -> dict[str, pl.DataType]:
     """The types of the JVM's columns that are already those of a slice table."""
     columns = {column for made in lifts.values() for column in made.columns}
     return {**schema.keys, **{column: dtype for column, dtype in schema.columns.items() if column in columns}}
@@ -230,7 +230,7 @@ def group_of(job: Job, name: str) -> Group:
     return next(group for group in job.compiled.plan.groups if group.name == name)
 
 
-def slice_table(frame: pl.DataFrame, schema: SliceSchema, lifts: dict[Held, Lifted]) -> pl.DataFrame:
+def slice_table(frame: pl.DataFrame, schema: SliceSchema, lifts: dict[Partial, Lifted]) -> pl.DataFrame:
     """A slice table of the JVM's columns; states that it does not have are the identity."""
     states = [
         expression.cast(schema.columns[schema.names[partial][field]]).alias(schema.names[partial][field])

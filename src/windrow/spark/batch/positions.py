@@ -187,14 +187,14 @@ class CellTable:
 def _sizes_and_times(schema: SliceSchema) -> list[str]:
     """The columns of a slice table that say how many events there are, and the least and greatest of their times."""
     texts = (ROWS.text, f"min({quoted(TIME)})", f"max({quoted(TIME)})")
-    partials = {partial.text: partial for partial in schema.held}
+    partials = {partial.text: partial for partial in schema.partials}
     return [next(iter(schema.names[partials[text]].values())) for text in texts]
 
 
 def _in_cells(placed: DataFrame, job: Job, schema: SliceSchema) -> pl.DataFrame:
     """The states of cells, whose number is the position of their events, as a slice table."""
     position = time_name(POSITION)
-    lifts = lifted(schema.held, schema, position)
+    lifts = lifted(schema.partials, schema, position)
     columns = [make().alias(name) for made in lifts.values() for name, make in made.columns.items()]
     aggregated = placed.groupBy(F.col(quoted(position)).alias("slice_start")).agg(*columns).toArrow()
     frame = from_arrow(aggregated.to_batches(), jvm_types(schema, lifts))

@@ -44,7 +44,7 @@ from windrow.core.assemble.due import Rows
 from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.operators.base import Multiset
 from windrow.core.operators.multiset import Doubles, MultisetRanges
-from windrow.core.plan.groups import Group, Held
+from windrow.core.plan.groups import Group, Partial
 from windrow.core.slices.binding import quoted
 from windrow.core.slices.kernel import filter_name, input_name, time_name
 from windrow.core.slices.table import SliceSchema, merge
@@ -93,12 +93,12 @@ class _Requests:
         return pl.Series([], dtype=pl.Int64)
 
 
-def quantiles_of(group: Group, schema: SliceSchema, multiset: Held) -> tuple[float, ...] | None:
+def quantiles_of(group: Group, schema: SliceSchema, multiset: Partial) -> tuple[float, ...] | None:
     """The quantiles that a group's aggregates read of a multiset; None if they read more."""
     nothing, empty, requests = np.empty(0, np.int64), schema.empty(), _Requests()
     for signature in group.signatures:
-        for aggregate in signature.asked:
-            reads = signature.held_by(aggregate)
+        for aggregate in signature.computed:
+            reads = signature.partials_of(aggregate)
             if multiset in reads:
                 states: list[Any] = [
                     requests
@@ -114,7 +114,7 @@ def sliced(events: DataFrame, job: Job, group: Group, cut: Cut, buckets: int) ->
     """Payloads of a group's slices and of those that are rolled up from it, with the multisets that they need."""
     partials = group.needs(shared=True)[1]
     schema = job.compiled.binding.schema(group, shared=True)
-    plain: list[Held] | None = [one for one in partials if not isinstance(one.operator, Multiset)]
+    plain: list[Partial] | None = [one for one in partials if not isinstance(one.operator, Multiset)]
     rows: list[DataFrame] = []
     for partial in partials:
         if isinstance(partial.operator, Multiset):
@@ -135,7 +135,7 @@ class _Values:
 
     job: Job
     name: str  # of the group, which a worker plans anew
-    partial: Held
+    partial: Partial
     buckets: int
     quantiles: tuple[float, ...] = ()  # that are read of it
 
@@ -172,7 +172,7 @@ class _Values:
         yield from payloads.rows(payloads.split(tables, self.job.compiled, self.buckets), {})
 
 
-def multisets_of(counts: pl.DataFrame, schema: SliceSchema, partial: Held) -> pl.DataFrame:
+def multisets_of(counts: pl.DataFrame, schema: SliceSchema, partial: Partial) -> pl.DataFrame:
     """A slice table with the multisets of one operator, of rows (key, slice, value, events)."""
     by = [*schema.keys, "slice_start", *(["cell"] if "cell" in counts.columns else [])]
     names = schema.names[partial]
@@ -209,7 +209,7 @@ def range_of(value: str) -> str:
     return f"CASE WHEN ISNAN({x}) THEN {_OUTSIDE}L WHEN {x} = 0 THEN 0L ELSE {signed} END"
 
 
-def _in_two_passes(events: DataFrame, cut: Cut, values: _Values, plain: Sequence[Held] | None) -> list[DataFrame]:
+def _in_two_passes(events: DataFrame, cut: Cut, values: _Values, plain: Sequence[Partial] | None) -> list[DataFrame]:
     """Payloads with multisets that have the values around ranks, and of other ranges one value; and plain slices."""
     frame, taken = values.of(events, cut)
     frame = frame.withColumn("range", F.expr(f"CASE WHEN {taken} THEN {range_of('value')} END"))
@@ -249,7 +249,7 @@ class _FirstPass:
     """What workers do with the counts of ranges: pack them, and once a bucket is in one place, find those wanted."""
 
     values: _Values
-    plain: tuple[Held, ...] | None  # the operators of the slices that are made too
+    plain: tuple[Partial, ...] | None  # the operators of the slices that are made too
     exact: bool
 
     @property
@@ -297,7 +297,7 @@ class _FirstPass:
         """
         values, group, shared = self.values, self.values.group, self.values.schema
         inputs = {**shared.inputs, values.partial.operator.inputs[0].text: pl.Int64()}
-        schema = replace(shared, inputs=inputs, held=(values.partial,))
+        schema = replace(shared, inputs=inputs, partials=(values.partial,))
         ranges = pl.concat(tables).sort(*schema.keys, "slice_start", "range")
         rows = Rows(multisets_of(ranges.with_columns(value="range"), schema, values.partial), schema)
         windows = CompiledGroup(group, schema, schema).assembler.due(rows, INT64_MIN, INT64_MAX)

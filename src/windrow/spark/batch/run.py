@@ -22,7 +22,7 @@ from windrow.core.arrays.dataframes import in_parts
 from windrow.core.assemble.results import too_large
 from windrow.core.operators.base import Multiset
 from windrow.core.operators.collect import Collect
-from windrow.core.plan.groups import Entry, Group, held_by
+from windrow.core.plan.groups import Entry, Group, partials_of
 from windrow.core.slices.binding import no_time, quoted
 from windrow.core.slices.kernel import filter_name, key_name, time_name
 from windrow.core.stream import deduplicate
@@ -105,14 +105,16 @@ def _way(entry: Entry, job: Job, group: Group) -> Way:
     if query.distinct_on:
         return Way(by_kernel, "repeats are dropped first, by the Polars kernel", repeats_of)
     schema = job.compiled.by_name[group.name].schema
-    held = dict.fromkeys(one for asked in query.computed for one in held_by(asked, query.filter_inside))
-    for one in held:
+    partials = dict.fromkeys(
+        partial for aggregate in query.computed for partial in partials_of(aggregate, query.filter_inside)
+    )
+    for one in partials:
         if isinstance(one.operator, Multiset):
             continue
         made = lift(one, schema, time_name(query.time or job.time))
         if isinstance(made, str):
             return Way(by_kernel, f"sliced by the Polars kernel: {made}")
-    if any(isinstance(one.operator, Multiset) for one in held):
+    if any(isinstance(one.operator, Multiset) for one in partials):
         why = "sliced by Spark's own aggregates, values counted by (key, slice, value)"
         return Way(by_catalyst, why, (query.by, query.time, query.filter_first))
     return Way(by_catalyst, "sliced by Spark's own aggregates")
@@ -131,7 +133,7 @@ def _by_position(entry: Entry, job: Job) -> Way | None:
     (group,) = alone.compiled.plan.groups
     schema = alone.compiled.binding.schema(group, shared=True)
     why = "counted by cells of time; events are put in order only in the cells that hold a cut"
-    if any(isinstance(lift(one, schema, time_name(POSITION)), str) for one in group.held):
+    if any(isinstance(lift(one, schema, time_name(POSITION)), str) for one in group.partials):
         return Way(by_number, f"{why}; then answered by position", (query.time, query.filter_first))
     return Way(by_position, why, (query.time, query.filter_first))
 
@@ -201,7 +203,7 @@ def describe(job: Job) -> str:
 
 
 def prepared(df: DataFrame, job: Job) -> DataFrame:
-    """The columns that kernels read, made by Spark; what has no time is left out if that is asked for."""
+    """The columns that kernels read, made by Spark; with `bad_events="drop"` what has no time is left out."""
     binding = job.compiled.binding
     chosen = df.selectExpr(*(f"{text} AS {quoted(name)}" for name, text in binding.sql.items()))
     if job.options.bad_events == "drop":
@@ -272,8 +274,8 @@ def by_catalyst(df: DataFrame, job: Job, partial: bool) -> DataFrame:
 def by_kernel(df: DataFrame, job: Job, partial: bool) -> DataFrame:
     """Slices by the Polars kernel, in `mapInArrow`; no row holds all values of a large window."""
     buckets = buckets_of(df)
-    held = [one.operator for group in job.compiled.plan.groups for one in group.held]
-    keeps_values = any(isinstance(operator, Multiset | Collect) for operator in held)
+    partials = (partial for group in job.compiled.plan.groups for partial in group.partials)
+    keeps_values = any(isinstance(partial.operator, Multiset | Collect) for partial in partials)
 
     def pack(batches: Batches) -> Batches:
         slicer = Slicer(job.compiled)

@@ -7,8 +7,8 @@
         _0003.parquet      not yet: rename a file when it is complete
 
 A file must appear whole, with a name that sorts after those that its node has had. What is read may be deleted. So that
-a file that comes too late is told from one that was read, an offset has the names of the last ones that were read and
-are still there, and how many there are before them.
+a file that comes too late is not taken for one that was read, an offset has the names of the last ones that were read
+and are still there, and how many there are before them.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ class Files:
         if not os.path.isdir(self.root):
             raise InputError(f"there is no directory {self.root!r}")
         if self._is_pattern:
-            found = sorted(one for one in glob.glob(self.path) if not is_hidden(os.path.basename(one)))
-            if not found:
+            paths = sorted(path for path in glob.glob(self.path) if not is_hidden(os.path.basename(path)))
+            if not paths:
                 raise InputError(f"nothing fits {self.path!r}")
-            whole: dict[str, list[str]] = {}
-            for one in found:
-                if os.path.isdir(one):
-                    whole[self._named(one)] = self._below(one)
+            nodes: dict[str, list[str]] = {}
+            for path in paths:
+                if os.path.isdir(path):
+                    nodes[self._named(path)] = self._below(path)
                 else:
-                    whole.setdefault(self._named(os.path.dirname(one)), []).append(name_below(self.root, one))
-            return whole
-        inside = [one for one in os.scandir(self.root) if not is_hidden(one.name)]
-        files = [one.name for one in inside if one.is_file()]
-        folders = sorted(one.name for one in inside if one.is_dir())
+                    nodes.setdefault(self._named(os.path.dirname(path)), []).append(name_below(self.root, path))
+            return nodes
+        entries = [entry for entry in os.scandir(self.root) if not is_hidden(entry.name)]
+        files = [entry.name for entry in entries if entry.is_file()]
+        folders = sorted(entry.name for entry in entries if entry.is_dir())
         if files and folders:
             raise InputError(
                 f"{self.root!r} has the file {min(files)!r} beside the directory {folders[0]!r}; "
@@ -142,11 +142,7 @@ class Files:
             if name is None:
                 continue
             facts = self.facts(name, job)
-            if files_taken and (
-                (limit.files is not None and files_taken >= limit.files)
-                or (limit.rows is not None and rows + facts.rows > limit.rows)
-                or (limit.bytes is not None and size + facts.size > limit.bytes)
-            ):
+            if files_taken and is_beyond(limit, files_taken + 1, rows + facts.rows, size + facts.size):
                 break
             rows, files_taken, size = rows + facts.rows, files_taken + 1, size + facts.size
             old = taken.get(node) or before.get(node) or {"rows": 0, "seen": None, "files": 0}
@@ -243,6 +239,12 @@ class Files:
         return Facts(rows, seen, size)
 
 
+def is_beyond(limit: Limit, files: int, rows: int, size: int) -> bool:
+    """Whether a micro-batch of so much would be too large."""
+    bounds = (limit.files, files), (limit.rows, rows), (limit.bytes, size)
+    return any(most is not None and taken > most for most, taken in bounds)
+
+
 def local_path(path: str, what: str) -> str:
     """A path without its scheme, which must be that of files."""
     plain = path.removeprefix("file://").removeprefix("file:")
@@ -257,10 +259,10 @@ def _greatest(parquet: pq.ParquetFile, column: str) -> int | None:
     for number in range(parquet.metadata.num_row_groups):
         group = parquet.metadata.row_group(number)
         places = [place for place in range(group.num_columns) if group.column(place).path_in_schema == column]
-        said = group.column(places[0]).statistics if places else None
-        if said is None or not said.has_min_max or not isinstance(said.max_raw, int):
+        statistics = group.column(places[0]).statistics if places else None
+        if statistics is None or not statistics.has_min_max or not isinstance(statistics.max_raw, int):
             return None
-        greatest = said.max_raw if greatest is None else max(greatest, said.max_raw)
+        greatest = statistics.max_raw if greatest is None else max(greatest, statistics.max_raw)
     return greatest
 
 

@@ -4,7 +4,7 @@
     local ──┴▶ intermediate ──▶ root ──▶ path/slices/…42.batch ── merged in the reader ──▶ rows of slices ──▶ Spark
 
 A batch is the unit that is read. An offset says up to which one, and the tree's watermark after it, so that a
-micro-batch that is read again has the same rows. Once the tree has come to its end, every bucket is told: a last
+micro-batch that is read again has the same rows. Once the tree has come to its end, every bucket has to know: a last
 micro-batch without slices follows, because what is still open ends at no time that a bucket could wait for.
 """
 
@@ -26,7 +26,7 @@ from windrow.core.windows.ordered import NODE
 from windrow.nodes.process.slice_sink import SliceSink
 from windrow.nodes.queries import QuerySet
 from windrow.spark.slice_rows import Limit, fingerprint
-from windrow.spark.source.files import local_path
+from windrow.spark.source.files import is_beyond, local_path
 
 KEEP = ("uncommitted", "all")
 TOGETHER = 1 << 26  # bytes of batches that one task of a batch reads
@@ -92,11 +92,7 @@ class Root:
             if until is not None and number > until:
                 break
             head = sink.head(number)
-            if count and (
-                (limit.files is not None and count >= limit.files)
-                or (limit.rows is not None and head.events - before["events"] > limit.rows)
-                or (limit.bytes is not None and size + head.size > limit.bytes)
-            ):
+            if count and is_beyond(limit, count + 1, head.events - before["events"], size + head.size):
                 break
             events, size, count, last = head.events, size + head.size, count + 1, number
             if head.watermark > INT64_MIN:

@@ -1,10 +1,21 @@
-"""Buckets: the state of a bucket of keys between micro-batches.
+"""Buckets: the state of a stream on Spark, for the keys of one bucket, from micro-batch to micro-batch.
 
-    payloads ── absorb ──▶ chunks of slices, or buffered events ── the watermark moves ──▶ results
-    queries  ── change ──▶ entries: since when each is there
+    state store ── what this step needs ──▶ states of groups ── advance ──▶ windows that the watermark passes
+    payloads ── new slices, new events ───▶                  ── advance ──▶ windows that late events change
+    state store ◀── what it now holds ─────
 
-Everything that a bucket knows lies in a store of bytes by name: an index, and the tables that it names. A step reads
-the index, what the windows that end need, and for ordered groups what they hold.
+A state store is bytes by name: an index, and the tables that it names. A step reads as little of it as it can: of
+slices the chunks that ending windows span (`slice_store`), of sessions and ordered groups the keys in which something
+may end or be late (`key_partitions`). So a micro-batch costs what it brings and what ends in it, not what is held.
+
+**Why a step advances twice.** The watermark of a micro-batch is that of the events before it. So windows that end at or
+before it are complete with what is stored: they are emitted first, without the new slices. Events of the micro-batch
+that are behind the watermark are late for these windows, as they would be in an engine that had moved its watermark
+after the last batch. Then the new slices are taken in, and a second `advance`, to the same watermark, emits what they
+change within `updates`. Other windows wait for a later step.
+
+Queries come and go with the query set of a payload (`RequestedQuery`): each becomes an `Entry`, with the event time
+from which it is there, which no event of an earlier micro-batch has reached.
 """
 
 from __future__ import annotations
@@ -44,7 +55,7 @@ class StateError(ValueError):
 
 @dataclass(frozen=True)
 class RequestedQuery:
-    """A query that is asked for, since when if that was said, and whether it is being removed."""
+    """A query of the query set: since when it is wanted, if that was given, and whether it is being removed."""
 
     query: Query
     since: int | None = None
@@ -71,7 +82,7 @@ class StepOutput:
 
 
 class Bucket:
-    """One bucket, for the length of a micro-batch."""
+    """One bucket, for the length of a micro-batch: `step` once, then `save`."""
 
     def __init__(self, store: Store, job: Job, buckets: int) -> None:
         self._store, self._job, self._buckets = store, job, buckets
@@ -84,14 +95,13 @@ class Bucket:
             self._check(index)
         self._watermark: int = index.get("watermark", INT64_MIN)
         self._arrived: int = index.get("arrived", 0)
-        self._lateness: int = max(
-            index.get("lateness", 0), self._time_column.lateness or 0
-        )  # the largest there ever was
+        # the largest that there ever was: events may be that far ahead of the watermark
+        self._lateness: int = max(index.get("lateness", 0), self._time_column.lateness or 0)
         self._entries = [Entry(Query.from_dict(query), *rest) for query, *rest in index.get("entries", [])]
         self._groups: dict[str, Any] = index.get("groups", {})
         self.timer: int | None = index.get("timer")
         self.next_due = INT64_MAX
-        self._over: set[int] = set()  # places of queries that were being removed and have emitted their last window
+        self._over: set[int] = set()  # numbers of queries that were being removed and have emitted their last window
 
     def _check(self, index: Mapping[str, Any]) -> None:
         if index.get("windrow") != VERSION:
@@ -112,20 +122,21 @@ class Bucket:
         self,
         tables: Sequence[Mapping[str, pl.DataFrame]],
         watermark: int,
-        asked: Sequence[RequestedQuery] | None,
+        requested: Sequence[RequestedQuery] | None,
         newest: int | None = None,
     ) -> StepOutput:
-        """Take the tables of payloads in, move the watermark, and say what is due; queries `asked` for come and go.
+        """Take in the tables of payloads, move the watermark, and emit what is due.
 
-        newest:  the greatest time in earlier micro-batches, where the watermark does not say it
+        requested:  the query set of the payloads; None if there are none, and the one before goes on
+        newest:     the greatest time in earlier micro-batches, if the watermark does not show it
         """
         now = max(watermark, self._watermark)
         gone: set[str] = set()
-        if asked is not None:
-            gone = self._change(asked, self._first_unseen(now, newest))
+        if requested is not None:
+            gone = self._change(requested, self._first_unseen(now, newest))
         plan = replace(self._job, entries=tuple(self._entries)).compiled
         step = replace(self._time_column, watermark=self._watermark).step_to(now)
-        later = {one.query.name: one.since for one in self._entries if one.since > INT64_MIN}
+        later = {entry.query.name: entry.since for entry in self._entries if entry.since > INT64_MIN}
         output = StepOutput(plan.results.empty, since=later)
         emitted: dict[str, list[Emitted]] = {}
         dropped: dict[tuple[str, ...], int] = {}
@@ -143,9 +154,8 @@ class Bucket:
         output.results, overflows = plan.results.build(one for several in emitted.values() for one in several)
         output.overflows = overflows.total()
         self._watermark = now
-        self._entries = [
-            one for place, one in enumerate(self._entries) if one.query.name not in gone and place not in self._over
-        ]
+        entries = enumerate(self._entries)
+        self._entries = [one for number, one in entries if number not in self._over and one.query.name not in gone]
         return output
 
     def _step_group(
@@ -156,12 +166,8 @@ class Bucket:
         step: WatermarkStep,
         output: StepOutput,
     ) -> tuple[list[Emitted], int]:
-        """What a group emits, and how many events some of its windows leave out.
-
-        Windows that end are emitted before what is new is taken in: Spark's watermark is that of the micro-batch
-        before, so that events of this one may be late for them. What these change is emitted after it.
-        """
-        saved = self._saved(compiled.group)
+        """Step one group; returns what it emits, and how many events some of its windows leave out."""
+        saved: dict[str, Any] = self._groups.setdefault(compiled.group.name, {})
         self._check_types(compiled, saved)
         state, time_column = compiled.state(), replace(self._time_column, watermark=self._watermark)
         if "exclusions" in saved:
@@ -188,10 +194,6 @@ class Bucket:
         }
         self._store.put(INDEX, json.dumps(index).encode())
 
-    def _saved(self, group: Group) -> dict[str, Any]:
-        found: dict[str, Any] = self._groups.setdefault(group.name, {})
-        return found
-
     @staticmethod
     def _check_types(compiled: CompiledGroup, saved: dict[str, Any]) -> None:
         """Refuse state whose columns have other types than in this plan, and note the types."""
@@ -209,7 +211,7 @@ class Bucket:
     # --- slices -------------------------------------------------------------------------------------------------
 
     def _sliced(self, group: _Group, new: list[pl.DataFrame], step: WatermarkStep, output: StepOutput) -> None:
-        """A group whose slices merge in any order: sessions, or windows whose bounds are known without the events."""
+        """Step a group whose slices merge in any order: of sessions, or of windows with fixed bounds."""
         state, name = group.state, group.state.group.name
         chunks = Chunks.read(name, self._store, group.saved.get("chunks"))
         state.revisions.table = revisions = self._table(state.group, "revisions")
@@ -227,7 +229,11 @@ class Bucket:
             self.next_due = min(self.next_due, ends, chunks.closes + 1 if chunks.closes < INT64_MAX else INT64_MAX)
 
     def _fixed(self, group: _Group, chunks: Chunks, table: pl.DataFrame | None, step: WatermarkStep) -> None:
-        """Windows that end read the chunks that they span; late slices within `updates` everything."""
+        """Step windows with fixed bounds: those that end need the chunks that they span.
+
+        Everything is read where late slices may change any emitted window, and for windows of one's own that end, of
+        which nobody knows how far back they begin.
+        """
         state = group.state
         whole = False  # whether everything is read
         if step.now > step.before:
@@ -254,7 +260,10 @@ class Bucket:
             chunks.add(state.rows.table, state.schema, *chunks_of(state, state.rows.table))
 
     def _sessions(self, group: _Group, chunks: Chunks, table: pl.DataFrame | None, step: WatermarkStep) -> None:
-        """Sessions that may end, and those of keys with late slices, are read with the others of their partitions."""
+        """Step sessions: read the key partitions in which one may end, or for which a slice is late.
+
+        The slices of all other keys are put away unread: they can only extend open sessions or begin new ones.
+        """
         state, schema = group.state, group.state.schema
         partitions = KeyPartitions(self._buckets, group.saved.get("partitions", 1))
         opened = chunks.closing(step.now) if step.now > step.before else set()
@@ -302,7 +311,8 @@ class Bucket:
     def _in_order(
         self, group: _Group, state: OrderedState, new: list[pl.DataFrame], step: WatermarkStep, output: StepOutput
     ) -> None:
-        """A group that holds events until their order is final: partitions are read in which one is, or is late."""
+        """Step a group that buffers events until their order is final: read the key partitions in which one becomes
+        final or is late, and all of them when windows may end at a time."""
         saved, time, moves = group.saved, state.ordering.time, step.now > step.before
         partitioned = PartitionedState(state.group.name, self._store, self._buckets, saved.get("partitioned"))
         opened: set[int] = set()
@@ -343,13 +353,12 @@ class Bucket:
             self.next_due = min(self.next_due, partitioned.first + 1)
 
     def _concerns_all(self, state: OrderedState, step: WatermarkStep, saved: Mapping[str, Any]) -> bool:
-        """Whether a step may have something to say of any key: times have come, or queries have come or go."""
+        """Whether windows of any key may end in a step: a time has come, or the queries have changed."""
         ends = state.sequences.ends(step) or state.assembler.any_end(step.before, step.now)
         goes = any(timeline.closing for timeline in state.group.timelines)
-        kept = (
-            bool(state.compiled.session_timelines) or self._time_column.updates > 0
-        )  # what ends, or is let go, without an event
-        return ends or goes or kept or saved.get("form", "") != _form(state.group)
+        # sessions end, and what `updates` keeps is let go, without an event of their key
+        without_event = bool(state.compiled.session_timelines) or self._time_column.updates > 0
+        return ends or goes or without_event or saved.get("form", "") != _form(state.group)
 
     @staticmethod
     def _has_times(state: OrderedState) -> bool:
@@ -358,28 +367,30 @@ class Bucket:
 
     # --- queries that come and go -------------------------------------------------------------------------------
 
-    def _change(self, asked: Sequence[RequestedQuery], begin: int) -> set[str]:
-        """Let new queries in from an event time on; returns those that leave after this step."""
-        known = {one.query.name: one for one in self._entries}
-        names = {one.query.name for one in asked}
-        entries = dict(known)
-        for one in asked:
-            name = one.query.name
-            entry = known.get(name)
-            if entry is None or entry.query != one.query:
-                since = INT64_MIN if one.since is None else one.since
+    def _change(self, requested: Sequence[RequestedQuery], begin: int) -> set[str]:
+        """Let new queries in from an event time on; returns the names of those that leave after this step."""
+        before = {entry.query.name: entry for entry in self._entries}
+        entries = dict(before)
+        for wanted in requested:
+            name = wanted.query.name
+            entry = before.get(name)
+            if entry is None or entry.query != wanted.query:
+                since = INT64_MIN if wanted.since is None else wanted.since
                 if not self.is_new:
-                    since = cut_from(one.query, max(since, begin))
-                if not (one.closing and self.is_new):
-                    entries[name] = Entry(one.query, since)
+                    since = cut_from(wanted.query, max(since, begin))
+                if not (wanted.closing and self.is_new):
+                    entries[name] = Entry(wanted.query, since)
                 entry = entries.get(name)
-            if one.closing and entry is not None and not entry.closing:
-                entries[name] = entry._replace(until=cut_from(one.query, begin), closing=True)
+            if wanted.closing and entry is not None and not entry.closing:
+                entries[name] = entry._replace(until=cut_from(wanted.query, begin), closing=True)
         self._entries = list(entries.values())
-        return {name for name, entry in entries.items() if name not in names}
+        return entries.keys() - {wanted.query.name for wanted in requested}
 
     def _first_unseen(self, watermark: int, newest: int | None) -> int:
-        """The first time, in whole milliseconds, later than everything that came before this micro-batch."""
+        """The first time, in Spark's milliseconds, that is later than every event of earlier micro-batches.
+
+        Without `newest` it follows from the watermark, which lies behind the greatest time by the lateness at most.
+        """
         unit = 1 if self._job.is_integer else 1000
         first = INT64_MIN if newest is None else (newest // unit + 1) * unit
         return first if watermark == INT64_MIN else max(first, watermark + -(-self._lateness // unit) * unit + unit)
@@ -399,7 +410,7 @@ class Bucket:
             self._store.put(f"{group.name}|{name}", to_bytes(table))
 
     def _forget(self, name: str) -> None:
-        """Drop the state of a group that no query asks for any more."""
+        """Drop the state of a group that has no query any more."""
         saved = self._groups.pop(name)
         Chunks.read(name, self._store, saved.get("chunks")).forget(INT64_MAX)
         PartitionedState(name, self._store, self._buckets, saved.get("partitioned")).forget()
@@ -439,8 +450,8 @@ def _load(state: GroupState, runs: list[pl.DataFrame]) -> None:
 
 
 def _form(group: Group) -> str:
-    """What the tables of an ordered group depend on."""
-    return fingerprint_of([group], list(map(repr, group.timelines)), [one.text for one in group.held])
+    """A fingerprint of what the tables of an ordered group depend on."""
+    return fingerprint_of([group], list(map(repr, group.timelines)), [one.text for one in group.partials])
 
 
 def _queries(state: GroupState, timeline: Timeline) -> set[int]:

@@ -77,10 +77,10 @@ def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name
         if first is None:
             return
         version = query_book_files.read(path, first.column(BOOK)[0].as_py())
-        refuse_unstreamable((entry.query for entry in version.asked), job.time)  # another stream may have let it in
-        current = replace(job, entries=tuple(Entry(entry.query) for entry in version.asked))
+        refuse_unstreamable((entry.query for entry in version.requested), job.time)  # another stream may have let it in
+        current = replace(job, entries=tuple(Entry(entry.query) for entry in version.requested))
         frames = raw_events_of(chain([first], batches), current, types, first.column(CLOCK)[0].as_py())
-        header = {"version": version.number, "queries": text_of([entry.to_dict() for entry in version.asked])}
+        header = {"version": version.number, "queries": text_of([entry.to_dict() for entry in version.requested])}
         yield from payloads.rows(sliced(frames, current, buckets), header)
 
     keys = {key: types[key] for key in book.read().keys}

@@ -71,7 +71,7 @@ class QueryBook:
     @property
     def queries(self) -> list[Query]:
         """The queries of the book, without those that are being removed."""
-        return [entry.query for entry in self.read().asked if not entry.closing]
+        return [entry.query for entry in self.read().requested if not entry.closing]
 
     def add(self, *queries: Query, since: int | datetime | None = None) -> int:
         """Add queries, from an event time on if one is given; returns the new version.
@@ -81,7 +81,7 @@ class QueryBook:
         moment = since_1970(since) if isinstance(since, datetime) else since
         with query_book_files.changing(self.path):
             now = self.read()
-            entries = list(now.asked)
+            entries = list(now.requested)
             for query in queries:
                 if not isinstance(query, Query):
                     raise QueryError(f"expected a Query, not {query!r}")
@@ -92,7 +92,7 @@ class QueryBook:
                 self._fits(query, now)
                 entries = [entry for entry in entries if entry.query.name != query.name]
                 entries.append(RequestedQuery(query, moment))
-            return self._write(replace(now, asked=entries))
+            return self._write(replace(now, requested=entries))
 
     def remove(self, name: str, when: Literal["now", "windows_closed"] = "now") -> int:
         """Stop a query; with `windows_closed`, windows that hold an event already seen are still emitted."""
@@ -100,15 +100,15 @@ class QueryBook:
             raise ValueError(f"when must be 'now' or 'windows_closed', not {when!r}")
         with query_book_files.changing(self.path):
             now = self.read()
-            removed = [entry for entry in now.asked if entry.query.name == name and not entry.closing]
+            removed = [entry for entry in now.requested if entry.query.name == name and not entry.closing]
             if not removed:
                 raise QueryError(
                     f"there is no query called {name!r}; there are {', '.join(map(repr, _names(now))) or 'none'}"
                 )
-            entries = [entry for entry in now.asked if entry.query.name != name]
+            entries = [entry for entry in now.requested if entry.query.name != name]
             if when == "windows_closed":
                 entries.append(RequestedQuery(removed[0].query, removed[0].since, closing=True))
-            return self._write(replace(now, asked=entries))
+            return self._write(replace(now, requested=entries))
 
     def bind(self, events: Mapping[str, Any]) -> Version:
         """Note what is known of the stream, and check that keys and queries fit it; returns the newest version."""
@@ -118,7 +118,7 @@ class QueryBook:
             bound = replace(now, events=stream)
             for key in bound.keys:
                 _check_key(key, stream)
-            for entry in bound.asked:
+            for entry in bound.requested:
                 self._fits(entry.query, bound)
             if now.events != stream:
                 self._write(bound)
@@ -217,4 +217,4 @@ def _columns(events: Mapping[str, Any]) -> dict[str, pl.DataType]:
 
 
 def _names(version: Version) -> list[str]:
-    return [entry.query.name for entry in version.asked if not entry.closing]
+    return [entry.query.name for entry in version.requested if not entry.closing]

@@ -44,7 +44,7 @@ class Version:
     number: int
     columns: Mapping[str, str]
     keys: Sequence[str]
-    asked: Sequence[RequestedQuery]
+    requested: Sequence[RequestedQuery]
     events: Mapping[str, Any] | None = None  # what is known of the stream that it is used by
 
 
@@ -77,8 +77,8 @@ def read(path: str, name: str | None) -> Version:
         found = json.loads(file.read())
     if found["windrow"] != FORMAT:
         raise ValueError(f"the query book at {path!r} has format {found['windrow']}; this windrow reads {FORMAT}")
-    asked = [RequestedQuery.from_dict(one) for one in found["queries"]]
-    return Version(number, found["columns"], found["keys"], asked, found["events"])
+    requested = [RequestedQuery.from_dict(one) for one in found["queries"]]
+    return Version(number, found["columns"], found["keys"], requested, found["events"])
 
 
 def exists(path: str) -> bool:
@@ -118,7 +118,7 @@ def write(path: str, version: Version) -> None:
         "windrow": FORMAT,
         "columns": dict(version.columns),
         "keys": list(version.keys),
-        "queries": [one.to_dict() for one in version.asked],
+        "queries": [one.to_dict() for one in version.requested],
         "events": version.events,
     }
     _put(system, f"{root}/versions/{name}.json", json.dumps(described))

@@ -1,4 +1,4 @@
-"""Chunks: the live slices of a group in a state store, so that a step reads only what it needs.
+"""The slice store: the live slices of a group in Spark's state store, in chunks, so that a step reads what it needs.
 
     chunk 0      chunk 1      chunk 2            by the start of the slice, or for sessions by the key
     ┌────────┐   ┌────────┐   ┌────────┐
@@ -6,8 +6,8 @@
     │ run 3  │   └────────┘   │ run 6  │         runs that are not larger than the new one are merged with it
     └────────┘                └────────┘
 
-So a micro-batch costs what it brings, a window that ends costs the chunks that it spans, and a chunk that no window
-needs any more is dropped unread.
+So a micro-batch costs what it brings: a slice is merged a logarithmic number of times, as in a log-structured merge
+tree. A window that ends costs the chunks that it spans, and a chunk that no window needs any more is dropped unread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Store(Protocol):
 
 
 class Run(NamedTuple):
-    """Some slices of one chunk: where they begin, and for sessions a time before which none ends."""
+    """A table of slices of one chunk: between which times they begin, and before which time none of their sessions
+    ends; all that a step must know to leave it unread."""
 
     number: int
     chunk: int
@@ -46,7 +47,7 @@ class Run(NamedTuple):
     first: int  # slice start
     last: int  # slice start
     closes: int
-    level: int = 0  # a chunk is so many times twice as long as it would have to be, so that it is not too small
+    level: int = 0  # how often the length of a chunk was doubled, so that it is not too small
 
 
 def to_bytes(table: pl.DataFrame) -> bytes:
@@ -67,7 +68,7 @@ def parts_of(table: pl.DataFrame, number: Ints) -> Iterator[tuple[int, pl.DataFr
 
 @dataclass
 class Chunks:
-    """The slices of one group."""
+    """The slices of one group, as runs; the index has them, the tables stay in the store until they are read."""
 
     name: str
     store: Store
@@ -83,7 +84,10 @@ class Chunks:
         return {"runs": self.runs, "count": self.count}
 
     def add(self, table: pl.DataFrame, schema: SliceSchema, number: Ints, level: int = 0) -> None:
-        """Take slices in, which are sorted and each there once, and put each into the chunk of its number."""
+        """Take slices in, which are sorted and each there once, and put each into the chunk of its number.
+
+        A run of at most twice the size is merged with the new one, so that the runs of a chunk are few.
+        """
         for chunk, part in parts_of(table, number):
             there = [run for run in self.runs if run.chunk == chunk and run.level == level]
             joined: list[Run] = []
@@ -102,17 +106,17 @@ class Chunks:
             self._put(chunk, part, closes, level)
 
     def replace(self, chunks: set[int], table: pl.DataFrame, number: Ints, closes: Mapping[int, int]) -> None:
-        """Hold these slices and no others in some chunks."""
+        """Replace all slices of some chunks by these."""
         self._drop([run for run in self.runs if run.chunk in chunks])
         for chunk, part in parts_of(table, number):
             self._put(chunk, part, closes.get(chunk, INT64_MAX))
 
     def load(self, since: int = INT64_MIN) -> list[pl.DataFrame]:
-        """The runs that hold slices from a time on."""
+        """The tables that have slices from a time on."""
         return [self._get(run) for run in self.runs if run.last >= since]
 
     def load_only(self, chunks: set[int]) -> list[pl.DataFrame]:
-        """The runs of some chunks."""
+        """The tables of some chunks."""
         return [self._get(run) for run in self.runs if run.chunk in chunks]
 
     def closing(self, now: int) -> set[int]:
@@ -163,15 +167,15 @@ class Chunks:
 def chunks_of(state: GroupState, table: pl.DataFrame) -> tuple[Ints, int]:
     """The chunk of each slice, and the level of these chunks.
 
-    A chunk is as long as the shortest window, or as parts the longest one into not too many; and where slices are few,
-    twice or four times as long, and so on.
+    A chunk is as long as the shortest window, but no shorter than a 64th of the longest one, so that no window spans
+    too many. Where the slices would be few in each, its length is doubled until they are not.
     """
     length = state.assembler.lattices.length
     width = max(int(length.min()), -(-int(length.max()) // CHUNKS)) if len(length) else INT64_MAX
     start = table["slice_start"].to_numpy()
-    known = start[start > INT64_MIN]
-    step = (int(known.max()) - int(known.min())) // width + 1 if len(known) else 1
-    level = max(0, (step * ROWS // max(1, len(known))).bit_length() - 1) if step > 1 else 0
+    times = start[start > INT64_MIN]
+    count = (int(times.max()) - int(times.min())) // width + 1 if len(times) else 1
+    level = max(0, (count * ROWS // max(1, len(times))).bit_length() - 1) if count > 1 else 0
     wide = min(width << level, INT64_MAX)
     return np.where(start == INT64_MIN, INT64_MIN, start // wide), level
 
