@@ -35,6 +35,7 @@ from counting import WORKLOADS as COUNTING
 from quantiles import quantiles
 
 import windrow as wr
+from windrow.core.expressions.types import types_of
 from windrow.core.windows.fixed import duration
 from windrow.io.generator import Generator
 from windrow.nodes.process import config as configs
@@ -214,7 +215,7 @@ def root(scale: float, runs: int) -> Iterator[Line]:
     """What a received slice costs the root, with more and more local nodes."""
     keys, seconds = 100, max(10, int(60 * scale))
     query = [wr.Query("q", wr.tumbling("1 second"), FIVE, by="key")]
-    asked = QuerySet.of(query, "ts", configs.columns_of(COLUMNS))
+    asked = QuerySet.of(query, "ts", types_of(COLUMNS))
     cost: dict[int, float] = {}
     for nodes in (1, 2, 4, 8, 32):
         for _ in range(min(runs, 3)):
@@ -365,7 +366,7 @@ def _latencies(levels: int, count: int) -> list[float]:
         described = {"queries": _as_yaml(mean()), "time": "ts", "columns": COLUMNS, "listen": "127.0.0.1:0"}
         below = "inner" if levels == 3 else "local"
         nodes = [_node(folder, "root", "root", spool="s", children=[below], **described)]
-        nodes[0]._outlet_of = lambda: tap  # type: ignore[method-assign]
+        nodes[0]._new_sink = lambda: tap  # type: ignore[method-assign]
         _run(nodes[0], stack)
         if levels == 3:
             nodes.append(

@@ -35,8 +35,8 @@ from windrow.core.windows.ordered import Counting
 from windrow.io.generator import COLUMNS
 from windrow.nodes.protocol.messages import Ack, Batch, Message
 from windrow.nodes.protocol.node import SINK, Node
-from windrow.nodes.protocol.send_window import AGAIN
 from windrow.nodes.queries import QuerySet
+from windrow.nodes.requests import AGAIN
 from windrow.nodes.transport.wire import Reader, Writer
 from windrow.testing.tree_simulation import Disk
 
