@@ -62,11 +62,11 @@ class Faulty(Simulation):
 
     def __post_init__(self) -> None:
         self.settings = {**self.settings, "feeds": "slices"}
-        self.outlet, self.asked = SliceSink(self.path), self.asked.as_events()
-        self.outlet.set_queries(self.asked)
+        self.outlet, self.query_set = SliceSink(self.path), self.query_set.as_events()
+        self.outlet.set_queries(self.query_set)
         super().__post_init__()
 
-    def _tell(self, batch: Message) -> None:
+    def _take_results(self, batch: Message) -> None:
         assert isinstance(batch, Batch)
         self.outlet.put(batch)
         if not self._happens(self.faults.crash):
