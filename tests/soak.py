@@ -21,7 +21,6 @@ import time
 from collections import Counter
 
 import pytest
-from hypothesis import core
 
 SEED = "WINDROW_SEED"
 
@@ -43,6 +42,8 @@ class Soak:
         config.hook.pytest_deselected(items=others)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        from hypothesis import core  # only now: pytest rewrites its assertions first
+
         self._spent.update(dict.fromkeys(session.items, 0))
         while self._spent and time.monotonic() < self._until:
             item = min(session.items, key=self._spent.__getitem__)

@@ -31,13 +31,13 @@ JOINED = ("joined", "joined", "joined", "of each node", "counting", "tumbling")
 
 
 @given(stream=streams(kinds=JOINED, beyond=True, watermarks=True))
-@settings(max_examples=60)
+@settings(max_examples=20)
 def test_the_engine_gives_what_the_oracle_gives(stream: Stream) -> None:
     assert disagreements(stream) == []
 
 
 @given(stream=streams(kinds=JOINED, changes=True), at=st.lists(st.integers(0, 12), max_size=4))
-@settings(max_examples=40)
+@settings(max_examples=16)
 def test_queries_come_and_go_and_engines_are_restored(stream: Stream, at: list[int]) -> None:
     assert disagreements(stream, restored_at=at) == []
 
@@ -54,7 +54,7 @@ def test_what_is_forgotten_early_is_missed_by_nobody(stream: Stream) -> None:
 
 
 @given(rows=tables(), queries=query_sets(kinds=JOINED), order_by=st.sampled_from(((), (), ("node", "x"), ("s", "y"))))
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_whole_tables(rows: list[Row], queries: tuple[wr.Query, ...], order_by: tuple[str, ...]) -> None:
     try:
         want: list[Any] = recompute(rows, queries, order_by=order_by, partial=True)
@@ -67,7 +67,7 @@ def test_whole_tables(rows: list[Row], queries: tuple[wr.Query, ...], order_by: 
 
 
 @given(stream=streams(kinds=("joined",), time_columns=False))
-@settings(max_examples=60)
+@settings(max_examples=20)
 def test_a_stream_says_what_its_whole_table_says(stream: Stream) -> None:
     """Without late events: nothing joins a window that was told. At a position, once every node has come."""
     queries = tuple(query for query in stream.queries if not query.distinct_on)

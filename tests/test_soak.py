@@ -32,7 +32,7 @@ def test_is_right(number):
 def soak(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     path, settings = tmp_path / "test_planted.py", tmp_path / "pytest.ini"
     path.write_text(PLANTED)
-    settings.write_text("[pytest]\nmarkers = soak:\n")
+    settings.write_text("[pytest]\nmarkers = soak:\nfilterwarnings = error\n")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
