@@ -20,8 +20,10 @@ setup: java $(STAMP) ## make .venv with all extras, and see that there is a Java
 test: java lint ## lint, then all tests
 	$(PYTEST) $(ARGS)
 
-test-core: $(STAMP) ## the core's own tests: no Java, no browser, no broker, no tree; a minute
-	$(PYTEST) -m "not spark and not browser and not nodes and not mqtt" $(ARGS)
+test-core: $(STAMP) ## the core's own tests: no Java, browser, broker, tree, pages or benchmarks; a minute
+	$(PYTEST) -m "not spark and not browser and not nodes and not mqtt" \
+	  --ignore=tests/test_readme.py --ignore=tests/test_examples.py --ignore=tests/test_bench.py \
+	  --ignore=tests/test_cli.py --ignore=tests/test_soak.py $(ARGS)
 
 soak: java $(STAMP) ## what draws at random, with fresh seeds until the time is up; ARGS="--minutes 30"
 	$(BIN)/python tests/soak.py $(ARGS)
