@@ -85,7 +85,7 @@ class Table:
     def push(self, part: pl.DataFrame, rest: Mapping[str, int] | None = None) -> pl.DataFrame:
         """Take a part; `rest` says for each time column, in its units, the least time of the parts that follow."""
         live, self._like = self._live, part.clear()
-        results = [live.push(flag_sorted(part, live.time_columns), _no_clock).results]
+        results = [live.push(flag_sorted(part, live.time_columns)).results]
         if live.states is not None:
             moves = {name: max(live.time_columns[name].watermark, least) for name, least in (rest or {}).items()}
             results += [live.advance({name: least}) for name, least in moves.items()]
@@ -112,10 +112,6 @@ class Table:
         if states is not None and states.overflowed:
             raise too_large(states.overflowed)
         return pl.concat(results) if len(results) > 1 else results[0]
-
-
-def _no_clock() -> int:
-    raise AssertionError("a whole table has no arrival times")
 
 
 def results_of(results: Any, query: str | Query) -> Any:

@@ -117,8 +117,11 @@ class Live:
 
     # --- the stream -----------------------------------------------------------------------------------------------
 
-    def push(self, batch: pl.DataFrame, clock: Callable[[], int]) -> Pushed:
-        """Take a batch, move the watermarks by it, and give the results that this makes final."""
+    def push(self, batch: pl.DataFrame, clock: Callable[[], int] | None = None) -> Pushed:
+        """Take a batch, move the watermarks by it, and give the results that this makes final.
+
+        Only queries over arrival times need a clock.
+        """
         begun = self.begun or self.begin(batch)
         compiled = begun.states.plan
         admitted = admit(batch, compiled, self.time_columns, self.options.bad_events, self.arrived, clock)

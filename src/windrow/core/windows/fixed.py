@@ -373,7 +373,7 @@ def sliding(length: Duration, slide: Duration, offset: Duration | None = None) -
 
 
 def cumulating(length: Duration, step: Duration, offset: Duration | None = None) -> Cumulating:
-    """Windows [o + kL, o + kL + j·step), j = 1 … L/step: what there was so far, told every step, anew every length.
+    """Windows [o + kL, o + kL + j·step), j = 1 … L/step: what there was so far, emitted every step, anew every length.
 
     length:  a duration for timestamps ("1 day", a timedelta), a plain integer for an integer column
     step:    of the same kind; it must divide the length
