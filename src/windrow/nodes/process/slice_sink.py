@@ -15,7 +15,6 @@ twice. Numbers are those of the root's log store, and begin anew with another on
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from dataclasses import replace
@@ -26,7 +25,7 @@ from typing import BinaryIO, NamedTuple
 from windrow.core.query.query import QueryError
 from windrow.core.windows.ordered import JOINED, scope_of
 from windrow.io.atomic import replacing
-from windrow.io.tables import pack, unpack
+from windrow.io.tables import pack, read_header, unpack
 from windrow.nodes.protocol.journal import LogStore
 from windrow.nodes.protocol.messages import Batch, MessageError, from_bytes, to_bytes
 from windrow.nodes.queries import QuerySet
@@ -189,7 +188,7 @@ class SliceSink:
         """Read a batch without its tables."""
         with self._open(number) as file:
             try:
-                fields = json.loads(file.readline())["fields"]
+                fields = read_header(file)["fields"]
                 events = sum(fields["events"].values())
                 return Head(events, int(fields["watermark"]), os.fstat(file.fileno()).st_size)
             except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -6,9 +6,10 @@
             Queries  the query set has changed            Left     the node may go
             Refused  and why                              Request  from the root to one local node
 
-Bytes are a JSON line and Arrow IPC streams with a checksum (`core.slices.table.pack`). They are compressed as a whole,
-because the description of a table is often larger than its rows. Nothing is ever unpickled: what cannot be read is a
-`MessageError`, whatever the bytes are.
+Bytes are a JSON line and Arrow IPC streams with checksums (`io.tables.pack`). They are compressed as a whole, because
+the description of a table is often larger than its rows, and in nothing that is inside them, so that the size that a
+message says bounds the memory that it takes. Nothing is ever unpickled: what cannot be read is a `MessageError`,
+whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import polars as pl
 import pyarrow as pa
 
-from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.core.windows.fixed import FURTHEST, INT64_MAX, INT64_MIN
 from windrow.io.tables import pack, unpack
 
 LARGEST = 256 * 2**20  # bytes of a message
@@ -171,6 +172,7 @@ _ALL: tuple[type[Any], ...] = (Hello, Batch, Alive, Leave, Welcome, Queries, Ack
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in _ALL}
 _FIELDS = {kind: {entry.name: str(entry.type) for entry in fields(kind) if entry.name != "tables"} for kind in _ALL}
 _WITH_TABLES = {kind for kind in _ALL if any(entry.name == "tables" for entry in fields(kind))}
+_TIMES = ("watermark", "since", "newest")  # of the fields with numbers; the others count
 _TYPES: dict[str, type[Any]] = {
     "str": str,
     "int": int,
@@ -183,7 +185,7 @@ _TYPES: dict[str, type[Any]] = {
 def to_bytes(message: Message, compress: bool = True) -> bytes:
     """Write a message as bytes; without `compress`, its first line can be read alone."""
     header = {name: getattr(message, name) for name in _FIELDS[type(message)]}
-    data = pack({"message": type(message).__name__, "fields": header}, getattr(message, "tables", {}))
+    data = pack({"message": type(message).__name__, "fields": header}, getattr(message, "tables", {}), compress=False)
     if len(data) > LARGEST:
         raise MessageError(f"a message of {len(data):,} bytes is larger than {LARGEST:,}")
     return compressed(data) if compress and len(data) >= _SMALL else data
@@ -200,26 +202,46 @@ def from_bytes(data: bytes) -> Message:
     if len(data) > LARGEST:
         raise MessageError(f"a message of {len(data):,} bytes is larger than {LARGEST:,}")
     try:
-        header, tables = unpack(_expanded(data))
-    except Exception as error:  # whatever Arrow makes of bytes that are not its own
+        header, tables = unpack(_expanded(data), strict=True)
+    except (ValueError, pa.ArrowException, OSError) as error:
         raise MessageError(f"these bytes cannot be read: {error}") from error
-    kind = _KINDS.get(header.get("message", ""))
+    kind = _KINDS.get(str(header.get("message")))
     given = header.get("fields")
     if kind is None or not isinstance(given, dict):
-        raise MessageError(f"there is no message {header.get('message')!r}")
+        raise MessageError(f"there is no message {_shown(header.get('message'))}")
     wanted = _FIELDS[kind]
     if given.keys() != wanted.keys():
-        raise MessageError(f"{kind.__name__} has {', '.join(wanted)}, not {', '.join(map(str, given))}")
+        raise MessageError(f"{kind.__name__} has {', '.join(wanted)}, not {_shown(list(given))}")
     for name, expected in wanted.items():
-        is_wrong = type(given[name]) is not _TYPES[expected]
-        numbers = given[name].values() if expected == "Mapping[str, int]" and not is_wrong else [given[name]]
-        if is_wrong or ("int" in expected and not all(type(number) is int and _fits(number) for number in numbers)):
-            raise MessageError(f"{kind.__name__}.{name} is {given[name]!r}")
+        if not _is(given[name], expected, name):
+            raise MessageError(f"{kind.__name__}.{name} is {_shown(given[name])}")
     if kind not in _WITH_TABLES:
         if tables:
             raise MessageError(f"{kind.__name__} has no tables")
         return kind(**given)  # type: ignore[no-any-return]
     return kind(**given, tables=tables)  # type: ignore[no-any-return]
+
+
+def _is(value: Any, expected: str, name: str) -> bool:
+    """Whether the value of a field is of its type, and a number in its bounds."""
+    if type(value) is not _TYPES[expected]:
+        return False
+    if expected == "int":
+        return _fits(value) if name in _TIMES else 0 <= value <= FURTHEST
+    return expected != "Mapping[str, int]" or all(
+        type(number) is int and 0 <= number <= FURTHEST for number in value.values()
+    )
+
+
+def _fits(time: int) -> bool:
+    """Whether a time is one that windows can be written around, or stands for the beginning or end of all times."""
+    return -FURTHEST <= time <= FURTHEST or time in (INT64_MIN, INT64_MAX)
+
+
+def _shown(value: Any) -> str:
+    """What a message has, as far as it belongs into a log."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}…"
 
 
 def _expanded(data: bytes) -> bytes:
@@ -228,8 +250,8 @@ def _expanded(data: bytes) -> bytes:
     size = int.from_bytes(data[1:9], "big")
     if size > LARGEST:
         raise MessageError(f"a message of {size:,} bytes is larger than {LARGEST:,}")
-    return bytes(pa.decompress(data[9:], decompressed_size=size, codec="zstd", asbytes=True))
-
-
-def _fits(number: int) -> bool:
-    return INT64_MIN <= number <= INT64_MAX
+    with pa.input_stream(pa.py_buffer(memoryview(data)[9:]), compression="zstd") as stream:
+        content: bytes = stream.read(size + 1)
+    if len(content) != size:
+        raise MessageError(f"a message says that it has {size:,} bytes, and has not")
+    return content
