@@ -94,7 +94,7 @@ class Table:
     def finish(self, partial: bool = False) -> pl.DataFrame:
         """The end of the last part."""
         if self._live.states is None:  # an empty table still has columns and types
-            self._live.use(self._live.begin(self._like))
+            self._live.use(*self._live.begin(self._like))
         return self._checked([self._live.finish(partial)])
 
     def binding(self, columns: Mapping[str, pl.DataType]) -> Binding:

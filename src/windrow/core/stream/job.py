@@ -56,27 +56,6 @@ class Job:
         """Whether its time is a number, and not a timestamp."""
         return self.compiled.binding.time_columns[self.time].is_integer()
 
-    @property
-    def prepared(self) -> dict[str, pl.DataType]:
-        """The columns that kernels read, with their types; `compiled.binding.sql` says how Spark makes them."""
-        binding = self.compiled.binding
-        types: dict[str, pl.DataType] = {}
-        for name in binding.sql:
-            kind, _, rest = name.partition(":")
-            if kind == "time":
-                types[name] = pl.Int64()
-            elif kind == "filter":
-                types[name] = pl.Boolean()
-            elif kind == "input":
-                types[name] = binding.inputs[rest]
-            elif kind == "key":
-                types[name] = binding.keys[rest]
-            elif kind == "order":
-                types[name] = binding.place[rest]
-            else:
-                types[name] = binding.needed[rest]
-        return types
-
 
 @lru_cache(maxsize=64)
 def _compiled(job: Job) -> CompiledPlan:

@@ -88,8 +88,7 @@ class Slicer:
 
 def _edges(compiled: CompiledGroup, cut: bool) -> tuple[Edges, Edges]:
     """The edges of a group's own slices, and of those that it shares."""
-    sessions = (isinstance(timeline.window, Session) for timeline in compiled.group.needs(shared=True)[0])
-    if cut and any(sessions):
+    if cut and any(isinstance(timeline.window, Session) for timeline in compiled.group.needs(shared=True)[0]):
         return cut_at_gaps(compiled.group, shared=False), cut_at_gaps(compiled.group, shared=True)
     return compiled.edges, compiled.shared_edges
 
