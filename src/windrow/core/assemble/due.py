@@ -190,6 +190,11 @@ class Windows:
         bounds = {name: getattr(self, name)[chosen] for name in _BOUNDS}
         return Windows(**bounds, position=None if self.position is None else self.position[chosen])
 
+    def lines(self, group: Group) -> pl.Series:
+        """The `line` of each window's timeline."""
+        lines = pl.Series("line", [timeline.line for timeline in group.timelines], dtype=pl.String)
+        return lines.gather(self.timeline)
+
     @staticmethod
     def join(parts: Iterable[Windows]) -> Windows:
         several = list(parts)
@@ -274,8 +279,6 @@ def _ranged(rows: Rows, lattices: Lattices, of: Ints, key: Ints, start: Ints, lo
 
 def due_irregular(rows: Rows, irregular: Irregular, after: int, upto: int) -> Windows:
     """The same for windows whose bounds lie on no lattice."""
-    if not irregular or not len(rows):
-        return Windows.join([])
     found = irregular.due(rows.ranks[0], (rows.key, rows.start), after, upto)
     key = rows.key[found.row]
     hi = rows.first_at(key, found.end)

@@ -21,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 
-from windrow.core.arrays.dataframes import join_keys
+from windrow.core.arrays.dataframes import join_keys, key_numbers
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.assemble.answers import NAMELESS, Answers
 from windrow.core.assemble.due import Assembler, Keys, Rows, Windows, session_windows
@@ -219,7 +219,7 @@ class GroupState:
         """The revision of each window that is emitted now, noted for those that were emitted before."""
         if self.revisions.table is None:
             return np.zeros(len(windows.lo), np.int64)
-        ids = self.revisions.ids(rows, windows, self.assembler.timelines, where, ordered)
+        ids = self.revisions.ids(rows, windows, self.group, where, ordered)
         revision = self.revisions.of(ids) + 1
         self.revisions.set(ids.filter(pl.Series(revision > 0)), revision[revision > 0])
         return revision
@@ -234,7 +234,7 @@ class GroupState:
         touched = self.assembler.due(gained, change.final_before, watermark)
         if not len(touched.lo):
             return
-        key = codes(gained.keys, rows)[touched.key]
+        key = key_numbers(gained.keys, rows.keys)[touched.key]
         lo, hi = rows.first_at(key, touched.start), rows.first_at(key, touched.end)
         until = np.array([timeline.until for timeline in self.assembler.timelines])[touched.timeline]
         lead = rows.first_at(key, np.minimum(until, touched.end))
@@ -248,7 +248,7 @@ class GroupState:
         revisions: dict[Expression | None, Ints] = {}
         for answers in self.assembler.answers(rows, windows, keep, ordered):
             if answers.where not in revisions:
-                ids = self.revisions.ids(rows, windows, self.assembler.timelines, answers.where, ordered)
+                ids = self.revisions.ids(rows, windows, self.group, answers.where, ordered)
                 last = np.maximum(self.revisions.of(ids), 0)  # a window that is not noted was emitted once, as 0
                 revision = np.where(had[answers.where], last + 1, 0)
                 kept = keep[answers.where]
@@ -269,7 +269,7 @@ class GroupState:
         """
         timeline = self.group.timelines[sessions.timeline]
         windows = session_windows(timeline, sessions)
-        ids = self.revisions.ids(view, windows, self.assembler.timelines, None, ordered)
+        ids = self.revisions.ids(view, windows, self.group, None, ordered)
         emitted = self._emitted_before(ids, sessions.timeline, change, revisions, ordered)
         gone = join_keys(emitted, ids, ids.columns, "anti")
         if gone.height:
@@ -330,7 +330,7 @@ class GroupState:
             for found in sessions(view.runs, timelines):
                 chosen = found.take(found.last + found.gap < watermark)
                 windows = session_windows(self.group.timelines[found.timeline], chosen)
-                ids = self.revisions.ids(view, windows, self.assembler.timelines, None, ordered)
+                ids = self.revisions.ids(view, windows, self.group, None, ordered)
                 closed[found.timeline, ordered] = ids.with_columns(
                     pl.Series("rows", self.assembler.counts(view, windows, None)), pl.Series("upto", windows.end)
                 )
@@ -428,12 +428,3 @@ class Change:
     table: pl.DataFrame
     final_before: int
     sessions: ClosedSessions
-
-
-def codes(keys: pl.DataFrame, rows: Rows) -> Ints:
-    """The numbers that rows give to keys, -1 for keys that they do not have."""
-    if not keys.width:
-        return np.zeros(1, np.int64)
-    numbered = rows.keys.with_row_index("_number")
-    joined = join_keys(keys, numbered, keys.columns, "left")
-    return joined["_number"].cast(pl.Int64).fill_null(-1).to_numpy()

@@ -20,12 +20,12 @@ from typing import Self
 import numpy as np
 import polars as pl
 
-from windrow.core.arrays.dataframes import join_keys
+from windrow.core.arrays.dataframes import join_keys, key_numbers
 from windrow.core.assemble.due import Rows, Windows
 from windrow.core.assemble.emitted import Emitted
-from windrow.core.assemble.group_state import JOIN_FROM, Change, ClosedSessions, CompiledGroup, GroupState, codes
+from windrow.core.assemble.group_state import JOIN_FROM, Change, ClosedSessions, CompiledGroup, GroupState
 from windrow.core.ordered.emitted import OrderedRevisions
-from windrow.core.ordered.event_buffer import EventBuffer
+from windrow.core.ordered.event_buffer import EventBuffer, joined
 from windrow.core.ordered.slicing import Carry, Ordering, Sliced
 from windrow.core.ordered.windows import OrderedRows, OrderedWindowFinder, Progress
 from windrow.core.plan.groups import Group, Timeline
@@ -123,7 +123,7 @@ class OrderedState(GroupState):
 
     def _recent_events(self) -> pl.DataFrame | None:
         """The final events that may have to be sliced again; None if there are none."""
-        return _joined([recent.events for recent in self.recent])
+        return joined([recent.events for recent in self.recent])
 
     def _recent_slices(self) -> pl.DataFrame:
         """The slices of recent events, and those of this step that cannot change."""
@@ -212,13 +212,13 @@ class OrderedState(GroupState):
             untouched = [join_keys(recent, keys, keys.columns, "anti")]
             untouched_slices = join_keys(slices, keys, keys.columns, "anti")
             recent = join_keys(recent, keys, keys.columns, "semi")
-        events = _joined([part for part in (recent, final) if part is not None])
+        events = joined([part for part in (recent, final) if part is not None])
         assert events is not None
         if late is not None:  # of the new events, which stand after the recent ones
             late = np.append(np.zeros(events.height - len(late), np.bool_), late)
         sliced = self.ordering.slice(events, late, self.base, step)
         self.base.set(sliced.keys, sliced.settled)
-        kept = _joined([*untouched, *([] if sliced.held is None else [sliced.held])])
+        kept = joined([*untouched, *([] if sliced.held is None else [sliced.held])])
         self._done, changeable = _parted(sliced.table, sliced.is_done)
         self.recent, self._rows = [], None
         if kept is None or not kept.height:
@@ -282,7 +282,7 @@ class OrderedState(GroupState):
             progress = Progress(known, sliced.now, sliced.changed)
             if self.sequences.any_complete(progress):
                 rows = self._rows_of(sliced)
-                progress = progress.take(np.argsort(codes(sliced.keys, rows)))
+                progress = progress.take(np.argsort(key_numbers(sliced.keys, rows.keys)))
                 yield from self._in_sequence(rows, progress, step, partial)
         if sliced is not None or self.recent:
             self._finish(step.final_before)
@@ -301,7 +301,7 @@ class OrderedState(GroupState):
         if self.sequences and len(in_order):
             changed = np.full(in_order.key_count, INT64_MAX)
             if change is not None and sliced is not None:
-                changed[codes(sliced.keys, in_order)] = sliced.changed
+                changed[key_numbers(sliced.keys, in_order.keys)] = sliced.changed
             progress = Progress(before.at(in_order.keys), self._known(in_order.keys), changed)
             yield from self._in_sequence(in_order, progress, step, partial)
 
@@ -336,7 +336,7 @@ class OrderedState(GroupState):
             return
         self.emitted.forget_boundaries([timeline.line for timeline, _ in self.sequences.latest], step.was_final_before)
         windows, timelines = Windows.join(one.windows for one in found), self.assembler.timelines
-        gone, fresh, revisions = self.emitted.note(rows, found, timelines, progress.changed)
+        gone, fresh, revisions = self.emitted.note(rows, found, self.group, progress.changed)
         for place, timeline in enumerate(timelines):
             if gone is None:
                 break
@@ -425,11 +425,6 @@ def rows_in_order(rows: Rows) -> OrderedRows:
     """The rows that stand in the order."""
     inside = rows.table["position"] >= 0
     return OrderedRows(rows.table if inside.all() else rows.table.filter(inside), rows.schema)
-
-
-def _joined(parts: Sequence[pl.DataFrame]) -> pl.DataFrame | None:
-    """Events with the columns of the first part; None if there are no parts."""
-    return pl.concat([part[parts[0].columns] for part in parts]) if parts else None
 
 
 def _parted(slices: pl.DataFrame, chosen: Mask) -> tuple[pl.DataFrame, pl.DataFrame]:

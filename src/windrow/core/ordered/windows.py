@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import polars as pl
 
-from windrow.core.arrays.range_queries import CHUNK, Ints, covered, differences, ramp
+from windrow.core.arrays.range_queries import CHUNK, Ints, covered, ramp
 from windrow.core.assemble.due import Lattices, Rows, Windows, due
 from windrow.core.ordered.slicing import origin_column
 from windrow.core.plan.groups import ROWS, Group, Partial, Timeline
@@ -298,11 +297,6 @@ class OrderedWindowFinder:
         key = np.flatnonzero(position + origin < carry["count"])
         at = rows.first_position(key, (position + origin + 1)[key]) - 1  # the slice that holds it
         return bool((rows.first[at] < timeline.until).any())
-
-
-def digests(rows: OrderedRows, windows: Windows) -> pl.Series:
-    """Which events each window holds, as one number."""
-    return pl.Series("digest", differences(rows.table["digest"].to_numpy(), windows.lo, windows.hi))
 
 
 def _complete(timeline: Timeline, carry: Mapping[str, Array]) -> Ints:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from windrow.core.plan.watermark import Lengths, TimeColumn, plain, time_columns_of
 from windrow.core.query.query import Query, time_of
-
-
-class ByTimeColumn(dict[str, Any]):
-    """Lengths by time column, which nobody changes, so that options that have them can be hashed."""
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(frozenset(self.items()))
 
 
 @dataclass(frozen=True)
@@ -22,15 +16,10 @@ class StreamOptions:
     """On which column time is measured, how far events may be out of order, and what is done about bad ones."""
 
     time: str
-    lateness: Lengths = 0
-    updates: Lengths = None
+    lateness: Lengths = field(default=0, hash=False)  # a mapping has no hash
+    updates: Lengths = field(default=None, hash=False)
     order_by: tuple[str, ...] = ()
     bad_events: str = "raise"
-
-    def __post_init__(self) -> None:
-        for name in ("lateness", "updates"):
-            if isinstance(lengths := getattr(self, name), Mapping):
-                object.__setattr__(self, name, ByTimeColumn(lengths))
 
     @staticmethod
     def of(
@@ -45,7 +34,7 @@ class StreamOptions:
         if bad_events not in ("raise", "drop"):
             raise ValueError(f"bad_events must be 'raise' or 'drop', not {bad_events!r}")
         columns = (order_by,) if isinstance(order_by, str) else tuple(order_by)
-        return StreamOptions(time_of(queries, time), lateness, updates, columns, bad_events)
+        return StreamOptions(time_of(queries, time), copy(lateness), copy(updates), columns, bad_events)
 
     @property
     def whole(self) -> StreamOptions:

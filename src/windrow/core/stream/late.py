@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from windrow.core.arrays.dataframes import join_keys
+from windrow.core.arrays.dataframes import key_numbers
 from windrow.core.arrays.range_queries import CHUNK, Ints
 from windrow.core.assemble.due import Lattices
 from windrow.core.assemble.group_state import ExclusionSet, GroupState
@@ -188,13 +188,15 @@ def _sessions(state: GroupState, items: _Items, final_before: int) -> tuple[dict
     timelines = [one for one in state.compiled.session_timelines if state.assembler.is_unordered(one)]
     if not timelines:
         return masks, reach[items.late]
-    keys, rows = _LateKeys(items, list(state.schema.keys)), state.rows
-    key = keys.numbers(items.table)
+    rows = state.rows
+    names = list(state.schema.keys)
+    keys = items.table[names][items.late].unique() if names else pl.DataFrame()  # that have late items
+    key = key_numbers(items.table, keys)
     at = np.flatnonzero(key >= 0)
     views = {timeline: view for view, several in state.session_views(rows) for timeline in several}
     for timeline in timelines:
         view = views.get(timeline, rows)
-        runs = keys.runs(keys.numbers(view.keys)[view.runs.key], view.runs)
+        runs = _of_keys(view.runs, key_numbers(view.keys, keys)[view.runs.key])
         mask = np.zeros(len(reach), np.bool_)
         mask[at], final_until = left_out(runs, timeline, final_before, key[at], items.first[at], items.last[at])
         masks[gap_of(timeline), timeline.since] = mask[items.late]
@@ -202,26 +204,11 @@ def _sessions(state: GroupState, items: _Items, final_before: int) -> tuple[dict
     return masks, reach[items.late]
 
 
-class _LateKeys:
-    """The keys that have late items, numbered."""
-
-    def __init__(self, items: _Items, names: list[str]) -> None:
-        self._names = names
-        self._keys = items.table[names][items.late].unique().with_row_index("_number") if names else pl.DataFrame()
-
-    def numbers(self, table: pl.DataFrame) -> Ints:
-        """The number of each row's key, -1 where the key has no late item; without keys all are 0."""
-        if not self._names:
-            return np.zeros(max(1, table.height), np.int64)
-        numbered = join_keys(table.select(self._names), self._keys, self._names, "left")
-        return numbered["_number"].cast(pl.Int64).fill_null(-1).to_numpy()
-
-    @staticmethod
-    def runs(number: Ints, runs: Runs) -> Runs:
-        """The runs of these keys by number and time, given each run's number."""
-        chosen = np.flatnonzero(number >= 0)
-        order = chosen[np.lexsort((runs.last[chosen], runs.first[chosen], number[chosen]))]
-        return Runs(number[order], runs.slice_start[order], runs.first[order], runs.last[order])
+def _of_keys(runs: Runs, number: Ints) -> Runs:
+    """The runs of some keys by number and time, given each run's number, -1 where its key is none of them."""
+    chosen = np.flatnonzero(number >= 0)
+    order = chosen[np.lexsort((runs.last[chosen], runs.first[chosen], number[chosen]))]
+    return Runs(number[order], runs.slice_start[order], runs.first[order], runs.last[order])
 
 
 def _exclusions(

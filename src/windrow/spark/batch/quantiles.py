@@ -168,7 +168,9 @@ class _Values:
     def packed(self, counts: pl.DataFrame, slicer: Slicer) -> Batches:
         """The same of a table; payloads have the slices of the groups that are rolled up as well."""
         group = self.group
-        tables = slicer.spread(group, multisets_of(counts, slicer.shared_schema(group), self.partial))
+        tables = slicer.spread(
+            group, multisets_of(counts, self.job.compiled.by_name[group.name].shared_schema, self.partial)
+        )
         yield from payloads.rows(payloads.split(tables, self.job.compiled, self.buckets), {})
 
 

@@ -277,12 +277,12 @@ def by_kernel(df: DataFrame, job: Job, partial: bool) -> DataFrame:
 
     def pack(batches: Batches) -> Batches:
         slicer = Slicer(job.compiled)
-        gathered = Gathered(slicer)
+        gathered = Gathered(job.compiled)
         for frame in events_of(batches, job, EVENTS):
             gathered.add(slicer.slice(frame))
             if keeps_values:
                 yield from payloads.rows(payloads.split(gathered.tables(), job.compiled, buckets), {})
-                gathered = Gathered(slicer)
+                gathered = Gathered(job.compiled)
         yield from payloads.rows(payloads.split(gathered.tables(), job.compiled, buckets), {})
 
     events = without_repeats(prepared(df, job), job)
