@@ -4,10 +4,6 @@ Rows of the slice table are sorted by (key, slice); a window of a key is an inde
 due windows of all queries are listed as such ranges, then each operator combines its ranges (see `ranges`), then each
 signature turns states into columns, and only at the end are rows written out per query. Everything is one array
 operation over all keys and windows at once.
-
-The windows that are due are listed per lattice in the cheaper of two ways: all windows between two times, for every
-key (few windows, or keys that are dense), or for every row the windows that it is the first row of (sparse keys,
-pauses, short windows). Both cost at most a step per row and lattice, and neither sees the empty windows of a pause.
 """
 
 from __future__ import annotations
@@ -191,7 +187,6 @@ class Windows:
         return Windows(**bounds, position=None if self.position is None else self.position[chosen])
 
     def lines(self, group: Group) -> pl.Series:
-        """The `line` of each window's timeline."""
         lines = pl.Series("line", [timeline.line for timeline in group.timelines], dtype=pl.String)
         return lines.gather(self.timeline)
 
@@ -214,9 +209,9 @@ def due(rows: Rows, lattices: Lattices, after: int, upto: int) -> Windows:
 
     Each lattice has two ways to list its windows: of every key all that are due (`_by_range`), or for every row those
     that it is the first row of (`_by_row`). The first looks at keys × windows, the second at rows, and the cheaper one
-    is taken. Only rows count from the earliest window that is due on: lattices are grouped by how far that one reaches
-    back, in powers of two, so that long windows do not make short ones look at old rows, and rows are not looked
-    through once per lattice.
+    is taken: at most a step per row and lattice, and no look at the empty windows of a pause. Only rows count from the
+    earliest window that is due on: lattices are grouped by how far that one reaches back, in powers of two, so that
+    long windows do not make short ones look at old rows, and rows are not looked through once per lattice.
     """
     times = rows.start[rows.start > INT64_MIN]
     if not len(times) or not len(lattices):
@@ -279,11 +274,10 @@ def _ranged(rows: Rows, lattices: Lattices, of: Ints, key: Ints, start: Ints, lo
 
 def due_irregular(rows: Rows, irregular: Irregular, after: int, upto: int) -> Windows:
     """The same for windows whose bounds lie on no lattice."""
-    found = irregular.due(rows.ranks[0], (rows.key, rows.start), after, upto)
-    key = rows.key[found.row]
-    hi = rows.first_at(key, found.end)
-    lead = rows.first_at(key, np.minimum(found.until, found.end))
-    return Windows(found.timeline, key, found.start, found.end, found.row, hi, lead)
+    timeline, row, start, end, until = irregular.due(rows.ranks[0], (rows.key, rows.start), after, upto)
+    key = rows.key[row]
+    lead = rows.first_at(key, np.minimum(until, end))
+    return Windows(timeline, key, start, end, row, rows.first_at(key, end), lead)
 
 
 class Assembler:

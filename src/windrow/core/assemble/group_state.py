@@ -55,7 +55,6 @@ class CompiledGroup:
         self.session_timelines = [line for line in group.timelines if isinstance(line.window, Session)]
 
     def state(self) -> GroupState:
-        """A state that has seen nothing."""
         return GroupState(self)
 
     @property
@@ -104,7 +103,6 @@ class GroupState:
         return {"exclusions": [sorted(exclusion) for exclusion in self.exclusions]}
 
     def restore(self, header: Mapping[str, Any]) -> None:
-        """Take back what `header` has given."""
         self.exclusions = [frozenset((gap, since) for gap, since in sessions) for sessions in header["exclusions"]]
 
     def tables(self) -> dict[str, pl.DataFrame]:
@@ -152,7 +150,6 @@ class GroupState:
 
     @property
     def held_events(self) -> int:
-        """How many events are held as they came."""
         return 0
 
     @property
@@ -341,16 +338,14 @@ class GroupState:
         rows = self.rows
         if not len(rows):
             return
-        keep = self._needed(rows, final_before)
+        horizon = self.assembler.horizon(rows, final_before)
+        keep = rows.start >= horizon
+        if not keep.all():
+            keep |= self._in_sessions(rows, final_before)
         if not keep.all():
             self._replace(rows.table.filter(pl.Series(keep)))
-        self._join_old(self.assembler.horizon(rows, final_before))
+        self._join_old(horizon)
         self._forget(final_before)
-
-    def _needed(self, rows: Rows, final_before: int) -> Mask:
-        """Which rows a window with fixed bounds or a session may still need."""
-        keep = rows.start >= self.assembler.horizon(rows, final_before)
-        return keep if keep.all() else keep | self._in_sessions(rows, final_before)
 
     def _in_sessions(self, rows: Rows, final_before: int) -> Mask:
         """Which rows a session may still need."""
@@ -368,10 +363,10 @@ class GroupState:
         A session is identified by its start, so revisions are kept from the earliest run on.
         """
         self._forget_exclusions()
-        if self.revisions.table is not None:
-            self.revisions.forget(
-                final_before if not self.compiled.session_timelines else int(self._oldest(final_before))
-            )
+        if self.compiled.session_timelines:
+            first = self._slices.table["first"].min()
+            final_before = min(final_before, final_before if first is None else int(first)) - 1  # type: ignore[arg-type]
+        self.revisions.forget(final_before)
 
     def _forget_exclusions(self) -> None:
         """Number the exclusion sets anew once no slice refers to most of them."""
@@ -415,10 +410,6 @@ class GroupState:
                 if bool((found.last + found.gap >= final_before).any()):
                     return False
         return True
-
-    def _oldest(self, final_before: int) -> int:
-        firsts = self._slices.table["first"]
-        return min(final_before, int(firsts.min()) if len(firsts) else final_before) - 1  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

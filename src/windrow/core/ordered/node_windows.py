@@ -181,9 +181,7 @@ class JoinedState(OrderedState):
             return
         rows, windows = self.compiled.windows(self.joined.filter(is_final))
         self.joined = self.joined.filter(~is_final)
-        revision = np.zeros(len(windows.lo), np.int64)
-        for answers in self.assembler.answers(rows, windows, {None: np.ones(len(windows.lo), np.bool_)}):
-            yield Emitted(rows, windows, answers, revision)
+        yield from self._answered(rows, windows)
 
     def opened(self) -> pl.DataFrame:
         """The open windows of all nodes."""

@@ -136,13 +136,9 @@ class Ordering:
     @property
     def at_rest(self) -> pl.Expr:
         """Which keys carry nothing on: no window of theirs is open."""
-        carried = {
-            f"{window.name}.{name}": value
-            for window in self._custom
-            for name, value in window.carried.items()
-            if name not in ("number", "started")
-        }
-        return pl.all_horizontal(pl.lit(True), *(pl.col(name) == value for name, value in carried.items()))
+        initial = [item for window in self._custom for item in window.initial.items()]
+        rests = [pl.col(name) == value for name, value in initial if not name.endswith((".number", ".started"))]
+        return pl.all_horizontal(pl.lit(True), *rests)
 
     def sorted(self, events: pl.DataFrame) -> tuple[pl.Series | None, Ints, pl.DataFrame]:
         """The order of events by key and place (None where they stand in it), how many each key has, and the keys."""

@@ -1,13 +1,9 @@
 """The state of an ordered group: events until their order is final, then slices.
 
-    events ── hold ──▶ waiting ── the watermark passes ──▶ sorted, sliced (see `ordering`) ──▶ windows (see `sequences`)
+    events ── hold ──▶ waiting ── the watermark passes ──▶ sorted, sliced ──▶ windows in the order, and all others
 
-Events newer than the watermark wait; with `updates`, events newer than the watermark minus `updates` are held on, so
-that a late event can be put in its place and the slices after it made again; and for `latest` each key's last n
-events are held. All others are in slices, from which the time windows and sessions of the group are answered too.
-
-An event older than that comes too late to be put in order: it goes into a slice outside of the order, which only
-queries that do not depend on the order see.
+An event older than the watermark minus `updates` comes too late to be put in order: it goes into a slice outside of
+the order, which only queries that do not depend on the order see.
 """
 
 from __future__ import annotations
@@ -219,7 +215,8 @@ class OrderedState(GroupState):
         sliced = self.ordering.slice(events, late, self.base, step)
         self.base.set(sliced.keys, sliced.settled)
         kept = joined([*untouched, *([] if sliced.held is None else [sliced.held])])
-        self._done, changeable = _parted(sliced.table, sliced.is_done)
+        is_done = pl.Series(sliced.is_done)
+        self._done, changeable = sliced.table.filter(is_done), sliced.table.filter(~is_done)
         self.recent, self._rows = [], None
         if kept is None or not kept.height:
             self.now.table = self.base.table
@@ -297,19 +294,16 @@ class OrderedState(GroupState):
         rows = self.rows
         in_order = rows_in_order(rows)
         for ordered in self.compiled.rounds:
-            yield from self._measured(in_order if ordered else rows, step, self._seen(change, ordered), ordered)
+            seen = change
+            if change is not None and ordered:  # not the late events that came too late for the order
+                seen = replace(change, table=change.table.filter(pl.col("excluded") == 0))
+            yield from self._measured(in_order if ordered else rows, step, seen, ordered)
         if self.sequences and len(in_order):
             changed = np.full(in_order.key_count, INT64_MAX)
             if change is not None and sliced is not None:
                 changed[key_numbers(sliced.keys, in_order.keys)] = sliced.changed
             progress = Progress(before.at(in_order.keys), self._known(in_order.keys), changed)
             yield from self._in_sequence(in_order, progress, step, partial)
-
-    def _seen(self, change: Change | None, ordered: bool | None) -> Change | None:
-        """What late events have brought to aggregates that need the order: not those that came too late for it."""
-        if change is None or not ordered:
-            return change
-        return replace(change, table=change.table.filter(pl.col("excluded") == 0))
 
     def _rows_of(self, sliced: Sliced) -> OrderedRows:
         """The slices in the order of the keys that a step has touched; it costs a look at the others, not a sort."""
@@ -329,23 +323,24 @@ class OrderedState(GroupState):
         """The windows that lie in the order, complete for the first time or changed."""
         found = list(self.sequences.found(rows, progress, step, partial))
         if not self.schema.digests:
-            windows = Windows.join(one.windows for one in found if not one.is_open)
-            revision = np.zeros(len(windows.lo), np.int64)
-            for answers in self.assembler.answers(rows, windows, {None: np.ones(len(windows.lo), np.bool_)}):
-                yield Emitted(rows, windows, answers, revision)
+            yield from self._answered(rows, Windows.join(one.windows for one in found if not one.is_open))
             return
         self.emitted.forget_boundaries([timeline.line for timeline, _ in self.sequences.latest], step.was_final_before)
-        windows, timelines = Windows.join(one.windows for one in found), self.assembler.timelines
-        gone, fresh, revisions = self.emitted.note(rows, found, self.group, progress.changed)
-        for place, timeline in enumerate(timelines):
+        gone, fresh, revision = self.emitted.note(rows, found, self.group, progress.changed)
+        for place, timeline in enumerate(self.assembler.timelines):
             if gone is None:
                 break
             mine = gone.filter((pl.col("line") == timeline.line) & (pl.col("start") < timeline.until))
             if mine.height:
                 yield self._retracted(place, mine.rename({"end": "upto"}), mine["revision"].to_numpy())
-        if fresh.any():
-            for answers in self.assembler.answers(rows, windows, {None: fresh.to_numpy()}):
-                yield Emitted(rows, windows, answers, revisions)
+        windows = Windows.join(one.windows for one in found)
+        for answers in self.assembler.answers(rows, windows, {None: fresh.to_numpy()}):
+            yield Emitted(rows, windows, answers, revision)
+
+    def _answered(self, rows: Rows, windows: Windows) -> Iterator[Emitted]:
+        """Emit all of these windows, for the first time."""
+        for answers in self.assembler.answers(rows, windows, {None: np.ones(len(windows.lo), np.bool_)}):
+            yield Emitted(rows, windows, answers, np.zeros(len(windows.lo), np.int64))
 
     def closed_sessions(self, watermark: int) -> ClosedSessions:
         found: dict[tuple[Timeline, bool | None], pl.DataFrame] = {}
@@ -425,10 +420,3 @@ def rows_in_order(rows: Rows) -> OrderedRows:
     """The rows that stand in the order."""
     inside = rows.table["position"] >= 0
     return OrderedRows(rows.table if inside.all() else rows.table.filter(inside), rows.schema)
-
-
-def _parted(slices: pl.DataFrame, chosen: Mask) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The slices that are chosen, and the others."""
-    if chosen.all():
-        return slices, slices.clear()
-    return slices.filter(pl.Series(chosen)), slices.filter(pl.Series(~chosen))

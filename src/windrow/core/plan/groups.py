@@ -30,7 +30,7 @@ from windrow.core.windows.fixed import (
     Session,
     Window,
 )
-from windrow.core.windows.ordered import NODE, DataDrivenWindow, Latest, OrderedWindow
+from windrow.core.windows.ordered import DataDrivenWindow, Latest, OrderedWindow
 
 ROWS = Count(())  # the number of events: every filter of every group keeps it
 
@@ -194,11 +194,6 @@ class Group:
     def is_apart(self) -> bool:
         """Whether neither its slices nor its events travel as those of other groups do."""
         return self.placement is not None and self.placement.is_apart
-
-    @property
-    def by(self) -> tuple[str, ...]:
-        """The keys of its queries."""
-        return tuple(key for key in self.keys if key != NODE) if self.joined else self.keys
 
     @property
     def shared_name(self) -> str:

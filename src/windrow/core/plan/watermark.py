@@ -43,7 +43,6 @@ class TimeColumn:
         return watermark if watermark == INT64_MIN or watermark > FURTHEST else watermark - self.updates
 
     def step_to(self, now: int) -> WatermarkStep:
-        """The step to a watermark."""
         return WatermarkStep(self.watermark, now, self.final_before, self.final_at(now), self.still)
 
     def check(self, name: str, dtype: pl.DataType) -> None:

@@ -66,7 +66,6 @@ class Binding:
         self.prepared[name], self._expressions[name], self.sql[name] = dtype, value, sql
 
     def _prepare_column(self, name: str, column: str) -> None:
-        """Prepare a column of the events as it is."""
         self._prepare(name, self._columns[column], pl.col(column), quoted(column))
 
     def _bind(self, group: Group, plan: Plan) -> None:
@@ -234,7 +233,7 @@ class Binding:
         return frame.with_columns(nulls) if nulls else frame
 
     def prepare(
-        self, frame: pl.DataFrame, arrived: int | pl.Series, clock: Callable[[], int], numbered: bool = False
+        self, frame: pl.DataFrame, arrived: int | pl.Series, clock: Callable[[], int] | None, numbered: bool = False
     ) -> pl.DataFrame:
         """The columns that the kernels read, for a checked batch whose times are there.
 
@@ -243,6 +242,7 @@ class Binding:
         """
         columns = dict(self._expressions)
         if ARRIVAL in self.time_columns:
+            assert clock is not None, "only a place that puts events in order has arrival times"
             columns[time_name(ARRIVAL)] = pl.lit(clock(), pl.Int64)
         if self._ordered or numbered:
             from_here = isinstance(arrived, int)

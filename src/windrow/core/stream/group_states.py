@@ -148,7 +148,7 @@ class GroupStates:
                 left_out = self._take_in(state, table, behind if behind.any() else None)
                 dropped += 0 if left_out is None else int(left_out.sum())
                 continue
-            if self._is_behind(state, table):
+            if (_begins(state, table) < self._time_column(state).watermark).any():
                 table, out = self.without_late(state, merge([table], state.schema))
                 dropped += out
             state.absorb(table)
@@ -165,10 +165,6 @@ class GroupStates:
         if time_column.updates:
             self._note_change(state, table.filter(_begins(state, table) < time_column.watermark))
         return table, int(behind.left_out.sum())
-
-    def _is_behind(self, state: GroupState, table: pl.DataFrame) -> bool:
-        watermark = self._time_column(state).watermark
-        return table.height > 0 and bool((_begins(state, table) < watermark).any())
 
     def _time_column(self, state: GroupState) -> TimeColumn:
         return self.time_columns[state.group.source.time]
@@ -240,7 +236,6 @@ class GroupStates:
         return named_tables({name: state.tables() for name, state in self.states.items()})
 
     def load(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
-        """Go on from what `header` and `tables` have given."""
         for name, state in self.states.items():
             if name in header:
                 state.restore(header[name])

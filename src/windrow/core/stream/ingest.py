@@ -58,16 +58,12 @@ def admit(
             raise no_time(int(missing.sum()), batch.height, *binding.time_columns)
         events = events.filter(~missing)
         numbers = (~missing).arg_true().cast(pl.Int64) + arrived
-    events = binding.prepare(events, arrived if numbers is None else numbers, clock or _no_clock, numbered)
+    events = binding.prepare(events, arrived if numbers is None else numbers, clock, numbered)
     spans = {
         name: time_range(events, name, plan.plan.furthest.get(name), time_columns[name])
         for name in binding.time_columns
     }
     return Admitted(events, spans, missing)
-
-
-def _no_clock() -> int:
-    raise AssertionError("only a place that puts events in order has arrival times")
 
 
 def time_range(events: pl.DataFrame, name: str, furthest: Query | None, time_column: TimeColumn) -> tuple[int, int]:

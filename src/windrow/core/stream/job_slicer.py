@@ -30,7 +30,6 @@ def named_tables(groups: Mapping[str, Mapping[str, pl.DataFrame]]) -> Tables:
 
 
 def parts_of(name: str, tables: Mapping[str, pl.DataFrame]) -> Tables:
-    """The tables of one group, by their part."""
     named = ((key.rpartition("|"), table) for key, table in tables.items())
     return {part: table for (group, _, part), table in named if group == name}
 

@@ -1,8 +1,5 @@
 """Queries over a stream, as far as it has come: everything that an engine knows, and every step that it makes.
 
-    push(batch) ──▶ slices of every group ──▶ the watermark moves ──▶ results
-    advance(watermarks)                   ──▶ the watermark moves ──▶ results
-
 A step may fail halfway. Whoever makes one keeps a `copy`, which costs nothing, as tables never change, and goes back.
 """
 
@@ -148,7 +145,6 @@ class Live:
         return results
 
     def finish(self, partial: bool = False) -> pl.DataFrame:
-        """The end of the stream."""
         self.finished = True
         return self.advance(dict.fromkeys(self.time_columns, INT64_MAX), partial)
 
@@ -173,7 +169,6 @@ class Live:
         return GroupStates(compiled, self.time_columns), rates
 
     def use(self, states: GroupStates, rates: Rates | None) -> None:
-        """Go on with these states."""
         self.states, self.plan, self.rates = states, states.plan.plan, rates
 
     def change(self, entries: Sequence[Entry]) -> None:
@@ -205,7 +200,6 @@ class Live:
 
     @property
     def metrics(self) -> Metrics:
-        """What was counted, and what is held now."""
         watermarks = {
             name: None if time_column.watermark == INT64_MIN else self.shown(time_column.watermark, name)
             for name, time_column in self.time_columns.items()
@@ -219,7 +213,6 @@ class Live:
         return Metrics(**counts, state_bytes=size, watermarks=watermarks)
 
     def _dtype(self, name: str) -> pl.DataType | None:
-        """The type of a time column, once it is known."""
         states = self.states
         return states.plan.binding.time_columns.get(name) if states else None
 
@@ -271,7 +264,6 @@ class Live:
 
     @staticmethod
     def load(header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> Live:
-        """What `saved` was taken of."""
         options = StreamOptions.from_dict(header["options"])
         entries = [Entry(Query.from_dict(query), *rest) for query, *rest in header["entries"]]
         rates = Rates(*header["rates"]) if header["rates"] else None
