@@ -335,15 +335,12 @@ class Assembler:
         """
         if not len(windows.lo):
             return
-        full: dict[Expression | None, npt.NDArray[np.bool_]] = {}
-        for where in self.group.filters:
-            if keep is None:
-                full[where] = self.counts(rows, windows, where, windows.lead) > 0
-            else:
-                full[where] = keep.get(where, np.zeros(len(windows.lo), np.bool_))
-        combined: dict[Partial, tuple[Combined, Ints | None]] = {}
+        full = keep
+        if full is None:
+            full = {where: self.counts(rows, windows, where, windows.lead) > 0 for where in self.group.filters}
+        combined: dict[Partial, tuple[Combined, Ints]] = {}
         for block in self._blocks:
-            if ordered not in (None, block.needs_order):
+            if ordered not in (None, block.needs_order) or block.where not in full:
                 continue
             chosen = full[block.where]
             if not block.wanted.all():
@@ -358,30 +355,20 @@ class Assembler:
         rows: Rows,
         windows: Windows,
         full: Mapping[Expression | None, npt.NDArray[np.bool_]],
-        combined: dict[Partial, tuple[Combined, Ints | None]],
+        combined: dict[Partial, tuple[Combined, Ints]],
         index: Ints,
         one: Partial,
     ) -> Combined:
         """An operator's states for some windows, combined once for all windows whose queries need it."""
         if one not in combined:
             wanted = np.zeros(len(windows.lo), np.bool_)
-            for where in dict.fromkeys(block.where for block in self._users[one]):
+            for where in full.keys() & {block.where for block in self._users[one]}:
                 timelines = np.logical_or.reduce([block.wanted for block in self._users[one] if block.where == where])
                 wanted |= full[where] if timelines.all() else full[where] & timelines[windows.timeline]
-            at = None
-            part = windows
-            if not wanted.all():
-                at = np.cumsum(wanted) - 1
-                part = windows.take(wanted)
-            state = one.operator.combine(rows.schema.state(rows.table, one), part.lo, part.hi)
-            combined[one] = state, at
-        state, at = combined[one]
-        if at is not None:
-            index = at[index]
-            size = int(at[-1]) + 1
-        else:
-            size = len(windows.lo)
-        return state if len(index) == size else state.take(index)
+            state = one.operator.combine(rows.schema.state(rows.table, one), windows.lo[wanted], windows.hi[wanted])
+            combined[one] = state, np.cumsum(wanted)
+        state, counts = combined[one]  # how many states there are up to each window
+        return state if len(index) == counts[-1] else state.take(counts[index] - 1)
 
 
 def session_windows(place: int, found: Sessions) -> Windows:

@@ -29,7 +29,7 @@ from windrow.core.assemble.answers import Answers, lost_column
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.operators.base import Combined
-from windrow.core.plan.groups import Partial, Signature
+from windrow.core.plan.groups import Partial, Signature, partials_of
 from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.kernel import key_name
 from windrow.core.windows.fixed import Window
@@ -243,7 +243,7 @@ def _type_of(
 ) -> pl.DataType:
     """The type of an aggregate's results; a formula over types that do not fit is refused."""
     try:
-        return aggregate.lower([combined[partial] for partial in signature.partials_of(aggregate)]).dtype
+        return aggregate.lower([combined[partial] for partial in partials_of(aggregate, signature.where)]).dtype
     except ValueError as error:
         raise QueryError(f"query {query.name!r}: {what}{error}") from error
 

@@ -14,7 +14,6 @@ time of the last, and what each data-driven window carries.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,10 +51,6 @@ class Carry:
         else:
             rows = self.table if self.table.height else pl.DataFrame([{**self.initial}], schema=self.table.schema)
         return {name: _filled(rows[name], value) for name, value in self.initial.items()}
-
-    def copy(self) -> Carry:
-        """The carry as it is now: a table is never changed, only replaced."""
-        return copy.copy(self)
 
     def set(self, keys: pl.DataFrame, values: Mapping[str, Array]) -> None:
         """Replace the values of these keys."""

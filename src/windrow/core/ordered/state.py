@@ -155,7 +155,7 @@ class OrderedState(GroupState):
 
     def copy(self) -> Self:
         other = super().copy()
-        other.base, other.now, other.recent = self.base.copy(), self.now.copy(), list(self.recent)
+        other.base, other.now, other.recent = copy(self.base), copy(self.now), list(self.recent)
         other.emitted = copy(self.emitted)
         return other
 
@@ -265,7 +265,7 @@ class OrderedState(GroupState):
     # --- a step -------------------------------------------------------------------------------------------------
 
     def step(self, step: WatermarkStep, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
-        before, had_recent = self.now.copy(), bool(self.recent)
+        before, had_recent = copy(self.now), bool(self.recent)
         sliced = self._slice(step)
         if sliced is not None:
             self._may_close(sliced.table)

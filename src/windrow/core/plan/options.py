@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
-from windrow.core.plan.watermark import Lengths, TimeColumn, plain, time_columns_of
+from windrow.core.plan.watermark import Lengths, TimeColumn, plain
 from windrow.core.query.query import Query, time_of
+from windrow.core.windows.fixed import Length, duration
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,30 @@ class StreamOptions:
         return replace(self, updates=None)
 
     def time_columns(self, names: Sequence[str]) -> dict[str, TimeColumn]:
-        """Time columns at the beginning of the stream."""
-        return time_columns_of(names, self.time, self.lateness, self.updates)
+        """Time columns at the beginning of the stream, with lengths that were given for all, or for each by name."""
+        found = {}
+        for name in names:
+            late = self._length("lateness", name)
+            keep = self._length("updates", name) or Length(0, False)
+            kinds = {length.temporal for length in (late, keep) if length is not None and length.units}
+            if len(kinds) > 1:
+                raise ValueError("lateness and updates must both be durations or both be plain numbers")
+            found[name] = TimeColumn(late.units if late else None, keep.units, kinds.pop() if kinds else None)
+        return found
+
+    def _length(self, what: Literal["lateness", "updates"], name: str) -> Length | None:
+        given = value = getattr(self, what)
+        if isinstance(given, Mapping):
+            value = given.get(name, 0 if what == "lateness" else None)
+        elif given not in (None, 0) and name != self.time:
+            example = f"{what}={{{self.time!r}: …, {name!r}: …}}"
+            raise ValueError(f"{what} {given!r} is for {self.time!r}; say one for {name!r} too: {example}")
+        if value is None:
+            return None
+        length = duration(value, what)
+        if length.units < 0:
+            raise ValueError(f"{what} must not be negative, not {value!r}")
+        return length
 
     def to_dict(self) -> dict[str, Any]:
         """The options as plain data, from which `from_dict` makes the same."""

@@ -53,11 +53,11 @@ class SliceSchema:
     lines: tuple[str, ...] | None = None  # the data-driven windows of an ordered group; None for any other
     digests: bool = False  # an ordered group whose events may still change
     lists: Mapping[str, pl.DataType] = field(default_factory=dict)  # columns of the group's placement
-    names: Mapping[Partial, Mapping[str, str]] = field(init=False)
 
-    def __post_init__(self) -> None:
-        named = {one: {name: f"{one.text}.{name}" for name in self.state_types(one)} for one in self.partials}
-        object.__setattr__(self, "names", named)
+    @cached_property
+    def names(self) -> dict[Partial, dict[str, str]]:
+        """The columns of every partial's state, by field."""
+        return {one: {name: f"{one.text}.{name}" for name in self.state_types(one)} for one in self.partials}
 
     def input_types(self, one: Partial) -> list[pl.DataType]:
         return [self.inputs[expression.text] for expression in one.operator.inputs]

@@ -34,10 +34,10 @@ from windrow.core.windows.ordered import Mask
 
 
 class Taken(NamedTuple):
-    """What became of a batch: which events some window leaves out (None if all are in time), how many were behind the
-    watermark, how many were repeats, and the events of which repeats are dropped from now on."""
+    """What became of a batch: which events some window leaves out, how many were behind the watermark, how many were
+    repeats, and the events of which repeats are dropped from now on."""
 
-    left_out: Mask | None
+    left_out: Mask
     late: int
     repeats: int
     kept: Kept
@@ -60,12 +60,12 @@ class GroupStates:
 
     def take(self, events: pl.DataFrame, spans: Mapping[str, tuple[int, int]], kept: Kept) -> Taken:
         """Slice the prepared events of a batch for every group, and buffer them for those that need the order."""
+        late, left_out = np.zeros(events.height, np.bool_), np.zeros(events.height, np.bool_)
         behind: dict[str, Mask] = {}
         for name, (oldest, _) in spans.items():
             if oldest < self.time_columns[name].watermark:
                 behind[name] = events[time_name(name)].to_numpy() < self.time_columns[name].watermark
-        late = np.logical_or.reduce(list(behind.values())) if behind else None
-        left_out = None if late is None else np.zeros_like(late)
+                late |= behind[name]
         by_source: dict[Source, list[GroupState]] = {}
         for state in self.states.values():
             by_source.setdefault(state.group.source, []).append(state)
@@ -79,12 +79,12 @@ class GroupStates:
             ahead[source] = seen if mask is None else seen.filter(pl.Series(~mask))
             for state in states:
                 out = self._take_in(state, seen, mask)
-                if left_out is not None and out is not None:
+                if out is not None:
                     left_out[out if place is None else place[out]] = True
         for name, table in Slicer(self.plan).slice_by_source(ahead).items():
             self.states[name].absorb(table)
         repeats = sum(int((~is_fresh).sum()) for is_fresh in fresh.values())
-        return Taken(left_out, 0 if late is None else int(late.sum()), repeats, kept_now)
+        return Taken(left_out, int(late.sum()), repeats, kept_now)
 
     def _without_repeats(
         self, events: pl.DataFrame, sources: Iterable[Source], kept: Kept

@@ -92,9 +92,8 @@ def measured(frame: pl.DataFrame, binding: Binding, time: str) -> Rates | None:
         or frame[time].null_count() == frame.height
     ):
         return None
-    ends = pl.DataFrame({time: pl.Series([frame[time].min(), frame[time].max()], dtype=frame.schema[time])})
-    low, high = binding.times(ends, time).to_list()
-    step = high - low
+    times = binding.times(frame, time)
+    step = int(times.max()) - int(times.min())  # type: ignore[arg-type]
     sample = frame.select(*binding.keys).gather_every(max(1, frame.height // 50_000)) if binding.keys else frame.clear()
     keys = {}
     for key in binding.keys:

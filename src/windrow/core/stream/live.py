@@ -117,7 +117,7 @@ class Live:
         taken = states.take(events, spans, self.kept)
         self.columns |= {name: dtype for name, dtype in batch.schema.items() if name not in self.columns}
         self.kept = taken.kept
-        dropped = 0 if taken.left_out is None else int(taken.left_out.sum())
+        dropped = int(taken.left_out.sum())
         self.counts.update(events=events.height, late=taken.late, dropped=dropped, repeats=taken.repeats)
         left_out = None
         if dropped:
