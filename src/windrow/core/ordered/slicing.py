@@ -33,7 +33,7 @@ from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.kernel import Edges, filter_name, input_name, lifts, places, time_name, window_columns
 from windrow.core.slices.table import SliceSchema, finish
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Grid
-from windrow.core.windows.ordered import Array, Counting, Latest, Mask
+from windrow.core.windows.ordered import Array, Counting, DataDrivenWindow, Latest, Mask
 
 
 class Carry:
@@ -100,7 +100,11 @@ class Ordering:
         self.schema, self.edges = schema, edges
         self.time = time_name(group.source.time)
         timelines = list(group.timelines)
-        self._custom = [CustomWindow.of(timeline) for timeline in group.lines.values()]
+        self._custom = [
+            CustomWindow(line, timeline.window, timeline.since)
+            for line, timeline in group.lines.items()
+            if isinstance(timeline.window, DataDrivenWindow)
+        ]
         self._latest = [(line.window, line.since) for line in timelines if isinstance(line.window, Latest)]
         self.most = max((window.n for window, _ in self._latest), default=0)
         counting = [(line.window, line.since) for line in timelines if isinstance(line.window, Counting)]
@@ -164,7 +168,9 @@ class Ordering:
         """
         order, sizes, keys = self.sorted(events)
         read = events[self.read]
-        batch = _Batch.of(read if order is None else read[order], self.time, sizes, keys, base.at(keys), self.edges)
+        read = read if order is None else read[order]
+        time = read[self.time].to_numpy()
+        batch = _Batch(read, time, sizes, keys, base.at(keys), *self.edges.index(time, len(sizes) == 1, None))
         bounds = [CustomBounds.of(window, batch.part(), batch.first, batch.carry) for window in self._custom]
         final = batch.older(step.final_before)
         done = np.maximum(final - self.most, 0) if self.most else final  # `latest` still needs the last ones
@@ -274,13 +280,6 @@ class _Batch:
     carry: dict[str, Array]
     edge: npt.NDArray[np.uint32]  # for each event a number that grows with time …
     before: Ints  # … and for each number the last edge at or before its events
-
-    @staticmethod
-    def of(
-        events: pl.DataFrame, time: str, sizes: Ints, keys: pl.DataFrame, carry: dict[str, Array], edges: Edges
-    ) -> _Batch:
-        times = events[time].to_numpy()
-        return _Batch(events, times, sizes, keys, carry, *edges.index(times, len(sizes) == 1, None))
 
     @cached_property
     def ends(self) -> Ints:
