@@ -64,9 +64,9 @@ def wrong_with(job: Job, tables: Mapping[str, pl.DataFrame]) -> str | None:
         wanted: dict[str, Mapping[str, pl.DataType]] = {group.name: results}
         needed: dict[str, Iterable[str]] = {group.name: ("query", "window_start", "window_end", "revision")}
         if isinstance(compiled, CompiledJoinedGroup):
-            columns = {**compiled.joining.schema.columns, NODE_KEY: pl.String()}
+            columns = {**compiled.joined_schema.columns, NODE_KEY: pl.String()}
             wanted = {group.name: columns, f"{group.name}|opened": _opened_columns(compiled)}
-            needed = {group.name: [*compiled.joining.schema.order, "last", NODE_KEY]}
+            needed = {group.name: [*compiled.joined_schema.order, "last", NODE_KEY]}
             needed |= {f"{group.name}|opened": _opened_columns(compiled)}
         for name, types in wanted.items():
             if name in tables and (reason := differs(name, tables[name], types, needed[name])):
@@ -180,9 +180,9 @@ def _opened(state: OrderedState) -> pl.DataFrame:
     if not isinstance(state, JoinedState):
         return pl.DataFrame()
     opened = state.opened().select(*_opened_columns(state.compiled))
-    by_start = pl.col("line").is_in(state.joining.lines("overlap"))
+    by_start = pl.col("line").is_in(state.compiled.lines("overlap"))
     opened = opened.with_columns(last=pl.when(by_start).then("first").otherwise("last"))
-    return opened.filter(~pl.col("line").is_in(state.joining.lines("position")))
+    return opened.filter(~pl.col("line").is_in(state.compiled.lines("position")))
 
 
 def _identity(state: JoinedState) -> list[str]:
@@ -206,9 +206,9 @@ class ReportedState(JoinedState):
         """Take in windows of nodes that have closed, and those that have opened or are open no more."""
         identity = _identity(self)
         if windows is not None:
-            windows = windows.filter(pl.col("line").is_in(list(self.joining.scopes)))
-            self.wait([self.joining.schema.conform(windows)])
-            numbered = windows.filter(pl.col("line").is_in(self.joining.lines("position")))
+            windows = windows.filter(pl.col("line").is_in(list(self.compiled.scopes)))
+            self.wait([self.compiled.joined_schema.conform(windows)])
+            numbered = windows.filter(pl.col("line").is_in(self.compiled.lines("position")))
             closed = numbered.select(*identity, closed=pl.col("at") + 1)
             self._closed = pl.concat([self._closed, closed]).group_by(identity).agg(pl.col("closed").max())
         if opened is not None:
@@ -227,15 +227,15 @@ class ReportedState(JoinedState):
         """How many windows of a key all nodes have closed that are there; only keys of which each has closed some."""
         live = self.nodes.filter(~pl.col("gone")).select(pl.col("node").alias(NODE_KEY))
         of_live = join_keys(self._closed, live, [NODE_KEY], "semi")
-        least = of_live.group_by(*self.joining.by, "line").agg(pl.len().alias("_nodes"), pl.col("closed").min())
+        least = of_live.group_by(*self.compiled.by, "line").agg(pl.len().alias("_nodes"), pl.col("closed").min())
         return least.filter(pl.col("_nodes") == live.height).drop("_nodes")
 
     def tables(self) -> Tables:
         return {"joined": self.joined, "open": self._open, "closed": self._closed}
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        is_needed = pl.col("line").is_in(list(self.joining.scopes))
-        self.joined = self.joining.schema.conform(tables["joined"].filter(is_needed))
+        is_needed = pl.col("line").is_in(list(self.compiled.scopes))
+        self.joined = self.compiled.joined_schema.conform(tables["joined"].filter(is_needed))
         self._open, self._closed = tables["open"].filter(is_needed), tables["closed"].filter(is_needed)
 
 

@@ -115,7 +115,7 @@ class Reader:
         self._drop_open()
 
     def _drop_open(self) -> None:
-        self._open, self._unordered, self._has_events = Gathered(self._slicer), Unordered(self.job.compiled), False
+        self._open, self._unordered, self._has_events = Gathered(self.job.compiled), Unordered(self.job.compiled), False
 
     # --- where it is in the source --------------------------------------------------------------------------------
 
@@ -265,9 +265,9 @@ class Reader:
             return None
         everything = everything or self._eager or self._is_recut
         tables, still_open = {}, {}
-        for name, table in self._open.tables().items():
+        for name, table in self._open.merged().items():
             bound = INT64_MAX if everything else bounds.get(name, INT64_MAX)
-            tables[name], still_open[name] = split_at(self._slicer.merge(name, [table]), bound)
+            tables[name], still_open[name] = split_at(table, bound)
             if name in self.quantiles and tables[name].height:
                 tables |= self.quantiles.refined(name, tables[name], self.count, bound, leaves)
         tables |= self._unordered.tables()

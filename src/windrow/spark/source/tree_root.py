@@ -20,7 +20,7 @@ import polars as pl
 
 from windrow.core.query.query import QueryError
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Gathered, Slicer, Tables
+from windrow.core.stream.job_slicer import Gathered, Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import NODE
 from windrow.nodes.process.slice_sink import SliceSink
@@ -132,8 +132,8 @@ class Root:
 
     def tables(self, first: int, last: int, job: Job) -> Tables:
         """The tables of some batches, each group's in one."""
-        sink, slicer = self.sink, Slicer(job.compiled, cut=True)
-        gathered, ordered = Gathered(slicer), dict[str, list[pl.DataFrame]]()
+        sink = self.sink
+        gathered, ordered = Gathered(job.compiled), dict[str, list[pl.DataFrame]]()
         for number in range(first, last + 1):
             batch = sink.read(number)
             for group in job.compiled.plan.groups:
@@ -146,8 +146,7 @@ class Root:
                     ordered.setdefault(group.name, []).append(table)
                 else:
                     gathered.add({group.name: compiled.conform(table)})
-        merged = {name: slicer.merge(name, [table]) for name, table in gathered.tables().items()}
-        return merged | {name: pl.concat(tables) for name, tables in ordered.items()}
+        return gathered.merged() | {name: pl.concat(tables) for name, tables in ordered.items()}
 
 
 @lru_cache(maxsize=8)
