@@ -1,6 +1,6 @@
 """Folding: the operator behind monoids; states of any type, merged over ranges of slices.
 
-`ranges.fold` works on numbers in arrays. The states of a user's own may be strings, lists or structs: they lie in a
+`range_queries.fold` works on arrays. The states of a user's own may be strings, lists or structs: they lie in a
 **pool**, a column for each field, and are spoken of by their number in it, -1 for no state. A step merges many pairs
 at once and adds the results to the pool; who merges with whom is arithmetic on numbers.
 
@@ -14,15 +14,17 @@ Between the pool and the class stands `Calls`, which checks what a user's method
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from windrow.core.arrays.range_queries import Ints, covered, differences
+from windrow.core.arrays.range_queries import Arrays, Ints, covered, differences, fold
 from windrow.core.operators.base import Fields, Inputs, Operator
 from windrow.core.operators.multiset import flat
 
@@ -60,32 +62,19 @@ class Pool:
             found[both] = np.arange(size, size + len(both))
         return found
 
-    def _keep(self, *wanted: Ints) -> list[Ints]:
-        """Forget all states but these; gives their new numbers."""
+    def fold(self, leaves: Ints, lo: Ints, hi: Ints) -> Ints:
+        """Merge the leaves of each range from left to right."""
+        (found,) = fold((leaves,), lambda a, b: (self.merge(a[0], b[0]),), (-1,), lo, hi, self._prune)
+        return found
+
+    def _prune(self, leaves: Arrays, left: Arrays, right: Arrays, needed: npt.NDArray[np.bool_]) -> Iterator[Arrays]:
+        """Forget all states but those of pairs that are needed, and of what is merged already."""
+        wanted = np.where(np.repeat(needed, 2), leaves[0], -1), left[0], right[0]
         numbers = np.concatenate(wanted)
         there = numbers >= 0
         self._states = self.take(numbers[there])
         numbers = np.where(there, np.cumsum(there) - 1, -1)
-        return np.split(numbers, np.cumsum([len(one) for one in wanted])[:-1])
-
-    def fold(self, leaves: Ints, lo: Ints, hi: Ints) -> Ints:
-        """Merge the leaves of each range from left to right: a bottom-up segment tree, level by level."""
-        left, right = np.full(len(lo), -1), np.full(len(lo), -1)
-        blocks, open_ = leaves, np.flatnonzero(lo < hi)
-        lo, hi = lo[open_], hi[open_]
-        while len(open_):
-            odd = np.flatnonzero(lo & 1)
-            left[open_[odd]] = self.merge(left[open_[odd]], blocks[lo[odd]])
-            odd = np.flatnonzero(hi & 1)
-            right[open_[odd]] = self.merge(blocks[hi[odd] - 1], right[open_[odd]])
-            lo, hi = (lo + 1) >> 1, hi >> 1
-            still = lo < hi
-            open_, lo, hi = open_[still], lo[still], hi[still]
-            if len(open_):
-                pairs = blocks[: len(blocks) // 2 * 2].reshape(-1, 2)
-                pairs = np.where(covered(lo, hi, len(pairs))[:, None], pairs, -1)  # no others are needed
-                blocks, left, right = self._keep(self.merge(pairs[:, 0], pairs[:, 1]), left, right)
-        return self.merge(left, right)
+        return ((part,) for part in np.split(numbers, np.cumsum([len(part) for part in wanted])[:-1]))
 
     def unfold(self, leaves: Ints, lo: Ints, hi: Ints) -> Ints:
         """The same by inversion: what lies before a range is taken off what lies up to its end.
@@ -213,11 +202,7 @@ class Folded:
 
 def _missing(states: Mapping[str, pl.Series]) -> pl.Series:
     """Where there is no state: no field has a value."""
-    columns = list(states.values())
-    missing = columns[0].is_null()
-    for column in columns[1:]:
-        missing &= column.is_null()
-    return missing
+    return reduce(operator.and_, (column.is_null() for column in states.values()))
 
 
 # --- calling it -----------------------------------------------------------------------------------------------------
@@ -238,11 +223,9 @@ class Calls:
         ends = np.cumsum(sizes)
         for at, size in zip((ends - sizes).tolist(), sizes.tolist(), strict=True):
             state = self._monoid.lift(*(values.slice(at, size) for values in inputs)) if size else None
-            for name, value in self._by_field("lift", state).items() if state is not None else ():
-                found[name].append(value)
-            if state is None:
-                for values in found.values():
-                    values.append(None)
+            by_field = dict.fromkeys(self.fields) if state is None else self._by_field("lift", state)
+            for name, column in found.items():
+                column.append(by_field[name])
         return {name: self._column(name, values) for name, values in found.items()}
 
     def _column(self, name: str, values: list[Any]) -> pl.Series:
@@ -260,9 +243,8 @@ class Calls:
 
     def lower(self, states: States, size: int) -> pl.Series:
         """A result for each state, of the type that no states at all have."""
-        nothing = self._series(
-            "lower", self._monoid.lower(self._shape({name: one[:0] for name, one in states.items()}))
-        )
+        none = {name: column.clear() for name, column in states.items()}
+        nothing = self._series("lower", self._monoid.lower(self._shape(none)))
         if any(isinstance(one, NO_DATA[:3]) for one in types_within(nothing.dtype)):
             reason = f"the result for no states is {nothing.dtype}, and needs a type; give pl.Series a dtype"
             raise self._wrong("lower", reason)

@@ -25,6 +25,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -73,26 +74,19 @@ def duration(value: Duration, what: str = "length") -> Length:
         return _checked(Length(value // timedelta(microseconds=1), True), value, what)
     if isinstance(value, int):
         return _checked(Length(value, False), value, what)
-    text, at, total = value.strip(), 0, 0
-    while at < len(text):
-        part = _PART.match(text, at)
-        number, unit = (part[1], part[2].lower()) if part else ("", "")
-        if unit not in _UNITS:
-            unit = unit.removesuffix("s")
-        if not part or unit not in _UNITS:
-            raise ValueError(f"{what} {value!r} is not a duration: write it like '90 seconds' or '1 hour 30 minutes'")
-        whole, _, fraction = number.partition(".")
-        scale = _UNITS[unit]
-        micros = int(whole) * scale
-        if fraction:
-            share, rest = divmod(int(fraction) * scale, 10 ** len(fraction))
-            if rest:
-                raise ValueError(f"{what} {value!r} is not a whole number of microseconds")
-            micros += -share if whole.startswith("-") else share
-        total, at = total + micros, part.end()
+    text, at, total = value.strip(), 0, Fraction()
     if not text:
         raise ValueError(f"{what} is empty: write it like '90 seconds'")
-    return _checked(Length(total, True), value, what)
+    while at < len(text):
+        part = _PART.match(text, at)
+        unit = part[2].lower() if part else ""
+        scale = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s"))
+        if not part or not scale:
+            raise ValueError(f"{what} {value!r} is not a duration: write it like '90 seconds' or '1 hour 30 minutes'")
+        total, at = total + Fraction(part[1]) * scale, part.end()
+    if total.denominator > 1:
+        raise ValueError(f"{what} {value!r} is not a whole number of microseconds")
+    return _checked(Length(int(total), True), value, what)
 
 
 def since_1970(moment: datetime) -> int:
@@ -257,7 +251,6 @@ class FixedWindow(ContextFreeWindow):
 
     @property
     def reach(self) -> int:
-        """How far a window that holds an event can lie from it, to either side."""
         return max(lattice.length + lattice.period for lattice in self.lattices())
 
     def __str__(self) -> str:
