@@ -14,11 +14,12 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import ClassVar, NoReturn
 
-from sqlglot import TokenType, exp
+from sqlglot import TokenType
 from sqlglot.dialects.spark import Spark
-from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.errors import SqlglotError
 
 from windrow.core.expressions.errors import SqlError, TextError
 from windrow.core.expressions.parse import Expression, ExpressionError, parse, unknown
@@ -154,8 +155,9 @@ class Phrase:
             return parse(self.text)
         except ExpressionError as error:
             otherwise = "compute it from the results" if also else "make it a column of the events first"
-            if "complete SQL expression" in error.reason:
-                index = self._unreadable()
+            if error.unread is not None:
+                ends = accumulate(map(len, self._laid_out()))
+                index = next((number for number, end in enumerate(ends) if end >= error.unread), 0)
                 is_stand_in = self[index].text.endswith(" ")  # for a call, of which nobody has written this text
                 reason = re.sub(r" at .*$" if is_stand_in else r", column \d+$", "", error.reason)
             elif error.reason.endswith(" is not supported"):
@@ -164,22 +166,6 @@ class Phrase:
                 index, reason = self._culprit(error.reason, also, otherwise)
             shown = shown or self.text
             self.refuse(f"{shown if self.is_statement else f'expression {shown!r}'}: {reason}", index)
-
-    def _unreadable(self) -> int:
-        """Where sqlglot no longer understands the phrase."""
-        dialect = Spark()
-        try:
-            dialect.parser().parse_into(exp.Condition, dialect.tokenize(self.text), self.text)
-        except ParseError as error:
-            end = (error.errors or [{}])[0].get("col") or 0  # of the token
-            length = 0
-            for index, text in enumerate(self._laid_out()):
-                length += len(text)
-                if length >= end:
-                    return index
-        except (SqlglotError, RecursionError):
-            pass
-        return 0
 
     def _culprit(self, reason: str, also: Collection[str], otherwise: str) -> tuple[int, str]:
         """The call that a refusal is about, or else the beginning, and the refusal with the name as it is written."""
