@@ -59,13 +59,10 @@ class Aggregate:
             object.__setattr__(self, "name", self.text)
         # equal operators are one object, so that a plan of thousands of aggregates need not compare them
         operators = tuple(_OPERATORS.setdefault(one, one) for one in FUNCTIONS[self.function].operators(self))
-        object.__setattr__(self, "operators", operators)
         filters = tuple(one for part in self.parts for one in part.filters) or (self.where,) * len(operators)
-        object.__setattr__(self, "filters", filters)
         # hashed once per aggregate: plans of a million queries look aggregates up a million times
-        object.__setattr__(
-            self, "_hash", hash((self.function, self.inputs, self.params, self.parts, self.name, self.where))
-        )
+        hashed = hash((self.function, self.inputs, self.params, self.parts, self.name, self.where))
+        vars(self).update(operators=operators, filters=filters, _hash=hashed)
 
     def __hash__(self) -> int:
         return self._hash

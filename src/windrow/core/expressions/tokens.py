@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from typing import ClassVar, NoReturn
@@ -68,14 +68,6 @@ class Phrase:
         after = self.tokens[first].start if first < len(self.tokens) else end
         return Phrase(self.source, self.tokens[first:last], after, self.is_statement)
 
-    def put(self, tokens: tuple[Token, ...]) -> Phrase:
-        """The same phrase of other tokens."""
-        return replace(self, tokens=tokens)
-
-    @property
-    def line(self) -> int:
-        return refusal(self.source, self.at, "").line
-
     def word(self, index: int) -> str:
         return self.tokens[index].word if 0 <= index < len(self.tokens) else ""
 
@@ -112,11 +104,10 @@ class Phrase:
         for index, token in enumerate(self.tokens):
             if token.kind == TokenType.L_PAREN:
                 opened.append(index)
+            elif token.kind == TokenType.R_PAREN and opened:
+                opened.pop()
             elif token.kind == TokenType.R_PAREN:
-                if opened:
-                    opened.pop()
-                else:
-                    extra.append(index)
+                extra.append(index)
         if opened:
             self.refuse("a bracket is not closed", opened[0])
         if extra:
@@ -228,8 +219,12 @@ class Call:
 
 def refusal(source: str, at: int, reason: str, is_statement: bool = True) -> SqlError:
     """The error for an offset in a text."""
-    line, column = source.count("\n", 0, at) + 1, at - source.rfind("\n", 0, at)
+    line, column = line_of(source, at), at - source.rfind("\n", 0, at)
     return SqlError(reason, line, column) if is_statement else TextError(reason, line, column, source)
+
+
+def line_of(source: str, at: int) -> int:
+    return source.count("\n", 0, at) + 1
 
 
 class _Tokenizer(Spark.Tokenizer):

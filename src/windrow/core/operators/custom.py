@@ -167,9 +167,8 @@ class Fold(Operator):
     def _pool(self, state: Mapping[str, pl.Series]) -> tuple[Pool, Ints]:
         """The states, and their numbers: -1 for a slice without one."""
         calls = self.calls
-        missing = _missing(state)
-        numbers = np.arange(len(missing))
-        numbers[missing.to_numpy()] = -1
+        missing = _missing(state).to_numpy()
+        numbers = np.where(missing, -1, np.arange(len(missing)))
         return Pool({name: state[name].alias(name) for name in calls.fields}, calls.merge, calls.unmerge), numbers
 
 
