@@ -116,16 +116,16 @@ class EventFiles:
     def of(path: str, form: str | None = None, types: Mapping[str, pl.DataType] | None = None) -> EventFiles:
         """The files of a path; `types` says of what type columns of CSV and JSON are, where the first rows mislead."""
         paths = files_of(path)
-        forms = {file: form or form_of(file) for file in paths}
-        for file, own_form in forms.items():
+        shared_form = ""
+        for file in paths:
+            own_form = form or form_of(file)
             if own_form is None:
                 raise InputError(
                     f"file {file!r}: its name does not say whether it is {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
                 )
-            if own_form != forms[paths[0]]:
-                raise InputError(f"file {file!r} is {own_form}, and {paths[0]!r} is {forms[paths[0]]}; take one format")
-        shared_form = forms[paths[0]]
-        assert shared_form is not None
+            shared_form = shared_form or own_form
+            if own_form != shared_form:
+                raise InputError(f"file {file!r} is {own_form}, and {paths[0]!r} is {shared_form}; take one format")
         columns = columns_of(paths, shared_form)
         if not columns:
             raise InputError(f"file {paths[0]!r} is empty, and so has no columns; CSV needs a header, JSON an event")

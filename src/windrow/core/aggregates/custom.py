@@ -171,7 +171,6 @@ def _register(cls: type[Monoid]) -> None:
         raise TypeError(f"{cls.__name__}: the name {name!r} is taken by {whose}; set another `name`")
     if name in _WORDS or name.upper() in expressions.FUNCTIONS:
         raise TypeError(f"{cls.__name__}: {name!r} is a word of SQL; set another `name`")
-    input_names(cls)
     signature(cls)
     operator = Fold if cls.commutative else OrderedFold
     FUNCTIONS[name] = Function(

@@ -36,8 +36,8 @@ MONOIDS: dict[str, type[Any]] = {}  # the classes by name; `aggregates.custom` e
 class Pool:
     """States by number. What `merge` and `unmerge` get are never missing ones, as many on either side, and not none."""
 
-    def __init__(self, states: Mapping[str, pl.Series], merge: Merge, unmerge: Merge | None = None) -> None:
-        self._states, self._merge, self._unmerge = dict(states), merge, unmerge
+    def __init__(self, states: Mapping[str, pl.Series], calls: Calls) -> None:
+        self._states, self.calls = dict(states), calls
 
     def take(self, numbers: Ints) -> States:
         """The states of these numbers, null for -1."""
@@ -48,7 +48,7 @@ class Pool:
 
     def merge(self, a: Ints, b: Ints) -> Ints:
         """The merged states of pairs, by number; a missing one changes nothing."""
-        return self._added(self._merge, a, b, np.where(a >= 0, a, b))
+        return self._added(self.calls.merge, a, b, np.where(a >= 0, a, b))
 
     def _added(self, step: Merge, a: Ints, b: Ints, found: Ints) -> Ints:
         """Take a step with the pairs of which neither is missing; the others are found."""
@@ -81,12 +81,11 @@ class Pool:
 
         Running states start anew where no range reaches across, so that keys are never merged with each other.
         """
-        assert self._unmerge
         fresh = ~covered(lo + 1, hi, len(leaves))
         running = self._running(leaves, fresh)
         whole = np.where(differences((leaves >= 0).astype(np.int64), lo, hi) > 0, running[hi - 1], -1)
         before = np.where(fresh[lo], -1, running[lo - 1])
-        return self._added(self._unmerge, whole, before, whole.copy())
+        return self._added(self.calls.unmerge, whole, before, whole.copy())
 
     def _running(self, leaves: Ints, fresh: npt.NDArray[np.bool_]) -> Ints:
         """Each leaf merged with all before it, back to the last fresh one: pairs first, then what lies between."""
@@ -158,18 +157,15 @@ class Fold(Operator):
         pool, leaves = self._pool(state)
         rows = int(covered(lo, hi, len(leaves)).sum())
         merges_in_tree = rows + float(np.log2(np.maximum(hi - lo, 1)).sum())
-        if self.calls.invertible and 2 * rows + len(lo) < merges_in_tree:
-            found = pool.unfold(leaves, lo, hi)
-        else:
-            found = pool.fold(leaves, lo, hi)
-        return Folded(self.calls, pool, found)
+        if pool.calls.invertible and 2 * rows + len(lo) < merges_in_tree:
+            return Folded(pool, pool.unfold(leaves, lo, hi))
+        return Folded(pool, pool.fold(leaves, lo, hi))
 
     def _pool(self, state: Mapping[str, pl.Series]) -> tuple[Pool, Ints]:
         """The states, and their numbers: -1 for a slice without one."""
-        calls = self.calls
         missing = _missing(state).to_numpy()
         numbers = np.where(missing, -1, np.arange(len(missing)))
-        return Pool({name: state[name].alias(name) for name in calls.fields}, calls.merge, calls.unmerge), numbers
+        return Pool({name: column.alias(name) for name, column in state.items()}, self.calls), numbers
 
 
 @dataclass(frozen=True)
@@ -184,16 +180,15 @@ class OrderedFold(Fold):
 class Folded:
     """One state per window, by its number in a pool."""
 
-    calls: Calls
     pool: Pool
     numbers: Ints
 
     def take(self, index: Ints) -> Folded:
-        return Folded(self.calls, self.pool, self.numbers[index])
+        return Folded(self.pool, self.numbers[index])
 
     def lower(self) -> pl.Series:
         there = self.numbers >= 0
-        found = self.calls.lower(self.pool.take(self.numbers[there]), int(there.sum()))
+        found = self.pool.calls.lower(self.pool.take(self.numbers[there]), int(there.sum()))
         if there.all():
             return found
         return found.gather(pl.Series(np.cumsum(there) - 1).set(pl.Series(~there), None))

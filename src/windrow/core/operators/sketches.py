@@ -1,6 +1,6 @@
 """Operators whose state is a sketch: bounded in size, with a known error.
 
-The state is one binary column, the serialized sketch (`sketches.py`); ranges of slices are merged in a tree, one
+The state is one binary column, the serialized sketch (`sketch_formats`); ranges of slices are merged in a tree, one
 merge of bytes at a time, so the cost is per slice and per window, never per event.
 """
 

@@ -319,9 +319,7 @@ def latest(n: int, every: Duration) -> Latest:
     n:      at most how many events a window has, however old they are
     every:  a duration for timestamps ("1 hour", a timedelta), a plain integer for an integer column
     """
-    count = _whole("latest", "n", n)
-    units, temporal = lengths_of("latest", None, every=every)
-    return Latest(count, units["every"], temporal)
+    return Latest(_whole("latest", "n", n), **lengths_of("latest", every=every))
 
 
 def _predicate(what: str, text: str | None) -> str | None:
