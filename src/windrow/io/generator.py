@@ -10,10 +10,11 @@ a tick wanders around the rate, each node's on its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -125,6 +126,14 @@ class Generator:
         """What the nodes are called."""
         width = len(str(self.nodes - 1))
         return [f"node-{number:0{width}}" for number in range(self.nodes)]
+
+    def frames(
+        self, node: str, new: Any, first: int, needed: Mapping[str, pl.DataType]
+    ) -> Iterator[tuple[pl.DataFrame, str]]:
+        """The events of a node's ticks, of which the first has this position, and what to call them."""
+        begin, end = new
+        for frame in self.events(self.names.index(node), begin, end, first):
+            yield frame, f"node {node!r}"
 
     def events(
         self, number: int, begin: int, end: int, first: int, skip: int = 0, most: int = EVENTS_AT_ONCE

@@ -70,6 +70,4 @@ class Generated:
         self, node: str, new: Any, first: int, needed: Mapping[str, pl.DataType]
     ) -> Iterator[tuple[pl.DataFrame, str]]:
         """The events of a node's ticks, of which the first has this position, and what to call them."""
-        begin, end = new
-        for frame in self.generator.events(self.names.index(node), begin, end, first):
-            yield frame, f"node {node!r}"
+        return self.generator.frames(node, new, first, needed)
