@@ -164,8 +164,7 @@ def lower(alike: Sequence[Aggregate], states: Sequence[Combined]) -> pl.DataFram
     (aggregate,) = alike
     columns = [aggregate.lower(states).alias(aggregate.name)]
     lost = [state["lost"] for state in states if isinstance(state, Fields) and "lost" in state]
-    if aggregate.parts and (of_formula := overflowed(aggregate, states)) is not None:
-        lost.append(of_formula)
+    lost += overflowed(aggregate, states)
     if lost:
         columns.append(reduce(or_, lost).alias(lost_column(aggregate.name)))
     return pl.DataFrame(columns)

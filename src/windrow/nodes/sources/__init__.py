@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from windrow.io.yaml_files import hint
+from windrow.core.expressions.errors import hint
 from windrow.nodes.sources.base import Mark, Read, Source, SourceError, Types
 from windrow.nodes.sources.complete_files import WholeFiles
 from windrow.nodes.sources.generated import Made
