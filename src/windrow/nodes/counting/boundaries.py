@@ -130,7 +130,7 @@ class BoundaryResolver:
         self.history = History()
         self.choice = NOTHING_KNOWN
         self.asks: dict[str, list[Ask]] = {}  # of each node: the requests that the last `finish` made
-        self.directives: dict[str, tuple[Directive, int]] = {}  # and the number of the rewinding
+        self.directives: dict[str, Directive] = {}
         self.corrected = False  # the boundary that comes next has needed a correction
         self.boundaries = self.corrections = 0
         self.late: Counter[str] = Counter()  # events of each node that came too late, until somebody fetches it
@@ -208,7 +208,7 @@ class BoundaryResolver:
         """Find the boundaries that can be found, and note what to request for the next one: what lies between them."""
         between: list[Interval] = []
         self.asks = {}
-        scheme = SCHEMES[next((directive.scheme for directive, _ in self.directives.values()), "refine")]
+        scheme = SCHEMES[next((directive.scheme for directive in self.directives.values()), "refine")]
         while True:
             size = self.form.boundaries.after(self.position) - self.position
             boundary = self._exact(size, scheme, reached) if scheme.is_exact else self._expected(size, reached)
@@ -222,7 +222,7 @@ class BoundaryResolver:
     def _expected(self, size: int, reached: Reached) -> Boundary | None:
         """Take the boundary to be where it was predicted, if every node has come so far."""
         cuts = {}
-        for node, (directive, _) in self.directives.items():
+        for node, directive in self.directives.items():
             expected, _ = directive.predicted(self.position + size)
             line = self.lines[node]
             if line.covered < expected and reached.finals.get(node, INT64_MIN) < INT64_MAX:
@@ -339,7 +339,7 @@ class BoundaryResolver:
             return
         boundary = self.form.boundaries.after(self.position)
         for name, line in self.lines.items():
-            directive = self.directives.get(name, (Directive(), 0))[0]
+            directive = self.directives.get(name, Directive())
             expected, margin = directive.predicted(boundary)
             is_current = directive.scheme == scheme.name and directive.position == self.position
             if line.next is None or name in reached.lost or not is_current or line.covered < expected + margin:
@@ -381,11 +381,10 @@ class BoundaryResolver:
             name = self.choice.scheme
         is_approximate = name in SCHEMES and not SCHEMES[name].is_exact
         for node, line in self.lines.items():
-            if is_approximate and node in self.directives and self.directives[node][0].scheme == name:
+            before = self.directives.get(node, Directive())
+            if is_approximate and before.scheme == name:
                 continue  # its first directive stays in force
-            kept = (
-                (self.directives[node][0].kept if node in self.directives else 0) if self.form.multisets else line.cut
-            )
+            kept = before.kept if self.form.schema.lists else line.cut
             directive = self.form.first._replace(
                 settled=line.cut, kept=kept, position=self.position, patience=self.length
             )
@@ -397,32 +396,16 @@ class BoundaryResolver:
                 directive = directive._replace(scheme=name, share=share, margin=margin, unit=unit)
             if self.corrected and name == "async" and any(segment.kind == "slice" for segment in line.segments):
                 rewinds[node] = line.rewind = rewinds.get(node, 0) + 1
-            self.directives[node] = directive, max(line.rewind, self.directives.get(node, (directive, 0))[1])
+            self.directives[node] = directive._replace(rewind=max(line.rewind, before.rewind))
         self.corrected = False
 
     def let_go(self, needed: Mapping[str, int]) -> bool:
         """Let nodes drop what is before these ranks, or else before the last boundary; returns whether that is news."""
-        before = dict(self.directives)
-        for node, (directive, rewind) in before.items():
-            self.directives[node] = directive._replace(kept=needed.get(node, directive.settled)), rewind
+        before = self.directives
+        self.directives = {
+            node: directive._replace(kept=needed.get(node, directive.settled)) for node, directive in before.items()
+        }
         return self.directives != before
-
-    # --- what is kept ---------------------------------------------------------------------------------------------
-
-    @property
-    def row(self) -> tuple[Any, ...]:
-        """Everything but what is in tables of their own."""
-        return *(getattr(self, name) for name in _NUMBERS), *(self.floor or (None, None)), *self.choice
-
-    @staticmethod
-    def of(form: Form, key: Key, row: tuple[Any, ...]) -> BoundaryResolver:
-        """A resolver from its row."""
-        resolver = BoundaryResolver(form, key)
-        *numbers, time, node, scheme, why = row
-        for name, value in zip(_NUMBERS, numbers, strict=True):
-            setattr(resolver, name, value)
-        resolver.floor, resolver.choice = None if node is None else (time, node), Choice(scheme, why)
-        return resolver
 
 
 # --- resolvers as tables, in which a root keeps them in its log store -------------------------------------------------
@@ -437,12 +420,11 @@ def to_tables(form: Form, resolvers: Mapping[Key, BoundaryResolver]) -> Tables:
     rows: dict[str, list[Any]] = {name: [] for name in _schemas(form)}
     events, states = [pl.DataFrame(schema=form.sent)], [pl.DataFrame(schema=form.states)]
     for key, resolver in resolvers.items():
-        rows["keys"].append((*key, *resolver.row))
+        numbers = (getattr(resolver, name) for name in _NUMBERS)
+        rows["keys"].append((*key, *numbers, *(resolver.floor or (None, None)), *resolver.choice))
         for number, (size, of_nodes) in enumerate(resolver.history.intervals):
             rows["history"] += [(*key, number, size, node, own) for node, own in of_nodes.items()]
-        rows["directives"] += [
-            (*key, node, *directive, rewind) for node, (directive, rewind) in resolver.directives.items()
-        ]
+        rows["directives"] += [(*key, node, *directive) for node, directive in resolver.directives.items()]
         for node, line in resolver.lines.items():
             rows["lines"].append((*key, node, *(getattr(line, name) for name in _LINE)))
             rows["segments"] += [
@@ -474,15 +456,19 @@ def from_tables(form: Form, tables: Mapping[str, pl.DataFrame]) -> dict[Key, Bou
     def rows(name: str) -> Iterator[tuple[Key, tuple[Any, ...]]]:
         return ((row[: len(form.keys)], row[len(form.keys) :]) for row in tables[name].iter_rows())
 
-    resolvers = {key: BoundaryResolver.of(form, key, row) for key, row in rows("keys")}
+    resolvers: dict[Key, BoundaryResolver] = {}
+    for key, (*numbers, time, node, scheme, why) in rows("keys"):
+        resolvers[key] = resolver = BoundaryResolver(form, key)
+        vars(resolver).update(zip(_NUMBERS, numbers, strict=True))
+        resolver.floor, resolver.choice = None if node is None else (time, node), Choice(scheme, why)
     for key, (number, size, node, own) in rows("history"):
         intervals = resolvers[key].history.intervals
         intervals += [(size, {})] if len(intervals) <= number else []
         intervals[number][1][node] = own
     for key, (node, *values) in rows("lines"):
         resolvers[key].lines[node] = Line(*values)
-    for key, (node, *values, rewind) in rows("directives"):
-        resolvers[key].directives[node] = Directive(*values), rewind
+    for key, (node, *values) in rows("directives"):
+        resolvers[key].directives[node] = Directive(*values)
     event = state = 0
     for key, (node, *values) in rows("segments"):
         segment = Segment(*values)

@@ -68,6 +68,7 @@ class Directive(NamedTuple):
     margin: float = 0.0  # by how much of them that may be wrong: c·Δ
     unit: int = 1  # events of a sub-slice
     patience: int = 0  # how old an event may be that was not sent
+    rewind: int = 0  # the number of the last time that the node is to cut again what it has cut since the boundary
 
     def predicted(self, boundary: int) -> tuple[int, int]:
         """The rank at which a boundary is expected, and by how much that may be wrong."""

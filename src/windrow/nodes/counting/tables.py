@@ -18,7 +18,7 @@ import base64
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -78,8 +78,8 @@ class Form:
         self.boundaries = Boundaries(self.ordering.grids[INT64_MIN])
         self.events = {name: dtype for name, dtype in self.ordering.needed.items() if name in self.ordering.read}
         self.sent = {name: dtype for name, dtype in self.events.items() if name != NODE_COLUMN}
-        self.multisets = MultisetSchema(compiled) if self.schema.lists else None  # those that stay at nodes
-        kept = set(self.multisets.multisets.values()) if self.multisets else set()
+        self.multisets = MultisetSchema(compiled)  # those that stay at nodes
+        kept = set(self.multisets.multisets.values())
         partials = tuple(one for one in self.schema.partials if one not in kept)
         sliced = replace(self.schema, partials=partials)
         self._sliced = Ordering(group, sliced, self.compiled.edges) if kept else self.ordering
@@ -89,7 +89,8 @@ class Form:
         self._windows = [(one.n, one.step) for one in windows if isinstance(one, Counting)]
         place = {"node": pl.String(), "lo": pl.Int64(), "hi": pl.Int64(), "first": pl.Int64(), "last": pl.Int64()}
         of = {"kind": pl.String(), "of_lo": pl.Int64(), "of_hi": pl.Int64()}
-        self.pieces: dict[str, pl.DataType] = {**self.keys, **place, **of, **self.states}
+        self.plain: dict[str, pl.DataType] = {**self.keys, **place, **of}  # of pieces, without their states
+        self.pieces = self.plain | self.states
         self.reach = {**self.keys, "node": pl.String(), "next": pl.Int64()}
         self.event_bytes = 8.0 * len(self.sent)
 
@@ -110,7 +111,7 @@ class Form:
     @property
     def lasting(self) -> int:
         """How many events before a boundary may be needed after it: for quantiles, those of the longest window."""
-        return max(n for n, _ in self._windows) if self.multisets else 0
+        return max(n for n, _ in self._windows) if self.schema.lists else 0
 
     def is_in_window(self, position: int) -> bool:
         """Whether some window has the event at a position."""
@@ -129,40 +130,28 @@ class Form:
     @property
     def directive(self) -> dict[str, pl.DataType]:
         """The columns of what the root tells a node."""
-        numbers = {"share": pl.Float64(), "margin": pl.Float64(), "scheme": pl.String()}
-        return {
-            **self.keys,
-            **{name: numbers.get(name, pl.Int64()) for name in Directive._fields},
-            "rewind": pl.Int64(),
-        }
+        others = {"share": pl.Float64(), "margin": pl.Float64(), "scheme": pl.String()}
+        return {**self.keys, **dict.fromkeys(Directive._fields, pl.Int64()), **others}
 
     @property
     def ask(self) -> dict[str, pl.DataType]:
         """The columns of what the root asks a node."""
         return {**self.keys, "lo": pl.Int64(), "hi": pl.Int64(), "what": pl.String()}
 
-    @property
-    def requests(self) -> dict[str, dict[str, pl.DataType]]:
-        """The tables in which the root asks a node."""
-        return {f"{self.name}|ask": self.ask, **(self.multisets.requests if self.multisets else {})}
-
     # --- what cannot be -------------------------------------------------------------------------------------------
 
     def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why the tables of a batch cannot be taken; None if they can."""
-        plain = {name: dtype for name, dtype in self.pieces.items() if name not in self.states}
-        wanted = {"pieces": (self.pieces, plain), "events": (self.sent, self.sent), "reach": (self.reach, self.reach)}
         mine: dict[str, pl.DataFrame] = {}
-        for part, (types, needed) in wanted.items():
+        for part, types in {"pieces": self.pieces, "events": self.sent, "reach": self.reach}.items():
+            needed = self.plain if part == "pieces" else types
             table = tables.get(f"{self.name}|{part}")
             if table is not None and (reason := differs(f"{self.name}|{part}", table, types, needed)):
                 return reason
             mine[part] = pl.DataFrame(schema=needed) if table is None else table
         if mine["reach"]["node"].null_count():
             return f"{self.name}|reach has no node in its batch"
-        if self.multisets and (reason := self.multisets.wrong_with(tables)):
-            return reason
-        return self._wrong_segments(mine["pieces"], mine["events"])
+        return self.multisets.wrong_with(tables) or self._wrong_segments(mine["pieces"], mine["events"])
 
     def _wrong_segments(self, pieces: pl.DataFrame, events: pl.DataFrame) -> str | None:
         what = f"{self.name}|pieces"
@@ -223,7 +212,7 @@ class Form:
                 or not (asked["lo"] <= asked["hi"]).all()
             ):
                 return f"{self.name}|ask cannot be in a request"
-        return self.multisets.wrong_request(tables) if self.multisets else None
+        return self.multisets.wrong_request(tables)
 
     def sliced(self, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
         """What travels of runs of events in order that begin at these places."""
@@ -247,15 +236,19 @@ def _plain(dtype: pl.DataType) -> pl.DataType:
     return pl.String() if dtype.is_float() else pl.Int64() if dtype.is_temporal() and dtype != pl.Date() else dtype
 
 
-NODES: dict[str, pl.DataType] = {
-    "node": pl.String(),
-    "final": pl.Int64(),
-    "idle": pl.Boolean(),
-    "heard": pl.Int64(),
-    "over": pl.Boolean(),
-    "rewound": pl.Int64(),
-    "late": pl.Int64(),
-}
+class Report(NamedTuple):
+    """How far a local node has come, as it has said."""
+
+    node: str
+    final: int = INT64_MIN  # what it has not sent is not older
+    idle: bool = False
+    heard: int = 0  # the number of the last request that has come
+    over: bool = False
+    rewound: int = 0
+    late: int = 0
+
+
+NODES = dict(pl.DataFrame([Report("")]).schema)
 
 
 def wrong_with(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> str | None:
@@ -274,19 +267,19 @@ def wrong_with(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> str
 
 def names_in(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> list[str]:
     """The nodes of which tables that were checked speak."""
-    parts = [f"{form.name}|{part}" for form in forms for part in ("pieces", "reach")]
-    parts += [name for form in forms if form.multisets for name in form.multisets.tables]
-    return sorted(
-        {name for part in (COUNTING, GONE, *parts) if part in tables for name in tables[part]["node"].to_list()}
-    )
+    parts = _names_of(forms) - {f"{form.name}|events" for form in forms}
+    return sorted({name for part in parts if part in tables for name in tables[part]["node"].to_list()})
 
 
 def tables_of(job: Job) -> set[str]:
     """The names of the tables that counted groups have in a batch."""
     forms = forms_of(job)
+    return _names_of(forms) if forms else set()
+
+
+def _names_of(forms: Iterable[Form]) -> set[str]:
     names = {f"{form.name}|{part}" for form in forms for part in ("pieces", "events", "reach")}
-    names |= {name for form in forms if form.multisets for name in form.multisets.tables}
-    return {COUNTING, GONE, *names} if forms else set()
+    return {COUNTING, GONE, *names, *(name for form in forms for name in form.multisets.tables)}
 
 
 def to_text(table: pl.DataFrame) -> str:

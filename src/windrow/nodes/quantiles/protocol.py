@@ -111,7 +111,7 @@ class MultisetSchema:
         signatures = list(group.signatures)
         reads = [(partial, q, line) for line, number in group.members for partial, q in _reads(signatures[number])]
         whole = {partial for partial, q, _ in reads if q is None}
-        for partial, q, timeline in reads:
+        for partial, q, timeline in reads if self.schema.lists else ():
             if partial not in whole and q is not None:
                 self.multisets[partial.text] = partial
                 self.qs.setdefault((partial.text, timeline), set()).add(q)

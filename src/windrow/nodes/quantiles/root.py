@@ -22,6 +22,7 @@ import polars as pl
 from windrow.core.arrays.range_queries import Ints, covered, ramp
 from windrow.core.assemble.due import Rows, Windows
 from windrow.core.operators.multiset import flat, lists
+from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.ordered import Mask
 from windrow.nodes.quantiles.protocol import REMOTE, SUMMARY, MultisetSchema
 from windrow.nodes.refine import bounds, undecided
@@ -227,6 +228,11 @@ class RemoteMultisets:
         return wanted.join(
             others, on=[*self.schema.identity, "lo"], how="anti", nulls_equal=True, maintain_order="left"
         )
+
+    @property
+    def requests(self) -> Tables:
+        """What is wanted, as tables of a request for all nodes."""
+        return {self.schema.table("wanted", operator): table for operator, table in self.wanted.items()}
 
     def see(self, table: pl.DataFrame) -> None:
         """Note that slices have come."""
