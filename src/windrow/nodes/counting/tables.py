@@ -32,7 +32,7 @@ from windrow.core.windows.fixed import INT64_MIN
 from windrow.core.windows.ordered import Counting
 from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Directive, sub_slice
 from windrow.nodes.quantiles.protocol import REFINED, MultisetSchema
-from windrow.nodes.tables import GONE, GONE_COLUMNS, differs
+from windrow.nodes.tables import GONE, GONE_COLUMNS, differs, lacks
 
 COUNTING = "counting"
 NODE_COLUMN = "order:0"  # of events: the node, which in a batch stands in the pieces instead
@@ -156,10 +156,7 @@ class Form:
     def _wrong_segments(self, pieces: pl.DataFrame, events: pl.DataFrame) -> str | None:
         what = f"{self.name}|pieces"
         certain = ("node", "lo", "hi", "first", "last", "kind")
-        if (
-            any(pieces[name].null_count() for name in certain)
-            or (pieces["of_lo"].is_null() != pieces["of_hi"].is_null()).any()
-        ):
+        if lacks(pieces, certain) or (pieces["of_lo"].is_null() != pieces["of_hi"].is_null()).any():
             return f"{what} has no value where one is needed in its batch"
         lo, hi, first, last, of_lo, of_hi = (pl.col(name) for name in ("lo", "hi", "first", "last", "of_lo", "of_hi"))
         is_inside = of_lo.is_null() | ((lo >= of_lo) & ((of_hi == ANEW) | (hi <= of_hi)) & (of_lo >= 0))
@@ -170,12 +167,12 @@ class Form:
             shown = ", ".join(f"{name} {wrong[name][0]!r}" for name in ("kind", "lo", "hi", "first", "last"))
             return f"{what} has a piece that cannot be in its batch: {shown}"
         slices = pieces.filter(pl.col("kind") == "slice")
-        missing = [name for name in self.states if name not in pieces.columns] if slices.height else []
-        if missing:
-            return f"{what} has no {missing[0]!r} in its batch"
-        rows = self.schema.names[Partial(ROWS, None)]["count"]
-        if slices.height and not slices.select(((pl.col(rows) == size).fill_null(False)).all()).item():
-            return f"{what} has slices of other events than it says in its batch"
+        if slices.height:
+            if reason := differs(what, pieces, self.pieces, self.states):
+                return reason
+            rows = self.schema.names[Partial(ROWS, None)]["count"]
+            if not slices.select((pl.col(rows) == size).fill_null(False).all()).item():
+                return f"{what} has slices of other events than it says in its batch"
         raw = pieces.filter(pl.col("kind") == "events")
         sizes, times = raw.select(size).to_series().to_numpy(), events[self.time]
         if sum(sizes.tolist()) != events.height or times.null_count():
@@ -192,26 +189,19 @@ class Form:
 
     def wrong_request(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why a request cannot be heard; None if it can."""
-        told, asked = tables.get(self.name), tables.get(f"{self.name}|ask")
-        for name, table, types in ((self.name, told, self.directive), (f"{self.name}|ask", asked, self.ask)):
-            if table is not None and (reason := differs(name, table, types, types)):
+        is_directive = pl.col("scheme").is_in(list(SCHEMES)) & (pl.col("unit") >= 1)
+        is_directive &= (pl.col("settled") >= pl.col("kept")) & (pl.col("kept") >= 0)
+        is_ask = pl.col("what").is_in(["events", "slice", "more"]) & (pl.col("lo") <= pl.col("hi"))
+        right = {self.name: (self.directive, is_directive), f"{self.name}|ask": (self.ask, is_ask)}
+        for name, (types, is_right) in right.items():
+            table = tables.get(name)
+            if table is None:
+                continue
+            if reason := differs(name, table, types, types):
                 return reason.replace("batch", "request")
-        if told is not None:
-            lacks = any(told[name].null_count() for name in self.directive if name not in self.keys)
-            if (
-                lacks
-                or not told["scheme"].is_in(list(SCHEMES)).all()
-                or not ((told["unit"] >= 1) & (told["settled"] >= told["kept"]) & (told["kept"] >= 0)).all()
-            ):
-                return f"{self.name} cannot be in a request"
-        if asked is not None:
-            lacks = any(asked[name].null_count() for name in ("lo", "hi", "what"))
-            if (
-                lacks
-                or not asked["what"].is_in(["events", "slice", "more"]).all()
-                or not (asked["lo"] <= asked["hi"]).all()
-            ):
-                return f"{self.name}|ask cannot be in a request"
+            certain = [column for column in types if column not in self.keys]
+            if lacks(table, certain) or not table.select(is_right.all()).item():
+                return f"{name} cannot be in a request"
         return self.multisets.wrong_request(tables)
 
     def sliced(self, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
@@ -254,13 +244,12 @@ NODES = dict(pl.DataFrame([Report("")]).schema)
 def wrong_with(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> str | None:
     """Why the tables of counted groups cannot be taken; None if they can."""
     forms = list(forms)
-    for name, types in ((COUNTING, NODES), (GONE, GONE_COLUMNS)):
-        table = tables.get(name)
-        if not forms or table is None:
+    for name, types in ((COUNTING, NODES), (GONE, GONE_COLUMNS)) if forms else ():
+        if name not in tables:
             continue
-        if reason := differs(name, table, types, types):
+        if reason := differs(name, tables[name], types, types):
             return reason
-        if any(table[column].null_count() for column in types):
+        if lacks(tables[name], types):
             return f"{name} has no value where one is needed in its batch"
     return next((reason for form in forms if (reason := form.wrong_with(tables))), None)
 

@@ -35,6 +35,7 @@ from windrow.core.query.query import Query
 from windrow.core.slices.kernel import filter_name, input_name
 from windrow.core.windows.fixed import FixedWindow, Session
 from windrow.core.windows.ordered import Counting, Mask
+from windrow.nodes.tables import lacks
 
 # which multiset, see above
 IDENTITY: dict[str, pl.DataType] = {"node": pl.String(), "send": pl.Int64(), "row": pl.Int64()}
@@ -190,7 +191,7 @@ class MultisetSchema:
             if dict(table.schema) != columns:
                 return f"{name} has other columns in its batch than it should"
             certain = [column for column in columns if column not in (*self.keys, "count", "counts")]
-            if any(table[column].null_count() for column in certain):
+            if lacks(table, certain):
                 return f"{name} has no value where one is needed in its batch"
             if not table.select(_is_whole(table).all()).item():
                 return f"{name} has units that cannot be in its batch"
@@ -198,12 +199,9 @@ class MultisetSchema:
 
     def wrong_request(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why a request cannot be answered; None if it can."""
-        numbers = ("send", "row", "lo", "hi")
         for name, columns in self.requests.items():
             table = tables.get(name)
-            if table is None:
-                continue
-            if dict(table.schema) != columns or any(table[column].null_count() for column in numbers):
+            if table is not None and (dict(table.schema) != columns or lacks(table, ("send", "row", "lo", "hi"))):
                 return f"{name} cannot be in a request"
         return None
 
