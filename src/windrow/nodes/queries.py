@@ -32,6 +32,7 @@ from windrow.nodes.explain import explain
 from windrow.nodes.pushdown import PUSHED, wrong_with
 from windrow.nodes.quantiles import tables as quantile_tables
 from windrow.nodes.quantiles.protocol import REFINED, MultisetSchema, can_be_refined
+from windrow.nodes.tables import differs
 
 
 @dataclass(frozen=True)
@@ -236,12 +237,9 @@ class QuerySet:
             table, compiled = tables.get(group.name), bound.by_name[group.name]
             if table is None or group.is_apart:
                 continue
-            for name, dtype in table.schema.items():
-                if compiled.travels.get(name, dtype) != dtype:
-                    return f"{name!r} of {group.name} is {dtype} in its batch, not {compiled.travels[name]}"
-            for name in (*compiled.schema.keys, time_name(self.options.time) if group.ordered else "slice_start"):
-                if name not in table.columns:
-                    return f"{group.name} has no {name!r} in its batch"
+            time = time_name(self.options.time) if group.ordered else "slice_start"
+            if reason := differs(group.name, table, compiled.travels, [*compiled.schema.keys, time]):
+                return reason
         reason = quantile_tables.wrong_with(self._multiset_schemas, tables) or wrong_with(self.job, tables)
         return reason or wrong_counting(self.forms, tables)
 

@@ -26,10 +26,6 @@ from windrow.nodes.counting.state import CountedState
 from windrow.nodes.counting.tables import ANEW, COUNTING, Form, Key, Report, groups_of
 from windrow.nodes.requests import Requests, drained
 
-SegmentReport = tuple[
-    Segment, int | None, int | None
-]  # a piece that has come, and the rank range of which it is the content
-
 
 class CountingCoordinator:
     """All counted groups of a root."""
@@ -82,10 +78,7 @@ class CountingCoordinator:
         return sum(report.late for report in reports)
 
     def _absorb_segments(self, form: Form, table: pl.DataFrame, events: pl.DataFrame | None) -> None:
-        segments: dict[tuple[Key, str], list[SegmentReport]] = {}
-        for key, node, segment in _segments(form, table, events):
-            segments.setdefault((key, node), []).append(segment)
-        for (key, node), of_node in segments.items():
+        for (key, node), of_node in _segments(form, table, events).items():
             resolver = self._resolver(form, key)
             cut = resolver.lines[node].cut if node in resolver.lines else 0
             for piece, *_ in of_node:
@@ -163,16 +156,14 @@ class CountingCoordinator:
             if state.may_be_due(step):
                 yield from state.step(step)
                 self._let_go(name)
-        self._is_over = watermark == INT64_MAX and not self._asks() and not self._holds_back(lost)
-
-    def _holds_back(self, lost: set[str]) -> bool:
-        """Whether a node has events that it will send."""
-        for name, _, resolver in self._all_resolvers():
-            lines = [line for node, line in resolver.lines.items() if node not in lost]
-            is_exact = self._forms[name].scheme != "approximate"
-            if is_exact and any(line.next is not None or line.rewind for line in lines):
-                return True
-        return False
+        awaited = (  # events that a node holds back, and will send
+            line.next is not None or line.rewind
+            for name, _, resolver in self._all_resolvers()
+            if self._forms[name].scheme != "approximate"
+            for node, line in resolver.lines.items()
+            if node not in lost
+        )
+        self._is_over = watermark == INT64_MAX and not self._asks() and not any(awaited)
 
     def _let_go(self, name: str) -> None:
         """Let nodes know of which events no values will be requested any more."""
@@ -287,10 +278,13 @@ class CountingCoordinator:
                 self._note(name, key, resolver)
 
 
-def _segments(form: Form, table: pl.DataFrame, events: pl.DataFrame | None) -> Iterator[tuple[Key, str, SegmentReport]]:
-    """The pieces in a table, with the key and the node that each is of."""
+def _segments(
+    form: Form, table: pl.DataFrame, events: pl.DataFrame | None
+) -> dict[tuple[Key, str], list[tuple[Segment, int | None, int | None]]]:
+    """The pieces in a table by key and node, each with the rank range of which it is the content."""
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in form.states.items() if name not in table.columns]
     table = table.with_columns(missing).select(*form.pieces)
+    segments: dict[tuple[Key, str], list[tuple[Segment, int | None, int | None]]] = {}
     at = 0  # in the events, which are of one piece after the other
     for row, (*key, node, lo, hi, first, last, kind, of_lo, of_hi) in enumerate(table.select(*form.plain).iter_rows()):
         inside = None
@@ -298,4 +292,5 @@ def _segments(form: Form, table: pl.DataFrame, events: pl.DataFrame | None) -> I
             assert events is not None
             inside, at = events.slice(at, hi - lo), at + hi - lo
         piece = Segment(lo, hi, first, last, kind, row, table if kind == "slice" else None, inside)
-        yield tuple(key), node, (piece, of_lo, of_hi)
+        segments.setdefault((tuple(key), node), []).append((piece, of_lo, of_hi))
+    return segments

@@ -20,12 +20,11 @@ import numpy as np
 import polars as pl
 
 from windrow.core.arrays.range_queries import Ints
-from windrow.core.slices.kernel import filter_name, time_name
+from windrow.core.slices.kernel import time_name
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Tables
+from windrow.core.stream.job_slicer import Tables, seen_by
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Mask
-from windrow.nodes.counting.ordered_log import OrderedLog
 from windrow.nodes.counting.schemes import SCHEMES, Cut, Directive, Kind, sub_slice
 from windrow.nodes.counting.tables import (
     ANEW,
@@ -45,12 +44,53 @@ from windrow.nodes.quantiles.protocol import multiset_of
 AT_ONCE = 1024  # events that are sent as they are when they are asked for; of more, sub-slices first
 
 
+class OrderedLog:
+    """The final events of a key that lie after the last boundary, in order; ranks count from the key's first event."""
+
+    def __init__(self, start: int, covered: int, directive: Directive, events: pl.DataFrame) -> None:
+        """`events` are none, with their columns."""
+        self.start = start  # the rank of the first that is here
+        self.covered = covered  # the rank up to which they were sent
+        self.directive, self.events = directive, events
+        self.answered: set[tuple[int, int, str]] = set()  # requests whose answers are on their way
+
+    @property
+    def size(self) -> int:
+        return self.events.height
+
+    @property
+    def top(self) -> int:
+        """The rank after the last one."""
+        return self.start + self.size
+
+    def add(self, events: pl.DataFrame) -> None:
+        self.events = self.events.vstack(events)
+
+    def between(self, lo: int, hi: int) -> pl.DataFrame:
+        """The events with ranks from `lo` to `hi`."""
+        return self.events.slice(lo - self.start, hi - lo)
+
+    def forget(self, rank: int) -> None:
+        """Drop the events before a rank."""
+        rank = min(rank, self.top)
+        if rank > self.start:
+            self.events, self.start = self.events.slice(rank - self.start), rank
+
+    def time_at(self, rank: int, time: str) -> int:
+        """The time of the event at a rank."""
+        return int(self.events[time][rank - self.start])
+
+
+RankRange = tuple[int | None, int | None]  # of segments that are at the root
+NEW = (None, None)  # of none: it follows on what was sent
+
+
 class Outgoing(NamedTuple):
     """A segment that is to be sent, and the rank range of which it is the content."""
 
     key: Key
     cut: Cut
-    of: tuple[int | None, int | None] = (None, None)
+    of: RankRange = NEW
 
 
 class OrderedLogs:
@@ -58,17 +98,13 @@ class OrderedLogs:
 
     def __init__(self, form: Form, node: str, unit: int | None = None) -> None:
         self.form, self.node = form, node
-        self._unit = unit
-        self.multisets = self._new_multisets()
+        self.multisets = Multisets(form.multisets, node, self._multiset, unit, form.keys)
         self.by_key: dict[Key, OrderedLog] = {}
         self.waiting: list[pl.DataFrame] = []
         self.base: dict[Key, int] = {}  # events of each key before the position from where the node would read again
         self.reported_reach: dict[Key, int | None] = {}
         self._segments: list[Outgoing] = []
         self._no_events = pl.DataFrame(schema=form.events)
-
-    def _new_multisets(self) -> Multisets:
-        return Multisets(self.form.multisets, self.node, self._multiset, self._unit, self.form.keys)
 
     def _multiset(self, identity: Identity, _: Mapping[str, Any]) -> SortedValues | None:
         """The values of the events between two ranks; None if they are not here (any more)."""
@@ -87,9 +123,7 @@ class OrderedLogs:
 
     def take(self, events: pl.DataFrame) -> pl.DataFrame:
         """Events that are not too late; returns how many of each key."""
-        where = self.form.group.source.where
-        seen = events if where is None else events.filter(pl.col(filter_name(where.text)))
-        seen = self.form.with_plain_keys(seen.select(*self.columns))
+        seen = self.form.with_plain_keys(seen_by(self.form.group.source, events).select(*self.columns))
         if seen.height:
             self.waiting.append(seen)
         if not self.form.keys:
@@ -144,13 +178,14 @@ class OrderedLogs:
         for key, log in self.by_key.items():
             if log.covered == log.top:
                 continue
-            directive = log.directive
-            oldest = log.oldest(self.form.time, log.covered)
-            due = flush or final == INT64_MAX or (oldest is not None and final - oldest >= directive.patience)
-            scheme = SCHEMES["central" if central else directive.scheme]
-            for cut in scheme.cuts(directive, self.form.boundaries, log.covered, log.top, due):
-                self._segments.append(Outgoing(key, cut))
-                log.covered = cut.hi
+            age = final - log.time_at(log.covered, self.form.time)
+            is_due = flush or final == INT64_MAX or age >= log.directive.patience
+            self._cut(key, log, "central" if central else log.directive.scheme, is_due)
+
+    def _cut(self, key: Key, log: OrderedLog, scheme: str, flush: bool, of: RankRange = NEW) -> None:
+        for cut in SCHEMES[scheme].cuts(log.directive, self.form.boundaries, log.covered, log.top, flush):
+            self._segments.append(Outgoing(key, cut, of))
+            log.covered = cut.hi
 
     def request(self, tables: Mapping[str, pl.DataFrame]) -> None:
         """Take what the root requests: directives, the content of segments, or values."""
@@ -186,10 +221,7 @@ class OrderedLogs:
         self._segments = [one for one in self._segments if one.key != key]
         log.answered.clear()
         log.covered = rank
-        scheme = SCHEMES[log.directive.scheme]
-        for cut in scheme.cuts(log.directive, self.form.boundaries, rank, log.top, True):
-            self._segments.append(Outgoing(key, cut, (rank, ANEW)))
-            log.covered = cut.hi
+        self._cut(key, log, log.directive.scheme, True, (rank, ANEW))
 
     def _answer(self, key: Key, lo: int, hi: int, what: Literal["events", "slice", "more"]) -> None:
         log = self.by_key.get(key)
@@ -197,11 +229,11 @@ class OrderedLogs:
         if log is None or hi < settled or (lo, hi, what) in log.answered:
             return  # it has been settled meanwhile, or the answer is on its way
         log.answered.add((lo, hi, what))
-        of: tuple[int | None, int | None] = lo, hi
+        of: RankRange = lo, hi
         kind: Kind = "slice"
         lo, unit = max(lo, settled), hi - lo  # the root leaves out what it has settled
         if what == "more":  # what it holds back
-            lo, hi, of, unit = log.covered, log.top, (None, None), log.directive.unit
+            lo, hi, of, unit = log.covered, log.top, NEW, log.directive.unit
             log.covered = log.top
         elif hi > log.covered or lo >= hi:
             return
@@ -230,7 +262,7 @@ class OrderedLogs:
                 log.forget(log.covered)
         reach = {}
         for key, log in self.by_key.items():
-            next_ = log.oldest(form.time, log.covered) if log.covered < log.top else None
+            next_ = log.time_at(log.covered, form.time) if log.covered < log.top else None
             if self.reported_reach.get(key, INT64_MIN) != next_:
                 reach[key] = self.reported_reach[key] = next_
         if reach:
@@ -275,9 +307,9 @@ class OrderedLogs:
     @property
     def oldest(self) -> int:
         """Events older than this are settled."""
-        times = [log.oldest(self.form.time, log.start) for log in self.by_key.values() if log.size]
+        times = [log.time_at(log.start, self.form.time) for log in self.by_key.values() if log.size]
         times += [int(frame[self.form.time].min()) for frame in self.waiting]  # type: ignore[arg-type]
-        return min((one for one in times if one is not None), default=INT64_MAX)
+        return min(times, default=INT64_MAX)
 
     def saved(self, lasting: bool) -> Any:
         """How far each key is; unless the source is `lasting`, nothing of it comes again."""
@@ -297,8 +329,6 @@ class OrderedLogs:
 
     def restore(self, saved: Any) -> None:
         """Go on where a batch has left off; the events come again."""
-        self.by_key, self.waiting, self.base, self.reported_reach, self._segments = {}, [], {}, {}, []
-        self.multisets = self._new_multisets()
         for *key, base, covered, settled, kept in saved if not self.form.keys else from_text(saved).iter_rows():
             self.base[tuple(key)] = base
             directive = self.form.first._replace(settled=settled, kept=kept)

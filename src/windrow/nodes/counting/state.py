@@ -137,7 +137,7 @@ class CountedState(OrderedState):
         self.undecided = pl.concat([self.undecided, *fresh])
         if not (fresh or self.multisets.is_news) or not self.undecided.height:
             return
-        rows = self._with_places(self._live().sort(self.schema.order))
+        rows = OrderedRows(placed(self._live().sort(self.schema.order)), self.schema)
         before = self.base.at(rows.keys)
         now = {**before, "count": np.maximum.reduceat(rows.stop, np.flatnonzero(_begins(rows.key)))}
         windows = self._complete(rows, Progress(before, now, np.full(rows.key_count, INT64_MAX)), step)
@@ -155,9 +155,6 @@ class CountedState(OrderedState):
         rows = rows_in_order(self.rows)
         needed = self.sequences.counting_needs(rows, self._known(rows.keys), keep_emitted=False)
         return pl.concat([rows.table.filter(pl.Series(needed)), self.undecided])
-
-    def _with_places(self, table: pl.DataFrame) -> OrderedRows:
-        return OrderedRows(placed(table), self.schema)
 
     def _complete(self, rows: OrderedRows, progress: Progress, step: WatermarkStep) -> Windows:
         """The windows that a step completes."""
@@ -188,7 +185,7 @@ class CountedState(OrderedState):
         self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool
     ) -> Iterator[Emitted]:
         if self.schema.lists:
-            due = Due(self._with_places(rows.table), self._complete(rows, progress, step))
+            due = Due(OrderedRows(placed(rows.table), self.schema), self._complete(rows, progress, step))
             rows = OrderedRows(self.multisets.filled(rows.table, [due]), self.schema)
         yield from super()._in_sequence(rows, progress, step, partial)
 

@@ -213,12 +213,10 @@ class Form:
         return self._lifted(self.ordering, events, at)
 
     def _lifted(self, ordering: Ordering, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
-        size = len(at)
-        columns = {name: pl.Series([None] * size, dtype=dtype) for name, dtype in self.schema.keys.items()}
-        known: dict[str, Any] = {"slice_start": INT64_MIN, "excluded": 0, "first": 0, "last": 0}
-        known |= self.schema.unordered
-        columns |= {name: pl.Series([value] * size) for name, value in known.items()}
-        columns |= {name: pl.Series([None] * size, dtype=dtype) for name, dtype in self.schema.lists.items()}
+        nothing = {**self.schema.keys, **self.schema.lists}
+        known = {"slice_start": INT64_MIN, "excluded": 0, "first": 0, "last": 0, **self.schema.unordered}
+        columns = {name: pl.Series([None] * len(at), dtype=dtype) for name, dtype in nothing.items()}
+        columns |= {name: pl.Series([value] * len(at)) for name, value in known.items()}
         return ordering.lifted(events, at, columns)
 
 

@@ -13,7 +13,7 @@ What a silent node would have to send is left out of its multisets.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -70,24 +70,17 @@ class Store:
     def forget(self, names: pl.DataFrame) -> None:
         """Keep only multisets that slices name, or whose slices have not come: no others can be requested."""
         names = names.select(self.schema.identity)
-        waiting = pl.concat([names, self.blocks.filter(~pl.col("seen")).select(names.columns)])
+        self.keep(pl.concat([names, self.blocks.filter(~pl.col("seen")).select(names.columns)]), "semi")
+
+    def keep(self, names: pl.DataFrame, how: Literal["semi", "anti"]) -> None:
+        """Keep only these multisets, or all others."""
         self.blocks, self.values = (
-            join_keys(table, waiting, self.schema.identity, "semi") for table in (self.blocks, self.values)
+            join_keys(table, names, self.schema.identity, how) for table in (self.blocks, self.values)
         )
 
-    def drop(self, names: pl.DataFrame) -> None:
-        """Forget these multisets."""
-        self.blocks, self.values = (
-            join_keys(table, names, self.schema.identity, "anti") for table in (self.blocks, self.values)
-        )
-
-    def known(self, names: pl.DataFrame) -> pl.DataFrame:
-        """Those of which blocks have come."""
-        return join_keys(names, self.blocks, self.schema.identity, "semi")
-
-    def missing(self, names: pl.DataFrame) -> pl.DataFrame:
-        """Those of which no blocks have come."""
-        return join_keys(names, self.blocks, self.schema.identity, "anti")
+    def known(self, names: pl.DataFrame, how: Literal["semi", "anti"] = "semi") -> pl.DataFrame:
+        """Those of which blocks have come, or all others."""
+        return join_keys(names, self.blocks, self.schema.identity, how)
 
     def entries(self, names: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
         """What is known of the multisets of slices: those that these names are of, and those that came whole.
@@ -156,7 +149,7 @@ class RemoteMultisets:
             blocks = tables.get(self.schema.table("blocks", operator))
             if blocks is None:
                 continue
-            store.drop(blocks)
+            store.keep(blocks, "anti")
             store.add(blocks, None)
             self._answer(operator, blocks)
 
@@ -232,7 +225,7 @@ class RemoteMultisets:
             parts = []
             for (rows, windows), waiting in zip(due, waits, strict=True):
                 if self.schema.by_rank:
-                    missing = store.missing(self.names(rows.table))
+                    missing = store.known(self.names(rows.table), "anti")
                     parts.append(self.summaries_of(missing))
                     lacks = np.append(0, np.cumsum(np.isin(rows.table[PLACE].to_numpy(), missing[PLACE].to_numpy())))
                     waiting |= lacks[windows.hi] > lacks[windows.lo]
