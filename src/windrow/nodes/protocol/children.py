@@ -10,7 +10,7 @@ import polars as pl
 
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.nodes.counting.tables import COUNTING
-from windrow.nodes.protocol.messages import Alive, Announced, Batch, Leave, Position
+from windrow.nodes.protocol.messages import Announced, Batch, Position, Up
 from windrow.nodes.pushdown import NODES
 from windrow.nodes.quantiles.tables import QUANTILES
 from windrow.nodes.tables import GONE
@@ -40,7 +40,7 @@ class Child:
         """Whether the watermark waits for it; for an `expected` child it does so before the first Hello."""
         return self.state in ("expected", "live")
 
-    def is_of_this_life(self, message: Batch | Alive | Leave) -> bool:
+    def is_of_this_life(self, message: Up) -> bool:
         return message.epoch == self.epoch
 
     def is_next(self, batch: Batch) -> bool:
@@ -60,7 +60,7 @@ class Child:
     def take(self, batch: Batch, has_push_down: bool) -> None:
         """Accept a batch: note how far the child and the local nodes below it have come."""
         self.accepted, self.position = batch.number, batch.position
-        self.announced = Announced(batch.version, batch.since, batch.idle)
+        self.announced = batch.announced
         self.watermark, self.newest = max(self.watermark, batch.watermark), max(self.newest, batch.newest)
         self.events |= batch.events
         tables = batch.tables

@@ -44,6 +44,7 @@ from windrow.nodes.protocol.messages import (
     Notes,
     Out,
     Queries,
+    Refused,
     Request,
     Up,
     Welcome,
@@ -225,7 +226,7 @@ class Node:
             return self._ack(message, now) if self._is_welcome else []  # a Welcome on its way may name fewer batches
         if isinstance(message, Left):
             self.left = self._is_leaving
-        else:
+        elif isinstance(message, Refused):
             self.refused = message.reason
         return []
 

@@ -18,6 +18,7 @@ from windrow.nodes.protocol.children import Child
 from windrow.nodes.protocol.journal import Journal
 from windrow.nodes.protocol.messages import (
     Ack,
+    Alive,
     Batch,
     Hello,
     Leave,
@@ -73,6 +74,7 @@ class ParentRole:
                 self._notes.append(f"{sender} has left")
                 out += self._suspend(child, now, "left")
             return [(sender, Left(message.epoch)), *out]
+        assert isinstance(message, Alive | Batch)
         return [*out, *self._queries_again(sender, child, message.version, now)]
 
     def _hello(self, sender: str, message: Hello, now: int) -> Out:

@@ -119,10 +119,9 @@ class Subtree:
         if self.query_set is None or self.assembly is None:
             return
         begun, pending = dict(self.query_set.since), dict(self.query_set.pending)
-        announced = Announced(batch.version, batch.since, batch.idle)
         for name, version in self._added.items():
             is_behind = min(child.announced.version, batch.version) < version
-            if name not in pending and is_behind and cut_since(version, announced, batch.newest) > begun[name]:
+            if name not in pending and is_behind and cut_since(version, batch.announced, batch.newest) > begun[name]:
                 self.query_set = replace(self.query_set, pending=(*self.query_set.pending, (name, version)))
                 self.notes.append(f"{name} begins again: {batch.node} comes with events that were cut without it")
 

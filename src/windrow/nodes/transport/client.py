@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from windrow.nodes.protocol.messages import Alive, Batch, Hello, Leave, Message, MessageError
+from windrow.nodes.protocol.messages import Down, Message, MessageError
 from windrow.nodes.transport.queues import Outgoing
 from windrow.nodes.transport.security import OPERATOR, Address
 from windrow.nodes.transport.server import BEAT, BEAT_EVERY, call_options, reason_of
@@ -153,7 +153,7 @@ class Client:
             message = wire.read(data)
         except MessageError as error:
             raise OSError(f"{self.parent} sends what is no message: {error}") from error
-        if not isinstance(message, Hello | Batch | Alive | Leave):
+        if isinstance(message, Down):
             self._take(message)
             self._received_at = time.monotonic()
 

@@ -33,7 +33,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from windrow.nodes.protocol.messages import LARGEST, Alive, Batch, Hello, Leave, Message, MessageError
+from windrow.nodes.protocol.messages import LARGEST, Down, Hello, Message, MessageError
 from windrow.nodes.transport.queues import Outgoing, Pace
 from windrow.nodes.transport.security import NAMES, NO_TLS, OPERATOR, Address, Files, Tokens, pem
 from windrow.nodes.transport.traffic import Meter, Traffic, connections
@@ -232,7 +232,7 @@ class Server:
                 message = wire.read(data)
             except MessageError as error:
                 raise self._refusal(name, f"sends what is no message: {error}") from error
-            if not isinstance(message, Hello | Batch | Alive | Leave):
+            if isinstance(message, Down):
                 raise self._refusal(name, f"sends {type(message).__name__}, which only a parent says")
             if message.node != name:
                 raise self._refusal(name, f"speaks for {message.node!r}, whose token it did not show")
