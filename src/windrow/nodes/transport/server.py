@@ -26,7 +26,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -34,14 +34,12 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from windrow.nodes.protocol.messages import LARGEST, Down, Hello, Message, MessageError
-from windrow.nodes.transport.queues import Outgoing, Pace
+from windrow.nodes.transport.queues import Pace
 from windrow.nodes.transport.security import NAMES, NO_TLS, OPERATOR, Address, Files, Tokens, pem
-from windrow.nodes.transport.traffic import Meter, Traffic, connections
-from windrow.nodes.transport.wire import Reader, Writer
+from windrow.nodes.transport.traffic import Traffic, connections
+from windrow.nodes.transport.wire import BEAT, BEAT_EVERY, StreamEnd
 
 PROTOCOL = 2
-BEAT = b"\n"  # "still here", which is no message
-BEAT_EVERY = 1.0  # seconds between beats
 SILENT = 5.0  # seconds after which a stream is taken for dead, if its name comes again
 FLOOD = 20  # streams that a name may open in a second
 _NODE, _VERSION = "windrow-node", "windrow-protocol"
@@ -61,13 +59,10 @@ LIMITS = Limits()
 
 
 @dataclass
-class _Stream:
+class _Stream(StreamEnd):
     """A child's stream, as its parent has it."""
 
-    name: str
-    outgoing: Outgoing = field(default_factory=Outgoing)
-    meter: Meter = field(default_factory=Meter)
-    received_at: float = field(default_factory=time.monotonic)
+    name: str = ""
     is_busy: bool = False  # its last message is not taken yet, so that no beat of it is read
 
     @property
@@ -174,7 +169,7 @@ class Server:
                 if before is not None:
                     before.outgoing.close()
                     self._count(before)
-                stream = self._streams[name] = _Stream(name)
+                stream = self._streams[name] = _Stream(name=name)
                 stream.meter.watch(next((ends for ends in connections() if ends[1] == _address_of(peer)), None))
                 return stream
         if is_flood:
@@ -208,7 +203,7 @@ class Server:
             writing.join()  # the stream is gone once this returns
 
     def _messages(self, stream: _Stream, reader: Any) -> Iterator[Message]:
-        pace, name, wire = Pace(self._limits.rate), stream.name, Reader()
+        pace, name = Pace(self._limits.rate), stream.name
         while True:
             try:
                 chunk = reader.read_chunk()
@@ -223,15 +218,12 @@ class Server:
                 raise self._refusal(
                     name, f"sends a message of {size:,} bytes, more than {self._limits.message:,}; see limits: message"
                 )
-            data = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
-            stream.meter.received(0 if data == BEAT else size)
-            stream.received_at = time.monotonic()
-            if data == BEAT:
-                continue
             try:
-                message = wire.read(data)
+                message = stream.receive(chunk.app_metadata)
             except MessageError as error:
                 raise self._refusal(name, f"sends what is no message: {error}") from error
+            if message is None:
+                continue
             if isinstance(message, Down):
                 raise self._refusal(name, f"sends {type(message).__name__}, which only a parent says")
             if message.node != name:
@@ -243,14 +235,10 @@ class Server:
             yield message
 
     def _write(self, stream: _Stream, writer: Any) -> None:
-        wire = Writer()
         with contextlib.suppress(pa.ArrowException):
             writer.write_metadata(BEAT)
             while not stream.outgoing.is_over:
-                message = stream.outgoing.get(BEAT_EVERY)
-                data = BEAT if message is None else wire.write(message)
-                writer.write_metadata(data)
-                stream.meter.sent(0 if message is None else len(data))
+                stream.send(writer, BEAT_EVERY)
 
     def act(self, kind: str, body: bytes) -> dict[str, Any]:
         """Answer an operator."""
