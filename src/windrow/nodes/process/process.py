@@ -67,8 +67,7 @@ class NodeProcess:
         self._client: Client | None = None
         self._source_thread: SourceThread | None = None
         self._sink: Sink | None = None
-        self._reason: str | None = None  # why the parent has refused it
-        self._error: Exception | None = None
+        self._error: Exception | None = None  # why it cannot go on
         self._banned: dict[str, str] = {}  # children whose messages are refused, and why
         self._have_left: set[str] = set()  # children that have left in this life of the node
         self._rows = 0  # of results
@@ -184,12 +183,10 @@ class NodeProcess:
                 status = now + STATUS
                 self._write_status()
             self._follow_source()
+            if self.node.refused:
+                self._refused(self.node.refused)
             if self._error is not None:
                 raise self._error
-            if self._reason or self.node.refused:
-                raise NodeRefused(
-                    f"{self.config.parent} refuses {self.config.name!r}: {self._reason or self.node.refused}"
-                )
             if self._may_go() or (until is not None and now >= until):
                 return
             if until is None and (self._ended or self._stop):
@@ -248,8 +245,7 @@ class NodeProcess:
         self._inbox.put(lambda: self._do(self.node.start(_now())))
 
     def _refused(self, reason: str) -> None:
-        self._reason = reason
-        self._inbox.put(_nothing)
+        self._fail(NodeRefused(f"{self.config.parent} refuses {self.config.name!r}: {reason}"))
 
     def _fail(self, error: Exception) -> None:
         self._error = error

@@ -27,6 +27,7 @@ from windrow.core.query.query import QueryError
 from windrow.core.windows.ordered import JOINED, scope_of
 from windrow.io.atomic import replacing
 from windrow.io.tables import pack, unpack
+from windrow.nodes.process.result_sink import DIGITS
 from windrow.nodes.protocol.journal import LogStore
 from windrow.nodes.protocol.messages import Batch, MessageError, from_bytes, to_bytes
 from windrow.nodes.queries import QuerySet
@@ -34,7 +35,6 @@ from windrow.nodes.queries import QuerySet
 QUERIES = "asked"
 TIED = "spool"
 SUFFIX = ".batch"
-_DIGITS = 20
 
 
 class SliceSinkError(ValueError):
@@ -54,8 +54,8 @@ class Declared(NamedTuple):
 
     query_set: QuerySet
     plan: str  # its fingerprint where the root runs
-    since: int
-    changes: list[int]
+    since: int  # the first batch with slices of all queries
+    changes: list[int]  # the first batches after each change of the query set
 
 
 class SliceSink:
@@ -93,7 +93,7 @@ class SliceSink:
                 )
         since, changes = self.newest + 1, list[int]()
         if (self._folder / QUERIES).exists():
-            before = self._declared()
+            before = self.declared
             if _lasting(before.query_set) == _lasting(query_set) and before.plan == _fingerprint(query_set):
                 return
             changes = [*before.changes, since]
@@ -114,7 +114,7 @@ class SliceSink:
                 f"the outlet {str(self._folder)!r} {holds}, and batch {batch.number} was to follow; "
                 "give the root the outlet that it had, or an empty one to a root with an empty spool"
             )
-        self._write(_name(batch.number), to_bytes(batch, compress=False))
+        self._write(f"{batch.number:0{DIGITS}}{SUFFIX}", to_bytes(batch, compress=False))
         self._last = batch.number
 
     def _write(self, name: str, data: bytes) -> None:
@@ -127,7 +127,7 @@ class SliceSink:
     @property
     def query_set(self) -> QuerySet:
         """The queries of the tree."""
-        declared = self._declared()
+        declared = self.declared
         if _fingerprint(declared.query_set) != declared.plan:
             raise SliceSinkError(
                 f"the root of {self.path!r} runs another version of windrow, whose plan for these queries is "
@@ -136,23 +136,9 @@ class SliceSink:
         return declared.query_set
 
     @property
-    def since(self) -> int:
-        """The first batch with slices of all queries."""
-        return self._declared().since
-
-    @property
-    def changes(self) -> list[int]:
-        """The first batches after each change of the query set."""
-        return self._declared().changes
-
-    @property
     def numbers(self) -> list[int]:
         """The numbers of the batches that are there."""
-        try:
-            names = os.listdir(self._folder)
-        except FileNotFoundError:
-            return []
-        return sorted(number for name in names if (number := _number(name)) is not None)
+        return sorted(int(path.stem) for path in self._folder.glob("[0-9]" * DIGITS + SUFFIX))
 
     @property
     def newest(self) -> int:
@@ -219,7 +205,9 @@ class SliceSink:
                     "set keep to all, and delete what is old elsewhere"
                 ) from error
 
-    def _declared(self) -> Declared:
+    @property
+    def declared(self) -> Declared:
+        """The query set of the tree, and since when."""
         try:
             data = (self._folder / QUERIES).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -241,7 +229,7 @@ class SliceSink:
             ) from None
 
     def _file(self, number: int) -> Path:
-        return self._folder / _name(number)
+        return self._folder / f"{number:0{DIGITS}}{SUFFIX}"
 
 
 def _fingerprint(query_set: QuerySet) -> str:
@@ -251,16 +239,6 @@ def _fingerprint(query_set: QuerySet) -> str:
 def _lasting(query_set: QuerySet) -> QuerySet:
     """The query set, without how it came to be."""
     return replace(query_set, version=1, since=(), pending=())
-
-
-def _name(number: int) -> str:
-    return f"{number:0{_DIGITS}}{SUFFIX}"
-
-
-def _number(name: str) -> int | None:
-    """The number of a batch by the name of its file; None for any other file."""
-    digits = name.removesuffix(SUFFIX)
-    return int(digits) if name.endswith(SUFFIX) and len(digits) == _DIGITS and digits.isdecimal() else None
 
 
 @lru_cache(maxsize=8)

@@ -28,7 +28,6 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from windrow.core.plan.groups import Group
 from windrow.core.slices.binding import InputError
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.ingest import admit
@@ -67,12 +66,10 @@ class Closing:
     """Which slices are closed at a watermark: those that start before the last edge at or before it."""
 
     def __init__(self, job: Job) -> None:
-        groups = job.compiled.plan.groups
-        groups = [group for group in groups if not group.is_apart]
-        self.at_once = {group.name for group in groups if group.ordered or _has_sessions(group)}
-        self._edges = {
-            group.name: job.compiled.by_name[group.name].edges for group in groups if group.name not in self.at_once
-        }
+        groups = [compiled for compiled in job.compiled.groups if not compiled.group.is_apart]
+        sessions = [one for one in groups if any(isinstance(line.window, Session) for line in one.group.timelines)]
+        self._edges = {one.group.name: one.edges for one in groups if not (one.group.ordered or one in sessions)}
+        self.at_once = {one.group.name for one in groups} - self._edges.keys()  # sent with the next batch
 
     def bounds(self, watermark: int) -> dict[str, int]:
         """For each group whose slices are sent once they are closed, its last edge at or before the watermark."""
@@ -80,10 +77,6 @@ class Closing:
             return dict.fromkeys(self._edges, watermark)
         at = np.array([watermark], np.int64)
         return {name: int(edges.floor(at)[0]) for name, edges in self._edges.items()}
-
-
-def _has_sessions(group: Group) -> bool:
-    return any(isinstance(timeline.window, Session) for timeline in group.timelines)
 
 
 class Reader:
@@ -244,15 +237,6 @@ class Reader:
         self._forget_chunks()
         return windows or None if slices is None else slices | windows
 
-    def take_request(self, tables: Tables, number: int, over: bool) -> None:
-        self.counted.request(tables, number, over)
-        self.quantiles.request(tables)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it keeps so many events for the root that it reads no more until the root has used some."""
-        return self.counted.is_full
-
     def _slices_due(self, why: Why) -> Tables | None:
         everything = self.has_ended or why in ("resting", "leaving", "switching")
         bounds = self._closing.bounds(self.watermark)
@@ -333,7 +317,7 @@ class LocalRole:
     @property
     def mark(self) -> Mark | None:
         """From where the source is to be read; None while it must not be."""
-        if self.reader is None or self.has_ended or self._window.is_full or self.reader.is_full:
+        if self.reader is None or self.has_ended or self._window.is_full or self.reader.counted.is_full:
             return None
         return self.reader.mark
 
@@ -347,9 +331,7 @@ class LocalRole:
     def is_needed(self) -> bool:
         """Whether the root may still request something from it."""
         reader = self.reader
-        return reader is not None and (
-            (bool(reader.counted) and not reader.counted.is_over) or not reader.quantiles.is_over
-        )
+        return reader is not None and not ((reader.counted.is_over or not reader.counted) and reader.quantiles.is_over)
 
     # --- what drives it -----------------------------------------------------------------------------------------------
 
@@ -406,7 +388,8 @@ class LocalRole:
         if reason is not None:
             self._notes.once(reason, f"not heard: {reason}")
             return []
-        reader.take_request(dict(request.tables), request.number, bool(request.over))
+        reader.counted.request(request.tables, request.number, bool(request.over))
+        reader.quantiles.request(request.tables)
         tables = reader.due()
         return self._send(tables, now) if tables else []
 

@@ -166,13 +166,7 @@ Message = Up | Down
 Out = list[tuple[str, Message]]  # messages, each with the node that it goes to
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for base in (Up, Down) for kind in base.__subclasses__()}
 _FIELDS = {kind: {entry.name: str(entry.type) for entry in fields(kind)} for kind in _KINDS.values()}
-_TYPES: dict[str, type[Any]] = {
-    "str": str,
-    "int": int,
-    "Position": dict,
-    "Mapping[str, Any]": dict,
-    "Mapping[str, int]": dict,
-}
+_TYPES: dict[str, type[Any]] = {"str": str, "int": int}  # all others are mappings
 
 
 def to_bytes(message: Message, compress: bool = True) -> bytes:
@@ -205,7 +199,7 @@ def from_bytes(data: bytes) -> Message:
     if given.keys() != wanted.keys():
         raise MessageError(f"{kind.__name__} has {', '.join(wanted)}, not {', '.join(map(str, given))}")
     for name, expected in wanted.items():
-        is_wrong = type(given[name]) is not _TYPES[expected]
+        is_wrong = type(given[name]) is not _TYPES.get(expected, dict)
         numbers = given[name].values() if expected == "Mapping[str, int]" and not is_wrong else [given[name]]
         if is_wrong or ("int" in expected and not all(type(number) is int and _fits(number) for number in numbers)):
             raise MessageError(f"{kind.__name__}.{name} is {given[name]!r}")

@@ -146,10 +146,8 @@ class Node:
     def start(self, now: int) -> Out:
         """Say Hello, or give the sink what it may not have; also when a connection was opened again."""
         self._window.reset_pause(now)
-        if self.parent is None:
-            return self._window.send_again()
-        self._is_welcome = False
-        return [(self.parent, Hello(self.name, self.epoch))]
+        self._is_welcome = self.parent is None
+        return self._send_again()
 
     def tick(self, now: int) -> Out:
         """Do what time brings: notice silence and idleness, and send again what has no answer."""

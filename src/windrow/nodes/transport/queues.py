@@ -21,7 +21,6 @@ class Outgoing:
         self._waiting: deque[Message] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._is_sending = False
 
     def put(self, message: Message) -> None:
         """Let it wait to be sent; never blocks."""
@@ -37,18 +36,8 @@ class Outgoing:
     def get(self, wait: float) -> Message | None:
         """The next one; None if there is none within `wait` seconds, or never any more."""
         with self._changed:
-            self._is_sending = False
-            self._changed.notify_all()
             self._changed.wait_for(lambda: self._waiting or self._closed, wait)
-            if not self._waiting:
-                return None
-            self._is_sending = True
-            return self._waiting.popleft()
-
-    def flush(self, wait: float) -> bool:
-        """Wait until everything was handed over."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting and not self._is_sending, wait)
+            return self._waiting.popleft() if self._waiting else None
 
     def close(self) -> None:
         """Nothing more comes; what waits is still given."""
