@@ -31,7 +31,7 @@ from windrow.io import query_files
 from windrow.io.atomic import replacing
 from windrow.nodes.process.config import ConfigError, NodeConfig
 from windrow.nodes.process.log_store import LogFile
-from windrow.nodes.process.result_sink import ResultFiles, ResultLines, Sink
+from windrow.nodes.process.result_sink import ResultFiles, ResultLines
 from windrow.nodes.process.slice_sink import SliceSink
 from windrow.nodes.process.source_thread import SourceThread
 from windrow.nodes.protocol.messages import Ack, Batch, Leave, Message, Out, Refused
@@ -47,6 +47,9 @@ SHARE = 8  # messages of one connection that wait in the inbox
 STATUS = 0.5  # seconds between two looks at whether the status has changed
 PATIENCE = 5.0  # seconds that it waits for others when it ends
 RETURN = 12.0  # seconds after its start in which a child comes that looks for it: more than between two attempts
+
+
+Sink = ResultFiles | ResultLines | SliceSink  # each takes a batch of a root once, by its number
 
 
 class NodeRefused(Exception):
@@ -86,7 +89,6 @@ class NodeProcess:
 
     @property
     def address(self) -> Address | None:
-        """Where its children find it."""
         return self._server.address if self._server is not None else None
 
     def run(self) -> None:

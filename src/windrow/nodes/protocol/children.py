@@ -65,9 +65,9 @@ class Child:
         self.events |= batch.events
         tables = batch.tables
         if has_push_down and NODES in tables:
-            self.finished = _with_flags(self.finished, tables[NODES], "gone")
+            self.finished = _with_gone(self.finished, tables[NODES])
         if GONE in tables:
-            self.unreachable = _with_flags(self.unreachable, tables[GONE], "gone")
+            self.unreachable = _with_gone(self.unreachable, tables[GONE])
         self.counting |= _answering(tables, COUNTING)
         self.quantiles |= _answering(tables, QUANTILES)
 
@@ -86,9 +86,9 @@ def _answering(tables: Mapping[str, pl.DataFrame], name: str) -> dict[str, bool]
     return {node: not over for node, over in tables[name].select("node", "over").rows()} if name in tables else {}
 
 
-def _with_flags(names: list[str], nodes: pl.DataFrame, column: str) -> list[str]:
-    """Add the nodes whose flag is set to a list of names, and take the others out of it."""
-    flags = dict(nodes.select("node", column).rows())
+def _with_gone(names: list[str], nodes: pl.DataFrame) -> list[str]:
+    """Add the nodes that are gone to a list of names, and take the others out of it."""
+    flags = dict(nodes.select("node", "gone").rows())
     return [*(name for name in names if name not in flags), *(name for name, flag in flags.items() if flag)]
 
 
@@ -98,7 +98,6 @@ def cut_since(version: int, announced: Announced, newest: int) -> int:
 
 
 def after(time: int) -> int:
-    """The first time after this one."""
     return time if time in (INT64_MIN, INT64_MAX) else time + 1
 
 
@@ -166,7 +165,6 @@ class Children(dict[str, Child]):
             self[name] = Child(**{**fields, "announced": Announced(*fields["announced"])})
 
     def status(self) -> dict[str, dict[str, Any]]:
-        """Plain data of each child."""
         status: dict[str, dict[str, Any]] = {}
         for name, child in self.items():
             state = "ended" if child.watermark == INT64_MAX else "idle" if child.announced.idle else "live"

@@ -38,7 +38,7 @@ class Merger:
 
     def _use(self, job: Job) -> None:
         of_quantiles, urgent_of_quantiles = quantile_tables(job)
-        self.job, self._closing = job, Closing(job)
+        self._closing = Closing(job)
         self._passed = window_tables(job) | counting_tables(job) | of_quantiles
         self._urgent = counting_tables(job) | urgent_of_quantiles
         self._groups = {

@@ -276,7 +276,6 @@ class Reader:
         self.pushed.switch(self.job)
         self.counted.switch(self.job)
         self.quantiles.switch(self.job)
-        self._forget_chunks()
         self._sent = self._closing.bounds(self.watermark)
         self._forget_chunks()
         return tables
@@ -307,7 +306,6 @@ class LocalRole:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the source has come to its end."""
         return self.reader is not None and self.reader.has_ended
 
     @property
@@ -316,7 +314,6 @@ class LocalRole:
 
     @property
     def mark(self) -> Mark | None:
-        """From where the source is to be read; None while it must not be."""
         if self.reader is None or self.has_ended or self._window.is_full or self.reader.counted.is_full:
             return None
         return self.reader.mark
@@ -361,7 +358,6 @@ class LocalRole:
         return self._send(tables, now) if tables else []
 
     def read(self, events: pl.DataFrame, mark: Mark, now: int, last: bool) -> Out:
-        """Take events of the source, and its mark after them."""
         reader = self.reader
         assert reader is not None
         has_clock = not reader.job.is_integer and self._ahead is not None
@@ -379,7 +375,6 @@ class LocalRole:
         return [*out, *self._send(tables or {}, now, self._announced._replace(idle=0))]
 
     def answer(self, request: Request, now: int) -> Out:
-        """Report what the root requests."""
         reader = self.reader
         if reader is None or reader.is_behind or request.node != self._name:
             return []
@@ -394,7 +389,6 @@ class LocalRole:
         return self._send(tables, now) if tables else []
 
     def leave(self, now: int) -> Out:
-        """Report everything, however open."""
         if self.reader is None or (self.has_ended and not self.is_needed):
             return []
         tables = self.reader.due("leaving")

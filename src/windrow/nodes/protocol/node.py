@@ -200,14 +200,12 @@ class Node:
         return self.as_parent.pass_on_queries(self._subtree.add(query), now)
 
     def remove(self, name: str, now: int) -> Out:
-        """At the root: do not answer a query any more."""
         assert self.as_parent is not None
         return self.as_parent.pass_on_queries(self._subtree.remove(name), now)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def receive(self, sender: str, message: Message, now: int) -> Out:
-        """Take a message in."""
         if isinstance(message, Up):
             if self.as_parent is None:
                 return refused(sender, message, f"{self.name} has no child {message.node!r}", self.notes)

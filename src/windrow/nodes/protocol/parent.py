@@ -38,7 +38,6 @@ from windrow.nodes.requests import AGAIN
 
 
 def refused(sender: str, message: Up, reason: str, notes: Notes) -> Out:
-    """Refuse a message, and note why, once."""
     notes.once(reason, f"refused {sender}: {reason}")
     return [(sender, Refused(message.epoch, reason))]
 
@@ -105,7 +104,6 @@ class ParentRole:
         return [*self._acknowledge(sender, child), *out]
 
     def _wrong_with(self, batch: Batch, now: int) -> str | None:
-        """Why a batch cannot be taken; None if it can."""
         query_set = self.subtree.query_set
         assert query_set is not None
         if self._ahead is not None and not query_set.job.is_integer and now + self._ahead < batch.watermark < INT64_MAX:
@@ -174,7 +172,6 @@ class ParentRole:
         return out
 
     def leave(self, now: int) -> Out:
-        """Report all slices, however open."""
         reports = self.subtree.leave()
         return self._keep(reports, now) if reports else []
 

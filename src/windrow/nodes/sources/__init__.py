@@ -63,7 +63,6 @@ def _checked(what: str, check: Check, value: Any, name: str) -> Any:
 
 
 def _kind(described: Mapping[Any, Any]) -> tuple[str, dict[Any, Any]]:
-    """The kind of a source, and its options."""
     given = dict(described)
     if "kind" in given:
         kind = given.pop("kind")

@@ -81,7 +81,6 @@ def wanted(needed: Types) -> dict[str, pl.DataType]:
 
 
 def nothing(needed: Types) -> pl.DataFrame:
-    """No events."""
     return empty_frame(wanted(needed))
 
 

@@ -35,7 +35,6 @@ class Message(NamedTuple):
 
 
 def _file(value: Any, word: str) -> Any:
-    """Check the path of a file."""
     if not Path(_text(value, word)).is_file():
         raise ValueError(f"{word}: there is no file {value!r}")
     return value

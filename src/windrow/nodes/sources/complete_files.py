@@ -77,7 +77,6 @@ class WholeFiles(FileSource):
                 yield fitted(frame, types)
 
     def _unchanged(self) -> None:
-        """Refuse a file that is not what it was."""
         if self.size(self._at.file) != self._at.size:
             raise InputError(
                 f"file {self.full(self._at.file)!r} has changed since it was first read; write it under a name "

@@ -51,7 +51,6 @@ class FileSource(Source):
         self.resume({})
 
     def names(self) -> list[str]:
-        """The files that there are now."""
         if self._is_pattern:
             paths = fitting(self.path)
         elif os.path.isdir(self.path):
@@ -94,7 +93,6 @@ class FileSource(Source):
         return names[done:]
 
     def _go_to(self, name: str) -> None:
-        """Begin a file."""
         files = self._at.files + 1
         self._at = place_of({}, self.place, self.what)
         self._at.file, self._at.files = name, files

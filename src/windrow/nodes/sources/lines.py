@@ -37,7 +37,6 @@ _OURS = {  # what Polars says in terms of its own options
 
 
 def line_format(value: Any, _: str) -> Any:
-    """Check a format of lines."""
     if value not in ("json", "csv"):
         raise ValueError(f"lines are json or csv, not {value!r}")
     return value

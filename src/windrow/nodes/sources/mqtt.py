@@ -129,7 +129,6 @@ class Mqtt(BrokerSource):
                 self._take(message)
 
     def _take(self, message: Message) -> None:
-        """A new message."""
         self._number += 1
         self._last = _identity(message)
         received = _Received(self._number, self._session, *self._last)
@@ -216,7 +215,6 @@ class Mqtt(BrokerSource):
     def _own(
         self, name: str, messages: Sequence[Message], indexes: np.ndarray[Any, Any], dtype: pl.DataType
     ) -> pl.Series:
-        """A column that is not in the payload."""
         if name == self.topic_column:
             values = pl.Series(name, [message.topic for message in messages], pl.String)
         else:

@@ -43,7 +43,6 @@ class Pipe(Source):
 
     @property
     def dropped(self) -> int:
-        """Lines that were left out."""
         return self._lines.dropped
 
     def resume(self, mark: Mark) -> None:

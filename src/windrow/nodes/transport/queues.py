@@ -27,7 +27,7 @@ class Outgoing:
         with self._changed:
             if isinstance(message, Ack) and self._waiting and isinstance(self._waiting[-1], Ack):
                 self._waiting[-1] = message  # it says more
-            elif isinstance(message, Batch) and any(_is_same(message, other) for other in self._waiting):
+            elif isinstance(message, Batch) and message in self._waiting:
                 return
             elif len(self._waiting) < self._room and not self._closed:
                 self._waiting.append(message)
@@ -40,7 +40,6 @@ class Outgoing:
             return self._waiting.popleft() if self._waiting else None
 
     def close(self) -> None:
-        """Nothing more comes; what waits is still given."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -49,10 +48,6 @@ class Outgoing:
     def is_over(self) -> bool:
         with self._changed:
             return self._closed and not self._waiting
-
-
-def _is_same(batch: Batch, other: Message) -> bool:
-    return isinstance(other, Batch) and (batch.epoch, batch.number) == (other.epoch, other.number)
 
 
 class Pace:

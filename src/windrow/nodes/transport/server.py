@@ -86,7 +86,7 @@ class Server:
         """`take` gets a child's message, and may block; `answer` an operator's question, `note` a line of the log."""
         self._take, self._answer, self._note = take, answer, note
         self._tokens, self._limits = tokens, limits
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._streams: dict[str, _Stream] = {}
         self._before: dict[str, Traffic] = {}  # of streams that have ended
         self._opened: dict[str, deque[float]] = {}
@@ -100,7 +100,6 @@ class Server:
         self.address = Address(listen.host, self._flight.port, cert is not None)
 
     def send(self, child: str, message: Message) -> None:
-        """Send it, if the child has a stream; never blocks."""
         with self._lock:
             stream = self._streams.get(child)
         if stream is not None:
@@ -164,17 +163,18 @@ class Server:
             opened = self._opened.setdefault(name, deque(maxlen=FLOOD))
             is_flood = len(opened) == FLOOD and now - opened[0] < 1
             opened.append(now)
+            if is_flood:
+                raise self._refusal(name, f"opens more than {FLOOD} streams in a second")
             before = self._streams.get(name)
-            if not is_flood and (before is None or not before.is_alive):
-                if before is not None:
-                    before.outgoing.close()
-                    self._count(before)
-                stream = self._streams[name] = _Stream(name=name)
-                stream.meter.watch(next((ends for ends in connections() if ends[1] == _address_of(peer)), None))
-                return stream
-        if is_flood:
-            raise self._refusal(name, f"opens more than {FLOOD} streams in a second")
-        raise self._refusal(name, "is connected already: two nodes have this name, or the first one has just been lost")
+            if before is not None:
+                if before.is_alive:
+                    reason = "is connected already: two nodes have this name, or the first one has just been lost"
+                    raise self._refusal(name, reason)
+                before.outgoing.close()
+                self._count(before)
+            stream = self._streams[name] = _Stream(name=name)
+            stream.meter.watch(next((ends for ends in connections() if ends[1] == _address_of(peer)), None))
+            return stream
 
     def _ended(self, stream: _Stream) -> None:
         with self._lock:
@@ -241,7 +241,6 @@ class Server:
                 stream.send(writer, BEAT_EVERY)
 
     def act(self, kind: str, body: bytes) -> dict[str, Any]:
-        """Answer an operator."""
         try:
             given = json.loads(body or b"{}")
             return self._answer(kind, given if isinstance(given, dict) else {})

@@ -58,7 +58,6 @@ class Meter:
         self._messages = [0, 0]
 
     def watch(self, ends: Ends | None) -> None:
-        """The connection is this one."""
         self._ends = ends
 
     def sent(self, size: int) -> None:
