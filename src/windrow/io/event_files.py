@@ -9,7 +9,6 @@ what types they are: the first rows show it, timestamps included, and what does 
 from __future__ import annotations
 
 import glob
-import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -177,25 +176,16 @@ def columns_of(paths: Sequence[str], form: str) -> dict[str, pl.DataType]:
         head = pl.concat([head for head in heads if head.height] or heads[:1], how="diagonal_relaxed")
     except pl.exceptions.PolarsError as error:
         raise InputError(f"the files {paths[0]!r} and others have different types: {_first_line(error)}") from error
-    return _types(head)
-
-
-def columns_in(lines: bytes, form: str) -> dict[str, pl.DataType]:
-    """The columns of some lines of CSV or JSON."""
-    return _types(_head(io.BytesIO(lines), form)) if lines else {}
-
-
-def _types(head: pl.DataFrame) -> dict[str, pl.DataType]:
     return {name: pl.String() if dtype == pl.Null() else dtype for name, dtype in head.schema.items()}
 
 
-def _head(path: str | io.BytesIO, form: str) -> pl.DataFrame:
+def _head(path: str, form: str) -> pl.DataFrame:
     """The first rows, with types that hold them all."""
     if form == "csv":
         few = {"n_rows": ROWS_THAT_TELL, "infer_schema_length": ROWS_THAT_TELL, "raise_if_empty": False}
         # rows behind the first are parsed too, by the way; those that do not fit are none of theirs
         return pl.read_csv(path, try_parse_dates=True, ignore_errors=True, **few)  # type: ignore[arg-type]
-    if isinstance(path, str) and not os.path.getsize(path):
+    if not os.path.getsize(path):
         return pl.DataFrame()
     head = pl.scan_ndjson(path, infer_schema_length=ROWS_THAT_TELL).head(ROWS_THAT_TELL).collect()
     times = {}

@@ -73,14 +73,15 @@ class Root:
     @property
     def known(self) -> Known:
         """What there is to know now."""
-        return Known(self.sink.since, len(self.sink.changes))
+        declared = self.sink.declared
+        return Known(declared.since, len(declared.changes))
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
     def first(self) -> dict[str, Any]:
         """The offset before the first batch that is there and was made for the queries of now."""
         sink = self.sink
-        begin = max(sink.since, min(sink.numbers, default=1)) - 1
+        begin = max(sink.declared.since, min(sink.numbers, default=1)) - 1
         events = sink.head(begin).events if begin in sink.numbers else 0
         return {"batch": begin, "watermark": None, "events": events}
 
@@ -107,7 +108,7 @@ class Root:
         """Those of the batches that follow which have what a stream's queries need; refuses to go beyond them."""
         if not numbers:
             return numbers
-        then = next(iter(self.sink.changes[known.changes :]), numbers[-1] + 1)
+        then = next(iter(self.sink.declared.changes[known.changes :]), numbers[-1] + 1)
         if known.since <= numbers[0] < then:
             return range(numbers[0], min(numbers[-1] + 1, then))
         is_old = numbers[0] < known.since
