@@ -120,18 +120,21 @@ def run(
         raise Refused("a stream runs on Spark: take --engine spark, or leave --stream and --follow out")
     if updates is not None and not stream:
         raise Refused("--updates is for a stream: a whole table has no late events; say --stream, or leave it out")
+    if partial and stream:
+        raise Refused("partial is for a whole table: a stream has no end; leave --partial or --stream out")
     for value, name in ((checkpoint, "--checkpoint"), (files_per_batch, "--files-per-batch")):
         if value is not None and not stream:
             raise Refused(f"{name} is for a stream: say --stream, or leave it out")
     named = types_of(types) if types else {}
-    where = run_command.Where(events, events_format, named, out, form, overwrite, rows, checkpoint)
+    place = (out, form, overwrite, rows)
+    where = run_command.Where(events, events_format, named, *place, checkpoint, follow, files_per_batch)
     shown = Shown(quiet)
     if why:
         shown.say(f"{why}: in this process")
     if chosen == "local":
         run_command.run_local(request, where, shown)
     elif stream:
-        run_command.run_stream(request, where, master, shown, debug, follow, files_per_batch)
+        run_command.run_stream(request, where, master, shown, debug)
     else:
         run_command.run_spark(request, where, master, shown, debug)
 

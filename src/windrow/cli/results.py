@@ -51,8 +51,11 @@ def check_out(out: Path, overwrite: bool) -> None:
 
 
 @contextmanager
-def complete(out: Path) -> Iterator[Path]:
-    """A directory to write into, which takes its place when all went well."""
+def complete(out: Path | None) -> Iterator[Path | None]:
+    """A directory to write into, which takes its place when all went well; none where none is wanted."""
+    if out is None:
+        yield None
+        return
     made = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
