@@ -40,7 +40,7 @@ def html(results: pl.DataFrame, run: Run, title: str) -> str:
         _results(results, names, sections),
         tag("footer", tag("p", "Made by windrow. Times are UTC unless the events had no zone.")),
     ]
-    return _document(f"windrow: {title}", joined(one for one in body if one is not None))
+    return _document(f"windrow: {title}", joined(body))
 
 
 def _document(title: str, body: Markup) -> str:
@@ -148,7 +148,7 @@ def _results(results: pl.DataFrame, names: list[str], sections: list[Markup]) ->
             "section", tag("details", tag("summary", summary), _table(["query", "rows"], shown, [1])), class_="card"
         )
     listed = tag("nav", tag("ul", *links), aria_label="Queries") if len(links) > 3 else None
-    return joined(one for one in (tag("h2", "Queries"), nothing, listed, *sections, more) if one is not None)
+    return joined([tag("h2", "Queries"), nothing, listed, *sections, more])
 
 
 def _query(shown: Answer, anchor: str, run: Run) -> Markup:
@@ -222,8 +222,7 @@ def _cell(value: Any) -> str:
         return f"[{shown}{', …' if len(value) > 8 else ''}]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name}: {_cell(one)}" for name, one in value.items()) + "}"
-    text = words.number(value)
-    return text if len(text) <= 120 else text[:119] + "…"
+    return words.cut(words.number(value), 120)
 
 
 def _table(columns: list[str], rows: list[list[str]], numeric: list[int]) -> Markup:
