@@ -110,7 +110,6 @@ def run(
     """
     from windrow.cli import options, run_command
     from windrow.cli.progress import Shown
-    from windrow.core.expressions.types import types_of
 
     given = {"time": time, "lateness": lateness, "updates": updates, "order_by": order_by, "bad_events": bad_events}
     request = options.read(queries, only or (), partial=partial, **given)
@@ -125,9 +124,8 @@ def run(
     for value, name in ((checkpoint, "--checkpoint"), (files_per_batch, "--files-per-batch")):
         if value is not None and not stream:
             raise Refused(f"{name} is for a stream: say --stream, or leave it out")
-    named = types_of(types) if types else {}
     place = (out, form, overwrite, rows)
-    where = run_command.Where(events, events_format, named, *place, checkpoint, follow, files_per_batch)
+    where = run_command.Where(events, events_format, types, *place, checkpoint, follow, files_per_batch)
     shown = Shown(quiet)
     if why:
         shown.say(f"{why}: in this process")
@@ -156,9 +154,11 @@ def explain(
 
     `windrow explain queries.sql --events events.csv`
     """
+    from windrow.cli import options, run_command
     from windrow.cli.explain_command import explained
 
-    explained(queries, events, time, only or (), engine, events_format, types)
+    request = options.read(queries, only or (), time=time)
+    explained(request, run_command.Where(events, events_format, types) if events else None, engine)
 
 
 @app.command()

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from windrow.cli.failures import Interrupted, Refused
 from windrow.cli.options import Engine, Request
 from windrow.cli.progress import Shown
 from windrow.cli.results import Parts, check_out, complete, show
+from windrow.core.expressions.types import types_of
 from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.watermark import plain
 from windrow.io.event_files import EventFiles
@@ -32,7 +33,7 @@ class Where:
 
     events: str
     events_format: str | None = None
-    types: Mapping[str, pl.DataType] = field(default_factory=dict)
+    types: str | None = None  # of columns, in SQL's words
     out: Path | None = None
     form: str | None = None  # console, csv, json, parquet; None: parquet for a directory, else as it fits
     overwrite: bool = False
@@ -59,9 +60,10 @@ class Where:
     @property
     def files(self) -> EventFiles | None:
         """The files that can be looked at from here; None where only Spark can."""
+        named = types_of(self.types) if self.types else {}
         if "://" in self.events.removeprefix("file://"):
             return None
-        return EventFiles.of(self.events.removeprefix("file://"), self.events_format, self.types)
+        return EventFiles.of(self.events.removeprefix("file://"), self.events_format, named)
 
 
 def checked(request: Request, columns: Mapping[str, pl.DataType]) -> tuple[StreamOptions, list[str]]:

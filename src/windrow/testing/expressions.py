@@ -290,6 +290,7 @@ _SPECIAL: dict[type[exp.Expr], Callable[[exp.Expr, Row], Any]] = {
     exp.TryCast: _cast,
 }
 
+_REAL = ("sqrt", "exp", "sin", "cos", "tan", "asin", "acos", "atan", "radians", "degrees")  # named as in `math`
 _STRICT: dict[type[exp.Expr], Callable[..., Any]] = {
     exp.Not: _not,
     exp.EQ: lambda a, b: _order(a, b) == 0,
@@ -307,16 +308,7 @@ _STRICT: dict[type[exp.Expr], Callable[..., Any]] = {
     exp.Abs: lambda x: _fitting(abs(x)),
     exp.Ceil: lambda x: _integer(x, math.ceil),
     exp.Floor: lambda x: _integer(x, math.floor),
-    exp.Sqrt: _real(math.sqrt),
-    exp.Exp: _real(math.exp),
-    exp.Sin: _real(math.sin),
-    exp.Cos: _real(math.cos),
-    exp.Tan: _real(math.tan),
-    exp.Asin: _real(math.asin),
-    exp.Acos: _real(math.acos),
-    exp.Atan: _real(math.atan),
-    exp.Radians: _real(math.radians),
-    exp.Degrees: _real(math.degrees),
+    **{getattr(exp, name.title()): _real(getattr(math, name)) for name in _REAL},
     exp.Ln: _ln,
     exp.Log: _log,
     exp.Pow: _power,

@@ -65,20 +65,31 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Transcript:
-    """One file: its queries, its options for the engine, the types of its columns in a frame, its steps."""
+class Stream:
+    """A whole run: queries, the engine's options, and what happens."""
 
-    name: str
     queries: tuple[Query, ...]
     options: Mapping[str, Any]
-    schema: dict[str, pl.DataType]
     steps: tuple[Step, ...]
+
+    @property
+    def rows(self) -> list[Row]:
+        """All events, in the order in which they come."""
+        return [row for step in self.steps if step.action == "input" for row in step.value]
 
     @property
     def all_queries(self) -> tuple[Query, ...]:
         """Those of the beginning and those that are added; of two with one name the later one."""
         added = [step.value for step in self.steps if step.action == "add"]
         return tuple({query.name: query for query in [*self.queries, *added]}.values())
+
+
+@dataclass(frozen=True)
+class Transcript(Stream):
+    """The run of a file, by its name, with the types of its columns in a frame."""
+
+    name: str
+    schema: dict[str, pl.DataType]
 
     @property
     def needs(self) -> frozenset[str]:
@@ -167,7 +178,7 @@ def _transcript(name: str, given: dict[str, Any]) -> Transcript:
     schema = _schema(rows) | {column: type_of(text) for column, text in given.get("types", {}).items()}
     retracted = {"retracted": False} if options.get("updates") is not None else {}
     steps = tuple(_step(step, schema, {"revision": 0} | retracted) for step in given["steps"])
-    return Transcript(name, tuple(map(query_of, given["queries"])), options, schema, steps)
+    return Transcript(tuple(map(query_of, given["queries"])), options, steps, name, schema)
 
 
 def _step(given: dict[str, Any], schema: dict[str, pl.DataType], default: Row) -> Step:
