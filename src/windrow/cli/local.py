@@ -40,13 +40,9 @@ def run(
         if results.height:
             write(results)
         metrics = table.metrics
-        shown.at(
-            events=metrics.events,
-            results=metrics.results,
-            watermark=metrics.watermarks[options.time] if not whole else None,
-            done=seen / max(total, 1),
-            doing=None,
-        )
+        watermark = None if whole else metrics.watermarks[options.time]
+        done = seen / max(total, 1)
+        shown.at(events=metrics.events, results=metrics.results, watermark=watermark, done=done, doing=None)
     if not first:
         table.push(pl.DataFrame(schema=dict(binding.needed)))
     write(table.finish(request.partial))

@@ -55,9 +55,7 @@ class Source:
 
     @staticmethod
     def of(path: str, files: EventFiles | None, form: str | None) -> Source:
-        if files is None:
-            return Source(path, None, form or form_of(path.rstrip("/*")) or "parquet")
-        return Source(path, files, files.form)
+        return Source(path, files, files.form if files else form or form_of(path.rstrip("/*")) or "parquet")
 
     def batch(self, spark: SparkSession, needed: Sequence[str] | None = None) -> DataFrame:
         columns = self.files.columns if self.files else {}

@@ -80,9 +80,8 @@ def _header(results: pl.DataFrame, run: Run, title: str, queries: int) -> Markup
         facts.append(("late events", f"{run.late:,}"))
     if run.dropped is not None:
         facts.append(("left out", f"{run.dropped:,}"))
-    about = [f"on {run.engine}" if run.engine else None, f"time {run.time}" if run.time else None]
-    about += [f"lateness {run.lateness}" if run.lateness else None, f"windrow {run.windrow}" if run.windrow else None]
-    line = " · ".join(fact for fact in about if fact)
+    about = (("on", run.engine), ("time", run.time), ("lateness", run.lateness), ("windrow", run.windrow))
+    line = " · ".join(f"{word} {value}" for word, value in about if value)
     tiles = [tag("div", tag("dt", what), tag("dd", value)) for what, value in facts]
     return tag(
         "header",
@@ -105,9 +104,9 @@ def _cost(run: Run) -> Markup | None:
         )
         if figures
     ]
-    return (
-        tag("section", tag("h2", "What it cost"), tag("div", *parts, class_="cost"), class_="card") if parts else None
-    )
+    if not parts:
+        return None
+    return tag("section", tag("h2", "What it cost"), tag("div", *parts, class_="cost"), class_="card")
 
 
 def _ratios(figures: tuple[Figure, ...], unit: str) -> Markup | None:

@@ -113,7 +113,7 @@ def runs(answer: Answer, trace: Trace, there: npt.NDArray[np.bool_]) -> list[npt
         broken = apart > max(limit, (answer.span[1] - answer.span[0]) / SMALL)
     else:
         broken = (apart > limit) | (np.diff(at) > 1)
-        if answer.query and isinstance(answer.query.window, Cumulating):  # it starts again; many starts are an area
+        if isinstance(answer.window, Cumulating):  # it starts again; many starts are an area
             broken |= start[1:] != start[:-1]
     return np.split(at, np.flatnonzero(broken) + 1)
 

@@ -96,13 +96,8 @@ def _finite(values: Values) -> bool:
 # --- of the rows ----------------------------------------------------------------------------------------------------
 
 
-def _place(aggregate: Aggregate, rows: Sequence[Row], at: int) -> Any:
-    """The first or the last value, and with `nulls=True` even when it is null."""
-    values = _collect(aggregate, rows)
-    return values[at] if values else None
-
-
 def _collect(aggregate: Aggregate, rows: Sequence[Row]) -> Values:
+    """All values, with `nulls=True` the null ones too."""
     found = [evaluate(aggregate.inputs[0], row) for row in rows]
     return found if aggregate.param("nulls") else [value for value in found if value is not None]
 
@@ -232,8 +227,8 @@ def _lowered(monoid: Any, aggregate: Aggregate, rows: Sequence[Row]) -> Any:
 
 
 _OF_ROWS: dict[str, Callable[[Aggregate, Sequence[Row]], Any]] = {
-    "first": lambda aggregate, rows: _place(aggregate, rows, 0),
-    "last": lambda aggregate, rows: _place(aggregate, rows, -1),
+    "first": lambda aggregate, rows: next(iter(_collect(aggregate, rows)), None),
+    "last": lambda aggregate, rows: next(reversed(_collect(aggregate, rows)), None),
     "collect": _collect,
     "arg_min": lambda aggregate, rows: _arg(aggregate, rows, min),
     "arg_max": lambda aggregate, rows: _arg(aggregate, rows, max),

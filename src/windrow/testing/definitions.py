@@ -42,14 +42,12 @@ Row = Mapping[str, Any]
 
 def windows_at(window: Window, t: int) -> Iterator[tuple[int, int]]:
     """The bounds of all fixed windows that hold the time t."""
-    if isinstance(window, Tumbling):
-        start = window.offset + (t - window.offset) // window.length * window.length
-        yield start, start + window.length
-    elif isinstance(window, Sliding):
-        start = window.offset + (t - window.offset) // window.slide * window.slide  # the last one to start by t
+    if isinstance(window, Tumbling | Sliding):
+        slide = window.slide if isinstance(window, Sliding) else window.length
+        start = window.offset + (t - window.offset) // slide * slide  # the last one to start by t
         while start + window.length > t:
             yield start, start + window.length
-            start -= window.slide
+            start -= slide
     elif isinstance(window, Cumulating):
         start = window.offset + (t - window.offset) // window.length * window.length
         for end in range(start + window.step, start + window.length + 1, window.step):
