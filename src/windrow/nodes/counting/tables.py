@@ -69,7 +69,7 @@ class Form:
     def __init__(self, group: Group, job: Job) -> None:
         compiled = job.compiled.by_name[group.name]
         assert isinstance(compiled, CompiledOrderedGroup)
-        self.compiled, self.group, self.schema = compiled, group, compiled.schema
+        self.compiled, self.group, self.name, self.schema = compiled, group, group.name, compiled.schema
         assert isinstance(group.placement, ByScheme)
         self.scheme = group.placement.scheme
         self.ordering: Ordering = compiled.ordering
@@ -92,7 +92,16 @@ class Form:
         self.plain: dict[str, pl.DataType] = {**self.keys, **place, **of}  # of pieces, without their states
         self.pieces = self.plain | self.states
         self.reach = {**self.keys, "node": pl.String(), "next": pl.Int64()}
+        numbers = dict.fromkeys(Directive._fields, pl.Int64())
+        floats = {"share": pl.Float64(), "margin": pl.Float64()}
+        self.directive = {**self.keys, **numbers, **floats, "scheme": pl.String()}  # what the root tells a node
+        self.ask = {**self.keys, "lo": pl.Int64(), "hi": pl.Int64(), "what": pl.String()}  # and asks it
         self.event_bytes = 8.0 * len(self.sent)
+        # how a node begins, of which nothing is known: it may be the only one that has events
+        unit = sub_slice(self.boundaries.widest, self.event_bytes, len(self.pieces))
+        self.first = Directive("refine", unit=unit)
+        # events before a boundary that may be needed after it: for quantiles, those of the longest window
+        self.lasting = max(n for n, _ in self._windows) if self.schema.lists else 0
 
     def with_plain_keys(self, events: pl.DataFrame) -> pl.DataFrame:
         """Keys of which Python has no exact word, or several, as texts and numbers."""
@@ -108,35 +117,9 @@ class Form:
         """Keys as the columns that they are in the windows."""
         return pl.DataFrame(keys, schema=self.keys, orient="row").cast(dict(self.schema.keys))  # type: ignore[arg-type]
 
-    @property
-    def lasting(self) -> int:
-        """How many events before a boundary may be needed after it: for quantiles, those of the longest window."""
-        return max(n for n, _ in self._windows) if self.schema.lists else 0
-
     def is_in_window(self, position: int) -> bool:
         """Whether some window has the event at a position."""
         return any(position % step < n for n, step in self._windows)
-
-    @property
-    def first(self) -> Directive:
-        """How a node begins, of which nothing is known: it may be the only one that has events."""
-        unit = sub_slice(self.boundaries.widest, self.event_bytes, len(self.pieces))
-        return Directive("refine", unit=unit)
-
-    @property
-    def name(self) -> str:
-        return self.group.name
-
-    @property
-    def directive(self) -> dict[str, pl.DataType]:
-        """The columns of what the root tells a node."""
-        others = {"share": pl.Float64(), "margin": pl.Float64(), "scheme": pl.String()}
-        return {**self.keys, **dict.fromkeys(Directive._fields, pl.Int64()), **others}
-
-    @property
-    def ask(self) -> dict[str, pl.DataType]:
-        """The columns of what the root asks a node."""
-        return {**self.keys, "lo": pl.Int64(), "hi": pl.Int64(), "what": pl.String()}
 
     # --- what cannot be -------------------------------------------------------------------------------------------
 

@@ -109,6 +109,13 @@ class MultisetSchema:
             if partial not in whole and q is not None:
                 self.multisets[partial.text] = partial
                 self.qs.setdefault((partial.text, timeline), set()).add(q)
+        self.released_table = f"{self.name}|released"  # says which multisets will not be requested
+        self.wanted: dict[str, pl.DataType] = {"send": pl.Int64(), "row": pl.Int64(), **self.keys, **self.times}
+        self.wanted |= dict.fromkeys(("lo", "hi"), pl.Int64())
+        # the tables in which the root requests values, and those that nodes send, with their columns
+        self.requests = {self.table("wanted", multiset): self.wanted for multiset in self.multisets}
+        self.tables = {self.table("blocks", multiset): self.blocks(multiset) for multiset in self.multisets}
+        self.tables |= {self.table("values", multiset): self.values(multiset) for multiset in self.multisets}
 
     def quantile_count(self, multiset: str) -> int:
         """How many quantiles queries ask of a multiset."""
@@ -128,11 +135,6 @@ class MultisetSchema:
         """The name of the table with `blocks`, `values` or what is `wanted` of a multiset."""
         return f"{self.name}|{part} {multiset}"
 
-    @property
-    def released_table(self) -> str:
-        """The name of the table that says which multisets will not be requested."""
-        return f"{self.name}|released"
-
     def blocks(self, multiset: str) -> dict[str, pl.DataType]:
         value = pl.List(self.value_type(multiset))
         lists = {"first": value, "last": value, "count": pl.List(pl.Int64())}
@@ -142,22 +144,6 @@ class MultisetSchema:
     def values(self, multiset: str) -> dict[str, pl.DataType]:
         lists = {"values": pl.List(self.value_type(multiset)), "counts": pl.List(pl.Int64())}
         return {**self.identity_columns, "lo": pl.Int64(), **lists}
-
-    @property
-    def wanted(self) -> dict[str, pl.DataType]:
-        numbers = dict.fromkeys(("lo", "hi"), pl.Int64())
-        return {"send": pl.Int64(), "row": pl.Int64(), **self.keys, **self.times, **numbers}
-
-    @property
-    def requests(self) -> dict[str, dict[str, pl.DataType]]:
-        """The tables in which the root requests values, and their columns."""
-        return {self.table("wanted", multiset): self.wanted for multiset in self.multisets}
-
-    @property
-    def tables(self) -> dict[str, dict[str, pl.DataType]]:
-        """The tables that nodes send, and their columns."""
-        blocks = {self.table("blocks", multiset): self.blocks(multiset) for multiset in self.multisets}
-        return blocks | {self.table("values", multiset): self.values(multiset) for multiset in self.multisets}
 
     def values_table(
         self, multiset: str, columns: Mapping[str, pl.Series], values: Sequence[pl.Series], counts: Sequence[pl.Series]
