@@ -9,7 +9,6 @@ import contextlib
 import json
 import random
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,13 +16,11 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from windrow.nodes.protocol.messages import Alive, Batch, Hello, Leave, Message, MessageError
-from windrow.nodes.transport.queues import Outgoing
 from windrow.nodes.transport.security import OPERATOR, Address
-from windrow.nodes.transport.server import BEAT, BEAT_EVERY, call_options, reason_of
+from windrow.nodes.transport.server import call_options, reason_of
+from windrow.nodes.transport.streams import TIMING, StreamEnd, Timing
 from windrow.nodes.transport.traffic import Meter, Traffic, connections
-from windrow.nodes.transport.wire import Reader, Writer
 
-LOST = 10.0  # seconds after which a child gives its parent up, and connects anew
 FIRST_DELAY, LONGEST_DELAY = 0.05, 10.0  # seconds between attempts to connect
 _LOCAL = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own, which is counted on its own
 
@@ -41,6 +38,7 @@ class Client:
         note: Callable[[str], None],
         ca: bytes | None = None,
         token: str | None = None,
+        timing: Timing = TIMING,
     ) -> None:
         """`take` gets the parent's messages and may block; `opened` is called for every new stream.
 
@@ -48,13 +46,11 @@ class Client:
         """
         self.parent = parent
         self._take, self._opened, self._refused, self._note = take, opened, refused, note
-        self._options = call_options(name, token)
+        self._options, self._timing = call_options(name, token), timing
         self._ca = ca
-        self._outgoing: Outgoing | None = None
-        self._reader: Any = None
+        self._stream: StreamEnd | None = None
         self._meter = Meter()
         self._before = Traffic()
-        self._received_at = 0.0
         self._was_in, self._is_in = False, False
         self._noted = ""
         self._closing = threading.Event()
@@ -65,9 +61,9 @@ class Client:
 
     def send(self, message: Message) -> None:
         """Send it, if there is a stream; never blocks."""
-        outgoing = self._outgoing
-        if outgoing is not None:
-            outgoing.put(message)
+        stream = self._stream
+        if stream is not None and self._is_in:
+            stream.put(message)
 
     @property
     def is_connected(self) -> bool:
@@ -79,13 +75,13 @@ class Client:
     def close(self, wait: float = 2.0) -> None:
         """Send what waits, and end the stream."""
         self._closing.set()
-        outgoing = self._outgoing
-        if outgoing is not None:
-            outgoing.close()
+        stream = self._stream
+        if stream is not None and self._is_in:
+            stream.finish()
             self._thread.join(wait)
-        reader = self._reader
-        if self._thread.is_alive() and reader is not None:
-            reader.cancel()
+        stream = self._stream
+        if self._thread.is_alive() and stream is not None:
+            stream.abort()
         self._thread.join(wait)
 
     def _run(self) -> None:
@@ -107,72 +103,48 @@ class Client:
             fl.FlightClient(str(self.parent), tls_root_certs=self._ca, generic_options=_LOCAL)
         ) as client:
             writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(b"windrow"), self._options)
-            self._reader, outgoing = reader, Outgoing()
-            self._received_at = time.monotonic()
-            writing = threading.Thread(target=self._write, args=(outgoing, writer, reader), daemon=True)
-            writing.start()
+            self._stream = stream = StreamEnd(writer, reader.cancel, writer.done_writing, self._timing, self._meter)
+            stream.open()
             try:
-                self._read(reader, outgoing, before)
+                self._read(stream, reader, before)
+            except pa.ArrowException:
+                if not stream.is_lost:
+                    raise
             finally:
-                self._outgoing, self._reader = None, None
-                outgoing.close()
+                self._stream = None
                 reader.cancel()
-                writing.join()
+                stream.close()
                 self._before, self._meter = self.traffic(), Meter()
                 with contextlib.suppress(pa.ArrowException):
                     writer.close()
+            if stream.is_lost:
+                raise OSError(f"it has sent nothing for {self._timing.lost:g} seconds")
+            if isinstance(stream.error, MessageError):
+                self._refused(str(stream.error))
 
-    def _read(self, reader: Any, outgoing: Outgoing, before: set[Any]) -> None:
-        wire = Reader()
+    def _read(self, stream: StreamEnd, reader: Any, before: set[Any]) -> None:
         while True:
             try:
-                chunk = reader.read_chunk()
+                chunk = stream.next_chunk(reader)
             except StopIteration:
                 return
             if not self._is_in:
-                self._let_in(outgoing, before)
-            self._receive(chunk.app_metadata, wire)
+                self._let_in(before)
+            try:
+                message = stream.receive(chunk)
+            except MessageError as error:
+                raise OSError(f"{self.parent} sends what is no message: {error}") from error
+            if message is not None and not isinstance(message, Hello | Batch | Alive | Leave):
+                self._take(message)
 
-    def _let_in(self, outgoing: Outgoing, before: set[Any]) -> None:
+    def _let_in(self, before: set[Any]) -> None:
         new = (ends for ends in connections() if ends not in before and ends[1][1] == self.parent.port)
         self._meter.watch(next(new, None))
         self._is_in = self._was_in = True
-        self._outgoing = outgoing
         if self._noted:
             self._note(f"connected to {self.parent} again")
             self._noted = ""
         self._opened()
-
-    def _receive(self, buffer: Any, wire: Reader) -> None:
-        data = b"" if buffer is None else buffer.to_pybytes()
-        self._received_at = time.monotonic()
-        self._meter.received(0 if data == BEAT else len(data))
-        if data == BEAT:
-            return
-        try:
-            message = wire.read(data)
-        except MessageError as error:
-            raise OSError(f"{self.parent} sends what is no message: {error}") from error
-        if not isinstance(message, Hello | Batch | Alive | Leave):
-            self._take(message)
-            self._received_at = time.monotonic()
-
-    def _write(self, outgoing: Outgoing, writer: Any, reader: Any) -> None:
-        wire = Writer()
-        try:
-            while not outgoing.is_over:
-                message = outgoing.get(BEAT_EVERY)
-                data = BEAT if message is None else wire.write(message)
-                writer.write_metadata(data)
-                self._meter.sent(0 if message is None else len(data))
-                if time.monotonic() - self._received_at > LOST:
-                    reader.cancel()
-            writer.done_writing()
-        except pa.ArrowException:
-            reader.cancel()
-        except MessageError as error:
-            self._refused(str(error))
-            reader.cancel()
 
     def _failed(self, error: BaseException) -> None:
         if self._closing.is_set():

@@ -19,46 +19,38 @@ class Outgoing:
     def __init__(self, room: int = ROOM) -> None:
         self._room = room
         self._waiting: deque[Message] = deque()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._closed = False
-        self._is_sending = False
 
     def put(self, message: Message) -> None:
         """Let it wait to be sent; never blocks."""
-        with self._changed:
+        with self._lock:
             if isinstance(message, Ack) and self._waiting and isinstance(self._waiting[-1], Ack):
                 self._waiting[-1] = message  # it says more
             elif isinstance(message, Batch) and any(_is_same(message, other) for other in self._waiting):
                 return
             elif len(self._waiting) < self._room and not self._closed:
                 self._waiting.append(message)
-            self._changed.notify_all()
 
-    def get(self, wait: float) -> Message | None:
-        """The next one; None if there is none within `wait` seconds, or never any more."""
-        with self._changed:
-            self._is_sending = False
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._waiting or self._closed, wait)
-            if not self._waiting:
-                return None
-            self._is_sending = True
-            return self._waiting.popleft()
-
-    def flush(self, wait: float) -> bool:
-        """Wait until everything was handed over."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting and not self._is_sending, wait)
+    def take(self) -> Message | None:
+        """The next one, if there is one."""
+        with self._lock:
+            return self._waiting.popleft() if self._waiting else None
 
     def close(self) -> None:
         """Nothing more comes; what waits is still given."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to send, or to be ended."""
+        with self._lock:
+            return bool(self._waiting) or self._closed
 
     @property
     def is_over(self) -> bool:
-        with self._changed:
+        with self._lock:
             return self._closed and not self._waiting
 
 

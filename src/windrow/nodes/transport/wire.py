@@ -13,6 +13,8 @@ import zlib
 
 from windrow.nodes.protocol.messages import Message, MessageError, compressed, from_bytes, to_bytes
 
+BEAT = b"\n"  # "still here", which is no message
+
 LEVEL = 4  # beyond, it takes longer and gains little
 MOST_STREAMED = 65_536  # bytes of a message that goes into the stream; it remembers half as many
 _STREAMED = b"S"
