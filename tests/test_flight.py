@@ -310,9 +310,7 @@ def mutated(data: bytes, dice: random.Random) -> bytes:
     return bytes(garbled)
 
 
-def test_a_name_that_has_not_been_heard_for_long_is_free_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_has_not_been_heard_for_long_is_free_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flight_server, "FLOOD", 10_000)  # it tries again and again
     timing = Timing(silent=1.0)
     with Running(tmp_path / "root.yaml", "root", ROOT, timing) as root, Raw(root.address) as first:

@@ -19,7 +19,7 @@ from windrow.nodes.protocol.messages import Alive, Batch, Hello, Leave, Message,
 from windrow.nodes.transport.security import OPERATOR, Address
 from windrow.nodes.transport.server import call_options, reason_of
 from windrow.nodes.transport.streams import TIMING, StreamEnd, Timing
-from windrow.nodes.transport.traffic import Meter, Traffic, connections
+from windrow.nodes.transport.traffic import Meter, Traffic, connections, shut
 
 FIRST_DELAY, LONGEST_DELAY = 0.05, 10.0  # seconds between attempts to connect
 _LOCAL = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own, which is counted on its own
@@ -103,7 +103,10 @@ class Client:
             fl.FlightClient(str(self.parent), tls_root_certs=self._ca, generic_options=_LOCAL)
         ) as client:
             writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(b"windrow"), self._options)
-            self._stream = stream = StreamEnd(writer, reader.cancel, writer.done_writing, self._timing, self._meter)
+            meter = self._meter
+            self._stream = stream = StreamEnd(
+                writer, lambda: _abort(reader, meter), writer.done_writing, self._timing, meter
+            )
             stream.open()
             try:
                 self._read(stream, reader, before)
@@ -112,11 +115,11 @@ class Client:
                     raise
             finally:
                 self._stream = None
-                reader.cancel()
-                stream.close()
                 self._before, self._meter = self.traffic(), Meter()
-                with contextlib.suppress(pa.ArrowException):
-                    writer.close()
+                stream.abort()
+                if stream.close(self._timing.beat):
+                    with contextlib.suppress(pa.ArrowException):
+                        writer.close()
             if stream.is_lost:
                 raise OSError(f"it has sent nothing for {self._timing.lost:g} seconds")
             if isinstance(stream.error, MessageError):
@@ -156,6 +159,18 @@ class Client:
         elif reason != self._noted:
             self._noted = reason
             self._note(f"no stream to {self.parent}: {reason}; it is tried again")
+
+
+def _abort(reader: Any, meter: Meter) -> None:
+    """End a stream, from any thread.
+
+    A cancelled call ends at once for who reads. A write that has filled the buffers of the system comes back only with
+    the end of the connection. Where a process cannot find that (other systems than Linux), the thread in this write
+    stays until the system gives the connection up; nobody waits for it.
+    """
+    reader.cancel()
+    if meter.ends is not None:
+        shut(meter.ends)
 
 
 def ask(node: Address, kind: str, body: Mapping[str, Any], ca: bytes | None = None, token: str | None = None) -> Any:

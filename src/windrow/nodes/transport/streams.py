@@ -106,12 +106,16 @@ class StreamEnd:
         self.outgoing.close()
         WATCH.give_turn(self)
 
-    def close(self) -> None:
-        """Come back when what waits was sent, or cannot be: an end that takes nothing has until it is lost."""
+    def close(self, wait: float | None = None) -> bool:
+        """Come back when what waits was sent, or cannot be: an end that takes nothing has until it is lost.
+
+        Returns whether no thread is in the stream any more; only with `wait` can it be otherwise.
+        """
         self._is_reading = self._is_closing = True  # nothing that comes counts any more
         self.finish()
-        self.sending_over.wait()
+        is_over = self.sending_over.wait(wait)
         WATCH.remove(self)
+        return is_over
 
     # --- the watch's threads ------------------------------------------------------------------------------------------
 
