@@ -4,8 +4,8 @@
                          Watch: ten looks a second at every stream ──▶ a beat, or the end of a stream that is lost
 
 **When a stream is lost.** Each end sends a beat at least every second, whatever else it does. A stream is silent for as
-long as a thread of ours waits to read it and nothing comes: no message, no beat, and not a byte of a long message that
-is on its way over a slow line, where the kernel counts bytes. Time in which nobody reads does not count: messages that
+long as a thread of ours waits to read it and nothing comes: no message, no beat, and no part of a long message that is
+on its way over a slow line, where the kernel counts bytes. Time in which nobody reads does not count: messages that
 we have not taken yet lie between us and the beats behind them. So an end that is busy for minutes never takes the other
 one for dead, and neither is it taken for dead itself, because its beats go out meanwhile. Time in which this whole
 process stood still does not count either. A stream that has been silent for `Timing.lost` is ended from outside, so
@@ -31,6 +31,7 @@ from windrow.nodes.transport.queues import Outgoing
 from windrow.nodes.transport.traffic import Ends, Meter, payloads
 from windrow.nodes.transport.wire import BEAT, Reader, Writer
 
+TRICKLE = 1024  # bytes: what HTTP/2 of the other end answers by itself between two beats is less, a message more
 LOOK = 0.1  # seconds between two looks of the watch
 KEPT = 4  # threads that write are kept; only more than those wait to be started
 STARTED = 8  # threads that one look starts, at most
@@ -153,9 +154,9 @@ class StreamEnd:
         return self.silence > 2 * self.timing.beat or self._payload is not None
 
     def compare(self, counted: dict[Ends, int]) -> None:
-        """Break the silence of a suspect from which bytes have come since the last time."""
+        """Break the silence of a suspect from which a part of a message has come since the last time."""
         payload = None if self.meter.ends is None or self._is_closing else counted.get(self.meter.ends)
-        if self._payload is not None and payload is not None and payload > self._payload:
+        if self._payload is not None and payload is not None and payload > self._payload + TRICKLE:
             self.silence = 0.0
         self._payload = payload
 
