@@ -102,6 +102,7 @@ def test_a_half_open_stream_is_noticed_at_both_ends_whatever_is_on_the_way(large
     with Ends() as ends:
         ends.passes()
         (parent_side,) = [one for one in connections() if one[0][1] == ends.server.address.port]
+        (child_side,) = [one for one in connections() if one[1][1] == ends.proxy.port]
         assert ends.proxy.half_open() == 1
         for number in range(1, 21):  # more than fits between the ends
             if "up" in large:
@@ -110,7 +111,7 @@ def test_a_half_open_stream_is_noticed_at_both_ends_whatever_is_on_the_way(large
                 ends.server.send("a", welcome(number))
         until(lambda: ends.lost_at_child in ends.child_notes, "the child's notice")
         until(lambda: ends.lost_at_parent in ends.parent_notes, "the parent's notice")
-        until(lambda: parent_side not in connections(), "the end of the parent's connection")
+        until(lambda: not {parent_side, child_side} & set(connections()), "the end of the connection at both ends")
         until(lambda: ends.opened == 2, "the next stream")
         ends.passes()
         until(lambda: WATCH.threads <= KEPT, "the end of threads that were blocked")
