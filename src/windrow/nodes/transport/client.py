@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from windrow.nodes.protocol.messages import Alive, Batch, Hello, Leave, Message, MessageError
+from windrow.nodes.protocol.messages import Down, Message, MessageError
 from windrow.nodes.transport.security import OPERATOR, Address
 from windrow.nodes.transport.server import call_options, reason_of
 from windrow.nodes.transport.streams import TIMING, StreamEnd, Timing
@@ -51,7 +51,7 @@ class Client:
         self._stream: StreamEnd | None = None
         self._meter = Meter()
         self._before = Traffic()
-        self._was_in, self._is_in = False, False
+        self._was_in, self.is_connected = False, False
         self._noted = ""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"client of {name}", daemon=True)
@@ -62,12 +62,8 @@ class Client:
     def send(self, message: Message) -> None:
         """Send it, if there is a stream; never blocks."""
         stream = self._stream
-        if stream is not None and self._is_in:
+        if stream is not None and self.is_connected:
             stream.put(message)
-
-    @property
-    def is_connected(self) -> bool:
-        return self._is_in
 
     def traffic(self) -> Traffic:
         return self._before + self._meter.read(connections())
@@ -76,7 +72,7 @@ class Client:
         """Send what waits, and end the stream."""
         self._closing.set()
         stream = self._stream
-        if stream is not None and self._is_in:
+        if stream is not None and self.is_connected:
             stream.finish()
             self._thread.join(wait)
         stream = self._stream
@@ -91,8 +87,8 @@ class Client:
                 self._connect()
             except (pa.ArrowException, OSError) as error:
                 self._failed(error)
-            if self._is_in:
-                delay, self._is_in = FIRST_DELAY, False
+            if self.is_connected:
+                delay, self.is_connected = FIRST_DELAY, False
             self._closing.wait(delay * random.uniform(0.5, 1))
             delay = min(2 * delay, LONGEST_DELAY)
 
@@ -131,19 +127,19 @@ class Client:
                 chunk = stream.next_chunk(reader)
             except StopIteration:
                 return
-            if not self._is_in:
+            if not self.is_connected:
                 self._let_in(before)
             try:
                 message = stream.receive(chunk)
             except MessageError as error:
                 raise OSError(f"{self.parent} sends what is no message: {error}") from error
-            if message is not None and not isinstance(message, Hello | Batch | Alive | Leave):
+            if isinstance(message, Down):
                 self._take(message)
 
     def _let_in(self, before: set[Any]) -> None:
         new = (ends for ends in connections() if ends not in before and ends[1][1] == self.parent.port)
         self._meter.watch(next(new, None))
-        self._is_in = self._was_in = True
+        self.is_connected = self._was_in = True
         if self._noted:
             self._note(f"connected to {self.parent} again")
             self._noted = ""

@@ -27,7 +27,7 @@ class Outgoing:
         with self._lock:
             if isinstance(message, Ack) and self._waiting and isinstance(self._waiting[-1], Ack):
                 self._waiting[-1] = message  # it says more
-            elif isinstance(message, Batch) and any(_is_same(message, other) for other in self._waiting):
+            elif isinstance(message, Batch) and message in self._waiting:
                 return
             elif len(self._waiting) < self._room and not self._closed:
                 self._waiting.append(message)
@@ -52,10 +52,6 @@ class Outgoing:
     def is_over(self) -> bool:
         with self._lock:
             return self._closed and not self._waiting
-
-
-def _is_same(batch: Batch, other: Message) -> bool:
-    return isinstance(other, Batch) and (batch.epoch, batch.number) == (other.epoch, other.number)
 
 
 class Pace:

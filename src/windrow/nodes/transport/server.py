@@ -31,7 +31,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from windrow.nodes.protocol.messages import LARGEST, Alive, Batch, Hello, Leave, Message, MessageError
+from windrow.nodes.protocol.messages import LARGEST, Down, Hello, Message, MessageError
 from windrow.nodes.transport.queues import Pace
 from windrow.nodes.transport.security import NAMES, NO_TLS, OPERATOR, Address, Files, Tokens, pem
 from windrow.nodes.transport.streams import TIMING, StreamEnd, Timing
@@ -76,7 +76,7 @@ class Server:
         """
         self._take, self._answer, self._note = take, answer, note
         self._tokens, self._limits, self._name, self._timing = tokens, limits, name, timing
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._streams: dict[str, StreamEnd] = {}
         self._before: dict[str, Traffic] = {}  # of streams that have ended
         self._opened: dict[str, deque[float]] = {}
@@ -167,19 +167,20 @@ class Server:
             opened = self._opened.setdefault(name, deque(maxlen=FLOOD))
             is_flood = len(opened) == FLOOD and now - opened[0] < 1
             opened.append(now)
+            if is_flood:
+                raise self._refusal(name, f"opens more than {FLOOD} streams in a second")
             before = self._streams.get(name)
-            if not is_flood and (before is None or before.is_lost or before.silence >= self._timing.silent):
-                if before is not None:
-                    before.finish()
-                    self._count(name, before)
-                ends = next((ends for ends in connections() if ends[1] == _address_of(peer)), None)
-                stream = StreamEnd(writer, lambda: _end_connection(ends), timing=self._timing)
-                stream.meter.watch(ends)
-                self._streams[name] = stream
-                return stream
-        if is_flood:
-            raise self._refusal(name, f"opens more than {FLOOD} streams in a second")
-        raise self._refusal(name, "is connected already: two nodes have this name, or the first one has just been lost")
+            if before is not None:
+                if not before.is_lost and before.silence < self._timing.silent:
+                    reason = "is connected already: two nodes have this name, or the first one has just been lost"
+                    raise self._refusal(name, reason)
+                before.finish()
+                self._count(name, before)
+            ends = next((ends for ends in connections() if ends[1] == _address_of(peer)), None)
+            stream = StreamEnd(writer, lambda: _end_connection(ends), timing=self._timing)
+            stream.meter.watch(ends)
+            self._streams[name] = stream
+            return stream
 
     def _ended(self, name: str, stream: StreamEnd) -> None:
         with self._lock:
@@ -231,7 +232,7 @@ class Server:
                 raise self._refusal(name, f"sends what is no message: {error}") from error
             if message is None:
                 continue
-            if not isinstance(message, Hello | Batch | Alive | Leave):
+            if isinstance(message, Down):
                 raise self._refusal(name, f"sends {type(message).__name__}, which only a parent says")
             if message.node != name:
                 raise self._refusal(name, f"speaks for {message.node!r}, whose token it did not show")
