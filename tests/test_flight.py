@@ -29,9 +29,10 @@ from windrow.nodes.transport import server as flight_server
 from windrow.nodes.transport.client import Client, ask
 from windrow.nodes.transport.queues import ROOM, Outgoing
 from windrow.nodes.transport.security import AccessError, Address, Files, Tokens
-from windrow.nodes.transport.server import BEAT, PROTOCOL, Limits, Server
+from windrow.nodes.transport.server import PROTOCOL, Limits, Server
+from windrow.nodes.transport.streams import TIMING, Timing
 from windrow.nodes.transport.traffic import Traffic
-from windrow.nodes.transport.wire import Reader
+from windrow.nodes.transport.wire import BEAT, Reader
 
 PATIENCE = 20.0
 LOOPBACK = Address("127.0.0.1", 0)
@@ -58,11 +59,11 @@ def until(holds: Callable[[], Any], what: str) -> None:
 class Running(contextlib.AbstractContextManager["Running"]):
     """A node in threads of this process."""
 
-    def __init__(self, path: Path, role: Any, text: str) -> None:
+    def __init__(self, path: Path, role: Any, text: str, timing: Timing = TIMING) -> None:
         path.write_text(text)
         self.said: list[str] = []
         self.error: BaseException | None = None
-        self.node = NodeProcess(read(path, role), self.said.append)
+        self.node = NodeProcess(read(path, role), self.said.append, timing)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         until(lambda: self.node.is_running or not self._thread.is_alive(), "the node's start")
@@ -309,14 +310,14 @@ def mutated(data: bytes, dice: random.Random) -> bytes:
     return bytes(garbled)
 
 
-def test_a_name_that_has_not_been_heard_for_long_is_free_again(
-    root: Running, north: North, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Raw(root.address) as first:
+def test_a_name_that_has_not_been_heard_for_long_is_free_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight_server, "FLOOD", 10_000)  # it tries again and again
+    timing = Timing(silent=1.0)
+    with Running(tmp_path / "root.yaml", "root", ROOT, timing) as root, Raw(root.address) as first:
         first.say(Hello("stranger", 1))
         assert isinstance(first.hear(), Welcome)
         assert "stranger is connected already" in refused(root.address, Hello("stranger", 2))
-        monkeypatch.setattr(flight_server, "SILENT", 0.0)
+        until(lambda: "sends Ack" in refused(root.address, Ack(1, 1), name="stranger"), "a free name")
         with Raw(root.address) as second:
             second.say(Hello("stranger", 2))
             assert isinstance(second.hear(), Welcome)
@@ -324,8 +325,6 @@ def test_a_name_that_has_not_been_heard_for_long_is_free_again(
             second.hear()
             first.say(Hello("stranger", 3))
             assert "stranger has another stream by now" in first.refusal()
-    monkeypatch.undo()
-    north.goes_on()
 
 
 def test_streams_that_are_opened_too_often_are_refused(
@@ -605,18 +604,23 @@ def test_a_link_that_is_cut_comes_again(monkeypatch: pytest.MonkeyPatch) -> None
     assert server.traffic()["a"].messages_up == 3  # of all streams
 
 
-def test_a_parent_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "LOST", 0.3)
-    monkeypatch.setattr(client, "BEAT_EVERY", 0.1)
-    monkeypatch.setattr(flight_server, "BEAT_EVERY", 60.0)
+def test_a_parent_that_says_nothing_is_given_up() -> None:
     opened: list[int] = []
-    with serving(lambda name, message: None) as server:
+    notes: list[str] = []
+    with serving(lambda name, message: None, timing=Timing(beat=60.0)) as server:
         one = Client(
-            "a", server.address, lambda message: None, lambda: opened.append(1), opened.append, lambda text: None
+            "a",
+            server.address,
+            lambda message: None,
+            lambda: opened.append(1),
+            notes.append,
+            notes.append,
+            timing=Timing(beat=0.1, lost=0.5),
         )
         one.start()
         until(lambda: len(opened) >= 2, "another stream")
         one.close()
+    assert notes[0] == f"no stream to {server.address}: it has sent nothing for 0.5 seconds; it is tried again"
 
 
 def test_a_child_is_read_no_faster_than_its_rate() -> None:
@@ -657,7 +661,7 @@ def test_a_queue_keeps_what_says_most_and_no_more_than_it_has_room_for() -> None
     waiting = Outgoing(room=3)
     for message in (Ack(1, 1), Ack(1, 2), BATCH, BATCH, Ack(1, 3), Hello("a", 1), Hello("b", 1)):
         waiting.put(message)
-    assert [waiting.get(0) for _ in range(4)] == [Ack(1, 2), BATCH, Ack(1, 3), None]
+    assert [waiting.take() for _ in range(4)] == [Ack(1, 2), BATCH, Ack(1, 3), None]
 
 
 # --- bytes ----------------------------------------------------------------------------------------------------------

@@ -127,6 +127,8 @@ def test_queries_may_be_a_file_with_options_of_its_own(tmp_path: Path) -> None:
         ("intermediate", INNER + "limits: 5", "line 6: limits must have fields: message"),
         ("intermediate", INNER + "tls: {pem: x}", "line 6: there is no field 'pem'"),
         ("intermediate", INNER + "children: a", r"line 6: children must be a list of names, like \[a, b\]"),
+        ("intermediate", INNER + "children: [a, operator]", "line 6: children: no node is called operator"),
+        ("root", ROOT + "children: [root]", "line 8: children: 'root' is this node itself; take another name"),
         ("intermediate", INNER + "tokens: none", "there is no file '.*none' of tokens"),
         ("intermediate", INNER.replace("spool: spool", ""), "line 2: it has no spool; write spool: and a directory"),
         ("intermediate", INNER + "queries: x", "line 6: 'queries' is for a node that is root, not intermediate"),

@@ -80,6 +80,8 @@ def _name(value: Any, word: str) -> Any:
 def _names(value: Any, word: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(is_text(name) and NAMES.fullmatch(name) for name in value):
         raise ValueError(f"{word} must be a list of names, like [a, b]")
+    if OPERATOR in value:
+        raise ValueError(f"{word}: no node is called {OPERATOR}, which is the name of who may ask; take another")
     return tuple(dict.fromkeys(value))
 
 
@@ -229,6 +231,8 @@ def _check(config: NodeConfig, given: Fields) -> None:
         raise given.wrong("it has no listen; write listen: host:port, 127.0.0.1:0 for any free port")
     if config.role != "local" and config.spool is None:
         raise given.wrong("it has no spool; write spool: and a directory for what must not be lost")
+    if config.name in config.children:
+        raise given.wrong(f"children: {config.name!r} is this node itself; take another name", "children")
     blamed = "listen"
     try:
         if config.listen is not None:

@@ -41,6 +41,7 @@ from windrow.nodes.sources import source_of
 from windrow.nodes.transport.client import Client
 from windrow.nodes.transport.security import Address, Tokens, pem
 from windrow.nodes.transport.server import Server
+from windrow.nodes.transport.streams import TIMING, Timing
 
 TICK = 0.1  # seconds
 SHARE = 8  # messages of one connection that wait in the inbox
@@ -59,8 +60,8 @@ class NodeRefused(Exception):
 class NodeProcess:
     """One node; `run` returns when it is done. `say` gets the lines for its log."""
 
-    def __init__(self, config: NodeConfig, say: Callable[[str], None] | None = None) -> None:
-        self.config = config
+    def __init__(self, config: NodeConfig, say: Callable[[str], None] | None = None, timing: Timing = TIMING) -> None:
+        self.config, self._timing = config, timing
         self._say = say or (lambda text: print(f"windrow {config.name}: {text}", file=sys.stderr, flush=True))
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._room: dict[str, threading.Semaphore] = {}
@@ -128,14 +129,30 @@ class NodeProcess:
         if config.listen is not None:
             tokens = Tokens(config.tokens) if config.tokens else None
             self._server = Server(
-                config.listen, self._from_child, self._operate, self._note, config.tls, tokens, config.limits
+                config.listen,
+                self._from_child,
+                self._operate,
+                self._note,
+                config.tls,
+                tokens,
+                config.limits,
+                config.name,
+                self._timing,
             )
             stack.callback(self._server.close)
         self._do(self.node.start(_now()))
         if config.parent is not None:
             ca = pem(config.tls.ca, "ca")
             self._client = Client(
-                config.name, config.parent, self._from_parent, self._opened, self._refused, self._note, ca, config.token
+                config.name,
+                config.parent,
+                self._from_parent,
+                self._opened,
+                self._refused,
+                self._note,
+                ca,
+                config.token,
+                self._timing,
             )
             self._client.start()
             stack.callback(self._client.close)

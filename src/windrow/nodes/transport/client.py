@@ -9,7 +9,6 @@ import contextlib
 import json
 import random
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,10 +18,9 @@ import pyarrow.flight as fl
 from windrow.nodes.protocol.messages import Down, Message, MessageError
 from windrow.nodes.transport.security import OPERATOR, Address
 from windrow.nodes.transport.server import call_options, reason_of
-from windrow.nodes.transport.traffic import Traffic, connections
-from windrow.nodes.transport.wire import BEAT_EVERY, StreamEnd
+from windrow.nodes.transport.streams import TIMING, StreamEnd, Timing
+from windrow.nodes.transport.traffic import Meter, Traffic, connections, shut
 
-LOST = 10.0  # seconds after which a child gives its parent up, and connects anew
 FIRST_DELAY, LONGEST_DELAY = 0.05, 10.0  # seconds between attempts to connect
 _LOCAL = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own, which is counted on its own
 
@@ -40,6 +38,7 @@ class Client:
         note: Callable[[str], None],
         ca: bytes | None = None,
         token: str | None = None,
+        timing: Timing = TIMING,
     ) -> None:
         """`take` gets the parent's messages and may block; `opened` is called for every new stream.
 
@@ -47,10 +46,10 @@ class Client:
         """
         self.parent = parent
         self._take, self._opened, self._refused, self._note = take, opened, refused, note
-        self._options = call_options(name, token)
+        self._options, self._timing = call_options(name, token), timing
         self._ca = ca
-        self._end = StreamEnd()
-        self._reader: Any = None
+        self._stream: StreamEnd | None = None
+        self._meter = Meter()
         self._before = Traffic()
         self._was_in, self.is_connected = False, False
         self._noted = ""
@@ -62,21 +61,23 @@ class Client:
 
     def send(self, message: Message) -> None:
         """Send it, if there is a stream; never blocks."""
-        if self.is_connected:
-            self._end.outgoing.put(message)
+        stream = self._stream
+        if stream is not None and self.is_connected:
+            stream.put(message)
 
     def traffic(self) -> Traffic:
-        return self._before + self._end.meter.read(connections())
+        return self._before + self._meter.read(connections())
 
     def close(self, wait: float = 2.0) -> None:
         """Send what waits, and end the stream."""
         self._closing.set()
-        if self.is_connected:
-            self._end.outgoing.close()
+        stream = self._stream
+        if stream is not None and self.is_connected:
+            stream.finish()
             self._thread.join(wait)
-        reader = self._reader
-        if self._thread.is_alive() and reader is not None:
-            reader.cancel()
+        stream = self._stream
+        if self._thread.is_alive() and stream is not None:
+            stream.abort()
         self._thread.join(wait)
 
     def _run(self) -> None:
@@ -98,61 +99,51 @@ class Client:
             fl.FlightClient(str(self.parent), tls_root_certs=self._ca, generic_options=_LOCAL)
         ) as client:
             writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(b"windrow"), self._options)
-            self._reader, self._end = reader, StreamEnd()
-            writing = threading.Thread(target=self._write, args=(writer, reader), daemon=True)
-            writing.start()
+            meter = self._meter
+            self._stream = stream = StreamEnd(
+                writer, lambda: _abort(reader, meter), writer.done_writing, self._timing, meter
+            )
+            stream.open()
             try:
-                self._read(reader, before)
+                self._read(stream, reader, before)
+            except pa.ArrowException:
+                if not stream.is_lost:
+                    raise
             finally:
-                self._reader = None
-                self._end.outgoing.close()
-                reader.cancel()
-                writing.join()
-                self._before, self._end = self.traffic(), StreamEnd()
-                with contextlib.suppress(pa.ArrowException):
-                    writer.close()
+                self._stream = None
+                self._before, self._meter = self.traffic(), Meter()
+                stream.abort()
+                if stream.close(self._timing.beat):
+                    with contextlib.suppress(pa.ArrowException):
+                        writer.close()
+            if stream.is_lost:
+                raise OSError(f"it has sent nothing for {self._timing.lost:g} seconds")
+            if isinstance(stream.error, MessageError):
+                self._refused(str(stream.error))
 
-    def _read(self, reader: Any, before: set[Any]) -> None:
+    def _read(self, stream: StreamEnd, reader: Any, before: set[Any]) -> None:
         while True:
             try:
-                chunk = reader.read_chunk()
+                chunk = stream.next_chunk(reader)
             except StopIteration:
                 return
             if not self.is_connected:
                 self._let_in(before)
-            self._receive(chunk.app_metadata)
+            try:
+                message = stream.receive(chunk)
+            except MessageError as error:
+                raise OSError(f"{self.parent} sends what is no message: {error}") from error
+            if isinstance(message, Down):
+                self._take(message)
 
     def _let_in(self, before: set[Any]) -> None:
         new = (ends for ends in connections() if ends not in before and ends[1][1] == self.parent.port)
-        self._end.meter.watch(next(new, None))
+        self._meter.watch(next(new, None))
         self.is_connected = self._was_in = True
         if self._noted:
             self._note(f"connected to {self.parent} again")
             self._noted = ""
         self._opened()
-
-    def _receive(self, buffer: Any) -> None:
-        try:
-            message = self._end.receive(buffer)
-        except MessageError as error:
-            raise OSError(f"{self.parent} sends what is no message: {error}") from error
-        if isinstance(message, Down):
-            self._take(message)
-            self._end.received_at = time.monotonic()
-
-    def _write(self, writer: Any, reader: Any) -> None:
-        end = self._end
-        try:
-            while not end.outgoing.is_over:
-                end.send(writer, BEAT_EVERY)
-                if time.monotonic() - end.received_at > LOST:
-                    reader.cancel()
-            writer.done_writing()
-        except pa.ArrowException:
-            reader.cancel()
-        except MessageError as error:
-            self._refused(str(error))
-            reader.cancel()
 
     def _failed(self, error: BaseException) -> None:
         if self._closing.is_set():
@@ -164,6 +155,18 @@ class Client:
         elif reason != self._noted:
             self._noted = reason
             self._note(f"no stream to {self.parent}: {reason}; it is tried again")
+
+
+def _abort(reader: Any, meter: Meter) -> None:
+    """End a stream, from any thread.
+
+    A cancelled call ends at once for who reads. A write that has filled the buffers of the system comes back only with
+    the end of the connection. Where a process cannot find that (other systems than Linux), the thread in this write
+    stays until the system gives the connection up; nobody waits for it.
+    """
+    reader.cancel()
+    if meter.ends is not None:
+        shut(meter.ends)
 
 
 def ask(node: Address, kind: str, body: Mapping[str, Any], ca: bytes | None = None, token: str | None = None) -> Any:

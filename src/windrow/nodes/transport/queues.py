@@ -19,34 +19,38 @@ class Outgoing:
     def __init__(self, room: int = ROOM) -> None:
         self._room = room
         self._waiting: deque[Message] = deque()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._closed = False
 
     def put(self, message: Message) -> None:
         """Let it wait to be sent; never blocks."""
-        with self._changed:
+        with self._lock:
             if isinstance(message, Ack) and self._waiting and isinstance(self._waiting[-1], Ack):
                 self._waiting[-1] = message  # it says more
             elif isinstance(message, Batch) and message in self._waiting:
                 return
             elif len(self._waiting) < self._room and not self._closed:
                 self._waiting.append(message)
-            self._changed.notify_all()
 
-    def get(self, wait: float) -> Message | None:
-        """The next one; None if there is none within `wait` seconds, or never any more."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed, wait)
+    def take(self) -> Message | None:
+        """The next one, if there is one."""
+        with self._lock:
             return self._waiting.popleft() if self._waiting else None
 
     def close(self) -> None:
-        with self._changed:
+        """Nothing more comes; what waits is still given."""
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to send, or to be ended."""
+        with self._lock:
+            return bool(self._waiting) or self._closed
 
     @property
     def is_over(self) -> bool:
-        with self._changed:
+        with self._lock:
             return self._closed and not self._waiting
 
 

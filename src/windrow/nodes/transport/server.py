@@ -11,14 +11,12 @@ is not let in, and whatever cannot be read, gets the reason; it is logged once, 
 whose machine reads no more of its source once too much is unacknowledged. A child that sends more messages in a second
 than is allowed is read more slowly.
 
-**Both ends notice a dead one.** Each sends a beat at least every second. A child to which its parent has sent nothing
-for ten seconds connects anew, after delays that grow and are never quite the same, for ever; a name that has sent
-nothing for five may be used by another stream.
+**Both ends notice a dead one**, whatever is on the way; `streams` says when. A child connects anew, after delays that
+grow and are never quite the same, for ever; a parent ends the connection and frees its threads.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import socket
@@ -36,11 +34,10 @@ import pyarrow.flight as fl
 from windrow.nodes.protocol.messages import LARGEST, Down, Hello, Message, MessageError
 from windrow.nodes.transport.queues import Pace
 from windrow.nodes.transport.security import NAMES, NO_TLS, OPERATOR, Address, Files, Tokens, pem
-from windrow.nodes.transport.traffic import Traffic, connections
-from windrow.nodes.transport.wire import BEAT, BEAT_EVERY, StreamEnd
+from windrow.nodes.transport.streams import TIMING, StreamEnd, Timing
+from windrow.nodes.transport.traffic import Ends, Traffic, connections, shut
 
 PROTOCOL = 2
-SILENT = 5.0  # seconds after which a stream is taken for dead, if its name comes again
 FLOOD = 20  # streams that a name may open in a second
 _NODE, _VERSION = "windrow-node", "windrow-protocol"
 
@@ -58,18 +55,6 @@ class Limits:
 LIMITS = Limits()
 
 
-@dataclass
-class _Stream(StreamEnd):
-    """A child's stream, as its parent has it."""
-
-    name: str = ""
-    is_busy: bool = False  # its last message is not taken yet, so that no beat of it is read
-
-    @property
-    def is_alive(self) -> bool:
-        return self.is_busy or time.monotonic() - self.received_at < SILENT
-
-
 class Server:
     """Listens for children, and for whoever operates the tree."""
 
@@ -82,12 +67,17 @@ class Server:
         tls: Files = NO_TLS,
         tokens: Tokens | None = None,
         limits: Limits = LIMITS,
+        name: str = "",
+        timing: Timing = TIMING,
     ) -> None:
-        """`take` gets a child's message, and may block; `answer` an operator's question, `note` a line of the log."""
+        """`take` gets a child's message, and may block; `answer` an operator's question, `note` a line of the log.
+
+        `name` is that of the node itself, which no child may have.
+        """
         self._take, self._answer, self._note = take, answer, note
-        self._tokens, self._limits = tokens, limits
+        self._tokens, self._limits, self._name, self._timing = tokens, limits, name, timing
         self._lock = threading.RLock()
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, StreamEnd] = {}
         self._before: dict[str, Traffic] = {}  # of streams that have ended
         self._opened: dict[str, deque[float]] = {}
         self._noted: set[tuple[str, str]] = set()
@@ -100,15 +90,16 @@ class Server:
         self.address = Address(listen.host, self._flight.port, cert is not None)
 
     def send(self, child: str, message: Message) -> None:
+        """Send it, if the child has a stream; never blocks."""
         with self._lock:
             stream = self._streams.get(child)
         if stream is not None:
-            stream.outgoing.put(message)
+            stream.put(message)
 
     @property
     def connected(self) -> set[str]:
         with self._lock:
-            return set(self._streams)
+            return {name for name, stream in self._streams.items() if not stream.is_lost}
 
     def traffic(self) -> dict[str, Traffic]:
         """What went over the link of each child since this process began."""
@@ -120,20 +111,28 @@ class Server:
         return totals
 
     def close(self, wait: float = 1.0) -> None:
-        """Let go of everybody. A stream that the other end does not let go ends with the process."""
+        """Send what waits, and let go of everybody; whoever does not let go has its connection ended."""
         with self._lock:
-            for stream in self._streams.values():
-                stream.outgoing.close()
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream.finish()
         ending = threading.Thread(target=self._flight.shutdown, daemon=True)
         ending.start()
         ending.join(wait)
+        if ending.is_alive():
+            with self._lock:
+                streams = list(self._streams.values())
+            for stream in streams:
+                stream.abort()
+            ending.join(wait)
 
     # --- who may come in ----------------------------------------------------------------------------------------------
 
     def admit(self, method: Any, headers: Mapping[str, list[str]]) -> str:
         """The name of whoever calls; raises for anybody who is not to be let in."""
         fields = {name: headers.get(name, [""])[0] for name in (_NODE, _VERSION, "authorization")}
-        name = fields[_NODE] if NAMES.fullmatch(fields[_NODE]) else "somebody"
+        is_name = NAMES.fullmatch(fields[_NODE]) is not None
+        name = fields[_NODE] if is_name else "somebody"
         if fields[_VERSION] != str(PROTOCOL):
             spoken = f"version {fields[_VERSION]}" if fields[_VERSION] else "no version"
             raise self._refusal(
@@ -142,10 +141,15 @@ class Server:
                 fl.FlightUnauthorizedError,
             )
         token = fields["authorization"].removeprefix("Bearer ")
-        if name == "somebody" or (self._tokens is not None and not self._tokens.allows(name, token)):
+        if not is_name or (self._tokens is not None and not self._tokens.allows(name, token)):
             raise self._refusal(name, "does not have the token of that name", fl.FlightUnauthenticatedError)
         if method != fl.FlightMethod.DO_EXCHANGE and name != OPERATOR:
             raise self._refusal(name, f"is not {OPERATOR!r}, who alone may ask that", fl.FlightUnauthorizedError)
+        if method == fl.FlightMethod.DO_EXCHANGE and name in (OPERATOR, self._name):
+            whose = "of who may ask" if name == OPERATOR else "of its parent itself"
+            raise self._refusal(
+                name, f"has the name {whose}, which no child has: give it another", fl.FlightUnauthorizedError
+            )
         return name
 
     def _refusal(self, name: str, reason: str, kind: type[Exception] = fl.FlightServerError) -> Exception:
@@ -157,7 +161,7 @@ class Server:
             self._note(f"refused {name}: it {reason}")
         return kind(f"{name} {reason}")
 
-    def _open(self, name: str, peer: str) -> _Stream:
+    def _open(self, name: str, peer: str, writer: Any) -> StreamEnd:
         with self._lock:
             now = time.monotonic()
             opened = self._opened.setdefault(name, deque(maxlen=FLOOD))
@@ -167,51 +171,55 @@ class Server:
                 raise self._refusal(name, f"opens more than {FLOOD} streams in a second")
             before = self._streams.get(name)
             if before is not None:
-                if before.is_alive:
+                if not before.is_lost and before.silence < self._timing.silent:
                     reason = "is connected already: two nodes have this name, or the first one has just been lost"
                     raise self._refusal(name, reason)
-                before.outgoing.close()
-                self._count(before)
-            stream = self._streams[name] = _Stream(name=name)
-            stream.meter.watch(next((ends for ends in connections() if ends[1] == _address_of(peer)), None))
+                before.finish()
+                self._count(name, before)
+            ends = next((ends for ends in connections() if ends[1] == _address_of(peer)), None)
+            stream = StreamEnd(writer, lambda: _end_connection(ends), timing=self._timing)
+            stream.meter.watch(ends)
+            self._streams[name] = stream
             return stream
 
-    def _ended(self, stream: _Stream) -> None:
+    def _ended(self, name: str, stream: StreamEnd) -> None:
         with self._lock:
-            if self._streams.get(stream.name) is stream:
-                del self._streams[stream.name]
-                self._count(stream)
+            if self._streams.get(name) is stream:
+                del self._streams[name]
+                self._count(name, stream)
 
-    def _count(self, stream: _Stream) -> None:
-        self._before[stream.name] = self._before.get(stream.name, Traffic()) + stream.meter.read(connections()).turned
+    def _count(self, name: str, stream: StreamEnd) -> None:
+        self._before[name] = self._before.get(name, Traffic()) + stream.meter.read(connections()).turned
 
     # --- a child's stream ---------------------------------------------------------------------------------------------
 
     def exchange(self, name: str, peer: str, reader: Any, writer: Any) -> None:
         """Be there for a child until its stream ends."""
-        stream = self._open(name, peer)
-        writing = threading.Thread(target=self._write, args=(stream, writer), daemon=True)
-        writing.start()
+        stream = self._open(name, peer, writer)
+        stream.open()
         try:
-            for message in self._messages(stream, reader):
-                stream.is_busy = True
+            for message in self._messages(name, stream, reader):
                 self._take(name, message)
-                stream.received_at, stream.is_busy = time.monotonic(), False
         finally:
-            stream.outgoing.close()
-            self._ended(stream)
-            writing.join()  # the stream is gone once this returns
+            self._ended(name, stream)
+            stream.close()  # the stream is gone once this returns
+            if stream.is_lost:
+                self._note(f"{name} has sent nothing for {self._timing.lost:g} seconds: its stream is ended")
+            elif isinstance(stream.error, MessageError):
+                self._note(f"{name} cannot be sent what it has to get: {stream.error}")
 
-    def _messages(self, stream: _Stream, reader: Any) -> Iterator[Message]:
-        pace, name = Pace(self._limits.rate), stream.name
+    def _messages(self, name: str, stream: StreamEnd, reader: Any) -> Iterator[Message]:
+        pace = Pace(self._limits.rate)
         while True:
             try:
-                chunk = reader.read_chunk()
+                chunk = stream.next_chunk(reader)
             except StopIteration:
                 return
             except pa.ArrowException as error:
+                if stream.is_lost:
+                    return
                 raise self._refusal(name, f"sends what is not Flight: {reason_of(error)}") from error
-            size = 0 if chunk.app_metadata is None else chunk.app_metadata.size
+            size = 0 if chunk is None else chunk.size
             if self._streams.get(name) is not stream:
                 raise self._refusal(name, "has another stream by now")
             if size > self._limits.message:
@@ -219,7 +227,7 @@ class Server:
                     name, f"sends a message of {size:,} bytes, more than {self._limits.message:,}; see limits: message"
                 )
             try:
-                message = stream.receive(chunk.app_metadata)
+                message = stream.receive(chunk)
             except MessageError as error:
                 raise self._refusal(name, f"sends what is no message: {error}") from error
             if message is None:
@@ -234,13 +242,8 @@ class Server:
             pace.wait()
             yield message
 
-    def _write(self, stream: _Stream, writer: Any) -> None:
-        with contextlib.suppress(pa.ArrowException):
-            writer.write_metadata(BEAT)
-            while not stream.outgoing.is_over:
-                stream.send(writer, BEAT_EVERY)
-
     def act(self, kind: str, body: bytes) -> dict[str, Any]:
+        """Answer an operator."""
         try:
             given = json.loads(body or b"{}")
             return self._answer(kind, given if isinstance(given, dict) else {})
@@ -281,6 +284,17 @@ def _why_not(listen: Address, tls: bool) -> OSError:
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while")[0]
     return OSError(errno.EADDRNOTAVAIL, f"cannot listen on {listen.host}:{listen.port}: {reason}")
+
+
+def _end_connection(ends: Ends | None) -> None:
+    """End the connection of a child, by which all that are blocked in its stream come back: Flight has no other way.
+
+    A child of ours has a connection for each stream; what a proxy has put on the same one ends too, and comes again.
+    Where a process cannot find its connections (other systems than Linux), the child is gone from its parent's view,
+    but the thread in its stream stays until the system gives the connection up.
+    """
+    if ends is not None:
+        shut(ends)
 
 
 def _address_of(peer: str) -> tuple[str, int]:

@@ -52,13 +52,13 @@ class Meter:
     """Counts one connection. What is sent and received is from the view of whoever has the meter."""
 
     def __init__(self) -> None:
-        self._ends: Ends | None = None
+        self.ends: Ends | None = None
         self._sent = self._received = 0  # as it was framed
         self._by_kernel = (0, 0)  # bytes, as the kernel counts them
         self._messages = [0, 0]
 
     def watch(self, ends: Ends | None) -> None:
-        self._ends = ends
+        self.ends = ends
 
     def sent(self, size: int) -> None:
         self._sent += framed(size)
@@ -70,8 +70,8 @@ class Meter:
 
     def read(self, counted: Mapping[Ends, tuple[int, int]]) -> Traffic:
         """What was counted so far, with what the kernel says of all `connections`: sent is up, received is down."""
-        if self._ends is not None and self._ends in counted:
-            self._by_kernel = counted[self._ends]
+        if self.ends is not None and self.ends in counted:
+            self._by_kernel = counted[self.ends]
         sent, received = max(self._sent, self._by_kernel[0]), max(self._received, self._by_kernel[1])
         return Traffic(sent, received, *self._messages)
 
@@ -82,17 +82,46 @@ class Meter:
 def connections() -> dict[Ends, tuple[int, int]]:
     """The TCP connections of this process, with the bytes sent and received; none where the kernel does not count."""
     counted = {}
-    for ends, info in _sockets():
-        if len(info) >= _SENT + 8:
-            (sent,), (received,) = struct.unpack_from("<Q", info, _SENT), struct.unpack_from("<Q", info, _RECEIVED)
-            out, arrived = struct.unpack_from("<II", info, _SEGMENTS)
+    for ends, copy in _sockets():
+        info = _info_of(copy)
+        if info:
+            (sent,), (out, arrived) = struct.unpack_from("<Q", info, _SENT), struct.unpack_from("<II", info, _SEGMENTS)
             headers = _TCP + (_IPV6 if ":" in ends[1][0] else _IPV4)
-            counted[ends] = sent + out * headers, received + arrived * headers
+            counted[ends] = sent + out * headers, _received(info) + arrived * headers
     return counted
 
 
-def _sockets() -> Iterator[tuple[Ends, bytes]]:
-    """Every connected TCP socket of this process, gRPC's too, with what the kernel knows of it."""
+def payloads() -> dict[Ends, int]:
+    """The bytes received by each connection without any headers: the other end's kernel alone adds nothing to them."""
+    return {ends: _received(info) for ends, copy in _sockets() if (info := _info_of(copy))}
+
+
+def shut(ends: Ends) -> bool:
+    """End a connection of this process, whoever uses it; returns whether there is one that can be found."""
+    for found, copy in _sockets():
+        if found == ends:
+            with contextlib.suppress(OSError):  # it has just ended by itself
+                copy.shutdown(socket.SHUT_RDWR)
+            return True
+    return False
+
+
+def _received(info: bytes) -> int:
+    (received,) = struct.unpack_from("<Q", info, _RECEIVED)
+    return int(received)
+
+
+def _info_of(connection: socket.socket) -> bytes:
+    """What the kernel knows of a connection, nothing if it does not count bytes."""
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _SIZE)
+    except OSError:
+        return b""
+    return info if len(info) >= _SENT + 8 else b""
+
+
+def _sockets() -> Iterator[tuple[Ends, socket.socket]]:
+    """Every connected TCP socket of this process, gRPC's too, each as a copy that is open for one step."""
     try:
         numbers = os.listdir("/proc/self/fd")
     except OSError:
@@ -101,10 +130,9 @@ def _sockets() -> Iterator[tuple[Ends, bytes]]:
         with contextlib.suppress(OSError):
             if not os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
                 continue
-            with socket.socket(fileno=os.dup(int(number))) as copy:  # a copy, so that closing it closes nothing else
+            with socket.socket(fileno=os.dup(int(number))) as copy:  # closing a copy closes nothing else
                 if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM:
-                    ends = _address(copy.getsockname()), _address(copy.getpeername())
-                    yield ends, copy.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _SIZE)
+                    yield (_address(copy.getsockname()), _address(copy.getpeername())), copy
 
 
 def _address(address: tuple[str, int]) -> tuple[str, int]:
