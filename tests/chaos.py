@@ -39,6 +39,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -163,6 +164,37 @@ class Node:
             self.proxy.close()
 
 
+class Stream:
+    """A Spark stream that answers the queries of a tree, in a group of processes: Python, the JVM, its workers."""
+
+    def __init__(self, root: Path, folder: Path, storm_log: Callable[[str], None]) -> None:
+        folder.mkdir()
+        self._command = [sys.executable, str(Path(__file__).with_name("chaos_stream.py")), str(root), str(folder)]
+        self._log_path, self._storm_log = folder / "log", storm_log
+        self.results = folder / "results"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log_path.open("ab") as log:
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
+        self._storm_log("start spark")
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self._storm_log("kill spark")
+
+    @property
+    def words(self) -> str:
+        return self._log_path.read_text()[-1500:]
+
+
 # --- a tree, and what is asked of it --------------------------------------------------------------------------------
 
 
@@ -234,6 +266,7 @@ class Storm:
         self._operator = ThreadPoolExecutor(1)
         self._stack = contextlib.ExitStack()
         self.nodes: dict[str, Node] = {}
+        self.stream: Stream | None = None
         self.sources: dict[str, Source] = {}
 
     def log(self, text: str) -> None:
@@ -253,6 +286,8 @@ class Storm:
         finally:
             for node in self.nodes.values():
                 node.end()
+            if self.stream is not None:
+                self.stream.kill()
             self._operator.shutdown(wait=True)
             self._stack.close()
 
@@ -279,6 +314,11 @@ class Storm:
         for node in self.nodes.values():
             node.member.folder.mkdir(parents=True, exist_ok=True)
             node.start()
+        if self.shape.for_spark:
+            self.stream = Stream(self.nodes["root"].member.folder, self.folder / "spark", self.log)
+            self.stream.start()
+            if "kill" in self.faults:
+                self._begin(self._kill_stream(self.stream))
 
     def _published(self, folder: Path, name: str) -> Published:
         (self.folder / "broker").mkdir()
@@ -410,6 +450,14 @@ class Storm:
                 yield dice.uniform(0, 1.5)
                 node.start()
                 yield dice.uniform(0.3, 1.5)
+
+    def _kill_stream(self, stream: Stream) -> Fault:
+        """Once in a storm: a JVM takes long to start."""
+        yield self.dice.uniform(0.2, 0.9) * self.seconds
+        stream.kill()
+        self.done["kill spark"] += 1
+        yield 0.5
+        stream.start()
 
     def _stop(self, dice: random.Random) -> Fault:
         node = self._free(dice)
@@ -588,6 +636,11 @@ class Storm:
         if "kill" in self.faults and self.dice.random() < 0.5:
             self._begin(self._kill_root())
         self._wait("the end of all processes", lambda: len(self._ended) == len(self.nodes) and not self._agenda)
+        if self.stream is not None:
+            stream = self.stream
+            self._wait("the end of the stream", lambda: not stream.is_up)
+            if stream.process is None or stream.process.poll() != 0:
+                raise Failure(f"the stream has failed: {stream.words}")
 
     def _kill_root(self) -> Fault:
         yield self.dice.uniform(0, 3)
@@ -644,7 +697,8 @@ class Storm:
         return chaos_queries.judge(query, want, chaos_queries.found_in(results, query), was_removed)
 
     def results(self) -> pl.DataFrame:
-        files = sorted((self.folder / "results").glob("*.parquet"))
+        folder = self.stream.results if self.stream is not None else self.folder / "results"
+        files = sorted(folder.glob("*.parquet"))
         if not files:
             raise Failure("there are no results")
         return pl.concat([pl.read_parquet(file) for file in files], how="diagonal_relaxed")
@@ -707,6 +761,8 @@ class Run:
             self.done.update({"twice": len(verdict.twice), "wrong": len(verdict.wrong)})
         except Failure as failure:
             problem = str(failure)
+        except Exception:  # of the harness itself: no less a reason to stop, and to look
+            problem = traceback.format_exc()
         self.done += storm.done
         self.refusals += storm.refusals
         if problem:

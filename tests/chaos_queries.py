@@ -255,8 +255,10 @@ def found_in(results: pl.DataFrame, query: Asked) -> list[dict[str, Any]]:
     rows = results.filter(pl.col("query") == query.name)
     bounds = [pl.col(f"window_{name}").cast(pl.Datetime("us", "UTC")).to_physical().alias(name) for name in _BOUNDS]
     position = pl.col("position") if "position" in rows.columns else pl.lit(None, pl.Int64).alias("position")
-    aggregates = [pl.col(name) if name in rows.columns else pl.lit(None).alias(name) for name in query.aggregates]
-    return rows.select(*query.keys, *bounds, position, *aggregates).to_dicts()
+    others = [  # a column may be missing if there are no results of the query
+        pl.col(name) if name in rows.columns else pl.lit(None).alias(name) for name in (*query.keys, *query.aggregates)
+    ]
+    return rows.select(*bounds, position, *others).to_dicts()
 
 
 def judge(query: Asked, want: list[dict[str, Any]], got: list[dict[str, Any]], was_removed: bool = False) -> Verdict:
