@@ -10,10 +10,10 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java test test-core soak chaos lint bench bench-core bench-spark bench-nodes flink docs demo clean
+.PHONY: help setup java test test-core soak chaos lint bench bench-core bench-spark bench-nodes bench-against flink docs demo clean
 
 help: ## show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: java $(STAMP) ## make .venv with all extras, and see that there is a Java for Spark
 
@@ -47,6 +47,9 @@ bench-spark: java $(STAMP) ## measure it on Spark, beside Spark's own windows
 
 bench-nodes: $(STAMP) ## measure a tree of nodes
 	$(BIN)/python bench/nodes.py $(ARGS)
+
+bench-against: java $(STAMP) ## measure this tree beside another commit; ARGS="core main --check"
+	$(BIN)/python bench/against.py $(ARGS)
 
 flink: java .venv-flink/.installed ## put Flink, beside which bench can measure, into .venv-flink
 
