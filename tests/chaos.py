@@ -41,7 +41,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -75,7 +75,9 @@ RATE = 40  # events in a second at a node
 LOOK = 0.03  # seconds between two looks at the processes
 NOTICED = 30.0  # seconds in which a half-open connection has to be noticed
 ENDING = 120.0  # seconds in which all processes have to end, once their sources have
-SETTLED = 6.0  # seconds after which a node that was let in will not be refused any more
+STREAMED = 300.0  # and in which Spark has to
+SETTLED = 4.0  # seconds after which a node that is connected to all its neighbours will not be refused any more
+SMALL = 500  # bytes of a spool in which there is nothing to be damaged
 FAILED = re.compile(r"Traceback|panicked|Error:")
 Fault = Iterator[float]  # what breaks, and then how many seconds it waits until it goes on
 
@@ -175,8 +177,12 @@ class Stream:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}  # for what forks Spark's workers
         with self._log_path.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
         self._storm_log("start spark")
 
     @property
@@ -418,14 +424,20 @@ class Storm:
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
-    def _free(self, dice: random.Random, role: str | None = None) -> Node | None:
+    def _free(self, dice: random.Random, fits: Callable[[Node], bool] = lambda node: True) -> Node | None:
         """A node with which nothing else is the matter."""
-        free = [
-            node
-            for node in self.nodes.values()
-            if not node.is_busy and node.is_up and role in (None, node.role) and node.name not in self._refused
-        ]
+        nodes = (node for node in self.nodes.values() if not node.is_busy and node.is_up)
+        free = [node for node in nodes if node.name not in self._refused and fits(node)]
         return dice.choice(free) if free else None
+
+    def _soon(self, dice: random.Random, fits: Callable[[Node], bool]) -> Generator[float, None, Node | None]:
+        """The same, but wait for one."""
+        while not self._is_ending:
+            node = self._free(dice, fits)
+            if node is not None and not self._suspects:
+                return node
+            yield 0.2
+        return None
 
     @contextlib.contextmanager
     def _with(self, node: Node) -> Iterator[None]:
@@ -554,8 +566,8 @@ class Storm:
     # --- what may be refused ------------------------------------------------------------------------------------------
 
     def _damage(self, dice: random.Random) -> Fault:
-        node = self._free(dice)
-        if node is None or self._suspects or not node.spool.exists():
+        node = yield from self._soon(dice, lambda node: node.spool.exists() and node.spool.stat().st_size > SMALL)
+        if node is None:
             return
         right, older = node.spool.with_name("right"), node.spool.with_name("older")
         with self._with(node):
@@ -584,9 +596,9 @@ class Storm:
         self._suspects.clear()
 
     def _move(self, dice: random.Random) -> Fault:
-        node = self._free(dice, "local")
+        node = yield from self._soon(dice, lambda node: node.role == "local" and node.is_connected)
         parents = [one for one in self.nodes.values() if one.role != "local" and node and one is not node.parent]
-        if node is None or self._suspects or not parents or node.name == self.shape.published:
+        if node is None or not parents or node.name == self.shape.published:
             return
         before, node.parent = node.parent, dice.choice(parents)
         assert node.parent is not None
@@ -608,10 +620,15 @@ class Storm:
         self._suspects.clear()
 
     def _until_refused_or_let_in(self, node: Node) -> Fault:
-        left = SETTLED
-        while not self._refused and left > 0:
+        """Wait for what the node, its parent and its children make of it; those may try to connect for long."""
+        below = [one.name for one in self.nodes.values() if one.parent is node]
+        left, end = SETTLED, self._now + NOTICED
+        while not self._refused and left > 0 and self._now < end:
             yield 0.2
-            if node.is_up and (node.is_connected or (node.proxy is None and node.status)):
+            status = node.status if node.is_up else {}
+            children = status.get("children", {})
+            is_let_in = bool(status) and (node.proxy is None or node.is_connected)
+            if is_let_in and all(children.get(name, {}).get("connected") for name in below):
                 left -= 0.2
 
     def _start_again(self, node: Node) -> None:
@@ -638,7 +655,7 @@ class Storm:
         self._wait("the end of all processes", lambda: len(self._ended) == len(self.nodes) and not self._agenda)
         if self.stream is not None:
             stream = self.stream
-            self._wait("the end of the stream", lambda: not stream.is_up)
+            self._wait("the end of the stream", lambda: not stream.is_up, STREAMED)
             if stream.process is None or stream.process.poll() != 0:
                 raise Failure(f"the stream has failed: {stream.words}")
 
@@ -671,13 +688,13 @@ class Storm:
         if node.process.poll() != 0:
             raise Failure(f"{node.name} was to end in order, and has with {node.process.poll()}: {node.words[-1500:]}")
 
-    def _wait(self, what: str, holds: Callable[[], bool]) -> None:
-        end = time.monotonic() + ENDING
+    def _wait(self, what: str, holds: Callable[[], bool], seconds: float = ENDING) -> None:
+        end = time.monotonic() + seconds
         while not holds():
             self._step()
             if self._now > end:
                 left = {name: node.status for name, node in self.nodes.items() if node.is_up}
-                raise Failure(f"{what} has not come within {ENDING:.0f} seconds; there are {json.dumps(left)[:3000]}")
+                raise Failure(f"{what} has not come within {seconds:.0f} seconds; there are {json.dumps(left)[:3000]}")
 
     def verdict(self) -> Verdict:
         """Compare what the root has written with what DuckDB says."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import windrow as wr
+from conftest import SPARK  # settings with which short jobs take less than half the time
 from windrow.spark import Root, nodes, session
 
 
@@ -39,4 +40,4 @@ def stream(spark: Any, root: Path, folder: Path) -> None:
 if __name__ == "__main__":
     while not (Path(sys.argv[1]) / "slices/asked").exists():
         time.sleep(0.1)
-    stream(session("local[2]"), Path(sys.argv[1]), Path(sys.argv[2]))
+    stream(session("local[2]", **SPARK), Path(sys.argv[1]), Path(sys.argv[2]))
