@@ -60,16 +60,8 @@ from windrow.nodes.transport.client import ask
 from windrow.nodes.transport.security import Address
 
 # How many seconds lie between two faults of a kind, on average.
-FAULTS = {
-    "kill": 3.0,
-    "stop": 8.0,
-    "cut": 6.0,
-    "delay": 10.0,
-    "queries": 5.0,
-    "half": 12.0,
-    "damage": 9.0,
-    "move": 15.0,
-}
+FAULTS = {"kill": 3.0, "stop": 8.0, "cut": 6.0, "delay": 10.0, "queries": 5.0}
+FAULTS |= {"half": 8.0, "damage": 4.0, "move": 6.0}
 HOLD = ("kill", "stop", "cut", "delay", "queries")  # those that a tree bears today
 RATE = 40  # events in a second at a node
 LOOK = 0.03  # seconds between two looks at the processes
@@ -117,8 +109,10 @@ class Node:
         return self.process is not None and self.process.poll() is None
 
     @property
-    def is_connected(self) -> bool:
-        return bool(self.status.get("link", {}).get("connected"))
+    def is_let_in(self) -> bool:
+        """Whether it runs, and its parent knows it."""
+        status = self.status if self.is_up else {}
+        return bool(status) and (self.proxy is None or bool(status["link"]["connected"]))
 
     @property
     def words(self) -> str:
@@ -337,6 +331,8 @@ class Storm:
     # --- time goes on -------------------------------------------------------------------------------------------------
 
     def _let_it_storm(self) -> None:
+        if self.dice.random() < 0.7:  # otherwise it breaks while it starts
+            self._wait("the start of all nodes", lambda: all(node.is_let_in for node in self.nodes.values()))
         kinds = {kind: getattr(self, f"_{kind}") for kind in self.faults}
         for kind, fault in kinds.items():
             self._begin(self._again_and_again(kind, fault))
@@ -355,9 +351,11 @@ class Storm:
     def _again_and_again(self, kind: str, fault: Callable[[random.Random], Fault]) -> Fault:
         dice = random.Random(f"{self.seed}: {kind}")
         while True:
-            yield dice.expovariate(1 / FAULTS[kind])
-            if self._is_ending:
-                return
+            due = self._now + min(dice.expovariate(1 / FAULTS[kind]), 2 * FAULTS[kind])
+            while self._now < due:
+                yield min(0.2, due - self._now)
+                if self._is_ending:
+                    return
             self._begin(fault(dice))
 
     def _begin(self, fault: Fault) -> None:
@@ -596,7 +594,7 @@ class Storm:
         self._suspects.clear()
 
     def _move(self, dice: random.Random) -> Fault:
-        node = yield from self._soon(dice, lambda node: node.role == "local" and node.is_connected)
+        node = yield from self._soon(dice, lambda node: node.role == "local" and node.is_let_in)
         parents = [one for one in self.nodes.values() if one.role != "local" and node and one is not node.parent]
         if node is None or not parents or node.name == self.shape.published:
             return
@@ -625,10 +623,8 @@ class Storm:
         left, end = SETTLED, self._now + NOTICED
         while not self._refused and left > 0 and self._now < end:
             yield 0.2
-            status = node.status if node.is_up else {}
-            children = status.get("children", {})
-            is_let_in = bool(status) and (node.proxy is None or node.is_connected)
-            if is_let_in and all(children.get(name, {}).get("connected") for name in below):
+            children = node.status.get("children", {})
+            if node.is_let_in and all(children.get(name, {}).get("connected") for name in below):
                 left -= 0.2
 
     def _start_again(self, node: Node) -> None:
