@@ -58,7 +58,9 @@ def main() -> int:
     after: Times = {}
     with tempfile.TemporaryDirectory() as folder:
         other = Path(folder) / "tree"
-        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(other), given.commit], cwd=ROOT, check=True)
+        subprocess.run(
+            ["git", "worktree", "add", "--quiet", "--detach", str(other), given.commit], cwd=ROOT, check=True
+        )
         try:
             for number in range(given.rounds):
                 both = [(other, before), (ROOT, after)]

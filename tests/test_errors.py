@@ -251,6 +251,11 @@ def test_queries_are_queries() -> None:
 # --- snapshots --------------------------------------------------------------------------------------------------------
 
 
+def _with_another_watermark(data: bytes) -> bytes:
+    at = data.index(b'"watermark": ') + len(b'"watermark": ')
+    return data[:at] + (b"8" if data[at : at + 1] != b"8" else b"9") + data[at + 1 :]
+
+
 def _damaged(data: bytes) -> bytes:
     head = data.index(b"\n") + 1
     return data[:head] + bytes(len(data) - head)
@@ -260,15 +265,16 @@ def _damaged(data: bytes) -> bytes:
     ("spoil", "message"),
     [
         (
-            lambda data: data.replace(b'"windrow": 3', b'"windrow": 99', 1),
-            "has version 99; this windrow reads version 3",
+            lambda data: data.replace(b"windrow\x04", b"windrow\x63", 1),
+            "has version 99; this windrow reads version 4",
         ),
         (lambda data: data[:-10], "is cut short"),
-        (lambda data: data[:50], "not a snapshot of windrow"),
+        (lambda data: data[:50], "is cut short: 34 of the"),
         (lambda data: b"", "not a snapshot of windrow"),
         (lambda data: b"hello\nworld", "not a snapshot of windrow"),
         (lambda data: b"[1]\n", "not a snapshot of windrow"),
-        (lambda data: b'{"windrow": 2}\n', "snapshot"),
+        (lambda data: b'{"windrow": 2}\n', "not a snapshot of windrow, or of an older version"),
+        (_with_another_watermark, "the checksum of its header"),
         (_damaged, "snapshot"),
     ],
     ids=[
@@ -278,7 +284,8 @@ def _damaged(data: bytes) -> bytes:
         "nothing",
         "garbage",
         "other JSON",
-        "no tables",
+        "an older version",
+        "another watermark",
         "damaged",
     ],
 )

@@ -34,7 +34,6 @@ ORDER = [
     "core.ordered",
     "core.stream",
     "io",
-    "snapshot",
     "engine",
     "nodes.refine",
     "nodes.tables",
@@ -332,7 +331,7 @@ def test_no_public_name_is_also_a_module(package: str) -> None:
 def test_the_top_of_the_package_has_what_users_call() -> None:
     modules = {info.name for info in pkgutil.iter_modules([str(PACKAGE)])}
     packages = {"core", "io", "spark", "nodes", "cli", "report", "demo", "testing"}
-    assert modules == {"api", "engine", "snapshot", "__main__", *packages}
+    assert modules == {"api", "engine", "__main__", *packages}
 
 
 def words_of(name: str) -> set[str]:

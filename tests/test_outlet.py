@@ -137,20 +137,20 @@ def test_a_damaged_batch_is_named(tmp_path: Path) -> None:
 
 def test_what_is_asked_holds_from_the_next_batch_on(tmp_path: Path) -> None:
     outlet = filled(tmp_path)
-    assert outlet.since == 1
+    assert outlet.declared.since == 1
     SliceSink(tmp_path).set_queries(asking())  # the same again, after a restart
-    assert outlet.since == 1
+    assert outlet.declared.since == 1
     other = QuerySet.of([wr.Query("one", wr.tumbling(5), "count()")], "t", COLUMNS)
     SliceSink(tmp_path).set_queries(other)
-    assert (outlet.query_set, outlet.since, outlet.changes) == (other, 4, [4])
+    assert (outlet.query_set, outlet.declared.since, outlet.declared.changes) == (other, 4, [4])
 
 
 def test_batches_that_have_more_than_is_asked_serve_as_well(tmp_path: Path) -> None:
     outlet = filled(tmp_path)
     outlet.set_queries(asking(QUERIES[1:]))
-    assert (outlet.since, outlet.changes) == (1, [4])
+    assert (outlet.declared.since, outlet.declared.changes) == (1, [4])
     outlet.set_queries(asking())
-    assert (outlet.since, outlet.changes) == (4, [4, 4])
+    assert (outlet.declared.since, outlet.declared.changes) == (4, [4, 4])
 
 
 def test_windows_that_spark_could_not_answer_are_refused_at_the_root(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_another_place_and_another_version_are_refused(tmp_path: Path) -> None:
         SliceSinkError, match="another version of windrow, whose plan for these queries is f00; here it is"
     ):
         _ = outlet.query_set
-    path.write_bytes(path.read_bytes().replace(b'"windrow": 3', b'"windrow": 9'))
+    path.write_bytes(path.read_bytes().replace(b"windrow\x04", b"windrow\x09"))
     with pytest.raises(SliceSinkError, match=r"asked' cannot be read: this snapshot has version 9; this windrow reads"):
         _ = outlet.query_set
 

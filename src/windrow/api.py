@@ -92,9 +92,8 @@ class Table:
         return self._checked(results)
 
     def finish(self, partial: bool = False) -> pl.DataFrame:
-        """The end of the last part."""
         if self._live.states is None:  # an empty table still has columns and types
-            self._live.use(self._live.begin(self._like))
+            self._live.use(*self._live.begin(self._like))
         return self._checked([self._live.finish(partial)])
 
     def binding(self, columns: Mapping[str, pl.DataType]) -> Binding:
@@ -104,7 +103,6 @@ class Table:
 
     @property
     def metrics(self) -> Metrics:
-        """What was counted, and what is held now."""
         return self._live.metrics
 
     def _checked(self, results: list[pl.DataFrame]) -> pl.DataFrame:

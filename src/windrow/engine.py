@@ -19,7 +19,6 @@ from typing import Any, Literal
 
 import polars as pl
 
-from windrow import snapshot
 from windrow.core.arrays.dataframes import flag_sorted, to_polars
 from windrow.core.plan.groups import Entry, Rates
 from windrow.core.plan.options import StreamOptions
@@ -29,6 +28,7 @@ from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.binding import ARRIVAL
 from windrow.core.stream.live import Live, Metrics
 from windrow.core.windows.fixed import INT64_MIN
+from windrow.io.tables import pack, unpack
 
 
 class Engine:
@@ -177,14 +177,20 @@ class Engine:
 
     def snapshot(self) -> bytes:
         """The whole state as bytes, from which `Engine.restore` goes on, in this process or another."""
-        return snapshot.write(self._live, self._left_out(), self._keep_late)
+        header, tables = self._live.saved()
+        late = self._left_out()
+        return pack(header | {"keep_late": self._keep_late}, tables | ({"late": late} if late.height else {}))
 
     @staticmethod
     def restore(data: bytes, clock: Callable[[], int] | None = None) -> Engine:
         """An engine that goes on where `snapshot` was taken."""
-        live, late, keep_late = snapshot.read(data)
+        header, tables = unpack(data)
+        try:
+            live, keep_late = Live.load(header, tables), header["keep_late"]
+        except (KeyError, TypeError, pl.exceptions.PolarsError) as error:
+            raise ValueError(f"this snapshot is damaged: {type(error).__name__}: {error}") from error
         engine = Engine([], live.options.time, keep_late=keep_late)
-        engine._live, engine._late = live, [late] if late.height else []
+        engine._live, engine._late = live, [tables["late"]] if "late" in tables else []
         engine._clock = clock or engine._clock
         return engine
 

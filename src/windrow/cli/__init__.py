@@ -110,7 +110,6 @@ def run(
     """
     from windrow.cli import options, run_command
     from windrow.cli.progress import Shown
-    from windrow.core.expressions.types import types_of
 
     given = {"time": time, "lateness": lateness, "updates": updates, "order_by": order_by, "bad_events": bad_events}
     request = options.read(queries, only or (), partial=partial, **given)
@@ -120,18 +119,20 @@ def run(
         raise Refused("a stream runs on Spark: take --engine spark, or leave --stream and --follow out")
     if updates is not None and not stream:
         raise Refused("--updates is for a stream: a whole table has no late events; say --stream, or leave it out")
+    if partial and stream:
+        raise Refused("partial is for a whole table: a stream has no end; leave --partial or --stream out")
     for value, name in ((checkpoint, "--checkpoint"), (files_per_batch, "--files-per-batch")):
         if value is not None and not stream:
             raise Refused(f"{name} is for a stream: say --stream, or leave it out")
-    named = types_of(types) if types else {}
-    where = run_command.Where(events, events_format, named, out, form, overwrite, rows, checkpoint)
+    place = (out, form, overwrite, rows)
+    where = run_command.Where(events, events_format, types, *place, checkpoint, follow, files_per_batch)
     shown = Shown(quiet)
     if why:
         shown.say(f"{why}: in this process")
     if chosen == "local":
         run_command.run_local(request, where, shown)
     elif stream:
-        run_command.run_stream(request, where, master, shown, debug, follow, files_per_batch)
+        run_command.run_stream(request, where, master, shown, debug)
     else:
         run_command.run_spark(request, where, master, shown, debug)
 
@@ -153,9 +154,11 @@ def explain(
 
     `windrow explain queries.sql --events events.csv`
     """
+    from windrow.cli import options, run_command
     from windrow.cli.explain_command import explained
 
-    explained(queries, events, time, only or (), engine, events_format, types)
+    request = options.read(queries, only or (), time=time)
+    explained(request, run_command.Where(events, events_format, types) if events else None, engine)
 
 
 @app.command()

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from windrow.cli import options
 from windrow.cli.failures import Refused
-from windrow.cli.options import Request
+from windrow.cli.options import Request, engine_of
 from windrow.cli.results import Output
 from windrow.cli.run_command import Where, checked
 from windrow.core.aggregates.functions import FUNCTIONS
-from windrow.core.expressions.types import types_of
 from windrow.core.operators.custom import MONOIDS
 from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.plan import plan
@@ -28,25 +26,16 @@ from windrow.engine import Engine
 from windrow.io.event_files import EventFiles
 
 
-def explained(
-    source: str,
-    events: str | None,
-    time: str | None,
-    only: Sequence[str],
-    engine: str | None,
-    events_format: str | None,
-    types: str | None,
-) -> None:
+def explained(request: Request, where: Where | None, engine: str | None) -> None:
     """Print the plan, for events if they are given."""
-    request = options.read(source, only, time=time)
-    chosen, _ = options.engine_of(engine)
-    if events is None:
+    chosen, _ = engine_of(engine)
+    if where is None:
         time = request.time or next((query.time for query in request.queries if query.time), None) or "time"
         _print(plan(request.queries, time).explain())
         return
-    files = Where(events, events_format, types_of(types) if types else {}).files
+    files = where.files
     if files is None:
-        raise Refused(f"explain looks at files of this machine, not at {events!r}; leave --events out")
+        raise Refused(f"explain looks at files of this machine, not at {where.events!r}; leave --events out")
     stream_options, _ = checked(request, files.columns)
     _print(_planned(request, stream_options, files))
     if chosen == "spark":

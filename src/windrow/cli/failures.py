@@ -40,8 +40,8 @@ class Interrupted(Exception):
     """Ctrl-C, and what it means for the work that was done."""
 
 
-def guarded(action: Callable[[], object], debug: bool) -> int:
-    """Run it, and return the exit code; what goes wrong stands on stderr."""
+def guarded(action: Callable[[], object], debug: bool, name: str = "windrow") -> int:
+    """Run it, and return the exit code; what goes wrong stands on stderr, after a name."""
     try:
         action()
         sys.stdout.flush()
@@ -56,7 +56,7 @@ def guarded(action: Callable[[], object], debug: bool) -> int:
         if debug and code not in (0, INTERRUPTED):
             traceback.print_exc()
         if text:
-            print(f"windrow: {text}", file=sys.stderr)
+            print(f"{name}: {text}", file=sys.stderr)
         return code
     return 0
 

@@ -7,7 +7,7 @@ files may overlap and events be mixed up as they like: no event is late, and the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, islice
 
 import polars as pl
 
@@ -26,12 +26,12 @@ def run(
     table = Table(request.queries, options.whole)
     binding = table.binding(files.columns)
     parts = _parts(files, binding.needed)
-    first = list(_first(parts, 2))
+    first = list(islice(parts, 2))
     whole = len(first) < 2
     if any(query.distinct_on for query in request.queries) and not whole:  # which of two repeats is left out needs both
         first, parts, whole = [_all(chain(first, parts))], iter(()), True
     rest = _Rest([]) if whole else _Rest(list(_times(files, binding, shown)))
-    total = sum(rows for rows, _ in rest.parts) or sum(part.height for _, part in first)
+    total = rest.total or sum(part.height for _, part in first)
     seen = 0
     for path, part in chain(first, parts):
         seen += part.height
@@ -40,13 +40,9 @@ def run(
         if results.height:
             write(results)
         metrics = table.metrics
-        shown.at(
-            events=metrics.events,
-            results=metrics.results,
-            watermark=metrics.watermarks[options.time] if not whole else None,
-            done=seen / max(total, 1),
-            doing=None,
-        )
+        watermark = None if whole else metrics.watermarks[options.time]
+        done = seen / max(total, 1)
+        shown.at(events=metrics.events, results=metrics.results, watermark=watermark, done=done, doing=None)
     if not first:
         table.push(pl.DataFrame(schema=dict(binding.needed)))
     write(table.finish(request.partial))
@@ -61,14 +57,6 @@ def _parts(files: EventFiles, needed: Mapping[str, pl.DataType]) -> Iterator[tup
                 yield path, part
 
 
-def _first(parts: Iterator[tuple[str, pl.DataFrame]], most: int) -> Iterator[tuple[str, pl.DataFrame]]:
-    for _ in range(most):
-        found = next(parts, None)
-        if found is None:
-            return
-        yield found
-
-
 def _all(parts: Iterator[tuple[str, pl.DataFrame]]) -> tuple[str, pl.DataFrame]:
     several = list(parts)
     return several[0][0], pl.concat([part for _, part in several])
@@ -78,10 +66,10 @@ class _Rest:
     """What is still to come after so many events: the least time of each time column."""
 
     def __init__(self, parts: list[tuple[int, dict[str, int]]]) -> None:
-        self.parts = parts
+        self.total = sum(rows for rows, _ in parts)
         self._ends: list[tuple[int, dict[str, int]]] = []  # from the last part to the first
         least: dict[str, int] = {}
-        end = sum(rows for rows, _ in parts)
+        end = self.total
         for rows, times in reversed(parts):
             least = {name: min(times.get(name, known), known) for name, known in (times | least).items()}
             self._ends.append((end, least))

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from windrow.cli.failures import Failed, Interrupted, Refused, reported
+from windrow.cli.failures import Failed, Interrupted, Refused, guarded
 
+Role = Literal["local", "intermediate", "root"]
 UP = "WINDROW_TREE_UP"  # in the environment of a node: the process of the tree that started it
 
 node_app = typer.Typer(
@@ -46,22 +47,15 @@ Ca = Annotated[Path | None, typer.Option(help="the authority of the root's certi
 Json = Annotated[bool, typer.Option("--json", help="as JSON", metavar="")]
 
 
-@node_app.command()
-def local(config: Config, debug: Debug = False) -> None:
-    """A node that reads events, slices them and sends the slices to its parent."""
-    run_node("local", config, debug)
+def _node_command(role: Role, text: str) -> None:
+    @node_app.command(role, help=text)
+    def command(config: Config, debug: Debug = False) -> None:
+        run_node(role, config, debug)
 
 
-@node_app.command()
-def intermediate(config: Config, debug: Debug = False) -> None:
-    """A node that merges what its children send, and sends it to its parent."""
-    run_node("intermediate", config, debug)
-
-
-@node_app.command()
-def root(config: Config, debug: Debug = False) -> None:
-    """The node that answers: it writes results, or leaves slices for Spark."""
-    run_node("root", config, debug)
+_node_command("local", "A node that reads events, slices them and sends the slices to its parent.")
+_node_command("intermediate", "A node that merges what its children send, and sends it to its parent.")
+_node_command("root", "The node that answers: it writes results, or leaves slices for Spark.")
 
 
 def _quiet_grpc() -> None:
@@ -76,9 +70,10 @@ def _end_with(pid: int, stop: Callable[[], None]) -> None:
     stop()
 
 
-def run_node(role: Literal["local", "intermediate", "root"], path: Path, debug: bool) -> None:
+def run_node(role: Role, path: Path, debug: bool) -> None:
     """Be a node until it is done, or a signal ends it; then end the process, whoever still holds a stream."""
     _quiet_grpc()
+    from windrow.core.slices.binding import InputError
     from windrow.nodes.process.config import read
     from windrow.nodes.process.process import NodeProcess, NodeRefused
 
@@ -89,27 +84,20 @@ def run_node(role: Literal["local", "intermediate", "root"], path: Path, debug: 
         received.append(number)
         node.stop()
 
+    def work() -> None:
+        try:
+            node.run()
+        except (NodeRefused, InputError) as error:
+            raise Refused(str(error).replace("bad_events='drop'", "bad_events: drop at the root")) from error
+        if signal.SIGINT in received:
+            kept = "what it holds is in its spool" if node.config.spool else "its parent holds what it has acknowledged"
+            raise Interrupted(f"{kept}; the same command goes on")
+
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     if UP in os.environ:
         threading.Thread(target=_end_with, args=(int(os.environ[UP]), node.stop), daemon=True).start()
-    code = 0
-    try:
-        try:
-            node.run()
-        except NodeRefused as error:
-            raise Refused(str(error)) from error
-        if signal.SIGINT in received:
-            kept = "what it holds is in its spool" if node.config.spool else "its parent holds what it has acknowledged"
-            raise Interrupted(f"{kept}; the same command goes on")
-    except Exception as error:
-        code, text = reported(error)
-        text = text.replace("--bad-events drop", "bad_events: drop at the root")
-        if debug:
-            import traceback
-
-            traceback.print_exc()
-        print(f"windrow {node.config.name}: {text}", file=sys.stderr)
+    code = guarded(work, debug, f"windrow {node.config.name}")
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -122,9 +110,8 @@ def up(tree: TreeFile = Path("tree.yaml"), debug: Debug = False) -> None:
     It ends by itself once all sources have come to their end. Started again, it goes on where it was.
     """
     from windrow.cli.trees import run
-    from windrow.nodes.process.tree import read
 
-    raise typer.Exit(run(read(tree)))
+    raise typer.Exit(run(_tree(tree)))
 
 
 @tree_app.command()
@@ -144,10 +131,11 @@ def status(
     """
     import json
 
-    from windrow.cli.trees import seen, statuses, table
+    from windrow.cli.trees import agreed, seen, statuses, table
 
     found = [_ask(tree, at, token_file, ca, "status", {})] if at else statuses(_tree(tree))
-    print(json.dumps(found, indent=2) if as_json else table(seen(found[0]) if at else found))
+    nodes = seen(found[0]) if at else found
+    print(json.dumps(found, indent=2) if as_json else "\n".join([table(nodes), *agreed(nodes)]))
 
 
 @tree_app.command()

@@ -69,14 +69,10 @@ def read(source: str, only: Sequence[str] = (), partial: bool = False, **given: 
         file = query_files.read(Path(source))
     options = dict(file.options) | {name: value for name, value in given.items() if value not in (None, (), [])}
     for name in ("lateness", "updates"):
-        if name in options:
-            options[name] = length(options[name])
+        value = options.get(name)
+        if isinstance(value, str) and value.strip().lstrip("-").isdecimal():  # on the command line units are text too
+            options[name] = int(value)
     return Request(_only(file.queries, only), options.pop("time", None), options, partial)
-
-
-def length(value: Any) -> Any:
-    """A length of the command line, where plain units are text too."""
-    return int(value) if isinstance(value, str) and value.strip().lstrip("-").isdecimal() else value
 
 
 def _only(queries: tuple[Query, ...], names: Iterable[str]) -> tuple[Query, ...]:

@@ -51,8 +51,11 @@ def check_out(out: Path, overwrite: bool) -> None:
 
 
 @contextmanager
-def complete(out: Path) -> Iterator[Path]:
-    """A directory to write into, which takes its place when all went well."""
+def complete(out: Path | None) -> Iterator[Path | None]:
+    """A directory to write into, which takes its place when all went well; none where none is wanted."""
+    if out is None:
+        yield None
+        return
     made = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -95,10 +98,8 @@ class Parts:
         frame, path = pl.concat(self._pending), self._folder / f"part-{self._number:05}.{self._form}"
         if self._form == "parquet":
             frame.write_parquet(path)
-        elif self._form == "csv":
-            path.write_text(csv_text(frame), encoding="utf-8")
         else:
-            path.write_text(json_text(frame), encoding="utf-8")
+            path.write_text(TEXTS[self._form](frame), encoding="utf-8")
         self._pending, self._number = [], self._number + 1
 
 
@@ -113,6 +114,9 @@ def csv_text(frame: pl.DataFrame) -> str:
 
 def json_text(frame: pl.DataFrame) -> str:
     return _times(frame).write_ndjson()
+
+
+TEXTS = {"csv": csv_text, "json": json_text}
 
 
 def _times(frame: pl.DataFrame) -> pl.DataFrame:
@@ -162,12 +166,10 @@ class Output(Console):
 def show(frame: pl.DataFrame, queries: Sequence[Query], form: str | None, rows: int | None) -> None:
     """Results on standard output: tables in a terminal or with `--format console`, otherwise CSV."""
     found = in_order(frame, queries)
-    if form == "json":
-        sys.stdout.write(json_text(_head(found, rows)))
-    elif form == "csv" or (form is None and not sys.stdout.isatty()):
-        sys.stdout.write(csv_text(_head(found, rows)))
-    else:
+    if (form := form or ("console" if sys.stdout.isatty() else "csv")) == "console":
         tables(found, queries, 10 if rows is None else rows)
+    else:
+        sys.stdout.write(TEXTS[form](_head(found, rows)))
     sys.stdout.flush()
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from windrow.cli.failures import Interrupted, Refused
 from windrow.cli.options import Engine, Request
 from windrow.cli.progress import Shown
 from windrow.cli.results import Parts, check_out, complete, show
+from windrow.core.expressions.types import types_of
 from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.watermark import plain
 from windrow.io.event_files import EventFiles
@@ -32,12 +33,14 @@ class Where:
 
     events: str
     events_format: str | None = None
-    types: Mapping[str, pl.DataType] = field(default_factory=dict)
+    types: str | None = None  # of columns, in SQL's words
     out: Path | None = None
     form: str | None = None  # console, csv, json, parquet; None: parquet for a directory, else as it fits
     overwrite: bool = False
     rows: int | None = None
     checkpoint: Path | None = None
+    follow: bool = False
+    files_per_batch: int | None = None
 
     def checked(self, stream: bool = False) -> EventFiles | None:
         """The files; refuses what does not go together, and a place that is taken, which a stream may go on in."""
@@ -57,9 +60,10 @@ class Where:
     @property
     def files(self) -> EventFiles | None:
         """The files that can be looked at from here; None where only Spark can."""
+        named = types_of(self.types) if self.types else {}
         if "://" in self.events.removeprefix("file://"):
             return None
-        return EventFiles.of(self.events.removeprefix("file://"), self.events_format, self.types)
+        return EventFiles.of(self.events.removeprefix("file://"), self.events_format, named)
 
 
 def checked(request: Request, columns: Mapping[str, pl.DataType]) -> tuple[StreamOptions, list[str]]:
@@ -86,17 +90,13 @@ def run_local(request: Request, where: Where, shown: Shown) -> None:
         raise Refused(f"--engine local reads files of this machine, not {where.events!r}; take --engine spark")
     options, _ = checked(request, files.columns)
     kept: list[pl.DataFrame] = []
-    with ExitStack() as stack:
-        folder = None
-        if where.out is not None:
-            folder = stack.enter_context(complete(where.out))
-            parts = Parts(folder, where.written)
+    with complete(where.out) as folder:
+        parts = None if folder is None else Parts(folder, where.written)
         with shown:
-            local.run(files, request, options, kept.append if folder is None else parts.write, shown)
-        if folder is not None:
+            local.run(files, request, options, parts.write if parts else kept.append, shown)
+        if folder is not None and parts is not None:
             parts.close()
-            counts = shown.counts
-            run_of("local", request, options, shown, late=counts.late, dropped=counts.dropped).write(folder)
+            run_of("local", request, options, shown).write(folder)
     _print_figures("local", request, shown, where.out)
     if where.out is None:
         show(pl.concat(kept), request.queries, where.form, where.rows)
@@ -108,30 +108,24 @@ def run_spark(request: Request, where: Where, master: str, shown: Shown, debug: 
     options, needed = checked(request, files.columns) if files is not None else (None, None)
 
     from windrow.cli import spark as on_spark
-    from windrow.cli.session import started
+    from windrow.cli.session import shuffled, started
 
     source = on_spark.Source.of(where.events, files, where.events_format)
-    with ExitStack() as stack:
-        folder = stack.enter_context(complete(where.out)) if where.out is not None else None
+    with complete(where.out) as folder:
         shown.say(f"starting Spark on {master}")
-        session = stack.enter_context(started(master, debug))
-        stack.enter_context(shown)
-        events = source.batch(session, needed)
-        options = options or _options_on_spark(request, events)
-        outcome = on_spark.run(session, events, request, options, folder, where.written, shown)
-        outcome.events = files.count() if files is not None else events.count()
-        shown.at(events=outcome.events, results=outcome.results)
-        if folder is not None:
-            network = _network(files, outcome.shuffled)
-            run_of("spark", request, options, shown, late=0, dropped=0, network=network).write(folder)
+        with started(master, debug) as session, shown:
+            events = source.batch(session, needed)
+            options = options or _options_on_spark(request, events)
+            rows = on_spark.run(session, events, request, options, folder, where.written, shown)
+            shown.at(events=files.count() if files is not None else events.count(), late=0, dropped=0)
+            if folder is not None:
+                run_of("spark", request, options, shown, _network(files, shuffled(session))).write(folder)
     _print_figures("spark", request, shown, where.out)
-    if outcome.rows is not None:
-        show(outcome.rows, request.queries, where.form, where.rows)
+    if rows is not None:
+        show(rows, request.queries, where.form, where.rows)
 
 
-def run_stream(
-    request: Request, where: Where, master: str, shown: Shown, debug: bool, follow: bool, most: int | None
-) -> None:
+def run_stream(request: Request, where: Where, master: str, shown: Shown, debug: bool) -> None:
     """A stream of files on Spark."""
     files = where.checked(stream=True)
     options = checked(request, files.columns)[0] if files is not None else None
@@ -142,7 +136,6 @@ def run_stream(
     from windrow.cli import spark as on_spark
     from windrow.cli.session import started
 
-    on_spark.check_stream(request)
     source = on_spark.Source.of(where.events, files, where.events_format)
     with ExitStack() as stack:
         if checkpoint is None:
@@ -152,45 +145,37 @@ def run_stream(
         shown.say(f"starting Spark on {master}")
         session = stack.enter_context(started(master, debug))
         stack.enter_context(shown)
-        events = source.stream(session, most)
+        events = source.stream(session, where.files_per_batch)
         options = options or _options_on_spark(request, events)
-        sink = on_spark.Sink(
-            where.written,
-            where.out,
-            checkpoint,
-            lambda rows: show(rows, request.queries, where.form, where.rows),
-            follow,
-        )
         try:
-            outcome = on_spark.stream(session, events, request, options, sink, shown)
+            on_spark.stream(session, events, request, options, where, checkpoint, shown)
         except KeyboardInterrupt as error:
             if where.out is None and where.checkpoint is None:
                 raise
             raise Interrupted("the same command goes on from the checkpoint") from error
         finally:
             if where.out is not None and where.out.is_dir():
-                run = run_of("spark", request, options, shown, dropped=shown.counts.dropped)
-                _with_before(where.out, run).write(where.out)
-        shown.at(events=outcome.events, results=outcome.results, dropped=outcome.dropped)
+                _with_before(where.out, run_of("spark", request, options, shown)).write(where.out)
     _print_figures("spark", request, shown, where.out)
 
 
 def _check_stream(out: Path, checkpoint: Path | None, overwrite: bool) -> None:
     """A stream goes on where its checkpoint ends; results without one are those of something else."""
     going_on = checkpoint is not None and checkpoint.is_dir() and any(checkpoint.iterdir())
-    if overwrite:
+    if overwrite or not going_on:
         check_out(out, overwrite)
+    if overwrite:
         for gone in (out, checkpoint):
             if gone is not None and gone.exists():
                 shutil.rmtree(gone)
-    elif out.exists() and not going_on:
-        check_out(out, overwrite)
 
 
 # --- what is left behind --------------------------------------------------------------------------------------------
 
 
-def run_of(engine: Engine, request: Request, options: StreamOptions, shown: Shown, **figures: Any) -> Run:
+def run_of(
+    engine: Engine, request: Request, options: StreamOptions, shown: Shown, network: tuple[Figure, ...] = ()
+) -> Run:
     """How results came about, for whoever reads them."""
     counts = shown.counts
     return Run(
@@ -201,7 +186,9 @@ def run_of(engine: Engine, request: Request, options: StreamOptions, shown: Show
         seconds=round(shown.seconds, 3),
         events=counts.events,
         results=counts.results,
-        **figures,
+        late=counts.late,
+        dropped=counts.dropped,
+        network=network,
     )
 
 
@@ -221,11 +208,11 @@ def _network(files: EventFiles | None, shuffled: int) -> tuple[Figure, ...]:
 def _print_figures(engine: Engine, request: Request, shown: Shown, out: Path | None) -> None:
     """Print the last line."""
     counts = shown.counts
-    parts: Iterable[str] = (
+    parts = [
         count(counts.events or 0, "event"),
         count(len(request.queries), "query"),
         count(counts.results or 0, "result"),
         *([f"{counts.dropped:,} left out"] if counts.dropped else []),
-    )
+    ]
     place = f", in {os.path.relpath(out) if out.is_relative_to(Path.cwd()) else out}" if out is not None else ""
     shown.say(f"{', '.join(parts)} in {shown.seconds:.1f} s ({engine}){place}")

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 import pyarrow as pa
@@ -26,9 +26,9 @@ from windrow.api import windows
 from windrow.cli.failures import Refused
 from windrow.cli.options import Request
 from windrow.cli.progress import Shown
-from windrow.cli.session import shuffled
+from windrow.cli.results import show
+from windrow.cli.run_command import Where
 from windrow.core.plan.options import StreamOptions
-from windrow.core.query.query import QueryError
 from windrow.core.slices.binding import InputError, quoted
 from windrow.io.event_files import EventFiles, form_of
 from windrow.spark.pickling import mapped
@@ -38,6 +38,7 @@ TIMES = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
+T = TypeVar("T")
 METRICS, RESULTS = "windrow", "windrow_results"  # the names of observed metrics
 
 
@@ -54,28 +55,13 @@ class Source:
 
     @staticmethod
     def of(path: str, files: EventFiles | None, form: str | None) -> Source:
-        if files is None:
-            return Source(path, None, form or form_of(path.rstrip("/*")) or "parquet")
-        return Source(path, files, files.form)
-
-    @property
-    def _by_spark(self) -> bool:
-        """Whether Spark's own reader reads a batch; nanoseconds it does not know."""
-        if self.files is None:
-            return True
-        nanoseconds = any(
-            isinstance(dtype, pl.Datetime) and dtype.time_unit == "ns" for dtype in self._columns.values()
-        )
-        return self.form == "parquet" and not nanoseconds
-
-    @property
-    def _columns(self) -> Mapping[str, pl.DataType]:
-        assert self.files is not None
-        return self.files.columns
+        return Source(path, files, files.form if files else form or form_of(path.rstrip("/*")) or "parquet")
 
     def batch(self, spark: SparkSession, needed: Sequence[str] | None = None) -> DataFrame:
-        if not self._by_spark:
-            return self._by_workers(spark, needed)
+        columns = self.files.columns if self.files else {}
+        nanoseconds = any(isinstance(dtype, pl.Datetime) and dtype.time_unit == "ns" for dtype in columns.values())
+        if self.files and (nanoseconds or self.form != "parquet"):  # nanoseconds Spark's own reader does not know
+            return _by_workers(spark, self.files, needed)
         reader = _reading(spark.read, self.form)
         if self.form == "csv":
             reader = reader.option("inferSchema", True)
@@ -87,7 +73,10 @@ class Source:
             raise Refused("Spark does not read Arrow files as a stream; write Parquet, or leave --stream out")
         if self.files is not None and self.files.paths == [self.path]:
             raise Refused(f"a stream reads a directory or a pattern, to which files come, and {self.path!r} is a file")
-        schema = struct(_known(self._columns)) if self.form != "parquet" and self.files else self.batch(spark).schema
+        if self.files is not None and self.form != "parquet":
+            schema = struct(_known(self.files.columns))
+        else:
+            schema = self.batch(spark).schema
         reader = _reading(spark.readStream, self.form).schema(schema)
         if most is not None:
             reader = reader.option("maxFilesPerTrigger", most)
@@ -95,23 +84,24 @@ class Source:
             reader = reader.option("recursiveFileLookup", True)
         return reader.load(self.path if self.files is None else os.path.abspath(self.path))  # type: ignore[no-any-return]
 
-    def _by_workers(self, spark: SparkSession, needed: Sequence[str] | None) -> DataFrame:
-        """Files that Python reads where Spark's tasks run, each of them one task."""
-        assert self.files is not None
-        files = self.files
-        wanted = {name: dtype for name, dtype in files.columns.items() if needed is None or name in needed}
-        types = _known(wanted)
-        schema = struct(types)
 
-        def events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for path in batch.column(0).to_pylist():
-                    for frame in files.frames(path, wanted):
-                        yield from to_arrow(_complete(frame, path, types), arrow_schema(schema))
+def _by_workers(spark: SparkSession, files: EventFiles, needed: Sequence[str] | None) -> DataFrame:
+    """Files that Python reads where Spark's tasks run, each of them one task."""
+    wanted = {name: dtype for name, dtype in files.columns.items() if needed is None or name in needed}
+    types = _known(wanted)
+    schema = struct(types)
 
-        paths = [(os.path.abspath(path),) for path in files.paths]
-        listed = spark.createDataFrame(paths, "path STRING").repartition(min(len(paths), 1000))
-        return mapped(listed, events, schema)
+    def events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for path in batch.column(0).to_pylist():
+                for frame in files.frames(path, wanted):
+                    if lacking := [name for name in types if name not in frame.columns]:
+                        raise InputError(f"file {path!r}: column {lacking[0]!r} is missing")
+                    yield from to_arrow(frame.cast(pl.Schema(types)), arrow_schema(schema))
+
+    paths = [(os.path.abspath(path),) for path in files.paths]
+    listed = spark.createDataFrame(paths, "path STRING").repartition(min(len(paths), 1000))
+    return mapped(listed, events, schema)
 
 
 def _known(columns: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
@@ -123,12 +113,6 @@ def _known(columns: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         elif isinstance(dtype, pl.Categorical | pl.Enum):
             found[name] = pl.String()
     return found
-
-
-def _complete(frame: pl.DataFrame, path: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    if lacking := [name for name in types if name not in frame.columns]:
-        raise InputError(f"file {path!r}: column {lacking[0]!r} is missing")
-    return frame.cast(pl.Schema(types))
 
 
 def _reading(reader: Any, form: str) -> Any:
@@ -144,17 +128,6 @@ def _reading(reader: Any, form: str) -> Any:
 # --- a batch --------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Outcome:
-    """What is known of a run when it is over."""
-
-    events: int | None = None
-    results: int | None = None
-    dropped: int = 0
-    shuffled: int = 0
-    rows: pl.DataFrame | None = field(default=None, repr=False)  # where they were not written
-
-
 def run(
     spark: SparkSession,
     events: DataFrame,
@@ -163,23 +136,22 @@ def run(
     out: Path | None,
     form: str,
     shown: Shown,
-) -> Outcome:
-    """Answer queries over a whole DataFrame, into a directory or into memory."""
+) -> pl.DataFrame | None:
+    """Answer queries over a whole DataFrame, into a directory, or into a table that is returned."""
 
-    def answer() -> Outcome:
+    def answer() -> tuple[int, pl.DataFrame | None]:
         results = windows(events, request.queries, partial=request.partial, **vars(options.whole))
         if out is None:
-            table = pl.from_arrow(results.toArrow())
-            assert isinstance(table, pl.DataFrame)
-            return Outcome(results=table.height, rows=table)
+            table = pl.DataFrame(results.toArrow())
+            return table.height, table
         counted = Observation(RESULTS)
         results = results.observe(counted, F.count(F.lit(1)).alias("results"))
         _written(results, form).write.format(form).options(**_writing(form)).save(str(out.absolute()))
-        return Outcome(results=int(counted.get["results"]))
+        return int(counted.get["results"]), None
 
-    found = _watched(spark, answer, shown)
-    found.shuffled = shuffled(spark)
-    return found
+    count, table = _watched(spark, answer, shown)
+    shown.at(results=count)
+    return table
 
 
 def _writing(form: str) -> dict[str, Any]:
@@ -200,7 +172,7 @@ def _written(results: DataFrame, form: str) -> DataFrame:
     return results.select(*columns)
 
 
-def _watched(spark: SparkSession, action: Callable[[], Outcome], shown: Shown) -> Outcome:
+def _watched(spark: SparkSession, action: Callable[[], T], shown: Shown) -> T:
     """Tell of stages and tasks while something runs, and end it by Ctrl-C."""
     context = spark.sparkContext
     tracker = context.statusTracker()
@@ -235,75 +207,59 @@ def _ctrl_c() -> Iterator[threading.Event]:
 # --- a stream -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Sink:
-    """Where the results of a stream go."""
-
-    form: str
-    out: Path | None
-    checkpoint: Path
-    show: Callable[[pl.DataFrame], None]
-    follow: bool
-
-
 def stream(
-    spark: SparkSession, events: DataFrame, request: Request, options: StreamOptions, sink: Sink, shown: Shown
-) -> Outcome:
+    spark: SparkSession,
+    events: DataFrame,
+    request: Request,
+    options: StreamOptions,
+    where: Where,
+    checkpoint: Path,
+    shown: Shown,
+) -> None:
     """Answer queries over a streaming DataFrame until its files are read, or for ever; Ctrl-C ends it in between."""
+
+    def show_new(batch: DataFrame, _: int) -> None:
+        rows = pl.DataFrame(batch.toArrow())
+        if rows.height:
+            show(rows, request.queries, where.form, where.rows)
+
     results = windows(events, request.queries, **vars(options))
     results = results.observe(RESULTS, F.count(F.lit(1)).alias("results"))
-    writer = results.writeStream.option("checkpointLocation", str(sink.checkpoint.absolute()))
-    if sink.out is None:
-        writer = writer.outputMode("update" if options.updates else "append").foreachBatch(_showing(sink.show))
+    if where.out is None:
+        writer = results.writeStream.outputMode("update" if options.updates else "append").foreachBatch(show_new)
     else:
-        written = _written(results, sink.form).writeStream.format(sink.form).options(**_writing(sink.form))
-        writer = written.option("checkpointLocation", str(sink.checkpoint.absolute()))
-        writer = writer.option("path", str(sink.out.absolute())).outputMode("append")
-    query = writer.start() if sink.follow else writer.trigger(availableNow=True).start()
-    found, known = Outcome(0, 0), set[int]()
+        writer = _written(results, where.written).writeStream.format(where.written).options(**_writing(where.written))
+        writer = writer.option("path", str(where.out.absolute()))
+    writer = writer.option("checkpointLocation", str(checkpoint.absolute()))
+    query = writer.start() if where.follow else writer.trigger(availableNow=True).start()
+    known = set[int]()
     try:
         with _ctrl_c() as stop:
             while query.isActive and not stop.wait(0.5):
-                _count(query.recentProgress, known, found, shown)
+                _count(query.recentProgress, known, shown)
             if stop.is_set():
                 shown.say("stopping the stream")
                 query.stop()
                 raise KeyboardInterrupt
         query.awaitTermination()  # which raises what has ended it
     finally:
-        _count(query.recentProgress, known, found, shown)
-        found.shuffled = shuffled(spark)
-    return found
+        _count(query.recentProgress, known, shown)
 
 
-def _showing(show: Callable[[pl.DataFrame], None]) -> Callable[[DataFrame, int], None]:
-    def each(batch: DataFrame, _: int) -> None:
-        rows = pl.from_arrow(batch.toArrow())
-        assert isinstance(rows, pl.DataFrame)
-        if rows.height:
-            show(rows)
-
-    return each
-
-
-def _count(progress: Sequence[Any], known: set[int], found: Outcome, shown: Shown) -> None:
+def _count(progress: Sequence[Any], known: set[int], shown: Shown) -> None:
     """Add up what micro-batches say that were not known."""
+    before = shown.counts
+    counts: dict[str, Any] = {name: getattr(before, name) or 0 for name in ("events", "results", "dropped")}
     watermark = None
     for one in progress:
         observed = one["observedMetrics"]
         if one["batchId"] in known or METRICS not in observed:
             continue
         known.add(one["batchId"])
-        found.events = (found.events or 0) + int(one["numInputRows"])
-        found.dropped += int(observed[METRICS]["dropped"])
-        found.results = (found.results or 0) + int(observed[RESULTS]["results"])
+        counts["events"] += int(one["numInputRows"])
+        counts["dropped"] += int(observed[METRICS]["dropped"])
+        counts["results"] += int(observed[RESULTS]["results"])
         watermark = one["eventTime"].get("watermark")
-    counts: dict[str, Any] = {"events": found.events, "results": found.results, "dropped": found.dropped}
     if watermark is not None and not watermark.startswith(("1970-01-01T00:00:00.000", "+")):  # none yet, or a number
         counts["watermark"] = watermark.removesuffix("Z").replace("T", " ").removesuffix(".000")
     shown.at(**counts)
-
-
-def check_stream(request: Request) -> None:
-    if request.partial:
-        raise QueryError("partial is for a whole table: a stream has no end; leave --partial or --stream out")

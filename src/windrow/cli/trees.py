@@ -13,13 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+from rich.text import Text
 
 from windrow.cli.failures import FAILED, Failed, Interrupted, Refused
 from windrow.cli.nodes import UP
@@ -130,11 +130,15 @@ class _Processes:
                 time.sleep(LOOK)
             self._print(last=True)
             return
-        with Live(console=self._console, auto_refresh=False, transient=False) as live:
+        with Live(console=self._console, get_renderable=self._drawn, auto_refresh=False) as live:
             while self._are_running():
-                live.update(_table(statuses(self.tree)), refresh=True)
+                live.refresh()
                 time.sleep(LOOK)
-            live.update(_table(statuses(self.tree)), refresh=True)
+
+    def _drawn(self) -> Text:
+        drawn = Text(table(statuses(self.tree)), no_wrap=True, overflow="ellipsis")
+        drawn.stylize("bold", 0, drawn.plain.find("\n"))
+        return drawn
 
     def _are_running(self) -> bool:
         for member in self.tree:
@@ -213,12 +217,11 @@ def seen(status: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def table(nodes: Sequence[Mapping[str, Any]]) -> str:
+def table(nodes: Iterable[Mapping[str, Any]]) -> str:
     """The table as text."""
     rows = [_HEAD, *map(_row, nodes)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(_HEAD))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(line.rstrip() for line in (*lines, *agreed(nodes)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def agreed(nodes: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -230,15 +233,6 @@ def agreed(nodes: Iterable[Mapping[str, Any]]) -> list[str]:
             exact = "" if group["exact"] else "; not exact"
             found.append(f"{name}: {group['scheme']}, {group['why']}; {boundaries}{exact}")
     return found
-
-
-def _table(nodes: Iterable[Mapping[str, Any]]) -> Table:
-    made = Table(box=None, pad_edge=False)
-    for head in _HEAD:
-        made.add_column(head, no_wrap=True)
-    for status in nodes:
-        made.add_row(*_row(status))
-    return made
 
 
 def _row(status: Mapping[str, Any]) -> tuple[str, ...]:

@@ -9,9 +9,8 @@ what types they are: the first rows show it, timestamps included, and what does 
 from __future__ import annotations
 
 import glob
-import io
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -20,7 +19,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from windrow.core.arrays.dataframes import in_parts
+from windrow.core.arrays.dataframes import in_parts, to_polars
 from windrow.core.slices.binding import InputError
 from windrow.io import EVENTS_AT_ONCE
 
@@ -116,16 +115,16 @@ class EventFiles:
     def of(path: str, form: str | None = None, types: Mapping[str, pl.DataType] | None = None) -> EventFiles:
         """The files of a path; `types` says of what type columns of CSV and JSON are, where the first rows mislead."""
         paths = files_of(path)
-        forms = {file: form or form_of(file) for file in paths}
-        for file, own_form in forms.items():
+        shared_form = ""
+        for file in paths:
+            own_form = form or form_of(file)
             if own_form is None:
                 raise InputError(
                     f"file {file!r}: its name does not say whether it is {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
                 )
-            if own_form != forms[paths[0]]:
-                raise InputError(f"file {file!r} is {own_form}, and {paths[0]!r} is {forms[paths[0]]}; take one format")
-        shared_form = forms[paths[0]]
-        assert shared_form is not None
+            shared_form = shared_form or own_form
+            if own_form != shared_form:
+                raise InputError(f"file {file!r} is {own_form}, and {paths[0]!r} is {shared_form}; take one format")
         columns = columns_of(paths, shared_form)
         if not columns:
             raise InputError(f"file {paths[0]!r} is empty, and so has no columns; CSV needs a header, JSON an event")
@@ -168,9 +167,7 @@ def columns_of(paths: Sequence[str], form: str) -> dict[str, pl.DataType]:
             if form == "parquet":
                 return dict(pl.read_parquet_schema(paths[0]))
             with open_arrow(paths[0]) as (schema, _):
-                frame = pl.from_arrow(schema.empty_table())
-                assert isinstance(frame, pl.DataFrame)
-                return dict(frame.schema)
+                return dict(to_polars(schema.empty_table()).schema)
     heads = []
     for path in paths[:FILES_THAT_TELL]:
         with named(path):
@@ -179,25 +176,16 @@ def columns_of(paths: Sequence[str], form: str) -> dict[str, pl.DataType]:
         head = pl.concat([head for head in heads if head.height] or heads[:1], how="diagonal_relaxed")
     except pl.exceptions.PolarsError as error:
         raise InputError(f"the files {paths[0]!r} and others have different types: {_first_line(error)}") from error
-    return _types(head)
-
-
-def columns_in(lines: bytes, form: str) -> dict[str, pl.DataType]:
-    """The columns of some lines of CSV or JSON."""
-    return _types(_head(io.BytesIO(lines), form)) if lines else {}
-
-
-def _types(head: pl.DataFrame) -> dict[str, pl.DataType]:
     return {name: pl.String() if dtype == pl.Null() else dtype for name, dtype in head.schema.items()}
 
 
-def _head(path: str | io.BytesIO, form: str) -> pl.DataFrame:
+def _head(path: str, form: str) -> pl.DataFrame:
     """The first rows, with types that hold them all."""
     if form == "csv":
         few = {"n_rows": ROWS_THAT_TELL, "infer_schema_length": ROWS_THAT_TELL, "raise_if_empty": False}
         # rows behind the first are parsed too, by the way; those that do not fit are none of theirs
         return pl.read_csv(path, try_parse_dates=True, ignore_errors=True, **few)  # type: ignore[arg-type]
-    if isinstance(path, str) and not os.path.getsize(path):
+    if not os.path.getsize(path):
         return pl.DataFrame()
     head = pl.scan_ndjson(path, infer_schema_length=ROWS_THAT_TELL).head(ROWS_THAT_TELL).collect()
     times = {}
@@ -218,54 +206,33 @@ def read(path: str, form: str, needed: Mapping[str, pl.DataType], skip: int = 0)
 
     skip:  rows that are passed over; Parquet and Arrow do not read them, the others do
     """
-    if form == "parquet":
-        there = [name for name in pl.read_parquet_schema(path) if name in needed]
-        parquet = pq.ParquetFile(path).metadata
-        sizes = [parquet.row_group(number).num_rows for number in range(parquet.num_row_groups)]
-        begin, end = skip, 0
-        for number, size in enumerate(sizes):
-            end += size
-            if end > begin and (end - begin >= EVENTS_AT_ONCE or number == len(sizes) - 1):
-                whole = pl.scan_parquet(path, glob=False).slice(begin, end - begin).select(there).collect()
-                for at in range(0, whole.height, EVENTS_AT_ONCE):
-                    yield whole[at : at + EVENTS_AT_ONCE]
-                begin = end
-    elif form == "csv":
-        header = pl.read_csv(path, n_rows=0, raise_if_empty=False).columns
-        types = {name: needed[name] for name in header if name in needed}
-        if header:
-            scan = pl.scan_csv(path, schema_overrides=types, glob=False).select(list(types) or header[:1])
-            yield from _behind(scan.collect_batches(chunk_size=EVENTS_AT_ONCE, maintain_order=True), skip)
-    elif form == "json":
-        if os.path.getsize(path):
-            yield from _behind(_json_lines(path, needed), skip)
-    else:
-        with open_arrow(path) as (_, batches):
+    if form == "arrow":
+        with open_arrow(path) as (schema, batches):
+            there = [name for name in schema.names if name in needed]
             for part in in_parts(batches, EVENTS_AT_ONCE):
                 table = pa.Table.from_batches(part)
                 past = min(skip, table.num_rows)
                 skip -= past
                 if past < table.num_rows:
-                    wanted = table.slice(past).select([name for name in table.column_names if name in needed])
-                    frame = pl.from_arrow(wanted)
-                    assert isinstance(frame, pl.DataFrame)
-                    yield frame
-
-
-def _behind(frames: Iterable[pl.DataFrame], skip: int) -> Iterator[pl.DataFrame]:
-    """Frames without the first rows."""
-    for frame in frames:
-        past = min(skip, frame.height)
-        skip -= past
-        if past < frame.height:
-            yield frame[past:]
-
-
-def _json_lines(path: str, needed: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
-    texts = {name: pl.String() if is_text_in_json(dtype) else dtype for name, dtype in needed.items()}
-    parsed = [from_text(name, dtype) for name, dtype in needed.items() if is_text_in_json(dtype)]
-    for frame in pl.scan_ndjson(path, schema=texts).collect_batches(chunk_size=EVENTS_AT_ONCE, maintain_order=True):
-        yield frame.with_columns(parsed)
+                    yield to_polars(table.slice(past).select(there))
+        return
+    parsed = []
+    if form == "parquet":
+        scan = pl.scan_parquet(path, glob=False).select(n for n in pl.read_parquet_schema(path) if n in needed)
+    elif form == "csv":
+        header = pl.read_csv(path, n_rows=0, raise_if_empty=False).columns
+        if not header:
+            return
+        types = {name: needed[name] for name in header if name in needed}
+        scan = pl.scan_csv(path, schema_overrides=types, glob=False).select(list(types) or header[:1])
+    else:
+        if not os.path.getsize(path):
+            return
+        texts = [name for name, dtype in needed.items() if is_text_in_json(dtype)]
+        scan = pl.scan_ndjson(path, schema={**needed, **dict.fromkeys(texts, pl.String())})
+        parsed = [from_text(name, needed[name]) for name in texts]
+    rows = scan.slice(skip).with_columns(parsed)
+    yield from rows.collect_batches(chunk_size=EVENTS_AT_ONCE, maintain_order=True)
 
 
 _SMALL = (pl.Int8(), pl.Int16(), pl.UInt8(), pl.UInt16())

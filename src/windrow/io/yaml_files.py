@@ -9,13 +9,14 @@ raises ValueError or TypeError for what cannot be; `read` adds the field, unless
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from windrow.core.expressions.errors import hint
 
 Check = Callable[[Any, str], Any]
 
@@ -118,12 +119,6 @@ def section(make: Callable[..., Any], shown: str, **checks: Check) -> Check:
         return make(**{name: inner for name, inner in read.items() if inner is not None})
 
     return check
-
-
-def hint(word: str, words: Iterable[str]) -> str:
-    """What a word may have been meant to be."""
-    near = difflib.get_close_matches(word, list(words), 1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(words)}"
 
 
 def text_of(path: Path, kind: type[Exception], more: str) -> str:

@@ -51,10 +51,10 @@ def explain(job: Job, can_be_pushed: Container[str], push_down: bool, scheme: st
 
 def _windows(group: Group, query: Query) -> tuple[str, str]:
     if group.joined:
-        return "states of windows", f"found at the local nodes, and joined at the root by {_joins(query)}"
-    if NODE in query.by:
-        return "results", f"found at the local nodes, because {NODE!r} is among its keys"
-    return "results", "found at the local nodes, because each of its keys lives at one"
+        by = {"bounds": "equal bounds", "position": "their position", "overlap": "overlap"}[scope_of(query.window)]
+        return "states of windows", f"found at the local nodes, and joined at the root by {by}"
+    reason = f"{NODE!r} is among its keys" if NODE in query.by else "each of its keys lives at one"
+    return "results", f"found at the local nodes, because {reason}"
 
 
 def _agreed(scheme: str, query: Query) -> str:
@@ -65,14 +65,9 @@ def _agreed(scheme: str, query: Query) -> str:
     return f"{query.window}: nodes and the root agree on where windows end, by the scheme {scheme}{exact}"
 
 
-def _joins(query: Query) -> str:
-    return {"bounds": "equal bounds", "position": "their position", "overlap": "overlap"}[scope_of(query.window)]
-
-
 def _refined(query: Query) -> str:
     """What travels instead of all values."""
-    formulas = (formula for aggregate in query.computed for formula in leaves(aggregate))
-    quantiles = [formula.text for formula in formulas if quantile_of(formula) is not None]
+    quantiles = [formula.text for formula in leaves(query.computed) if quantile_of(formula) is not None]
     shown = ", ".join(quantiles[:3]) + (f" and {len(quantiles) - 3:,} more" if len(quantiles) > 3 else "")
     return f"for {shown} sub-slices of the sorted values, and the values of those that the root asks for"
 

@@ -59,19 +59,17 @@ def _groups(job: Job) -> list[Group]:
 
 def wrong_with(job: Job, tables: Mapping[str, pl.DataFrame]) -> str | None:
     """Why the tables of pushed groups cannot be taken; None if they can."""
+    wanted: dict[str, tuple[Mapping[str, pl.DataType], Iterable[str]]] = {}
     for group in _groups(job):
         compiled, results = job.compiled.by_name[group.name], job.compiled.results.empty.schema
-        wanted: dict[str, Mapping[str, pl.DataType]] = {group.name: results}
-        needed: dict[str, Iterable[str]] = {group.name: ("query", "window_start", "window_end", "revision")}
+        wanted[NODES] = _NODES, _NODES
+        wanted[group.name] = results, ("query", "window_start", "window_end", "revision")
         if isinstance(compiled, CompiledJoinedGroup):
-            columns = {**compiled.joining.schema.columns, NODE_KEY: pl.String()}
-            wanted = {group.name: columns, f"{group.name}|opened": _opened_columns(compiled)}
-            needed = {group.name: [*compiled.joining.schema.order, "last", NODE_KEY]}
-            needed |= {f"{group.name}|opened": _opened_columns(compiled)}
-        for name, types in wanted.items():
-            if name in tables and (reason := differs(name, tables[name], types, needed[name])):
-                return reason
-    return differs(NODES, tables[NODES], _NODES, _NODES) if NODES in tables and _groups(job) else None
+            schema, opened = compiled.joined_schema, _opened_columns(compiled)
+            wanted[group.name] = {**schema.columns, NODE_KEY: pl.String()}, [*schema.order, "last", NODE_KEY]
+            wanted[f"{group.name}|opened"] = opened, opened
+    reasons = (differs(name, tables[name], *columns) for name, columns in wanted.items() if name in tables)
+    return next((reason for reason in reasons if reason), None)
 
 
 def _opened_columns(compiled: CompiledJoinedGroup) -> dict[str, pl.DataType]:
@@ -91,7 +89,6 @@ class Pushed:
     def _use(self, job: Job) -> None:
         self.job, states = job, [_state(job.compiled.by_name[group.name]) for group in _groups(job)]
         self._states = GroupStates(job.compiled, {job.time: self._time_column}, states)
-        self._opened = {state.group.name: _opened(state) for state in states}
 
     def __bool__(self) -> bool:
         return bool(self._states.states)
@@ -112,7 +109,7 @@ class Pushed:
         if watermark > self._time_column.watermark:
             for name, emitted in self._states.advance({self.job.time: watermark}).items():
                 state = self._states.states[name]
-                tables |= self._windows(name, state) if isinstance(state, NodeState) else self._rows(name, emitted)
+                tables |= state.due(self._node) if isinstance(state, NodeState) else self._rows(name, emitted)
         if self._late or gone != self._gone:
             tables[NODES] = nodes_table([self._node], gone, self._late)
             self._late, self._gone = 0, gone
@@ -124,65 +121,67 @@ class Pushed:
         empty = [column for column in rows.columns if rows[column].null_count() == rows.height]
         return {name: rows.drop(empty)} if rows.height else {}
 
-    def _windows(self, name: str, state: NodeState) -> Tables:
-        """Closed windows for the root to join, and the differences to the open ones that it knows."""
-        before, now = self._opened[name], _opened(state)
-        changed = join_keys(now, before, now.columns, "anti")
-        ended = join_keys(before, now, _identity(state), "anti").with_columns(first=None, last=None)
-        self._opened[name] = now
-        tables = {
-            name: state.taken().with_columns(pl.lit(self._node).alias(NODE_KEY)),
-            f"{name}|opened": pl.concat([changed, ended.cast(dict(changed.schema))]),  # type: ignore[arg-type]
-        }
-        return {part: table for part, table in tables.items() if table.height}
-
     def switch(self, job: Job) -> None:
         """Go on by another plan."""
-        states, opened = self._states, self._opened
+        states = self._states
         self._use(job)
         self._states.take_over(states)
-        self._opened |= {name: table for name, table in opened.items() if name in self._opened}
 
     def saved(self) -> bytes:
         """Everything that it knows; `restore` goes on with it."""
         header = {"count": self.count, "watermark": self._time_column.watermark, "late": self._late}
-        opened = {f"{name}|opened": table for name, table in self._opened.items()}
-        return pack({**header, "states": self._states.header()}, self._states.tables() | opened)
+        return pack({**header, "states": self._states.header()}, self._states.tables())
 
     def restore(self, data: bytes) -> None:
         """Go on from what `saved` has given, and announce the node again."""
         header, tables = unpack(data)
         self.count, self._time_column.watermark, self._late = header["count"], header["watermark"], header["late"]
         self._states.load(header["states"], tables)
-        self._opened |= {name: tables[f"{name}|opened"] for name in self._opened if name in header["states"]}
 
 
 class NodeState(JoinedState):
     """The state at a node of a group whose windows are joined at the root: closed ones wait to be sent."""
 
+    def __init__(self, compiled: CompiledJoinedGroup) -> None:
+        super().__init__(compiled)
+        self._reported = pl.DataFrame(schema=_opened_columns(compiled))  # open windows, as the root knows them
+
     def step(self, step: WatermarkStep, change: Any = None, partial: bool = False) -> Iterator[Emitted]:
         return OrderedState.step(self, step, change, partial)  # emits nothing, but puts windows aside
 
+    def _waited_for(self) -> pl.DataFrame:
+        """The open windows for which those of other nodes wait, and of their bounds what these have to know.
+
+        By position, windows wait for numbers and not for bounds. By overlap, only the start matters, so that a window
+        that grows is not sent again and again.
+        """
+        by_start, by_position = (pl.col("line").is_in(self.compiled.lines(scope)) for scope in ("overlap", "position"))
+        last = pl.when(by_start).then("first").otherwise("last")
+        return self.opened().select(*self._reported.columns).with_columns(last=last).filter(~by_position)
+
+    def due(self, node: str) -> Tables:
+        """Closed windows for the root to join, and the differences to the open ones that it knows."""
+        before, now = self._reported, self._waited_for()
+        changed = join_keys(now, before, now.columns, "anti")
+        ended = join_keys(before, now, _identity(self), "anti").with_columns(first=None, last=None)
+        self._reported = now
+        tables = {
+            self.group.name: self.taken().with_columns(pl.lit(node).alias(NODE_KEY)),
+            f"{self.group.name}|opened": pl.concat([changed, ended.cast(dict(changed.schema))]),  # type: ignore[arg-type]
+        }
+        return {part: table for part, table in tables.items() if table.height}
+
+    def tables(self) -> Tables:
+        return super().tables() | {"opened": self._reported}
+
+    def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        super().load(tables)
+        self._reported = tables.get("opened", self._reported)
+
 
 def _state(compiled: CompiledGroup) -> OrderedState:
-    if isinstance(compiled, CompiledJoinedGroup):
-        return NodeState(compiled)
     assert isinstance(compiled, CompiledOrderedGroup)
-    return compiled.state()
-
-
-def _opened(state: OrderedState) -> pl.DataFrame:
-    """The open windows for which those of other nodes wait, and of their bounds what these have to know.
-
-    By position, windows wait for numbers and not for bounds. By overlap, only the start matters, so that a window that
-    grows is not sent again and again.
-    """
-    if not isinstance(state, JoinedState):
-        return pl.DataFrame()
-    opened = state.opened().select(*_opened_columns(state.compiled))
-    by_start = pl.col("line").is_in(state.joining.lines("overlap"))
-    opened = opened.with_columns(last=pl.when(by_start).then("first").otherwise("last"))
-    return opened.filter(~pl.col("line").is_in(state.joining.lines("position")))
+    return NodeState(compiled) if isinstance(compiled, CompiledJoinedGroup) else compiled.state()
 
 
 def _identity(state: JoinedState) -> list[str]:
@@ -206,9 +205,9 @@ class ReportedState(JoinedState):
         """Take in windows of nodes that have closed, and those that have opened or are open no more."""
         identity = _identity(self)
         if windows is not None:
-            windows = windows.filter(pl.col("line").is_in(list(self.joining.scopes)))
-            self.wait([self.joining.schema.conform(windows)])
-            numbered = windows.filter(pl.col("line").is_in(self.joining.lines("position")))
+            windows = windows.filter(pl.col("line").is_in(list(self.compiled.scopes)))
+            self.wait([self.compiled.joined_schema.conform(windows)])
+            numbered = windows.filter(pl.col("line").is_in(self.compiled.lines("position")))
             closed = numbered.select(*identity, closed=pl.col("at") + 1)
             self._closed = pl.concat([self._closed, closed]).group_by(identity).agg(pl.col("closed").max())
         if opened is not None:
@@ -227,15 +226,15 @@ class ReportedState(JoinedState):
         """How many windows of a key all nodes have closed that are there; only keys of which each has closed some."""
         live = self.nodes.filter(~pl.col("gone")).select(pl.col("node").alias(NODE_KEY))
         of_live = join_keys(self._closed, live, [NODE_KEY], "semi")
-        least = of_live.group_by(*self.joining.by, "line").agg(pl.len().alias("_nodes"), pl.col("closed").min())
+        least = of_live.group_by(*self.compiled.by, "line").agg(pl.len().alias("_nodes"), pl.col("closed").min())
         return least.filter(pl.col("_nodes") == live.height).drop("_nodes")
 
     def tables(self) -> Tables:
         return {"joined": self.joined, "open": self._open, "closed": self._closed}
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        is_needed = pl.col("line").is_in(list(self.joining.scopes))
-        self.joined = self.joining.schema.conform(tables["joined"].filter(is_needed))
+        is_needed = pl.col("line").is_in(list(self.compiled.scopes))
+        self.joined = self.compiled.joined_schema.conform(tables["joined"].filter(is_needed))
         self._open, self._closed = tables["open"].filter(is_needed), tables["closed"].filter(is_needed)
 
 
@@ -245,15 +244,10 @@ class Reported:
     def __init__(self, job: Job) -> None:
         self.job = job
         self._rows: list[pl.DataFrame] = []  # of results, since the last step
-        self._groups = _groups(job)
-        self._names = {group.name for group in self._groups}
-        self._joins: dict[str, ReportedState] = {}
         self._nodes = nodes_table([], gone=False)
-        for group in self._groups:
-            if group.joined:
-                compiled = job.compiled.by_name[group.name]
-                assert isinstance(compiled, CompiledJoinedGroup)
-                self._joins[group.name] = ReportedState(compiled)
+        groups = {group.name: job.compiled.by_name[group.name] for group in _groups(job)}
+        self._joins = {name: ReportedState(one) for name, one in groups.items() if isinstance(one, CompiledJoinedGroup)}
+        self._names = groups.keys()
 
     @property
     def size(self) -> int:

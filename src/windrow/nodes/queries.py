@@ -32,6 +32,7 @@ from windrow.nodes.explain import explain
 from windrow.nodes.pushdown import PUSHED, wrong_with
 from windrow.nodes.quantiles import tables as quantile_tables
 from windrow.nodes.quantiles.protocol import REFINED, MultisetSchema, can_be_refined
+from windrow.nodes.tables import differs
 
 
 @dataclass(frozen=True)
@@ -114,40 +115,33 @@ class QuerySet:
         return forms_of(self.job)
 
     @property
-    def pushed(self) -> tuple[str, ...]:
-        """The queries whose windows local nodes find; not those of run time, which begin when all have heard them."""
-        if not self.push_down:
-            return ()
+    def _placed(self) -> list[Query]:
+        """The queries that may have a placement; not those of run time, which begin when all have heard them."""
         later = dict(self.since)
-        return tuple(one.name for one in self.queries if self._can_be_pushed(one) and one.name not in later)
+        return [query for query in self.queries if query.name not in later]
+
+    @property
+    def pushed(self) -> tuple[str, ...]:
+        """The queries whose windows local nodes find."""
+        return tuple(query.name for query in self._placed if self.push_down and self._can_be_pushed(query))
 
     def as_events(self) -> QuerySet:
         """The same for a root that passes on what it gets: nobody there agrees on anything with nodes."""
         return replace(self, counting=(("", "central"),), quantiles="whole")
 
     @property
-    def counted(self) -> dict[str, str]:
-        """The queries on the ends of whose windows nodes agree, and by which scheme; not those of run time."""
-        found, later = {}, {*dict(self.since), *self.pushed}
-        for query in self.queries:
-            scheme = self.scheme(query)
-            if scheme != "central" and query.name not in later:
-                found[query.name] = scheme
-        return found
+    def counted(self) -> dict[Query, str]:
+        """The queries on the ends of whose windows nodes agree, and by which scheme."""
+        schemes = {query: self.scheme(query) for query in self._placed if query.name not in self.pushed}
+        return {query: scheme for query, scheme in schemes.items() if scheme != "central"}
 
     @property
     def refined(self) -> tuple[str, ...]:
-        """The queries of whose bags nodes send a synopsis first; not those of run time."""
-        if self.quantiles != "refine":
-            return ()
-        later, agreed = dict(self.since), {name for name, scheme in self.counted.items() if scheme != "approximate"}
-        return tuple(
-            one.name
-            for one in self.queries
-            if can_be_refined(one)
-            and one.name not in later
-            and (one.name in agreed or not isinstance(one.window, Counting))
-        )
+        """The queries of whose multisets nodes send block summaries first."""
+        agreed = [query for query, scheme in self.counted.items() if scheme != "approximate"]
+        others = [query for query in self._placed if not isinstance(query.window, Counting)]
+        refined = {query.name for query in (*agreed, *others) if self.quantiles == "refine" and can_be_refined(query)}
+        return tuple(query.name for query in self.queries if query.name in refined)
 
     @property
     def placements(self) -> dict[str, Placement]:
@@ -156,7 +150,7 @@ class QuerySet:
         Counting queries over the same events by the same keys share a group, which is one that keeps multisets at
         nodes as soon as one of them asks for quantiles.
         """
-        counted = {query: scheme for query in self.queries if (scheme := self.counted.get(query.name))}
+        counted = self.counted
         shared = {query: (scheme, query.by, query.filter_first) for query, scheme in counted.items()}
         refined = {shared.get(query) for query in self.queries if query.name in self.refined}
         by_scheme = {query.name: ByScheme.of(scheme, shared[query] in refined) for query, scheme in counted.items()}
@@ -164,15 +158,14 @@ class QuerySet:
 
     def scheme(self, query: Query) -> str:
         """By which scheme the events of a query travel that counts over all nodes."""
-        window = query.window
-        schemes = dict(self.counting)
-        scheme = schemes.get(query.name, schemes[""])
+        window, schemes = query.window, dict(self.counting)
         if (
             not isinstance(window, Counting)
             or window.scope != "global"
             or any(one.needs_order for one in query.computed)
         ):
             return "central"
+        scheme = schemes.get(query.name, schemes[""])
         return "central" if scheme == "auto" and min(window.n, window.step) < SMALL else scheme
 
     def _can_be_pushed(self, query: Query) -> bool:
@@ -221,8 +214,8 @@ class QuerySet:
     def differs(self, given: QuerySet, before: Sequence[Query]) -> tuple[list[Query], list[Query]]:
         """Which of its queries are to go and which to come, if others are given now than before."""
         both = [{**vars(query_set.options), **vars(query_set)} for query_set in (self, given)]
-        kept = ("time", "columns", "lateness", "order_by", "bad_events", "push_down", "local_keys", "counting")
-        for name in (*kept, "quantiles"):
+        options = ("time", "columns", "lateness", "order_by", "bad_events")
+        for name in (*options, "push_down", "local_keys", "counting", "quantiles"):
             old, new = (fields[name] for fields in both)
             if old != new:
                 if name == "columns":
@@ -244,12 +237,9 @@ class QuerySet:
             table, compiled = tables.get(group.name), bound.by_name[group.name]
             if table is None or group.is_apart:
                 continue
-            for name, dtype in table.schema.items():
-                if compiled.travels.get(name, dtype) != dtype:
-                    return f"{name!r} of {group.name} is {dtype} in its batch, not {compiled.travels[name]}"
-            for name in (*compiled.schema.keys, time_name(self.options.time) if group.ordered else "slice_start"):
-                if name not in table.columns:
-                    return f"{group.name} has no {name!r} in its batch"
+            time = time_name(self.options.time) if group.ordered else "slice_start"
+            if reason := differs(group.name, table, compiled.travels, [*compiled.schema.keys, time]):
+                return reason
         reason = quantile_tables.wrong_with(self._multiset_schemas, tables) or wrong_with(self.job, tables)
         return reason or wrong_counting(self.forms, tables)
 

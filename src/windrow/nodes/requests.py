@@ -11,12 +11,13 @@ common.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
 
+from windrow.core.stream.job_slicer import Tables
 from windrow.nodes.tables import GONE
 
 AGAIN = 1_000_000  # microseconds after which what is not answered is said again, at first
@@ -58,21 +59,28 @@ class Requests:
         """The nodes that nothing can be requested of."""
         return {node for node, recipient in self._recipients.items() if recipient.gone or recipient.over}
 
-    @property
-    def open(self) -> list[str]:
-        """All others."""
-        lost = self.lost
-        return [node for node in self._recipients if node not in lost]
+    def due(self, wanted: Tables, more: Callable[[str], set[Any]], now: int) -> Iterator[tuple[str, Tables]]:
+        """The nodes of which something is to be requested now, which then counts as done, and the tables for each.
 
-    def is_due(self, node: str, content: set[Any], now: int, is_news: bool = False) -> bool:
-        """Whether content is to be requested now, which then counts as done; `is_news`: whatever was requested."""
-        recipient = self._recipients[node]
-        is_recent = now - recipient.at < AGAIN
-        if not is_news and content <= recipient.content and (is_recent or not content):
-            return False
-        recipient.number, recipient.at = recipient.number + 1, now
-        recipient.content = content | (recipient.content if is_recent else set())
-        return True
+        wanted:  the rows that are requested, of all nodes
+        more:    what else a node is told, as long as it does not know it
+        """
+        of_nodes: dict[str, Tables] = {}
+        for name, table in wanted.items():
+            for (node,), rows in table.partition_by("node", as_dict=True, include_key=False).items():
+                of_nodes.setdefault(node, {})[name] = rows
+        lost = self.lost
+        for node, recipient in self._recipients.items():
+            if node in lost:
+                continue
+            tables = of_nodes.get(node, {})
+            content = {(name, row) for name, rows in tables.items() for row in rows.hash_rows()} | more(node)
+            is_recent = now - recipient.at < AGAIN
+            if content <= recipient.content and (is_recent or not content):
+                continue
+            recipient.number, recipient.at = recipient.number + 1, now
+            recipient.content = content | (recipient.content if is_recent else set())
+            yield node, tables
 
     def forget(self, node: str) -> None:
         """Nothing counts as requested: another life of the node has not heard it."""

@@ -15,6 +15,11 @@ def gone_table(names: Iterable[str], gone: bool) -> pl.DataFrame:
     return pl.DataFrame([(name, gone) for name in names], schema=GONE_COLUMNS, orient="row")
 
 
+def lacks(table: pl.DataFrame, columns: Iterable[str]) -> bool:
+    """Whether a value is missing in one of these columns."""
+    return any(table[column].null_count() for column in columns)
+
+
 def differs(name: str, table: pl.DataFrame, wanted: Mapping[str, pl.DataType], needed: Iterable[str]) -> str | None:
     """What columns of a table are of another type or not there."""
     for column, dtype in table.schema.items():

@@ -48,6 +48,10 @@ class Answer:
         return self.rows.sort(["window_end", KEY, "window_start"], maintain_order=True).drop(*OWN, *idle)
 
     @property
+    def window(self) -> Any:
+        return self.query.window if self.query else None
+
+    @property
     def temporal(self) -> bool:
         return self.rows.schema["window_start"].is_temporal() and not self.counted
 
@@ -65,8 +69,7 @@ class Answer:
 
     @cached_property
     def form(self) -> Form:
-        window: Any = self.query.window if self.query else None
-        match window:
+        match self.window:
             case Session() | DataDrivenWindow():
                 return "bars"
             case Cumulating() | Latest():
@@ -83,13 +86,12 @@ class Answer:
             (pl.col(TO) - pl.col(FROM)).n_unique().alias("lengths"),
         ).row(0)
         counted = "position" in self.rows.columns and self.rows["position"].null_count() < self.rows.height
-        return "points" if overlap else "steps" if lengths <= 1 or counted or window else "bars"
+        return "points" if overlap else "steps" if lengths <= 1 or counted or self.window else "bars"
 
     @cached_property
     def cadence(self) -> float:
         """How far apart the ends of two windows are where none is missing between them; infinite where nothing says."""
-        window: Any = self.query.window if self.query else None
-        match window:
+        match self.window:
             case Counting():
                 return np.inf
             case Sliding(_, step) | Cumulating(_, step) | Latest(_, step):

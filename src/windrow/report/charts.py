@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
@@ -22,9 +22,9 @@ from windrow.core.windows.fixed import duration_text
 from windrow.report import scales
 from windrow.report.answers import Answer
 from windrow.report.markup import Markup, joined, tag
-from windrow.report.scales import Scale
-from windrow.report.series import FEW_WINDOWS, Block, Drawing, Floats, Panel, Trace, runs
-from windrow.report.words import count, short, span
+from windrow.report.scales import Scale, Tick
+from windrow.report.series import FEW_WINDOWS, Block, Drawing, Floats, Panel, Trace, bounds_of, runs
+from windrow.report.words import count, cut, short, span
 
 UNITS = 1000  # of the marks' width
 _TALL, _SMALL, _LANE = 200, 96, 22  # heights in pixels
@@ -66,7 +66,8 @@ def _block(answer: Answer, block: Block) -> Markup:
     height = _TALL if wide else _SMALL
     y = scales.values(block.low, block.high, 5 if wide else 4)
     x = scales.times(low, high, answer.temporal, _WIDE if wide else _NARROW)
-    panels = [_panel(answer, block, panel, x, y, height) for panel in block.panels]
+    plane = _Plane(answer, x, y, height)
+    panels = [_panel(plane, block, panel) for panel in block.panels]
     title = tag("h4", block.title)
     overlaid = len(block.panels[0].traces) > 1
     names = [one.label for one in block.panels[0].traces] if overlaid else block.lines
@@ -98,10 +99,10 @@ class _Plane:
     height: int
 
     def across(self, at: Any) -> Any:
-        return np.round((at - self.x.low) / (self.x.high - self.x.low) * UNITS, 1)
+        return np.round(self.x.part(at) * UNITS, 1)
 
     def up(self, value: Any) -> Any:
-        return np.round(self.height * (1 - (value - self.y.low) / (self.y.high - self.y.low)), 1)
+        return np.round(self.height * (1 - self.y.part(value)), 1)
 
     def sides(self, trace: Trace) -> tuple[Any, Any, Any]:
         """Where windows begin and end, and where their values stand on a line without levels."""
@@ -109,8 +110,7 @@ class _Plane:
         return left, right, right if self.answer.form == "points" else (left + right) / 2
 
 
-def _panel(answer: Answer, block: Block, panel: Panel, x: Scale, y: Scale, height: int) -> Markup:
-    plane = _Plane(answer, x, y, height)
+def _panel(plane: _Plane, block: Block, panel: Panel) -> Markup:
     marks, ends = [], []
     overlaid = len(panel.traces) > 1
     for place, trace in enumerate(panel.traces):
@@ -122,25 +122,24 @@ def _panel(answer: Answer, block: Block, panel: Panel, x: Scale, y: Scale, heigh
             there = np.flatnonzero(np.isfinite(values))
             if len(there):
                 ends.append((float(plane.up(values[there[-1]])), colour, trace.label if overlaid else name))
-    labels = ends if height == _TALL and not block.bands and _beside([label for *_, label in ends]) else []
+    labels = ends if plane.height == _TALL and not block.bands and _beside([label for *_, label in ends]) else []
     what = f"{panel.title}: {block.title}" if panel.title else block.title
-    title = f"{what}, {span(*answer.span, answer.temporal)}"
-    ruler = _ruler(answer, panel.traces, x) if height == _TALL else []
-    drawn = joined([*_frame(x, y, height), _marks(height, marks), *_labels(labels, height), *ruler])
-    room = max((len(label) for *_, label in labels), default=0), max(len(tick.label) for tick in y.ticks)
-    return _plot(drawn, title, height, _hover(answer, x, panel.traces, block.columns), panel.title, *room)
+    ruler = _ruler(plane, panel.traces) if plane.height == _TALL else []
+    above = [*_labels(labels, plane.height), *ruler]
+    room = max((len(label) for *_, label in labels), default=0)
+    return _plot(plane, panel.traces, block.columns, what, _values(plane), marks, above, panel.title, room)
 
 
-def _ruler(answer: Answer, traces: Sequence[Trace], x: Scale) -> list[Markup]:
+def _ruler(plane: _Plane, traces: Sequence[Trace]) -> list[Markup]:
     """How long a window is, where all are as long and a value stands at its end."""
     lengths = {int(one) for trace in traces for one in trace.end - trace.start}
-    share = min(lengths) / (x.high - x.low)
-    if answer.form != "points" or len(lengths) > 1 or not 0.004 < share < 0.7:
+    share = min(lengths) / (plane.x.high - plane.x.low)
+    if plane.answer.form != "points" or len(lengths) > 1 or not 0.004 < share < 0.7:
         return []
     end = f"{100 * share:.3f}%"
     line = tag("line", x1="0", x2=end, y1="-10", y2="-10", class_="ruler")
     ends = [tag("line", x1=at, x2=at, y1="-14", y2="-6", class_="ruler") for at in ("0", end)]
-    text = f"one window: {duration_text(min(lengths), answer.temporal)}, its value at its end"
+    text = f"one window: {duration_text(min(lengths), plane.answer.temporal)}, its value at its end"
     return [line, *ends, tag("text", text, x="0", y="-24", class_="said")]
 
 
@@ -190,38 +189,32 @@ def _heights(answer: Answer, trace: Trace, name: str) -> Markup:
     values = np.nan_to_num(trace.values[name])
     y = scales.values(float(values.min()), float(values.max()), zero=True)
     x = scales.times(*answer.span, answer.temporal, _WIDE)
-    base = _TALL * (1 - y.part(0))
-    marks = []
-    for start, end, value in zip(trace.start, trace.end, values, strict=True):
-        left, right = x.part(start) * UNITS, x.part(end) * UNITS
-        top = _TALL * (1 - y.part(value))
-        marks.append(f"M{left:.1f},{base:.1f}V{top:.1f}H{right:.1f}V{base:.1f}")
-    path = tag("path", d="".join(marks), class_="bars heights c0")
-    title = f"{name}, {span(*answer.span, answer.temporal)}"
-    hover = _hover(answer, x, [trace], [name])
-    letters = max(len(tick.label) for tick in y.ticks)
-    plot = _plot(joined([*_frame(x, y, _TALL), _marks(_TALL, [path])]), title, _TALL, hover, "", letters=letters)
+    plane = _Plane(answer, x, y, _TALL)
+    base, left, right, top = plane.up(0), plane.across(trace.start), plane.across(trace.end), plane.up(values)
+    sides = zip(left, right, top, strict=True)
+    path = "".join(f"M{start:g},{base:g}V{level:g}H{end:g}V{base:g}" for start, end, level in sides)
+    marks = [tag("path", d=path, class_="bars heights c0")]
+    plot = _plot(plane, [trace], [name], name, _values(plane), marks)
     return tag("div", tag("h4", name), tag("div", plot, class_="panels wide"), class_="block")
 
 
 def _lanes(answer: Answer, traces: Sequence[Trace], name: str | None) -> Markup:
-    """A lane for each key: the shade of a bar is its number."""
-    height = _LANE * len(traces)
+    """A lane for each key, from the top down: the shade of a bar is its number."""
+    labels = tuple(Tick(place + 0.5, cut(trace.label, 16)) for place, trace in enumerate(traces))
     x = scales.times(*answer.span, answer.temporal, _WIDE)
-    low, high = _bounds([trace.values[name] for trace in traces] if name else [])
+    plane = _Plane(answer, x, Scale(len(traces), 0, labels), _LANE * len(traces))
+    low, high = bounds_of([trace.values[name] for trace in traces] if name else [])
     marks: list[Markup] = []
-    names: list[Markup] = []
     for place, trace in enumerate(traces):
-        top, shades = place * _LANE, np.full(len(trace), 4)
-        names.append(tag("text", _cut(trace.label), x="0", y=top + _LANE / 2, dx="-8", class_="lane"))
+        shades = np.full(len(trace), 4)
         if name and high > low:
             shades = np.minimum(4, 5 * np.nan_to_num((trace.values[name] - low) / (high - low))).astype(int)
-        marks += _shaded(trace, shades, x, top)
-    lines = [tag("line", x1="0", x2="100%", y1=level, y2=level, class_="grid") for level in range(0, height + 1, _LANE)]
-    title = f"{answer.name}: a lane for each of {count(len(traces), 'key')}, {span(*answer.span, answer.temporal)}"
-    hover = _hover(answer, x, traces, [name] if name else [], lanes=True)
-    drawn = joined([*_across(x, height), *lines, _marks(height, marks), *names])
-    plot = _plot(drawn, title, height, hover, "", letters=max(len(_cut(trace.label)) for trace in traces))
+        marks += _shaded(plane, trace, shades, place * _LANE)
+    borders = range(0, plane.height + 1, _LANE)
+    grid = [tag("line", x1="0", x2="100%", y1=border, y2=border, class_="grid") for border in borders]
+    grid += [tag("text", tick.label, x="0", y=plane.up(tick.at), dx="-8", class_="lane") for tick in labels]
+    what = f"{answer.name}: a lane for each of {count(len(traces), 'key')}"
+    plot = _plot(plane, traces, [name] if name else [], what, grid, marks, lanes=True)
     legend = None
     if name and high > low:
         scale = [tag("i", class_=f"c0 s{shade}") for shade in range(5)]
@@ -229,38 +222,23 @@ def _lanes(answer: Answer, traces: Sequence[Trace], name: str | None) -> Markup:
     return tag("div", legend, tag("div", plot, class_="panels wide"), class_="block")
 
 
-def _shaded(trace: Trace, shades: Ints, x: Scale, top: int) -> Iterator[Markup]:
+def _shaded(plane: _Plane, trace: Trace, shades: Ints, top: int) -> Iterator[Markup]:
     """The bars of a lane, those of a shade in one path."""
+    left, right = plane.across(trace.start), plane.across(trace.end)
     for shade in np.unique(shades):
-        bounds = zip(trace.start[shades == shade], trace.end[shades == shade], strict=True)
-        sides = ((x.part(start) * UNITS, x.part(end) * UNITS) for start, end in bounds)
-        path = "".join(f"M{left:.1f},{top + 4}v{_LANE - 8}H{right:.1f}v{8 - _LANE}Z" for left, right in sides)
+        sides = zip(left[shades == shade], right[shades == shade], strict=True)
+        path = "".join(f"M{start:g},{top + 4}v{_LANE - 8}H{end:g}v{8 - _LANE}Z" for start, end in sides)
         yield tag("path", d=path, class_=f"bars c0 s{shade}")
-
-
-def _bounds(columns: Sequence[Floats]) -> tuple[float, float]:
-    """The least and the greatest number."""
-    numbers = np.concatenate([np.empty(0), *columns])
-    numbers = numbers[np.isfinite(numbers)]
-    return (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 0.0)
-
-
-def _cut(label: str, most: int = 16) -> str:
-    return label if len(label) <= most else label[: most - 1] + "…"
 
 
 # --- what every chart has -----------------------------------------------------------------------------------
 
 
-def _marks(height: int, marks: Iterable[Markup]) -> Markup:
-    box = f"0 0 {UNITS} {height}"
-    return tag("svg", *marks, viewBox=box, preserveAspectRatio="none", width="100%", height=height, class_="marks")
-
-
-def _frame(x: Scale, y: Scale, height: int) -> list[Markup]:
-    found = _across(x, height)
-    for tick in y.ticks:
-        at = round(height * (1 - y.part(tick.at)), 1)
+def _values(plane: _Plane) -> list[Markup]:
+    """The grid of an axis of values."""
+    found = []
+    for tick in plane.y.ticks:
+        at = plane.up(tick.at)
         found.append(tag("line", x1="0", x2="100%", y1=at, y2=at, class_="grid" if tick.at else "grid zero"))
         found.append(tag("text", tick.label, x="0", y=at, dx="-8", class_="y"))
     return found
@@ -292,42 +270,55 @@ def _labels(ends: list[tuple[float, int, str]], height: int) -> list[Markup]:
 
 
 def _plot(
-    drawn: Markup, title: str, height: int, hover: str, heading: str, labelled: int = 0, letters: int = 0
+    plane: _Plane,
+    traces: Sequence[Trace],
+    columns: Sequence[str],
+    what: str,
+    grid: Sequence[Markup],
+    marks: Sequence[Markup],
+    above: Sequence[Markup] = (),
+    heading: str = "",
+    room: int = 0,
+    lanes: bool = False,
 ) -> Markup:
+    """A chart: the grid, the marks, and what stands above them, with room for so many letters on the right."""
+    title, box = f"{what}, {span(*plane.answer.span, plane.answer.temporal)}", f"0 0 {UNITS} {plane.height}"
+    size = {"width": "100%", "height": plane.height}
     svg = tag(
         "svg",
         tag("title", title),
-        drawn,
-        tag("rect", x="0", y="0", width="0", height=height, class_="under"),
-        tag("rect", x="0", y="0", width="100%", height=height, class_="catch"),
+        *_across(plane.x, plane.height),
+        *grid,
+        tag("svg", *marks, viewBox=box, preserveAspectRatio="none", **size, class_="marks"),
+        *above,
+        tag("rect", x="0", y="0", width="0", height=plane.height, class_="under"),
+        tag("rect", x="0", y="0", **size, class_="catch"),
         role="img",
         aria_label=title,
-        width="100%",
-        height=height,
+        **size,
         tabindex="0",
-        data_hover=hover,
+        data_hover=_hover(plane, traces, columns, lanes),
         class_="chart",
     )
-    foot = 40 if 'class="x context' in drawn else 26
-    room = f"--labels:{7 * labelled}px;--names:{max(36, 7 * letters + 12)}px;--foot:{foot}px"
-    return tag(
-        "div", tag("h5", heading) if heading else None, tag("div", svg, class_="plot"), class_="panel", style=room
-    )
+    letters = max(len(tick.label) for tick in plane.y.ticks)
+    foot = 40 if any(tick.context for tick in plane.x.ticks) else 26
+    style = f"--labels:{7 * room}px;--names:{max(36, 7 * letters + 12)}px;--foot:{foot}px"
+    plot = tag("div", svg, class_="plot")
+    return tag("div", tag("h5", heading) if heading else None, plot, class_="panel", style=style)
 
 
-def _hover(answer: Answer, x: Scale, traces: Sequence[Trace], columns: Sequence[str], lanes: bool = False) -> str:
+def _hover(plane: _Plane, traces: Sequence[Trace], columns: Sequence[str], lanes: bool) -> str:
     """What the pointer shows: windows as multiples of a unit, and their numbers."""
-    low = int(x.low)
+    low = int(plane.x.low)
     unit = gcd(*(int(one) for trace in traces for bounds in (trace.start, trace.end) for one in bounds - low)) or 1
     shown: list[dict[str, Any]] = []
     for place, trace in enumerate(traces):
-        one: dict[str, Any] = {"name": trace.label}
-        one["s"] = ((trace.start - low) // unit).tolist()
-        one["e"] = ((trace.end - low) // unit).tolist()
-        one["v"] = {
+        values = {
             name: [None if math.isnan(value) else float(f"{value:.6g}") for value in trace.values[name]]
             for name in columns
         }
+        start, end = ((bounds - low) // unit for bounds in (trace.start, trace.end))
+        one: dict[str, Any] = {"name": trace.label, "s": start.tolist(), "e": end.tolist(), "v": values}
         if trace.merged:
             one["n"] = trace.merged
         if lanes:
@@ -336,9 +327,9 @@ def _hover(answer: Answer, x: Scale, traces: Sequence[Trace], columns: Sequence[
     described = {
         "low": str(low),
         "unit": str(unit),
-        "high": (int(x.high) - low) / unit,
-        "temporal": answer.temporal,
-        "at": 1 if answer.form == "points" else 0.5,
+        "high": (int(plane.x.high) - low) / unit,
+        "temporal": plane.answer.temporal,
+        "at": 1 if plane.answer.form == "points" else 0.5,
         "lanes": lanes,
         "traces": shown,
     }

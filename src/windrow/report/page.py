@@ -40,7 +40,7 @@ def html(results: pl.DataFrame, run: Run, title: str) -> str:
         _results(results, names, sections),
         tag("footer", tag("p", "Made by windrow. Times are UTC unless the events had no zone.")),
     ]
-    return _document(f"windrow: {title}", joined(one for one in body if one is not None))
+    return _document(f"windrow: {title}", joined(body))
 
 
 def _document(title: str, body: Markup) -> str:
@@ -80,9 +80,8 @@ def _header(results: pl.DataFrame, run: Run, title: str, queries: int) -> Markup
         facts.append(("late events", f"{run.late:,}"))
     if run.dropped is not None:
         facts.append(("left out", f"{run.dropped:,}"))
-    about = [f"on {run.engine}" if run.engine else None, f"time {run.time}" if run.time else None]
-    about += [f"lateness {run.lateness}" if run.lateness else None, f"windrow {run.windrow}" if run.windrow else None]
-    line = " · ".join(fact for fact in about if fact)
+    about = (("on", run.engine), ("time", run.time), ("lateness", run.lateness), ("windrow", run.windrow))
+    line = " · ".join(f"{word} {value}" for word, value in about if value)
     tiles = [tag("div", tag("dt", what), tag("dd", value)) for what, value in facts]
     return tag(
         "header",
@@ -105,9 +104,9 @@ def _cost(run: Run) -> Markup | None:
         )
         if figures
     ]
-    return (
-        tag("section", tag("h2", "What it cost"), tag("div", *parts, class_="cost"), class_="card") if parts else None
-    )
+    if not parts:
+        return None
+    return tag("section", tag("h2", "What it cost"), tag("div", *parts, class_="cost"), class_="card")
 
 
 def _ratios(figures: tuple[Figure, ...], unit: str) -> Markup | None:
@@ -148,7 +147,7 @@ def _results(results: pl.DataFrame, names: list[str], sections: list[Markup]) ->
             "section", tag("details", tag("summary", summary), _table(["query", "rows"], shown, [1])), class_="card"
         )
     listed = tag("nav", tag("ul", *links), aria_label="Queries") if len(links) > 3 else None
-    return joined(one for one in (tag("h2", "Queries"), nothing, listed, *sections, more) if one is not None)
+    return joined([tag("h2", "Queries"), nothing, listed, *sections, more])
 
 
 def _query(shown: Answer, anchor: str, run: Run) -> Markup:
@@ -222,8 +221,7 @@ def _cell(value: Any) -> str:
         return f"[{shown}{', …' if len(value) > 8 else ''}]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name}: {_cell(one)}" for name, one in value.items()) + "}"
-    text = words.number(value)
-    return text if len(text) <= 120 else text[:119] + "…"
+    return words.cut(words.number(value), 120)
 
 
 def _table(columns: list[str], rows: list[list[str]], numeric: list[int]) -> Markup:

@@ -18,7 +18,7 @@ from typing import Any
 from windrow.core.plan.groups import ROWS, Group, Partial
 from windrow.core.plan.plan import Plan
 from windrow.report.markup import Markup, joined, tag
-from windrow.report.words import count
+from windrow.report.words import count, cut
 
 _MOST_QUERIES, _MOST_STATES = 8, 14
 _WIDTH, _ROW, _LINE, _PAD = 1040, 48, 17, 12
@@ -127,7 +127,7 @@ def _chips(states: list[tuple[str, int]]) -> tuple[list[Markup], float]:
         last = place == _MOST_STATES - 1 and len(states) > _MOST_STATES
         label = f"and {len(states) - place:,} more" if last else text
         badge = "" if last else f"{queries:,}"
-        shown = _cut(label, room - 40)
+        shown = cut(label, int((room - 40) / _LETTER))
         chip = "chip shared" if queries > 1 else "chip"
         width = _LETTER * (len(shown) + len(badge)) + (30 if badge else 20)
         if x and x + width > room:
@@ -155,7 +155,7 @@ def _box(column: tuple[int, int], y: float, height: float, lines: list[str], col
     texts = [
         tag(
             "text",
-            _cut(line, (width - 2 * _PAD) * (1 if place else 0.87)),  # a name is bold, and wider
+            cut(line, int((width - 2 * _PAD) * (1 if place else 0.87) / _LETTER)),  # a name is bold, and wider
             x=x + _PAD,
             y=f"{first + _LINE * place:.1f}",
             class_="dim" if place else "name",
@@ -184,8 +184,3 @@ def _rolled(bottom: float, top: float, lane: int | None) -> Markup:
 
 def _head(x: float, y: float, shape: str) -> Markup:
     return tag("path", d=f"M{x:.1f},{y:.1f}{shape}", class_="arrow")
-
-
-def _cut(text: str, room: float) -> str:
-    most = int(room / _LETTER)
-    return text if len(text) <= most else text[: most - 1] + "…"

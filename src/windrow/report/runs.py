@@ -19,6 +19,7 @@ import polars as pl
 
 import windrow
 from windrow.core.query.query import Query
+from windrow.io.event_files import below
 
 FILE = "_windrow.json"
 _KINDS = (".parquet", ".csv", ".json", ".jsonl", ".ndjson")
@@ -127,12 +128,8 @@ def read_results(path: Path) -> pl.DataFrame:
 
 
 def _files(folder: Path) -> list[Path]:
-    found = []
-    for path in sorted(folder.rglob("*")):
-        inner = path.relative_to(folder).parts
-        if path.is_file() and path.suffix in _KINDS and not any(part.startswith(("_", ".")) for part in inner):
-            found.append(path)
     committed = _committed(folder / "_spark_metadata")
+    found = [path for path in map(Path, below(str(folder))) if path.suffix in _KINDS]
     return [path for path in found if committed is None or path.name in committed]
 
 

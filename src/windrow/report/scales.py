@@ -97,7 +97,7 @@ def _calendar(low: int, high: int, most: int) -> list[Tick]:
         monday = 4 * DAY if step % (7 * DAY) == 0 else 0  # 1 January 1970 was a Thursday
         ticks = [(at, *_labels(at, step)) for at in _multiples(low, high, step, monday)]
     else:
-        ticks = [(at, *_labels(at, 0, months)) for months, at in _months(low, high, most)]
+        ticks = _months(low, high, most)
     found, before = [], ""
     for at, label, context in ticks:
         found.append(Tick(at, label, context if context != before else ""))
@@ -105,13 +105,11 @@ def _calendar(low: int, high: int, most: int) -> list[Tick]:
     return found
 
 
-def _labels(at: int, step: int, months: int = 0) -> tuple[str, str]:
+def _labels(at: int, step: int) -> tuple[str, str]:
     """A tick's label, and the day, year or minute that it lies in."""
     date = as_date(at)
     assert date is not None
     day = f"{date.day} {MONTHS[date.month - 1]}"
-    if months:
-        return (str(date.year), "") if months >= 12 else (MONTHS[date.month - 1], str(date.year))
     if step >= DAY:
         return day, str(date.year)
     if step >= 60 * _SECOND:
@@ -122,7 +120,8 @@ def _labels(at: int, step: int, months: int = 0) -> tuple[str, str]:
     return f"{date:%S}.{at % _SECOND:06}"[: 3 + digits], f"{day} {date.year} {date:%H:%M}"
 
 
-def _months(low: int, high: int, most: int) -> list[tuple[int, int]]:
+def _months(low: int, high: int, most: int) -> list[tuple[int, str, str]]:
+    """Ticks at the beginnings of months or years, with their labels and the years that months lie in."""
     first, last = as_date(low), as_date(high)
     assert first is not None
     assert last is not None
@@ -132,5 +131,6 @@ def _months(low: int, high: int, most: int) -> list[tuple[int, int]]:
     for month in _multiples(lowest, highest, months):
         year = month // 12
         if 1 <= year <= 9999 and (at := since_1970(datetime(year, month % 12 + 1, 1))) >= low:
-            found.append((months, at))
+            label, context = (str(year), "") if months >= 12 else (MONTHS[month % 12], str(year))
+            found.append((at, label, context))
     return found

@@ -41,7 +41,6 @@ class Trace:
     label: str
     start: npt.NDArray[np.int64]
     end: npt.NDArray[np.int64]
-    row: npt.NDArray[np.int64]  # their places before sampling
     values: dict[str, Floats]
     size: int  # how many windows there were
     merged: list[int] | None = None  # how many of them each bar is
@@ -88,9 +87,7 @@ def drawing(answer: Answer) -> Drawing:
     if not answer.rows.height:
         return Drawing()
     notes: dict[str, None] = {}
-    not_finite = sum(int(answer.rows.select(one.column.is_infinite().sum()).item()) for one in answer.numbers.values())
-    not_finite += sum(int(answer.rows.select(one.column.is_nan().sum()).item()) for one in answer.numbers.values())
-    if not_finite:
+    if not_finite := sum(answer.rows.select((~one.column.is_finite()).sum()).item() for one in answer.numbers.values()):
         notes[f"NaN and infinity, {count(not_finite, 'time')}, leave gaps."] = None
     if answer.form == "bars":
         lanes, shade = _lanes(answer, notes)
@@ -115,8 +112,8 @@ def runs(answer: Answer, trace: Trace, there: npt.NDArray[np.bool_]) -> list[npt
     if trace.size > len(trace):  # a gap of less than a column of pixels is not seen
         broken = apart > max(limit, (answer.span[1] - answer.span[0]) / SMALL)
     else:
-        broken = (apart > limit) | (np.diff(trace.row[at]) > 1)
-        if answer.query and isinstance(answer.query.window, Cumulating):  # it starts again; many starts are an area
+        broken = (apart > limit) | (np.diff(at) > 1)
+        if isinstance(answer.window, Cumulating):  # it starts again; many starts are an area
             broken |= start[1:] != start[:-1]
     return np.split(at, np.flatnonzero(broken) + 1)
 
@@ -138,10 +135,8 @@ def _block(answer: Answer, lines: list[str], bands: dict[tuple[str, str], str], 
     ]
     _note_if_sampled(traces, "first, last, least and greatest of each column of pixels", notes)
     panels = [Panel("", traces)] if together else [Panel(one.label, [one]) for one in traces]
-    drawn = np.concatenate([one.values[name] for one in traces for name in columns])
-    drawn = drawn[np.isfinite(drawn)]
-    low, high = (float(drawn.min()), float(drawn.max())) if len(drawn) else (0.0, 1.0)
-    return Block(_title(answer, columns), lines, bands, panels, low, high)
+    drawn = [one.values[name] for one in traces for name in columns]
+    return Block(_title(answer, columns), lines, bands, panels, *bounds_of(drawn))
 
 
 def _chosen(answer: Answer, most: int, notes: dict[str, None]) -> list[int]:
@@ -172,14 +167,25 @@ def _sampled(answer: Answer, part: pl.DataFrame, columns: Sequence[str], width: 
             places.append(pl.col(_ROW).gather(known.arg_max()).first().alias(f"greatest {name}"))
         chosen = part.group_by(at.alias(_AT)).agg(places).drop(_AT).unpivot()["value"]
         kept = part[chosen.drop_nulls().unique().sort()]
+    return _trace(kept, columns, part)
+
+
+def _trace(kept: pl.DataFrame, columns: Sequence[str], part: pl.DataFrame, merged: list[int] | None = None) -> Trace:
+    """The trace of what is kept of a key's windows."""
     values = {name: _finite(kept[name]) for name in columns}
-    bounds = kept[FROM].to_numpy(), kept[TO].to_numpy()
-    return Trace(kept[LABEL][0], *bounds, kept[_ROW].cast(pl.Int64).to_numpy(), values, part.height)
+    return Trace(part[LABEL][0], kept[FROM].to_numpy(), kept[TO].to_numpy(), values, part.height, merged)
 
 
 def _finite(column: pl.Series) -> Floats:
     values = column.cast(pl.Float64).fill_null(np.nan).to_numpy()
     return np.where(np.isfinite(values), values, np.nan)
+
+
+def bounds_of(columns: Sequence[Floats]) -> tuple[float, float]:
+    """The least and the greatest number."""
+    numbers = np.concatenate([np.empty(0), *columns])
+    numbers = numbers[np.isfinite(numbers)]
+    return (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 0.0)
 
 
 def _note_if_sampled(traces: list[Trace], how: str, notes: dict[str, None]) -> None:
@@ -194,20 +200,19 @@ def _note_if_sampled(traces: list[Trace], how: str, notes: dict[str, None]) -> N
 def _lanes(answer: Answer, notes: dict[str, None]) -> tuple[list[Trace], str | None]:
     """A lane for each key, and the first number, which shades the bars."""
     shade = next(iter(answer.numbers), None)
+    columns = [shade] if shade else []
     low, high = answer.span
     column = max(1, -(-(high - low) // BARS))
     traces = []
-    for part in _by_key(answer, _chosen(answer, MOST_LANES, notes), [shade] if shade else []):
+    for part in _by_key(answer, _chosen(answer, MOST_LANES, notes), columns):
         kept, merged = part, None
         if part.height > BARS:
             bounds = [pl.col(FROM).min().alias(_ROW), pl.col(TO).max(), pl.len().alias(_MERGED)]
-            greatest = [pl.col(shade).fill_nan(None).max()] if shade else []
+            greatest = [pl.col(name).fill_nan(None).max() for name in columns]
             column_of = ((pl.col(FROM) - low) // column).alias(_AT)
             kept = part.group_by(column_of, maintain_order=True).agg(*bounds, *greatest).rename({_ROW: FROM})
             merged = kept[_MERGED].to_list()
-        values = {shade: _finite(kept[shade])} if shade else {}
-        bounds_of = kept[FROM].to_numpy(), kept[TO].to_numpy()
-        traces.append(Trace(part[LABEL][0], *bounds_of, np.arange(kept.height), values, part.height, merged))
+        traces.append(_trace(kept, columns, part, merged))
     with_greatest = f", with the greatest {shade}" if shade else ""
     _note_if_sampled(traces, f"those that begin in the same column of pixels are one bar{with_greatest}", notes)
     return traces, shade
@@ -233,7 +238,7 @@ def _shares(answer: Answer) -> Iterator[tuple[list[str], dict[tuple[str, str], s
             middle = [name for name in rest if _share(numbers[name].aggregate) is not None]
             rest = [name for name in rest if name not in middle]
             yield middle, bands
-        ranges = {name: _range(answer.rows.select(numbers[name].column).to_series()) for name in rest}
+        ranges = {name: bounds_of([_finite(answer.rows.select(numbers[name].column).to_series())]) for name in rest}
         while rest:
             together: list[str] = []
             for name in rest:
@@ -262,11 +267,6 @@ def _bands(numbers: dict[str, Number]) -> dict[tuple[str, str], str]:
         if one.aggregate and one.aggregate.function == "m4" and name.endswith(" min"):
             pairs[name, name.removesuffix("min") + "max"] = "min – max"
     return pairs
-
-
-def _range(column: pl.Series) -> tuple[float, float]:
-    values = _finite(column)
-    return (float(np.nanmin(values)), float(np.nanmax(values))) if np.isfinite(values).any() else (0.0, 0.0)
 
 
 def _comparable(ranges: list[tuple[float, float]]) -> bool:

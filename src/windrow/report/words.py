@@ -22,6 +22,11 @@ def count(size: int, what: str) -> str:
     return f"{size:,} {what[:-1]}ies" if what.endswith("ry") else f"{size:,} {what}s"
 
 
+def cut(text: str, most: int) -> str:
+    """At most so many letters of it."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def listed(parts: list[str]) -> str:
     """a, b and c."""
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from statistics import mean, pvariance, variance
 from typing import Any
 
 import polars as pl
@@ -53,7 +54,12 @@ def answer(aggregate: Aggregate, rows: Sequence[Row]) -> Any:
     rows = filtered(aggregate, rows)
     if (monoid := monoid_of(aggregate)) is not None:
         return _lowered(monoid(**dict(aggregate.params)), aggregate, rows)
-    return _ANSWERS[aggregate.function](aggregate, rows)
+    if aggregate.function in _OF_ROWS:
+        return _OF_ROWS[aggregate.function](aggregate, rows)
+    values = values_of(aggregate, rows) if aggregate.inputs else rows
+    if not values:
+        return _OF_NOTHING.get(aggregate.function)
+    return _OF_VALUES[aggregate.function](values, **dict(aggregate.params))
 
 
 def monoid_of(aggregate: Aggregate) -> type[Any] | None:
@@ -87,16 +93,27 @@ def _finite(values: Values) -> bool:
     return all(math.isfinite(value) for value in values)
 
 
-# --- one function per aggregate -------------------------------------------------------------------------------------
+# --- of the rows ----------------------------------------------------------------------------------------------------
 
 
-def _count(aggregate: Aggregate, rows: Sequence[Row]) -> int:
-    return len(values_of(aggregate, rows)) if aggregate.inputs else len(rows)
+def _collect(aggregate: Aggregate, rows: Sequence[Row]) -> Values:
+    """All values, with `nulls=True` the null ones too."""
+    found = [evaluate(aggregate.inputs[0], row) for row in rows]
+    return found if aggregate.param("nulls") else [value for value in found if value is not None]
+
+
+def _arg(aggregate: Aggregate, rows: Sequence[Row], choose: Callable[..., Any]) -> Any:
+    """x of the row that min or max chooses by y among those with a y: both take the earliest of equals."""
+    x, y = aggregate.inputs
+    pairs = [(evaluate(x, row), evaluate(y, row)) for row in rows]
+    valued = [pair for pair in pairs if pair[1] is not None]
+    return choose(valued, key=lambda pair: rank(pair[1]))[0] if valued else None
+
+
+# --- of values, of which there is at least one ----------------------------------------------------------------------
 
 
 def _sum(values: Values) -> Any:
-    if not values:
-        return None
     if not any(isinstance(value, float) for value in values):
         return _exact_sum(values)
     if not _finite(values):
@@ -113,24 +130,18 @@ def _exact_sum(values: Values) -> int | Decimal:
     return Decimal(f"{int(total * 10**scale)}E-{scale}") if scale > 0 else Decimal(int(total))
 
 
-def _mean(values: Values) -> float | None:
-    if not values:
-        return None
-    if not _finite(values):
-        return float(_sum(values))
-    return _to_float(sum(map(Fraction, values), Fraction()) / len(values))
+def _mean(values: Values) -> float:
+    return _to_float(mean(map(Fraction, values))) if _finite(values) else float(_sum(values))
 
 
-def _product(values: Values) -> float | None:
-    if not values:
-        return None
+def _product(values: Values) -> float:
     if not _finite(values):
         return math.prod(float(value) for value in values)
     return _to_float(math.prod(map(Fraction, values), start=Fraction(1)))
 
 
 def _geometric_mean(values: Values) -> float | None:
-    if not values or any(value < 0 for value in values):
+    if any(value < 0 for value in values):
         return None
     if any(value == 0 for value in values):
         return 0.0
@@ -140,61 +151,19 @@ def _geometric_mean(values: Values) -> float | None:
 
 
 def _variance(values: Values, sample: bool) -> float | None:
-    n = len(values) - sample
-    if n <= 0:
+    if len(values) <= sample:
         return None
     if not _finite(values):
         return math.nan
-    mean = sum(map(Fraction, values), Fraction()) / len(values)
-    return _to_float(sum(((Fraction(value) - mean) ** 2 for value in values), Fraction()) / n)
+    return _to_float((variance if sample else pvariance)(list(map(Fraction, values))))
 
 
 def _root(value: float | None) -> float | None:
     return None if value is None else math.sqrt(value)
 
 
-def _min(values: Values) -> Any:
-    return min(values, key=rank, default=None)
-
-
-def _max(values: Values) -> Any:
-    return max(values, key=rank, default=None)
-
-
-def _range(values: Values) -> Any:
-    return _max(values) - _min(values) if values else None
-
-
-def _first(values: Values) -> Any:
-    return values[0] if values else None
-
-
-def _last(values: Values) -> Any:
-    return values[-1] if values else None
-
-
-def _place(aggregate: Aggregate, rows: Sequence[Row], at: int) -> Any:
-    """The first or the last value, and with `nulls=True` even when it is null."""
-    values = _collect(aggregate, rows)
-    return values[at] if values else None
-
-
-def _collect(aggregate: Aggregate, rows: Sequence[Row]) -> Values:
-    return (
-        [evaluate(aggregate.inputs[0], row) for row in rows] if aggregate.param("nulls") else values_of(aggregate, rows)
-    )
-
-
-def _arg(aggregate: Aggregate, rows: Sequence[Row], choose: Callable[..., Any]) -> Any:
-    """x of the row that min or max chooses by y among those with a y: both take the earliest of equals."""
-    x, y = aggregate.inputs
-    pairs = [(evaluate(x, row), evaluate(y, row)) for row in rows]
-    valued = [pair for pair in pairs if pair[1] is not None]
-    return choose(valued, key=lambda pair: rank(pair[1]))[0] if valued else None
-
-
 def _m4(values: Values) -> dict[str, Any]:
-    return {"min": _min(values), "max": _max(values), "first": _first(values), "last": _last(values)}
+    return {"min": min(values, key=rank), "max": max(values, key=rank), "first": values[0], "last": values[-1]}
 
 
 def neighbours(values: Values, q: float) -> tuple[float, float, float]:
@@ -206,10 +175,8 @@ def neighbours(values: Values, q: float) -> tuple[float, float, float]:
     return float(ordered[low]), float(ordered[high]), place - low
 
 
-def _quantile(values: Values, q: float) -> float | None:
+def _quantile(values: Values, q: float) -> float:
     """Linear interpolation between the two values around it."""
-    if not values:
-        return None
     low, high, share = neighbours(values, q)
     return low if share == 0 or low == high else low * (1 - share) + high * share
 
@@ -220,14 +187,6 @@ def counts(values: Iterable[Any]) -> list[tuple[Any, int]]:
     return sorted(found.items(), key=lambda one: (-one[1], rank(one[0])))
 
 
-def _mode(values: Values) -> Any:
-    return counts(values)[0][0] if values else None
-
-
-def _distinct(values: Values) -> int:
-    return len(counts(values))
-
-
 # Sketches, as exactly as their definition allows: KLL leaves NaN out, HLL and the frequent items take it for a value,
 # and HLL does not count empty strings.
 
@@ -236,18 +195,18 @@ def numbers_of(values: Values) -> list[float]:
     return sorted(float(value) for value in values if not is_nan(value))
 
 
-def _approx_quantile(values: Values, q: float) -> float | None:
+def _approx_quantile(values: Values, q: float, k: int) -> float | None:
     """The smallest value with at least the share q of all values at or below it."""
     ordered = numbers_of(values)
     return ordered[max(0, math.ceil(q * len(ordered)) - 1)] if ordered else None
 
 
-def _approx_distinct(values: Values) -> int:
-    return _distinct([value for value in values if value not in ("", b"")])
+def _approx_distinct(values: Values, lg_k: int) -> int:
+    return len(counts(value for value in values if value not in ("", b"")))
 
 
-def _top_k(values: Values, k: int) -> list[dict[str, Any]] | None:
-    return [{"value": value, "count": count} for value, count in counts(values)[:k]] if values else None
+def _top_k(values: Values, k: int) -> list[dict[str, Any]]:
+    return [{"value": value, "count": count} for value, count in counts(values)[:k]]
 
 
 def _lowered(monoid: Any, aggregate: Aggregate, rows: Sequence[Row]) -> Any:
@@ -267,34 +226,33 @@ def _lowered(monoid: Any, aggregate: Aggregate, rows: Sequence[Row]) -> Any:
     return monoid.lower(fields if whole else fields["state"]).to_list()[0]
 
 
-def _of_values(function: Callable[[Values], Any]) -> Callable[[Aggregate, Sequence[Row]], Any]:
-    return lambda aggregate, rows: function(values_of(aggregate, rows))
-
-
-_ANSWERS: dict[str, Callable[[Aggregate, Sequence[Row]], Any]] = {
-    "count": _count,
-    "sum": _of_values(_sum),
-    "min": _of_values(_min),
-    "max": _of_values(_max),
-    "mean": _of_values(_mean),
-    "product": _of_values(_product),
-    "geometric_mean": _of_values(_geometric_mean),
-    "variance": _of_values(lambda values: _variance(values, sample=True)),
-    "variance_pop": _of_values(lambda values: _variance(values, sample=False)),
-    "stddev": _of_values(lambda values: _root(_variance(values, sample=True))),
-    "stddev_pop": _of_values(lambda values: _root(_variance(values, sample=False))),
-    "range": _of_values(_range),
-    "first": lambda aggregate, rows: _place(aggregate, rows, 0),
-    "last": lambda aggregate, rows: _place(aggregate, rows, -1),
+_OF_ROWS: dict[str, Callable[[Aggregate, Sequence[Row]], Any]] = {
+    "first": lambda aggregate, rows: next(iter(_collect(aggregate, rows)), None),
+    "last": lambda aggregate, rows: next(reversed(_collect(aggregate, rows)), None),
     "collect": _collect,
     "arg_min": lambda aggregate, rows: _arg(aggregate, rows, min),
     "arg_max": lambda aggregate, rows: _arg(aggregate, rows, max),
-    "m4": _of_values(_m4),
-    "median": _of_values(lambda values: _quantile(values, 0.5)),
-    "quantile": lambda aggregate, rows: _quantile(values_of(aggregate, rows), aggregate.param("q")),
-    "mode": _of_values(_mode),
-    "distinct": _of_values(_distinct),
-    "approx_quantile": lambda aggregate, rows: _approx_quantile(values_of(aggregate, rows), aggregate.param("q")),
-    "approx_distinct": _of_values(_approx_distinct),
-    "top_k": lambda aggregate, rows: _top_k(values_of(aggregate, rows), aggregate.param("k")),
 }
+_OF_VALUES: dict[str, Callable[..., Any]] = {  # and the aggregate's parameters
+    "count": len,
+    "sum": _sum,
+    "min": lambda values: min(values, key=rank),
+    "max": lambda values: max(values, key=rank),
+    "mean": _mean,
+    "product": _product,
+    "geometric_mean": _geometric_mean,
+    "variance": lambda values: _variance(values, sample=True),
+    "variance_pop": lambda values: _variance(values, sample=False),
+    "stddev": lambda values: _root(_variance(values, sample=True)),
+    "stddev_pop": lambda values: _root(_variance(values, sample=False)),
+    "range": lambda values: max(values, key=rank) - min(values, key=rank),
+    "m4": _m4,
+    "median": lambda values: _quantile(values, 0.5),
+    "quantile": _quantile,
+    "mode": lambda values: counts(values)[0][0],
+    "distinct": lambda values: len(counts(values)),
+    "approx_quantile": _approx_quantile,
+    "approx_distinct": _approx_distinct,
+    "top_k": _top_k,
+}
+_OF_NOTHING = {"count": 0, "distinct": 0, "approx_distinct": 0, "m4": dict.fromkeys(("min", "max", "first", "last"))}

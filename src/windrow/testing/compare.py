@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
+from statistics import fmean, pstdev
 from typing import Any
 
 from windrow.core.aggregates.functions import Aggregate
@@ -192,8 +193,7 @@ def _spread(aggregate: Aggregate, events: Events) -> tuple[float, float]:
     values = [float(value) for value in values_of(aggregate, events)]
     if not values or not all(map(math.isfinite, values)):
         return 0.0, 0.0
-    mean = math.fsum(values) / len(values)
-    return 1e-15 * abs(mean), math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+    return 1e-15 * abs(fmean(values)), pstdev(values)
 
 
 def _variance_rule(aggregate: Aggregate, result: float, events: Events) -> float:

@@ -42,14 +42,12 @@ Row = Mapping[str, Any]
 
 def windows_at(window: Window, t: int) -> Iterator[tuple[int, int]]:
     """The bounds of all fixed windows that hold the time t."""
-    if isinstance(window, Tumbling):
-        start = window.offset + (t - window.offset) // window.length * window.length
-        yield start, start + window.length
-    elif isinstance(window, Sliding):
-        start = window.offset + (t - window.offset) // window.slide * window.slide  # the last one to start by t
+    if isinstance(window, Tumbling | Sliding):
+        slide = window.slide if isinstance(window, Sliding) else window.length
+        start = window.offset + (t - window.offset) // slide * slide  # the last one to start by t
         while start + window.length > t:
             yield start, start + window.length
-            start -= window.slide
+            start -= slide
     elif isinstance(window, Cumulating):
         start = window.offset + (t - window.offset) // window.length * window.length
         for end in range(start + window.step, start + window.length + 1, window.step):
@@ -88,7 +86,6 @@ class WindowRange(NamedTuple):
 
     places: range
     completed_by: int | None  # the place of the event that completes it; None: open
-    ends_with_stream: bool = False  # an open one is whole once nothing comes any more
 
 
 def window_ranges(window: OrderedWindow, rows: Sequence[Row]) -> Iterator[WindowRange]:
@@ -96,19 +93,15 @@ def window_ranges(window: OrderedWindow, rows: Sequence[Row]) -> Iterator[Window
     if isinstance(window, Counting):
         return _counting(len(rows), window.n, window.step)
     if isinstance(window, Frames):
-        return _frames(_satisfying(window.when, rows))
-    if isinstance(window, Punctuated) and window.start is None:
-        assert window.end is not None
-        return _until(_satisfying(window.end, rows))
-    if isinstance(window, Punctuated) and window.end is None:
-        assert window.start is not None
-        return _from(_satisfying(window.start, rows))
+        inside = _satisfying(window.when, rows)
+        return _cut(inside, breaks=[not holds for holds in inside])
     if isinstance(window, Punctuated):
-        assert window.start is not None
-        assert window.end is not None
-        return _from_until(_satisfying(window.start, rows), _satisfying(window.end, rows))
+        starts = _satisfying(window.start, rows) if window.start else [True] * len(rows)
+        if window.end is None:
+            return _cut(starts, breaks=starts)
+        return _cut(starts, ends=_satisfying(window.end, rows))
     if isinstance(window, DataDrivenWindow):
-        return _cut(window, rows)
+        return _own(window, rows)
     raise TypeError(f"{window} has no ranges of events")
 
 
@@ -124,43 +117,18 @@ def _counting(events: int, n: int, step: int) -> Iterator[WindowRange]:
         yield WindowRange(range(first, min(end, events)), end - 1 if end <= events else None)
 
 
-def _frames(inside: list[bool]) -> Iterator[WindowRange]:
+def _cut(
+    starts: Sequence[bool], *, breaks: Sequence[bool] | None = None, ends: Sequence[bool] | None = None
+) -> Iterator[WindowRange]:
+    """A window goes from a start to the last event before a break, or to an end; a start within it is none."""
+    never = [False] * len(starts)
     first = None
-    for at, holds in enumerate([*inside, False]):
-        if holds and first is None:
-            first = at
-        elif not holds and first is not None:
-            by_an_event = at < len(inside)
-            yield WindowRange(range(first, at), at if by_an_event else None, ends_with_stream=True)
+    for at, (is_start, is_break, is_end) in enumerate(zip(starts, breaks or never, ends or never, strict=True)):
+        if first is not None and is_break:
+            yield WindowRange(range(first, at), at)
             first = None
-
-
-def _until(ends: list[bool]) -> Iterator[WindowRange]:
-    first = 0
-    for at, is_end in enumerate(ends):
-        if is_end:
-            yield WindowRange(range(first, at + 1), at)
-            first = at + 1
-    if first < len(ends):
-        yield WindowRange(range(first, len(ends)), None)
-
-
-def _from(starts: list[bool]) -> Iterator[WindowRange]:
-    first = None
-    for at, is_start in enumerate(starts):
-        if is_start:
-            if first is not None:
-                yield WindowRange(range(first, at), at)
-            first = at
-    if first is not None:
-        yield WindowRange(range(first, len(starts)), None)
-
-
-def _from_until(starts: list[bool], ends: list[bool]) -> Iterator[WindowRange]:
-    first = None
-    for at, (is_start, is_end) in enumerate(zip(starts, ends, strict=True)):
         if first is None and is_start:
-            first = at  # an event that is both is a window alone
+            first = at
         if first is not None and is_end:
             yield WindowRange(range(first, at + 1), at)
             first = None
@@ -168,23 +136,12 @@ def _from_until(starts: list[bool], ends: list[bool]) -> Iterator[WindowRange]:
         yield WindowRange(range(first, len(starts)), None)
 
 
-def _cut(window: DataDrivenWindow, rows: Sequence[Row]) -> Iterator[WindowRange]:
+def _own(window: DataDrivenWindow, rows: Sequence[Row]) -> Iterator[WindowRange]:
     """Where a user's window cuts all events of a key, taken as one batch after the initial state."""
     events = OrderedEvents(np.zeros(len(rows), np.int64), {text: _column(text, rows) for text in window.inputs})
     carried = {name: np.array([value]) for name, value in {**window.initial, "open": False}.items()}
     cuts = window.cuts(events, carried)
-    first = None
-    for at in range(len(rows)):
-        if first is not None and (cuts.breaks[at] or cuts.starts[at]):
-            yield WindowRange(range(first, at), at)
-            first = None
-        if cuts.starts[at]:
-            first = at
-        if first is not None and cuts.ends[at]:
-            yield WindowRange(range(first, at + 1), at)
-            first = None
-    if first is not None:
-        yield WindowRange(range(first, len(rows)), None)
+    return _cut(cuts.starts.tolist(), breaks=(cuts.breaks | cuts.starts).tolist(), ends=cuts.ends.tolist())
 
 
 def _column(text: str, rows: Sequence[Row]) -> pl.Series:

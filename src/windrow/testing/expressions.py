@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, localcontext
+from functools import cmp_to_key
 from typing import Any
 
 from sqlglot import exp
@@ -217,13 +218,10 @@ def _nullif(node: exp.Expr, row: Row) -> Any:
     return None if _equal(a, b) else a
 
 
-def _extreme(sign: int) -> Callable[[exp.Expr, Row], Any]:
+def _extreme(choose: Callable[..., Any]) -> Callable[[exp.Expr, Row], Any]:
     def call(node: exp.Expr, row: Row) -> Any:
-        found = None
-        for value in _arguments(node, row):
-            if value is not None and (found is None or sign * _order(value, found) > 0):
-                found = value
-        return found
+        values = [value for value in _arguments(node, row) if value is not None]
+        return choose(values, key=cmp_to_key(_order), default=None)
 
     return call
 
@@ -283,13 +281,14 @@ _SPECIAL: dict[type[exp.Expr], Callable[[exp.Expr, Row], Any]] = {
     exp.If: _if,
     exp.Nullif: _nullif,
     exp.Coalesce: lambda node, row: next((value for value in _arguments(node, row) if value is not None), None),
-    exp.Greatest: _extreme(1),
-    exp.Least: _extreme(-1),
+    exp.Greatest: _extreme(max),
+    exp.Least: _extreme(min),
     exp.IsNan: lambda node, row: _value(node.this, row) != _value(node.this, row),
     exp.Cast: _cast,
     exp.TryCast: _cast,
 }
 
+_REAL = ("sqrt", "exp", "sin", "cos", "tan", "asin", "acos", "atan", "radians", "degrees")  # named as in `math`
 _STRICT: dict[type[exp.Expr], Callable[..., Any]] = {
     exp.Not: _not,
     exp.EQ: lambda a, b: _order(a, b) == 0,
@@ -307,16 +306,7 @@ _STRICT: dict[type[exp.Expr], Callable[..., Any]] = {
     exp.Abs: lambda x: _fitting(abs(x)),
     exp.Ceil: lambda x: _integer(x, math.ceil),
     exp.Floor: lambda x: _integer(x, math.floor),
-    exp.Sqrt: _real(math.sqrt),
-    exp.Exp: _real(math.exp),
-    exp.Sin: _real(math.sin),
-    exp.Cos: _real(math.cos),
-    exp.Tan: _real(math.tan),
-    exp.Asin: _real(math.asin),
-    exp.Acos: _real(math.acos),
-    exp.Atan: _real(math.atan),
-    exp.Radians: _real(math.radians),
-    exp.Degrees: _real(math.degrees),
+    **{getattr(exp, name.title()): _real(getattr(math, name)) for name in _REAL},
     exp.Ln: _ln,
     exp.Log: _log,
     exp.Pow: _power,

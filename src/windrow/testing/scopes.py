@@ -8,12 +8,10 @@ remembered: a node that comes later cannot change what was emitted, and what it 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from windrow.core.windows.ordered import NODE, Counting, Scoped
-from windrow.testing.answers import canonical
-from windrow.testing.definitions import window_ranges
+from windrow.core.windows.ordered import Counting, Scoped
 
 
 class Part(NamedTuple):
@@ -32,18 +30,6 @@ class Part(NamedTuple):
     @property
     def end(self) -> int:
         return int(self.events[-1].time)
-
-
-def parts(window: Scoped, events: Iterable[Any], at_end: bool, partial: bool) -> Iterator[Part]:
-    """The windows of each key and node, from events in their order, the open ones too."""
-    of: dict[tuple[Any, ...], list[Any]] = {}
-    for event in events:
-        of.setdefault((event.key, canonical(event.row[NODE])), []).append(event)
-    for (key, node), several in of.items():
-        found = window_ranges(window, [event.row for event in several])
-        for number, (places, completed_by, ends_with_stream) in enumerate(found):
-            is_whole = completed_by is not None or (at_end and (partial or ends_with_stream))
-            yield Part(key, node, number, tuple(several[at] for at in places), is_whole)
 
 
 def joined(scope: str, whole: Sequence[Part]) -> list[list[Part]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from windrow.core.query.query import Query
 from windrow.core.windows.fixed import Session
-from windrow.core.windows.ordered import JOINED, NODE, Counting, Latest, OrderedWindow, Scoped
+from windrow.core.windows.ordered import JOINED, NODE, Counting, DataDrivenWindow, Latest, OrderedWindow, Scoped
 from windrow.testing import scopes
 from windrow.testing.answers import canonical, monoid_of
 from windrow.testing.definitions import latest, sessions, window_ranges, windows_at
@@ -43,6 +44,9 @@ class Content(NamedTuple):
     is_open: bool = False  # it is not whole, and emitted only at the end, with `partial`
     position: int | None = None  # of its first event, where events are counted
     nth: int = 0  # of the windows of its key that start at the same time, where the events decide
+
+    def is_closed(self, watermark: Point, partial: bool) -> bool:
+        return self.closes <= watermark and (partial or not self.is_open)
 
 
 class Emission(NamedTuple):
@@ -96,7 +100,7 @@ class Standing:
         return [event for event in batch if event.left_out]
 
     def _leave_out_of_sessions(self, batch: list[Event], final_before: Point, gap: int) -> None:
-        there = self._by_key()
+        there = self._grouped(attrgetter("key"))
         for key in {event.key for event in batch}:
             coming = [event for event in batch if event.key == key]
             runs = _runs(there.get(key, ()), gap)
@@ -111,19 +115,19 @@ class Standing:
                     for event in run:
                         event.left_out = True
 
-    def _by_key(self) -> dict[tuple[Any, ...], list[Event]]:
-        """The events that count, each key's in their order."""
-        found: dict[tuple[Any, ...], list[Event]] = {}
+    def _grouped(self, group_of: Callable[[Event], Any], before: Point = math.inf) -> dict[Any, list[Event]]:
+        """The events that count, each group's in their order."""
+        found: dict[Any, list[Event]] = {}
         for event in sorted(self.events, key=lambda event: event.order):
-            if not event.left_out:
-                found.setdefault(event.key, []).append(event)
+            if not event.left_out and event.time < before:
+                found.setdefault(group_of(event), []).append(event)
         return found
 
     def contents(self) -> list[Content]:
         """All windows that hold an event, from all events."""
         window = self.query.window
         found: list[Content] = []
-        for key, events in self._by_key().items():
+        for key, events in self._grouped(attrgetter("key")).items():
             if isinstance(window, Session):
                 found += self._sessions(key, events, window.gap)
             elif isinstance(window, Latest):
@@ -155,7 +159,8 @@ class Standing:
 
     def _event_ranges(self, key: tuple[Any, ...], events: list[Event], window: OrderedWindow) -> Iterator[Content]:
         starts: Counter[int] = Counter()
-        for places, completed_by, ends_with_stream in window_ranges(window, [event.row for event in events]):
+        ends_with_stream = isinstance(window, DataDrivenWindow) and window.closes_at_end
+        for places, completed_by in window_ranges(window, [event.row for event in events]):
             several = tuple(events[at] for at in places)
             start, end = several[0].time, several[-1].time
             closes = math.inf if completed_by is None else events[completed_by].time + 1  # then that event is final
@@ -178,7 +183,7 @@ class Standing:
                 yield self.emitted[identity]
         for identity, content in there.items():
             last = self.emitted.get(identity)
-            if content.closes > watermark or (content.is_open and not partial):
+            if not content.is_closed(watermark, partial):
                 continue
             if last and not last.retracted and last.content.events == content.events:
                 continue
@@ -187,21 +192,23 @@ class Standing:
 
     def _joined(self, window: Scoped, watermark: Point, partial: bool) -> Iterator[Emission]:
         """Windows of several nodes that are one, and final."""
-        final = [one for one in self.events if not one.left_out and one.time < watermark]
-        final.sort(key=lambda event: event.order)
-        nodes = {canonical(event.row[NODE]) for event in final}
-        every = list(scopes.parts(window, final, watermark == math.inf, partial))
+        final = self._grouped(lambda event: (event.key, canonical(event.row[NODE])), before=watermark)
+        nodes = {node for _, node in final}
+        every = [
+            scopes.Part(key, node, number, content.events, content.is_closed(watermark, partial))
+            for (key, node), events in final.items()
+            for number, content in enumerate(self._event_ranges(key, events, window))
+        ]
         fresh = [part for part in every if part.is_whole and (part.key, part.node, part.number) not in self.joined]
         for several in scopes.joined(window.scope, fresh):
             if not scopes.is_final(window.scope, several, every, nodes, watermark):
                 continue
             self.joined |= {(part.key, part.node, part.number) for part in several}
-            events = tuple(sorted((one for part in several for one in part.events), key=lambda event: event.order))
+            of_all = tuple(sorted((one for part in several for one in part.events), key=lambda event: event.order))
             start, end = scopes.bounds(several)
             position = scopes.position(window, several)
             if start < self.until:
-                key = several[0].key
-                yield Emission(0, Content((), key, start, end, end, events, position=position))
+                yield Emission(0, Content((), several[0].key, start, end, end, of_all, position=position))
 
 
 def _runs(events: Iterable[Event], gap: int) -> list[list[Event]]:

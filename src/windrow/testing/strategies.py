@@ -1,6 +1,6 @@
 """What properties are checked on: random events, queries, and ways of feeding them in.
 
-A `Stream` is a whole run: queries, the options of the engine, and steps (`transcripts.Step`) that any runtime takes.
+A `transcripts.Stream` is a whole run, which any runtime takes.
 
     times     a walk from a base: many steps of 0 (or mostly those), small ones, pauses longer than every window, and
               steps back
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -27,9 +26,8 @@ from windrow.core.query.query import Query
 from windrow.core.windows.fixed import Window, cumulating, session, sliding, tumbling
 from windrow.core.windows.ordered import JOINED, counting, frames, latest, punctuated, scope_of
 from windrow.testing.own import Filled, Uneven
-from windrow.testing.transcripts import Step
-
-Row = Mapping[str, Any]
+from windrow.testing.standing import Row
+from windrow.testing.transcripts import Step, Stream
 
 SCHEMA: dict[str, pl.DataType] = {
     "t": pl.Int64(),  # the time column of the engine
@@ -126,25 +124,6 @@ _K = (
 )
 _SKEWED_K = (*(_K[0],) * 12, *_K)
 _CLOSE_K = (*(_K[0],) * 4, *_K[1:3])
-
-
-@dataclass(frozen=True)
-class Stream:
-    """Queries, the engine's options, and what happens."""
-
-    queries: tuple[Query, ...]
-    options: Mapping[str, Any]
-    steps: tuple[Step, ...]
-
-    @property
-    def rows(self) -> list[Row]:
-        """All events, in the order in which they come."""
-        return [row for step in self.steps if step.action == "input" for row in step.value]
-
-    @property
-    def all_queries(self) -> tuple[Query, ...]:
-        """Those of the beginning and those that are added."""
-        return (*self.queries, *(step.value for step in self.steps if step.action == "add"))
 
 
 def frame(rows: Sequence[Row]) -> pl.DataFrame:

@@ -31,20 +31,13 @@ from typing import Any, Protocol
 import polars as pl
 import yaml
 
+from windrow.core.expressions.types import type_of
 from windrow.core.query.query import Query
 from windrow.core.windows.ordered import JOINED, scope_of
 from windrow.testing.compare import differences
 from windrow.testing.oracle import Oracle, microseconds
 from windrow.testing.standing import Row
 
-_POLARS: dict[str, pl.DataType] = {
-    "int": pl.Int64(),
-    "float": pl.Float64(),
-    "bool": pl.Boolean(),
-    "string": pl.String(),
-    "timestamp": pl.Datetime("us"),
-    "timestamp_utc": pl.Datetime("us", "UTC"),
-}
 _OPTIONS = ("time", "lateness", "updates", "order_by", "bad_events")
 _ACTIONS = ("input", "watermark", "add", "remove", "finish")
 _DETAILS = ("expect", "error", "counted", "measure", "since", "becomes", "when")
@@ -72,14 +65,17 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Transcript:
-    """One file: its queries, its options for the engine, the types of its columns, its steps."""
+class Stream:
+    """A whole run: queries, the engine's options, and what happens."""
 
-    name: str
     queries: tuple[Query, ...]
     options: Mapping[str, Any]
-    types: Mapping[str, str]
     steps: tuple[Step, ...]
+
+    @property
+    def rows(self) -> list[Row]:
+        """All events, in the order in which they come."""
+        return [row for step in self.steps if step.action == "input" for row in step.value]
 
     @property
     def all_queries(self) -> tuple[Query, ...]:
@@ -87,17 +83,13 @@ class Transcript:
         added = [step.value for step in self.steps if step.action == "add"]
         return tuple({query.name: query for query in [*self.queries, *added]}.values())
 
-    @property
-    def schema(self) -> dict[str, pl.DataType]:
-        """The types of its columns in a frame."""
-        found: dict[str, pl.DataType] = {}
-        for column, kind in self.types.items():
-            if kind.startswith("decimal"):
-                precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
-                found[column] = pl.Decimal(int(precision), int(scale))
-            else:
-                found[column] = _POLARS[kind]
-        return found
+
+@dataclass(frozen=True)
+class Transcript(Stream):
+    """The run of a file, by its name, with the types of its columns in a frame."""
+
+    name: str
+    schema: dict[str, pl.DataType]
 
     @property
     def needs(self) -> frozenset[str]:
@@ -183,18 +175,18 @@ def _transcript(name: str, given: dict[str, Any]) -> Transcript:
     _known(given, {"queries", "types", "steps", *_OPTIONS})
     options = {"time": "t"} | {key: given[key] for key in _OPTIONS if key in given}
     rows = [row for step in given["steps"] for row in step.get("input") or []]
-    types = _types(rows) | given.get("types", {})
+    schema = _schema(rows) | {column: type_of(text) for column, text in given.get("types", {}).items()}
     retracted = {"retracted": False} if options.get("updates") is not None else {}
-    steps = tuple(_step(step, types, {"revision": 0} | retracted) for step in given["steps"])
-    return Transcript(name, tuple(map(query_of, given["queries"])), options, types, steps)
+    steps = tuple(_step(step, schema, {"revision": 0} | retracted) for step in given["steps"])
+    return Transcript(tuple(map(query_of, given["queries"])), options, steps, name, schema)
 
 
-def _step(given: dict[str, Any], types: Mapping[str, str], default: Row) -> Step:
+def _step(given: dict[str, Any], schema: dict[str, pl.DataType], default: Row) -> Step:
     _known(given, {*_ACTIONS, *_DETAILS})
     (action,) = [key for key in _ACTIONS if key in given]
     value, details = given[action], {key: given[key] for key in _DETAILS if key in given}
     if action == "input":
-        value = [{column: _typed(row.get(column), types[column]) for column in types} for row in value]
+        value = pl.DataFrame(value, schema=schema).to_dicts()
     if action == "finish" and value not in (True, "partial"):
         raise ValueError(f"finish is true or partial, not {value!r}")
     if action == "add":
@@ -219,30 +211,14 @@ def _time(value: Any) -> Any:
     return microseconds(value) if isinstance(value, datetime) else value
 
 
-def _types(rows: list[dict[str, Any]]) -> dict[str, str]:
-    """The types of all columns of a file: int, float, bool, string, timestamp(_utc), decimal(38, scale)."""
-    found: dict[str, str] = {}
+def _schema(rows: list[dict[str, Any]]) -> dict[str, pl.DataType]:
+    """The types of all columns of a file, from their values; integers where there are none."""
+    found: dict[str, pl.DataType] = {}
     for column in dict.fromkeys(column for row in rows for column in row):
         values = [row[column] for row in rows if row.get(column) is not None]
-        kinds = {"bool" if isinstance(value, bool) else type(value).__name__ for value in values}
-        if kinds <= {"int", "float"} and "float" in kinds:
-            found[column] = "float"
-        elif kinds == {"Decimal"}:
-            found[column] = f"decimal(38, {max(-int(value.as_tuple().exponent) for value in values)})"
-        elif len(kinds) == 1 and kinds <= {"int", "bool", "str", "datetime"}:
-            zoned = any(isinstance(value, datetime) and value.tzinfo for value in values)
-            kind = kinds.pop()
-            found[column] = {"str": "string", "datetime": "timestamp_utc" if zoned else "timestamp"}.get(kind, kind)
-        elif kinds:
-            raise ValueError(f"column {column!r} has values of several types: {', '.join(sorted(kinds))}")
-        else:
-            found[column] = "int"
+        kinds = {type(value) for value in values}
+        if len(kinds) > 1 and kinds != {int, float}:
+            names = ", ".join(sorted(kind.__name__ for kind in kinds))
+            raise ValueError(f"column {column!r} has values of several types: {names}")
+        found[column] = pl.Series(values, strict=False).dtype if values else pl.Int64()
     return found
-
-
-def _typed(value: Any, kind: str) -> Any:
-    if value is None:
-        return None
-    if kind == "float":
-        return float(value)
-    return Decimal(str(value)) if kind.startswith("decimal") else value

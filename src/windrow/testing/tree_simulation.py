@@ -86,11 +86,7 @@ class Tree:
     @cached_property
     def children(self) -> dict[str, tuple[str, ...]]:
         """Of each node."""
-        found: dict[str, list[str]] = {name: [] for name in self.parents}
-        for name, parent in self.parents.items():
-            if parent is not None:
-                found[parent].append(name)
-        return {name: tuple(several) for name, several in found.items()}
+        return {name: tuple(one for one, parent in self.parents.items() if parent == name) for name in self.parents}
 
     @cached_property
     def leaves(self) -> list[str]:
@@ -190,6 +186,13 @@ class Simulation:
         heapq.heappush(self._way, (arrives, self.messages, sender, to, data))
 
     @property
+    def _root_queries(self) -> QuerySet:
+        """The queries as they are at the root."""
+        query_set = self.machines["root"].query_set
+        assert query_set is not None
+        return query_set
+
+    @property
     def _faulty(self) -> bool:
         return self.now < self.faults.until
 
@@ -199,10 +202,8 @@ class Simulation:
     def run(self, steps: int = 100_000) -> None:
         """Go on until the root has everything; refuses to go on for ever."""
         for _ in range(steps):
-            root = self.machines["root"]
-            assert root.query_set is not None
-            waits = root.query_set.pending or len(self.machines) < len(self.tree.parents)
-            if root.done and not waits and all(machine.done for machine in self.machines.values()):
+            waits = self._root_queries.pending or len(self.machines) < len(self.tree.parents)
+            if not waits and all(machine.done for machine in self.machines.values()):
                 return
             self._step()
         raise RuntimeError(f"not done after {steps:,} steps")
@@ -237,9 +238,7 @@ class Simulation:
                 self._begin(name)
         if self._changes and self._faulty and self.dice.random() < 0.02:
             self._change(self._changes.pop(0))
-        root = self.machines["root"]
-        assert root.query_set is not None
-        waits = bool((self._changes and self._faulty) or root.query_set.pending)  # the end comes after all changes
+        waits = bool((self._changes and self._faulty) or self._root_queries.pending)  # the end comes after all changes
         reads = []
         if not self._way or self.dice.random() < 0.3:
             reads = [name for name in self.tree.leaves if name in self.machines and self._can_read(name, waits)]
@@ -273,19 +272,17 @@ class Simulation:
 
         A query that goes emits nothing more, so a window that still waits for values then is never emitted.
         """
-        root = self.machines["root"]
-        assert root.query_set is not None
+        root, queries = self.machines["root"], self._root_queries
         assert root.as_parent is not None
         assert root.as_parent.subtree.assembly is not None
-        waiting, number = root.as_parent.subtree.assembly.quantiles.waiting, root.query_set.queries.index(query)
-        for group in root.query_set.job.compiled.plan.groups:
+        waiting, number = root.as_parent.subtree.assembly.quantiles.waiting, queries.queries.index(query)
+        for group in queries.job.compiled.plan.groups:
             if group.name in waiting and any(number in numbers for numbers in group.members.values()):
                 return waiting[group.name]
         return root.watermark
 
     def _living(self) -> list[Life]:
-        now = self.machines["root"].query_set
-        assert now is not None
+        now = self._root_queries
         since = dict.fromkeys(self._came, INT64_MIN) | dict(now.since) | dict.fromkeys(dict(now.pending))
         return [Life(query, since[query.name], self._came[query.name]) for query in now.queries]
 

@@ -95,14 +95,12 @@ class Monoid:
             raise TypeError(f"{cls.__name__}.of: {error}") from None
         given.apply_defaults()
         names = input_names(cls)
-        plain = {}
-        for name, value in given.arguments.items():
-            if name in names and not isinstance(value, str):
-                raise ValueError(f"{cls.name}: {name} must be SQL text, not {value!r}")
-            plain[name] = value if name in names else _plain(cls, name, value)
-        chosen = {name: value for name, value in plain.items() if name not in names}
-        cls(**chosen)  # its own checks
-        return Aggregate(cls.name, tuple(parse(plain[name]) for name in names), tuple(chosen.items()))
+        for name in names:
+            if not isinstance(given.arguments[name], str):
+                raise ValueError(f"{cls.name}: {name} must be SQL text, not {given.arguments[name]!r}")
+        params = {name: _plain(cls, name, value) for name, value in given.arguments.items() if name not in names}
+        cls(**params)  # its own checks
+        return Aggregate(cls.name, tuple(parse(given.arguments[name]) for name in names), tuple(params.items()))
 
 
 # --- what a class declares ------------------------------------------------------------------------------------------
@@ -173,7 +171,6 @@ def _register(cls: type[Monoid]) -> None:
         raise TypeError(f"{cls.__name__}: the name {name!r} is taken by {whose}; set another `name`")
     if name in _WORDS or name.upper() in expressions.FUNCTIONS:
         raise TypeError(f"{cls.__name__}: {name!r} is a word of SQL; set another `name`")
-    input_names(cls)
     signature(cls)
     operator = Fold if cls.commutative else OrderedFold
     FUNCTIONS[name] = Function(

@@ -30,23 +30,15 @@ def _formula_operators(aggregate: Aggregate) -> tuple[Operator, ...]:
 
 def _columns(aggregate: Aggregate, states: States) -> list[pl.Series]:
     """The result of each part of a formula."""
-    columns, at = [], 0
-    for part in aggregate.parts:
-        size = len(part.operators)
-        columns.append(part.lower(states[at : at + size]))
-        at += size
-    return columns
+    rest = iter(states)
+    return [part.lower([next(rest) for _ in part.operators]) for part in aggregate.parts]
 
 
-def overflowed(aggregate: Aggregate, states: States) -> pl.Series | None:
-    """Where a part of a formula is an integer that does not fit int64; None if nowhere."""
-    lost = None
-    for column in _columns(aggregate, states):
-        if column.dtype == pl.Int128():
-            beyond = exact_to_int64(column).is_null() & column.is_not_null()
-            if beyond.any():
-                lost = beyond if lost is None else lost | beyond
-    return lost
+def overflowed(aggregate: Aggregate, states: States) -> list[pl.Series]:
+    """For each part of a formula that is somewhere an integer that does not fit int64: where."""
+    wide = [column for column in _columns(aggregate, states) if column.dtype == pl.Int128()]
+    beyond = [exact_to_int64(column).is_null() & column.is_not_null() for column in wide]
+    return [where for where in beyond if where.any()]
 
 
 def _lower_formula(aggregate: Aggregate, states: States) -> pl.Series:

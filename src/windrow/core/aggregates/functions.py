@@ -59,13 +59,10 @@ class Aggregate:
             object.__setattr__(self, "name", self.text)
         # equal operators are one object, so that a plan of thousands of aggregates need not compare them
         operators = tuple(_OPERATORS.setdefault(one, one) for one in FUNCTIONS[self.function].operators(self))
-        object.__setattr__(self, "operators", operators)
         filters = tuple(one for part in self.parts for one in part.filters) or (self.where,) * len(operators)
-        object.__setattr__(self, "filters", filters)
         # hashed once per aggregate: plans of a million queries look aggregates up a million times
-        object.__setattr__(
-            self, "_hash", hash((self.function, self.inputs, self.params, self.parts, self.name, self.where))
-        )
+        hashed = hash((self.function, self.inputs, self.params, self.parts, self.name, self.where))
+        vars(self).update(operators=operators, filters=filters, _hash=hashed)
 
     def __hash__(self) -> int:
         return self._hash
@@ -127,14 +124,13 @@ class Aggregate:
     @staticmethod
     def from_dict(described: dict[str, Any]) -> Aggregate:
         """The aggregate that `to_dict` described; a monoid of one's own must have been imported."""
-        if described["function"] not in FUNCTIONS:
-            name = described["function"]
-            raise ValueError(f"there is no aggregate called {name!r} here: import the module that defines it")
-        inputs = tuple(parse(text) for text in described["inputs"])
-        parts = tuple(Aggregate.from_dict(part) for part in described["parts"])
+        function = described["function"]
+        if function not in FUNCTIONS:
+            raise ValueError(f"there is no aggregate called {function!r} here: import the module that defines it")
+        inputs = tuple(map(parse, described["inputs"]))
+        parts = tuple(map(Aggregate.from_dict, described["parts"]))
         where = parse(described["where"]) if "where" in described else None
-        params = tuple(described["params"].items())
-        return Aggregate(described["function"], inputs, params, parts, described["name"], where)
+        return Aggregate(function, inputs, tuple(described["params"].items()), parts, described["name"], where)
 
 
 @dataclass
@@ -227,13 +223,7 @@ def max(x: str) -> Aggregate:
     return Aggregate("max", (parse(x),))
 
 
-def _lower_mean(_: Aggregate, states: States) -> pl.Series:
-    total: pl.Series = states[0]["sum"]
-    count: pl.Series = states[1]["count"]
-    return total.cast(pl.Float64) / count
-
-
-@function(_of(Sum, Count), _lower_mean, needs=_number)
+@function(_of(Sum, Count), lambda _, states: states[0]["sum"].cast(pl.Float64) / states[1]["count"], needs=_number)
 def mean(x: str) -> Aggregate:
     """The average of x as a double; it never overflows, and is null where there is no value."""
     return Aggregate("mean", (parse(x),))
@@ -337,8 +327,8 @@ def arg_max(x: str, of: str) -> Aggregate:
 
 
 def _lower_m4(_: Aggregate, states: States) -> pl.Series:
-    columns = dict(zip(("min", "max", "first", "last"), (state["value"] for state in states), strict=True))
-    return pl.DataFrame(columns).to_struct()
+    names = ("min", "max", "first", "last")
+    return pl.DataFrame({name: state["value"] for name, state in zip(names, states, strict=True)}).to_struct()
 
 
 @function(_of(Min, Max, First, Last), _lower_m4)
@@ -347,12 +337,17 @@ def m4(x: str) -> Aggregate:
     return Aggregate("m4", (parse(x),))
 
 
-def _lower_median(aggregate: Aggregate, states: States) -> pl.Series:
-    found: pl.DataFrame = states[0].quantiles({aggregate.name: 0.5})
-    return found.to_series()
+def _lower_quantiles(aggregates: Sequence[Aggregate], states: States) -> pl.DataFrame:
+    """Quantiles, or medians, which have no parameter q."""
+    found: pl.DataFrame = states[0].quantiles({one.name: dict(one.params).get("q", 0.5) for one in aggregates})
+    return found
 
 
-@function(_of(Multiset), _lower_median, needs=_number)
+def _lower_quantile(aggregate: Aggregate, states: States) -> pl.Series:
+    return _lower_quantiles([aggregate], states).to_series()
+
+
+@function(_of(Multiset), _lower_quantile, needs=_number)
 def median(x: str) -> Aggregate:
     """The exact median of x, a double: `quantile(x, 0.5)`."""
     return Aggregate("median", (parse(x),))
@@ -362,15 +357,6 @@ def _share(q: float, what: str) -> float:
     if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
         raise ValueError(f"{what}: q must be between 0 and 1, not {q!r}")
     return float(q)
-
-
-def _lower_quantile(aggregate: Aggregate, states: States) -> pl.Series:
-    return _lower_quantiles([aggregate], states).to_series()
-
-
-def _lower_quantiles(aggregates: Sequence[Aggregate], states: States) -> pl.DataFrame:
-    found: pl.DataFrame = states[0].quantiles({aggregate.name: aggregate.param("q") for aggregate in aggregates})
-    return found
 
 
 @function(_of(Multiset), _lower_quantile, _lower_quantiles, needs=_number)

@@ -71,7 +71,6 @@ class Reader:
         """A phrase as one aggregate: a call alone, or an expression over calls; columns stand in calls alone."""
         parts: list[Aggregate] = []
         over_parts: list[Token] = []
-        over_nothing: list[Token] = []  # has zeros for the calls: its columns are outside of them
         index = 0
         while index < len(phrase):
             token = phrase[index]
@@ -79,7 +78,6 @@ class Reader:
                 phrase.refuse(f"{token.name} is not known here; {reason}", index)
             if not self.is_aggregate(phrase, index):
                 over_parts.append(token)
-                over_nothing.append(token)
                 index += 1
                 continue
             part, index = self._part(phrase, index)
@@ -87,17 +85,15 @@ class Reader:
                 parts.append(part)
             # with a blank, because what may follow a bracket may not follow a name
             over_parts.append(replace(token, kind=TokenType.VAR, text=f"p{parts.index(part)} ", name=""))
-            over_nothing.append(replace(token, kind=TokenType.NUMBER, text="0 ", name=""))
         if parts and len(over_parts) == 1:
             return parts[0]
-        rest = phrase.put(tuple(over_nothing))
-        names = {*self.translations, *FUNCTIONS, *SYNONYMS}
-        if stray := rest.expression(what, phrase.text, names).columns:
-            where = (index for index, token in enumerate(over_nothing) if token.name == stray[0])
-            rest.refuse(self.outside(phrase, stray[0], what), next(where, 0))
+        rest = replace(phrase, tokens=tuple(over_parts))
+        expression = rest.expression(what, phrase.text, {*self.translations, *FUNCTIONS, *SYNONYMS})
+        for index, token in enumerate(over_parts):
+            if token.is_name and token.name in expression.columns:
+                rest.refuse(self.outside(phrase, token.name, what), index)
         if not parts:
             phrase.refuse(self.nothing(phrase))
-        expression = phrase.put(tuple(over_parts)).expression(what, phrase.text)
         return Aggregate("formula", (expression,), (), tuple(parts))
 
     def _part(self, phrase: Phrase, index: int) -> tuple[Aggregate, int]:

@@ -94,6 +94,14 @@ def join_keys(
     return found.drop(f"text of {name}" for name in floats)
 
 
+def key_numbers(table: pl.DataFrame, keys: pl.DataFrame) -> npt.NDArray[np.int64]:
+    """The number of each row's key among all keys, -1 where it is none of them; without key columns all are 0."""
+    if not keys.width:
+        return np.zeros(max(1, table.height), np.int64)
+    found = join_keys(table[keys.columns], keys.with_row_index("_number"), keys.columns, "left")
+    return found["_number"].cast(pl.Int64).fill_null(-1).to_numpy()
+
+
 def _text_of(name: str) -> pl.Expr:
     value = pl.when(pl.col(name) == 0).then(0.0).otherwise(pl.col(name))
     return value.cast(pl.String).alias(f"text of {name}")

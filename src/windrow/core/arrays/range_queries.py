@@ -15,14 +15,15 @@ level, so that neither keeps more than one level in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 Ints = npt.NDArray[np.int64]
-Arrays = tuple[npt.NDArray[np.generic], ...]
+Arrays = tuple[npt.NDArray[Any], ...]
 
 CHUNK = 4_000_000  # entries that are worked on at a time
 NOTHING = np.int64(2**63 - 1)  # the code that is greater than every other: an empty slice in `smallest`
@@ -52,13 +53,22 @@ def smallest(codes: Ints, lo: Ints, hi: Ints) -> Ints:
 
 
 def fold(
-    leaves: Arrays, merge: Callable[[Arrays, Arrays], Arrays], identity: tuple[float | None, ...], lo: Ints, hi: Ints
+    leaves: Arrays,
+    merge: Callable[[Arrays, Arrays], Arrays],
+    identity: tuple[float | None, ...],
+    lo: Ints,
+    hi: Ints,
+    prune: Callable[[Arrays, Arrays, Arrays, npt.NDArray[np.bool_]], Iterable[Arrays]] | None = None,
 ) -> Arrays:
-    """Merge the leaves of each range from left to right, in O(log) steps; a leaf is one entry of every array."""
+    """Merge the leaves of each range from left to right, in O(log) steps; a leaf is one entry of every array.
+
+    prune:  where merging is dear, forgets pairs of leaves that are not needed, before those of a level are merged
+    """
     size = len(lo)
     left = tuple(np.full(size, unit, leaf.dtype) for leaf, unit in zip(leaves, identity, strict=True))
     right = tuple(array.copy() for array in left)
-    open_, lo, hi = np.arange(size), lo.copy(), hi.copy()
+    open_ = np.flatnonzero(lo < hi)
+    lo, hi = lo[open_], hi[open_]
     while len(open_):
         _absorb(left, leaves, open_, lo, (lo & 1) == 1, merge, from_left=True)
         _absorb(right, leaves, open_, hi - 1, (hi & 1) == 1, merge, from_left=False)
@@ -69,6 +79,8 @@ def fold(
             leaves = tuple(
                 np.append(leaf, np.asarray([unit], leaf.dtype)) for leaf, unit in zip(leaves, identity, strict=True)
             )
+        if prune:
+            leaves, left, right = prune(leaves, left, right, covered(lo, hi, len(leaves[0]) // 2))
         leaves = merge(tuple(leaf[::2] for leaf in leaves), tuple(leaf[1::2] for leaf in leaves))
     return merge(left, right)
 

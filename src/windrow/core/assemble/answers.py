@@ -97,7 +97,7 @@ class Block:
         self._names = Names(
             [[(one.name, columns[one].name) for one in signature.aggregates] for signature in signatures]
         )
-        self._lowered = [(alike, first.partials_of(alike[0])) for alike in _alike(list(columns.values()))]
+        self._lowered = [(alike, partials_of(alike[0], first.where)) for alike in _alike(list(columns.values()))]
         pairs = [(timeline, number) for number, queries in enumerate(members) for timeline in queries]
         sizes = [len(numbers) for queries in members for numbers in queries.values()]
         timeline_of, signature_of = np.repeat(np.array(pairs, np.int64), sizes, axis=0).T
@@ -164,8 +164,7 @@ def lower(alike: Sequence[Aggregate], states: Sequence[Combined]) -> pl.DataFram
     (aggregate,) = alike
     columns = [aggregate.lower(states).alias(aggregate.name)]
     lost = [state["lost"] for state in states if isinstance(state, Fields) and "lost" in state]
-    if aggregate.parts and (of_formula := overflowed(aggregate, states)) is not None:
-        lost.append(of_formula)
+    lost += overflowed(aggregate, states)
     if lost:
         columns.append(reduce(or_, lost).alias(lost_column(aggregate.name)))
     return pl.DataFrame(columns)

@@ -4,10 +4,6 @@ Rows of the slice table are sorted by (key, slice); a window of a key is an inde
 due windows of all queries are listed as such ranges, then each operator combines its ranges (see `ranges`), then each
 signature turns states into columns, and only at the end are rows written out per query. Everything is one array
 operation over all keys and windows at once.
-
-The windows that are due are listed per lattice in the cheaper of two ways: all windows between two times, for every
-key (few windows, or keys that are dense), or for every row the windows that it is the first row of (sparse keys,
-pauses, short windows). Both cost at most a step per row and lattice, and neither sees the empty windows of a pause.
 """
 
 from __future__ import annotations
@@ -190,6 +186,10 @@ class Windows:
         bounds = {name: getattr(self, name)[chosen] for name in _BOUNDS}
         return Windows(**bounds, position=None if self.position is None else self.position[chosen])
 
+    def lines(self, group: Group) -> pl.Series:
+        lines = pl.Series("line", [timeline.line for timeline in group.timelines], dtype=pl.String)
+        return lines.gather(self.timeline)
+
     @staticmethod
     def join(parts: Iterable[Windows]) -> Windows:
         several = list(parts)
@@ -209,9 +209,9 @@ def due(rows: Rows, lattices: Lattices, after: int, upto: int) -> Windows:
 
     Each lattice has two ways to list its windows: of every key all that are due (`_by_range`), or for every row those
     that it is the first row of (`_by_row`). The first looks at keys × windows, the second at rows, and the cheaper one
-    is taken. Only rows count from the earliest window that is due on: lattices are grouped by how far that one reaches
-    back, in powers of two, so that long windows do not make short ones look at old rows, and rows are not looked
-    through once per lattice.
+    is taken: at most a step per row and lattice, and no look at the empty windows of a pause. Only rows count from the
+    earliest window that is due on: lattices are grouped by how far that one reaches back, in powers of two, so that
+    long windows do not make short ones look at old rows, and rows are not looked through once per lattice.
     """
     times = rows.start[rows.start > INT64_MIN]
     if not len(times) or not len(lattices):
@@ -274,13 +274,10 @@ def _ranged(rows: Rows, lattices: Lattices, of: Ints, key: Ints, start: Ints, lo
 
 def due_irregular(rows: Rows, irregular: Irregular, after: int, upto: int) -> Windows:
     """The same for windows whose bounds lie on no lattice."""
-    if not irregular or not len(rows):
-        return Windows.join([])
-    found = irregular.due(rows.ranks[0], (rows.key, rows.start), after, upto)
-    key = rows.key[found.row]
-    hi = rows.first_at(key, found.end)
-    lead = rows.first_at(key, np.minimum(found.until, found.end))
-    return Windows(found.timeline, key, found.start, found.end, found.row, hi, lead)
+    timeline, row, start, end, until = irregular.due(rows.ranks[0], (rows.key, rows.start), after, upto)
+    key = rows.key[row]
+    lead = rows.first_at(key, np.minimum(until, end))
+    return Windows(timeline, key, start, end, row, rows.first_at(key, end), lead)
 
 
 class Assembler:
@@ -338,15 +335,12 @@ class Assembler:
         """
         if not len(windows.lo):
             return
-        full: dict[Expression | None, npt.NDArray[np.bool_]] = {}
-        for where in self.group.filters:
-            if keep is None:
-                full[where] = self.counts(rows, windows, where, windows.lead) > 0
-            else:
-                full[where] = keep.get(where, np.zeros(len(windows.lo), np.bool_))
-        combined: dict[Partial, tuple[Combined, Ints | None]] = {}
+        full = keep
+        if full is None:
+            full = {where: self.counts(rows, windows, where, windows.lead) > 0 for where in self.group.filters}
+        combined: dict[Partial, tuple[Combined, Ints]] = {}
         for block in self._blocks:
-            if ordered not in (None, block.needs_order):
+            if ordered not in (None, block.needs_order) or block.where not in full:
                 continue
             chosen = full[block.where]
             if not block.wanted.all():
@@ -361,30 +355,20 @@ class Assembler:
         rows: Rows,
         windows: Windows,
         full: Mapping[Expression | None, npt.NDArray[np.bool_]],
-        combined: dict[Partial, tuple[Combined, Ints | None]],
+        combined: dict[Partial, tuple[Combined, Ints]],
         index: Ints,
         one: Partial,
     ) -> Combined:
         """An operator's states for some windows, combined once for all windows whose queries need it."""
         if one not in combined:
             wanted = np.zeros(len(windows.lo), np.bool_)
-            for where in dict.fromkeys(block.where for block in self._users[one]):
+            for where in full.keys() & {block.where for block in self._users[one]}:
                 timelines = np.logical_or.reduce([block.wanted for block in self._users[one] if block.where == where])
                 wanted |= full[where] if timelines.all() else full[where] & timelines[windows.timeline]
-            at = None
-            part = windows
-            if not wanted.all():
-                at = np.cumsum(wanted) - 1
-                part = windows.take(wanted)
-            state = one.operator.combine(rows.schema.state(rows.table, one), part.lo, part.hi)
-            combined[one] = state, at
-        state, at = combined[one]
-        if at is not None:
-            index = at[index]
-            size = int(at[-1]) + 1
-        else:
-            size = len(windows.lo)
-        return state if len(index) == size else state.take(index)
+            state = one.operator.combine(rows.schema.state(rows.table, one), windows.lo[wanted], windows.hi[wanted])
+            combined[one] = state, np.cumsum(wanted)
+        state, counts = combined[one]  # how many states there are up to each window
+        return state if len(index) == counts[-1] else state.take(counts[index] - 1)
 
 
 def session_windows(place: int, found: Sessions) -> Windows:

@@ -20,7 +20,7 @@ from windrow.core.arrays.range_queries import Ints
 from windrow.core.assemble.answers import Answers
 from windrow.core.assemble.due import Keys, Rows, Windows
 from windrow.core.expressions.parse import Expression
-from windrow.core.plan.groups import Timeline
+from windrow.core.plan.groups import Group, Timeline
 from windrow.core.windows.fixed import Session
 
 
@@ -65,23 +65,17 @@ class Revisions(EmittedWindows):
     """Of windows with fixed bounds and sessions; `upto` is the last end of a session that was opened again."""
 
     def ids(
-        self,
-        rows: Rows,
-        windows: Windows,
-        timelines: Sequence[Timeline],
-        where: Expression | None,
-        ordered: bool | None = None,
+        self, rows: Rows, windows: Windows, group: Group, where: Expression | None, ordered: bool | None
     ) -> pl.DataFrame:
         """What identifies windows: timeline, filter, key, start, and the end where it is fixed.
 
         Aggregates that need the order leave more late events out, so that their windows count revisions of their own.
         """
-        fixed = np.array([not isinstance(timeline.window, Session) for timeline in timelines])[windows.timeline]
-        lines = pl.Series("line", [timeline.line for timeline in timelines])
+        is_session = np.array([isinstance(timeline.window, Session) for timeline in group.timelines])
+        ends = pl.Series("end", windows.end).set(pl.Series(is_session[windows.timeline]), None)
         where_text = pl.Series("where", [_where_text(where, ordered)]).new_from_index(0, len(windows.lo))
-        ends = pl.Series("end", windows.end).set(pl.Series(~fixed), None)
-        bounds = [pl.Series("start", windows.start), ends]
-        return pl.DataFrame([*rows.keys_at(windows.key), lines.gather(windows.timeline), where_text, *bounds])
+        start = pl.Series("start", windows.start)
+        return pl.DataFrame([*rows.keys_at(windows.key), windows.lines(group), where_text, start, ends])
 
     def set(self, ids: pl.DataFrame, revision: Ints, upto: pl.Series | None = None) -> None:
         """Remember revisions; with `upto`, of sessions that are open again."""

@@ -21,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 
-from windrow.core.arrays.dataframes import join_keys
+from windrow.core.arrays.dataframes import join_keys, key_numbers
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.assemble.answers import NAMELESS, Answers
 from windrow.core.assemble.due import Assembler, Keys, Rows, Windows, session_windows
@@ -55,7 +55,6 @@ class CompiledGroup:
         self.session_timelines = [line for line in group.timelines if isinstance(line.window, Session)]
 
     def state(self) -> GroupState:
-        """A state that has seen nothing."""
         return GroupState(self)
 
     @property
@@ -104,7 +103,6 @@ class GroupState:
         return {"exclusions": [sorted(exclusion) for exclusion in self.exclusions]}
 
     def restore(self, header: Mapping[str, Any]) -> None:
-        """Take back what `header` has given."""
         self.exclusions = [frozenset((gap, since) for gap, since in sessions) for sessions in header["exclusions"]]
 
     def tables(self) -> dict[str, pl.DataFrame]:
@@ -152,7 +150,6 @@ class GroupState:
 
     @property
     def held_events(self) -> int:
-        """How many events are held as they came."""
         return 0
 
     @property
@@ -219,7 +216,7 @@ class GroupState:
         """The revision of each window that is emitted now, noted for those that were emitted before."""
         if self.revisions.table is None:
             return np.zeros(len(windows.lo), np.int64)
-        ids = self.revisions.ids(rows, windows, self.assembler.timelines, where, ordered)
+        ids = self.revisions.ids(rows, windows, self.group, where, ordered)
         revision = self.revisions.of(ids) + 1
         self.revisions.set(ids.filter(pl.Series(revision > 0)), revision[revision > 0])
         return revision
@@ -234,7 +231,7 @@ class GroupState:
         touched = self.assembler.due(gained, change.final_before, watermark)
         if not len(touched.lo):
             return
-        key = codes(gained.keys, rows)[touched.key]
+        key = key_numbers(gained.keys, rows.keys)[touched.key]
         lo, hi = rows.first_at(key, touched.start), rows.first_at(key, touched.end)
         until = np.array([timeline.until for timeline in self.assembler.timelines])[touched.timeline]
         lead = rows.first_at(key, np.minimum(until, touched.end))
@@ -248,7 +245,7 @@ class GroupState:
         revisions: dict[Expression | None, Ints] = {}
         for answers in self.assembler.answers(rows, windows, keep, ordered):
             if answers.where not in revisions:
-                ids = self.revisions.ids(rows, windows, self.assembler.timelines, answers.where, ordered)
+                ids = self.revisions.ids(rows, windows, self.group, answers.where, ordered)
                 last = np.maximum(self.revisions.of(ids), 0)  # a window that is not noted was emitted once, as 0
                 revision = np.where(had[answers.where], last + 1, 0)
                 kept = keep[answers.where]
@@ -269,7 +266,7 @@ class GroupState:
         """
         timeline = self.group.timelines[sessions.timeline]
         windows = session_windows(timeline, sessions)
-        ids = self.revisions.ids(view, windows, self.assembler.timelines, None, ordered)
+        ids = self.revisions.ids(view, windows, self.group, None, ordered)
         emitted = self._emitted_before(ids, sessions.timeline, change, revisions, ordered)
         gone = join_keys(emitted, ids, ids.columns, "anti")
         if gone.height:
@@ -330,7 +327,7 @@ class GroupState:
             for found in sessions(view.runs, timelines):
                 chosen = found.take(found.last + found.gap < watermark)
                 windows = session_windows(self.group.timelines[found.timeline], chosen)
-                ids = self.revisions.ids(view, windows, self.assembler.timelines, None, ordered)
+                ids = self.revisions.ids(view, windows, self.group, None, ordered)
                 closed[found.timeline, ordered] = ids.with_columns(
                     pl.Series("rows", self.assembler.counts(view, windows, None)), pl.Series("upto", windows.end)
                 )
@@ -341,16 +338,14 @@ class GroupState:
         rows = self.rows
         if not len(rows):
             return
-        keep = self._needed(rows, final_before)
+        horizon = self.assembler.horizon(rows, final_before)
+        keep = rows.start >= horizon
+        if not keep.all():
+            keep |= self._in_sessions(rows, final_before)
         if not keep.all():
             self._replace(rows.table.filter(pl.Series(keep)))
-        self._join_old(self.assembler.horizon(rows, final_before))
+        self._join_old(horizon)
         self._forget(final_before)
-
-    def _needed(self, rows: Rows, final_before: int) -> Mask:
-        """Which rows a window with fixed bounds or a session may still need."""
-        keep = rows.start >= self.assembler.horizon(rows, final_before)
-        return keep if keep.all() else keep | self._in_sessions(rows, final_before)
 
     def _in_sessions(self, rows: Rows, final_before: int) -> Mask:
         """Which rows a session may still need."""
@@ -368,10 +363,10 @@ class GroupState:
         A session is identified by its start, so revisions are kept from the earliest run on.
         """
         self._forget_exclusions()
-        if self.revisions.table is not None:
-            self.revisions.forget(
-                final_before if not self.compiled.session_timelines else int(self._oldest(final_before))
-            )
+        if self.compiled.session_timelines:
+            first = self._slices.table["first"].min()
+            final_before = min(final_before, final_before if first is None else int(first)) - 1  # type: ignore[arg-type]
+        self.revisions.forget(final_before)
 
     def _forget_exclusions(self) -> None:
         """Number the exclusion sets anew once no slice refers to most of them."""
@@ -416,10 +411,6 @@ class GroupState:
                     return False
         return True
 
-    def _oldest(self, final_before: int) -> int:
-        firsts = self._slices.table["first"]
-        return min(final_before, int(firsts.min()) if len(firsts) else final_before) - 1  # type: ignore[arg-type]
-
 
 @dataclass(frozen=True)
 class Change:
@@ -428,12 +419,3 @@ class Change:
     table: pl.DataFrame
     final_before: int
     sessions: ClosedSessions
-
-
-def codes(keys: pl.DataFrame, rows: Rows) -> Ints:
-    """The numbers that rows give to keys, -1 for keys that they do not have."""
-    if not keys.width:
-        return np.zeros(1, np.int64)
-    numbered = rows.keys.with_row_index("_number")
-    joined = join_keys(keys, numbered, keys.columns, "left")
-    return joined["_number"].cast(pl.Int64).fill_null(-1).to_numpy()

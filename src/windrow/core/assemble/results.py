@@ -23,13 +23,13 @@ import numpy as np
 import polars as pl
 
 from windrow.core.aggregates.functions import Aggregate
-from windrow.core.arrays.dataframes import empty_frame, join_keys
+from windrow.core.arrays.dataframes import empty_frame, key_numbers
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.assemble.answers import Answers, lost_column
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.operators.base import Combined
-from windrow.core.plan.groups import Partial, Signature
+from windrow.core.plan.groups import Partial, Signature, partials_of
 from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.kernel import key_name
 from windrow.core.windows.fixed import Window
@@ -243,7 +243,7 @@ def _type_of(
 ) -> pl.DataType:
     """The type of an aggregate's results; a formula over types that do not fit is refused."""
     try:
-        return aggregate.lower([combined[partial] for partial in signature.partials_of(aggregate)]).dtype
+        return aggregate.lower([combined[partial] for partial in partials_of(aggregate, signature.where)]).dtype
     except ValueError as error:
         raise QueryError(f"query {query.name!r}: {what}{error}") from error
 
@@ -291,18 +291,13 @@ def _key_ranks(chunks: Sequence[Emitted]) -> Ints:
     tables: dict[tuple[str, ...], list[pl.DataFrame]] = {}
     for chunk in chunks:
         tables.setdefault(tuple(chunk.keys.keys.columns), []).append(chunk.keys.keys)
-    ranked = {
-        columns: pl.concat(several).unique().sort(columns).with_row_index("_rank")
-        for columns, several in tables.items()
-        if columns
-    }
+    ranked = {columns: pl.concat(several).unique().sort(columns) for columns, several in tables.items() if columns}
 
     def ranks(chunk: Emitted) -> Ints:
         columns = tuple(chunk.keys.keys.columns)
         if not columns:
             return np.zeros_like(chunk.windows.key)
-        rank = join_keys(chunk.keys.keys, ranked[columns], columns, "left")["_rank"].cast(pl.Int64).to_numpy()
-        return rank[chunk.windows.key]
+        return key_numbers(chunk.keys.keys, ranked[columns])[chunk.windows.key]
 
     return _of_windows(chunks, ranks)
 

@@ -43,10 +43,6 @@ class Runs:
         """Whether the runs of each key come one after the other."""
         return bool(((self.key[1:] != self.key[:-1]) | (self.first[1:] >= self.last[:-1])).all())
 
-    def reached(self) -> Ints:
-        """For each run the latest time of its key up to it: a run of late events may lie within an earlier run."""
-        return running_max(self.last, self.key)
-
 
 @dataclass(frozen=True)
 class Sessions:
@@ -67,7 +63,7 @@ class Sessions:
 
 def sessions(runs: Runs, timelines: Sequence[Timeline]) -> Iterator[Sessions]:
     """Find the sessions of each timeline, from the smallest gap to the largest; those of a timeline in run order."""
-    reached = runs.reached()
+    reached = running_max(runs.last, runs.key)  # a run of late events may lie within an earlier run
     apart = np.full(len(runs.key), INT64_MAX)  # from the end of everything before of its key; a key's first run breaks
     if len(apart) > 1:
         same = runs.key[1:] == runs.key[:-1]
@@ -98,12 +94,14 @@ def needed(runs: Runs, timelines: Sequence[Timeline], final_before: int) -> npt.
     largest = max(timelines, key=gap_of)
     for of_gap in sessions(runs, [largest._replace(since=INT64_MIN, until=INT64_MAX, closing=False)]):
         # a late event at final_before - 2 gaps, the earliest that may be taken, lies within its gap
-        keep = _covered_by(of_gap.take(of_gap.last + 3 * of_gap.gap >= final_before), len(keep))
+        live = of_gap.take(of_gap.last + 3 * of_gap.gap >= final_before)
+        keep = covered(live.lo, live.hi, len(keep))
         is_open = of_gap.last + of_gap.gap >= final_before
         next_is_open = np.append((of_gap.key[1:] == of_gap.key[:-1]) & is_open[1:], False)[: len(is_open)]
         before_open = of_gap.take(next_is_open & ~is_open)
         ends = np.full(len(keep), INT64_MIN)
-        ends[_covered_by(before_open, len(keep))] = np.repeat(before_open.last, before_open.hi - before_open.lo)
+        inside = covered(before_open.lo, before_open.hi, len(keep))
+        ends[inside] = np.repeat(before_open.last, before_open.hi - before_open.lo)
         keep |= (ends > INT64_MIN) & (runs.last == ends)
     return keep
 
@@ -127,7 +125,7 @@ def left_out(
     for of_gap in sessions(runs, [always._replace(since=timeline.since)]):
         ended = of_gap.last + gap < final_before
         np.maximum.at(final_until, of_gap.key[ended], of_gap.last[ended] + gap)
-        is_open = _covered_by(of_gap.take(~ended), len(runs.key))
+        is_open = covered(of_gap.lo[~ended], of_gap.hi[~ended], len(runs.key))
     has_open = np.zeros(len(final_until), np.bool_)
     has_open[runs.key[is_open]] = True
     reach = final_until[key]
@@ -150,11 +148,6 @@ def left_out(
         ended[order] = np.repeat(of_gap.last + gap < final_before, of_gap.hi - of_gap.lo)
     out[joins] = ended[int(is_open.sum()) :]
     return out, reach
-
-
-def _covered_by(chosen: Sessions, size: int) -> npt.NDArray[np.bool_]:
-    """Which of so many runs lie in one of the sessions."""
-    return covered(chosen.lo, chosen.hi, size)
 
 
 def gap_of(timeline: Timeline) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class QueryError(ValueError):
     """A query that cannot be answered: which one, which column, and why."""
@@ -37,3 +40,9 @@ class TextError(SqlError):
         if (self.line, self.column) == (1, 1):
             return self.reason
         return f"{self.reason} (line {self.line}, column {self.column}{self.text and f' of {self.text!r}'})"
+
+
+def hint(word: str, words: Iterable[str]) -> str:
+    """What a word may have been meant to be."""
+    near = difflib.get_close_matches(word, list(words), 1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(words)}"

@@ -50,6 +50,8 @@ Schema = Mapping[str, pl.DataType]
 class ExpressionError(ValueError):
     """An expression that cannot be read, or cannot mean the same everywhere; names the text and the reason."""
 
+    unread: int | None = None  # where what cannot be read ends
+
     def __init__(self, text: str, reason: str) -> None:
         super().__init__(text, reason)
         self.text, self.reason = text, reason
@@ -63,7 +65,9 @@ def _naming(text: str) -> Iterator[None]:
     try:
         yield
     except Refusal as refusal:
-        raise ExpressionError(text, str(refusal)) from None
+        error = ExpressionError(text, str(refusal))
+        error.unread = refusal.unread
+        raise error from None
     except RecursionError:
         raise ExpressionError(text, "it is nested too deeply") from None
 
@@ -138,7 +142,7 @@ def _read(text: str) -> exp.Expr:
             refuse("it is a query; write an expression over columns, such as speed * 3.6")
         detail = (getattr(error, "errors", None) or [{}])[0]
         where = f" at {detail['highlight']!r}, column {detail['col']}" if detail.get("highlight") else ""
-        refuse(f"it is not a complete SQL expression{where}")
+        raise Refusal(f"it is not a complete SQL expression{where}", detail.get("col") or 0) from None
     if len(nodes) > 1:
         refuse("it holds several statements")
     return nodes[0].unnest() if nodes[0] is not None else refuse("it is empty")

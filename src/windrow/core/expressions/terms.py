@@ -20,7 +20,11 @@ INT64, FLOAT64, STRING, BOOLEAN, NULL = pl.Int64(), pl.Float64(), pl.String(), p
 
 
 class Refusal(Exception):
-    """A reason, before it knows its text."""
+    """A reason, before it knows its text; `unread`: where what cannot be read ends."""
+
+    def __init__(self, reason: str, unread: int | None = None) -> None:
+        super().__init__(reason)
+        self.unread = unread
 
 
 def refuse(reason: str) -> NoReturn:

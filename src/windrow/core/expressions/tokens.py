@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import ClassVar, NoReturn
 
-from sqlglot import TokenType, exp
+from sqlglot import TokenType
 from sqlglot.dialects.spark import Spark
-from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.errors import SqlglotError
 
 from windrow.core.expressions.errors import SqlError, TextError
 from windrow.core.expressions.parse import Expression, ExpressionError, parse, unknown
@@ -67,14 +68,6 @@ class Phrase:
         after = self.tokens[first].start if first < len(self.tokens) else end
         return Phrase(self.source, self.tokens[first:last], after, self.is_statement)
 
-    def put(self, tokens: tuple[Token, ...]) -> Phrase:
-        """The same phrase of other tokens."""
-        return replace(self, tokens=tokens)
-
-    @property
-    def line(self) -> int:
-        return refusal(self.source, self.at, "").line
-
     def word(self, index: int) -> str:
         return self.tokens[index].word if 0 <= index < len(self.tokens) else ""
 
@@ -111,11 +104,10 @@ class Phrase:
         for index, token in enumerate(self.tokens):
             if token.kind == TokenType.L_PAREN:
                 opened.append(index)
+            elif token.kind == TokenType.R_PAREN and opened:
+                opened.pop()
             elif token.kind == TokenType.R_PAREN:
-                if opened:
-                    opened.pop()
-                else:
-                    extra.append(index)
+                extra.append(index)
         if opened:
             self.refuse("a bracket is not closed", opened[0])
         if extra:
@@ -154,8 +146,9 @@ class Phrase:
             return parse(self.text)
         except ExpressionError as error:
             otherwise = "compute it from the results" if also else "make it a column of the events first"
-            if "complete SQL expression" in error.reason:
-                index = self._unreadable()
+            if error.unread is not None:
+                ends = accumulate(map(len, self._laid_out()))
+                index = next((number for number, end in enumerate(ends) if end >= error.unread), 0)
                 is_stand_in = self[index].text.endswith(" ")  # for a call, of which nobody has written this text
                 reason = re.sub(r" at .*$" if is_stand_in else r", column \d+$", "", error.reason)
             elif error.reason.endswith(" is not supported"):
@@ -164,22 +157,6 @@ class Phrase:
                 index, reason = self._culprit(error.reason, also, otherwise)
             shown = shown or self.text
             self.refuse(f"{shown if self.is_statement else f'expression {shown!r}'}: {reason}", index)
-
-    def _unreadable(self) -> int:
-        """Where sqlglot no longer understands the phrase."""
-        dialect = Spark()
-        try:
-            dialect.parser().parse_into(exp.Condition, dialect.tokenize(self.text), self.text)
-        except ParseError as error:
-            end = (error.errors or [{}])[0].get("col") or 0  # of the token
-            length = 0
-            for index, text in enumerate(self._laid_out()):
-                length += len(text)
-                if length >= end:
-                    return index
-        except (SqlglotError, RecursionError):
-            pass
-        return 0
 
     def _culprit(self, reason: str, also: Collection[str], otherwise: str) -> tuple[int, str]:
         """The call that a refusal is about, or else the beginning, and the refusal with the name as it is written."""
@@ -242,8 +219,12 @@ class Call:
 
 def refusal(source: str, at: int, reason: str, is_statement: bool = True) -> SqlError:
     """The error for an offset in a text."""
-    line, column = source.count("\n", 0, at) + 1, at - source.rfind("\n", 0, at)
+    line, column = line_of(source, at), at - source.rfind("\n", 0, at)
     return SqlError(reason, line, column) if is_statement else TextError(reason, line, column, source)
+
+
+def line_of(source: str, at: int) -> int:
+    return source.count("\n", 0, at) + 1
 
 
 class _Tokenizer(Spark.Tokenizer):

@@ -67,7 +67,9 @@ class Operator:
 
     @property
     def text(self) -> str:
-        return f"{self.kind}({', '.join(expression.text for expression in self.inputs)})"
+        params = {name: value for name, value in vars(self).items() if name != "inputs" and value is not False}
+        shown = [name if value is True else f"{value}" for name, value in params.items()]
+        return f"{self.kind}({', '.join([*(expression.text for expression in self.inputs), *shown])})"
 
     @property
     def form(self) -> str:
@@ -89,8 +91,8 @@ class Operator:
         return state
 
     def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
-        """Expressions over the state columns, which are called by `names`."""
-        raise NotImplementedError
+        """Expressions over the state columns, which are called by `names`; sums of each, if nothing else is said."""
+        return {field: pl.col(name).sum() for field, name in names.items()}
 
     def finish_merged(self, state: Fields) -> Fields:
         return state
@@ -114,6 +116,22 @@ def _masked(found: pl.Series, valid: pl.Series | None) -> pl.Series:
     return found if valid is None else found.set(~valid, None)
 
 
+def _totals(column: pl.Series, lo: Ints, hi: Ints) -> pl.Series:
+    """Sums of whole numbers, null being 0."""
+    return pl.Series(range_queries.differences(_filled(column, 0).to_numpy(), lo, hi))
+
+
+def _folded(column: pl.Series, step: np.ufunc, identity: float, lo: Ints, hi: Ints) -> pl.Series:
+    """Doubles brought together two by two, null being the identity."""
+
+    def merge(a: Arrays, b: Arrays) -> Arrays:
+        with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, as it should be
+            return (step(a[0], b[0]),)
+
+    (found,) = range_queries.fold((_filled(column, identity).to_numpy(),), merge, (identity,), lo, hi)
+    return pl.Series(found)
+
+
 @dataclass(frozen=True)
 class Count(Operator):
     """How many events (no input), or how many with a value."""
@@ -128,12 +146,8 @@ class Count(Operator):
             return {"count": of.columns[0].len() if of.columns else pl.len()}
         return {"count": of.columns[0].is_not_null().sum()}
 
-    def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
-        return {"count": pl.col(names["count"]).sum()}
-
     def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
-        counts = _filled(state["count"], 0).to_numpy()
-        return Fields(count=pl.Series(range_queries.differences(counts, lo, hi)))
+        return Fields(count=_totals(state["count"], lo, hi))
 
 
 @dataclass(frozen=True)
@@ -163,21 +177,18 @@ class Sum(Operator):
 
     def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
         total = pl.col(names["sum"])
-        merged = {"sum": pl.when(total.count() > 0).then(total.sum())}
-        return merged | {name: pl.col(column).sum() for name, column in names.items() if name != "sum"}
+        return super().merge(names) | {"sum": pl.when(total.count() > 0).then(total.sum())}
 
     def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
         column = state["sum"]
         valid = _valid(column, lo, hi)
-        column = _filled(column, 0)
         if column.dtype == pl.Float64():
-            (total,) = range_queries.fold((column.to_numpy(),), _add, (0.0,), lo, hi)
-            return Fields(sum=_masked(pl.Series(total), valid))
+            return Fields(sum=_masked(_folded(column, np.add, 0.0, lo, hi), valid))
+        column = _filled(column, 0)
         if "size" in state:
-            return self._decimals(column, _filled(state["size"], 0.0), valid, lo, hi)
+            return self._decimals(column, state["size"], valid, lo, hi)
         if float(column.cast(pl.Float64).abs().sum()) < 2**62:
-            total = range_queries.differences(column.cast(pl.Int64).to_numpy(), lo, hi)
-            return Fields(sum=_masked(pl.Series(total), valid))
+            return Fields(sum=_masked(_totals(column.cast(pl.Int64), lo, hi), valid))
         return Fields(sum=_masked(_prefix_sums(column.cast(pl.Int128), lo, hi), valid))
 
     def _decimals(self, column: pl.Series, size: pl.Series, valid: pl.Series | None, lo: Ints, hi: Ints) -> Fields:
@@ -185,8 +196,7 @@ class Sum(Operator):
         most = 10.0 ** (38 - scale) * (1 - 1e-9)  # a hair less, because sizes are rounded
         if float(size.sum()) < most:
             return Fields(sum=_masked(_prefix_sums(column, lo, hi), valid))
-        (sizes,) = range_queries.fold((size.to_numpy(),), _add, (0.0,), lo, hi)
-        lost = pl.Series(np.asarray(sizes, np.float64) >= most)
+        lost = _folded(size, np.add, 0.0, lo, hi) >= most
         return Fields(sum=_masked(_wide_sums(column, scale, lo, hi), valid).set(lost, None), lost=lost)
 
 
@@ -204,11 +214,6 @@ def _wide_sums(column: pl.Series, scale: int, lo: Ints, hi: Ints) -> pl.Series:
     return pl.Series(found, dtype=column.dtype)
 
 
-def _add(a: Arrays, b: Arrays) -> Arrays:
-    with np.errstate(invalid="ignore"):  # inf - inf is NaN, as it should be
-        return (a[0] + b[0],)  # type: ignore[operator]
-
-
 @dataclass(frozen=True)
 class _Extreme(Operator):
     """The smallest or greatest value, of any type that has an order; NaN is greater than every number."""
@@ -220,6 +225,15 @@ class _Extreme(Operator):
 
     def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"value": types[0]}
+
+    def lift(self, of: Inputs) -> dict[str, pl.Expr]:
+        return {"value": self._extreme(of.columns[0])}
+
+    def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
+        return {"value": self._extreme(pl.col(names["value"]))}
+
+    def _extreme(self, x: pl.Expr) -> pl.Expr:
+        return x.min() if self.sign > 0 else x.nan_max()
 
     def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
         column = state["value"]
@@ -237,23 +251,11 @@ class Min(_Extreme):
     kind: ClassVar[str] = "min"
     sign: ClassVar[int] = 1
 
-    def lift(self, of: Inputs) -> dict[str, pl.Expr]:
-        return {"value": of.columns[0].min()}
-
-    def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
-        return {"value": pl.col(names["value"]).min()}
-
 
 @dataclass(frozen=True)
 class Max(_Extreme):
     kind: ClassVar[str] = "max"
     sign: ClassVar[int] = -1
-
-    def lift(self, of: Inputs) -> dict[str, pl.Expr]:
-        return {"value": of.columns[0].nan_max()}
-
-    def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
-        return {"value": pl.col(names["value"]).nan_max()}
 
 
 def _codes(column: pl.Series) -> tuple[Ints, Any]:
@@ -261,11 +263,10 @@ def _codes(column: pl.Series) -> tuple[Ints, Any]:
     dtype = column.dtype
     physical = column.to_physical()
     if dtype.is_float():
-        bits = _filled(physical, 0.0).cast(pl.Float64).to_numpy().copy()
-        bits[np.isnan(bits)] = np.nan  # one bit pattern for every NaN
-        whole = bits.view(np.int64)
-        return whole ^ ((whole >> 63) & np.int64(2**63 - 1)), lambda codes, valid: _masked(
-            pl.Series((codes ^ ((codes >> 63) & np.int64(2**63 - 1))).view(np.float64)), valid
+        doubles = _filled(physical, 0.0).cast(pl.Float64).to_numpy().copy()
+        doubles[np.isnan(doubles)] = np.nan  # one bit pattern for every NaN
+        return _mirrored(doubles.view(np.int64)), lambda codes, valid: _masked(
+            pl.Series(_mirrored(codes).view(np.float64)), valid
         ).cast(dtype)
     if physical.dtype.is_integer() and physical.dtype not in (pl.UInt64(), pl.Int128()):
         return _filled(physical, 0).cast(
@@ -274,6 +275,11 @@ def _codes(column: pl.Series) -> tuple[Ints, Any]:
     distinct = column.drop_nulls().unique().sort()
     ranks = (column.rank("dense").cast(pl.Int64) - 1).fill_null(0).to_numpy()
     return ranks, lambda codes, valid: distinct.gather(_masked(pl.Series(codes), valid))
+
+
+def _mirrored(bits: Ints) -> Ints:
+    """The bits of doubles as integers in the order of the doubles, and back again."""
+    return bits ^ ((bits >> 63) & np.int64(2**63 - 1))
 
 
 @dataclass(frozen=True)
@@ -293,13 +299,7 @@ class Product(Operator):
 
     def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
         column = state["product"]
-        (total,) = range_queries.fold((_filled(column, 1.0).to_numpy(),), _multiply, (1.0,), lo, hi)
-        return Fields(product=_masked(pl.Series(total), _valid(column, lo, hi)))
-
-
-def _multiply(a: Arrays, b: Arrays) -> Arrays:
-    with np.errstate(invalid="ignore", over="ignore"):
-        return (a[0] * b[0],)  # type: ignore[operator]
+        return Fields(product=_masked(_folded(column, np.multiply, 1.0, lo, hi), _valid(column, lo, hi)))
 
 
 @dataclass(frozen=True)
@@ -319,16 +319,9 @@ class Logs(Operator):
             "negatives": (x < 0).sum(),
         }
 
-    def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
-        return {field: pl.col(name).sum() for field, name in names.items()}
-
     def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
-        (logs,) = range_queries.fold((_filled(state["logs"], 0.0).to_numpy(),), _add, (0.0,), lo, hi)
-        return Fields(
-            logs=pl.Series(logs),
-            zeros=pl.Series(range_queries.differences(_filled(state["zeros"], 0).to_numpy(), lo, hi)),
-            negatives=pl.Series(range_queries.differences(_filled(state["negatives"], 0).to_numpy(), lo, hi)),
-        )
+        logs = _folded(state["logs"], np.add, 0.0, lo, hi)
+        return Fields(logs=logs, **{name: _totals(state[name], lo, hi) for name in ("zeros", "negatives")})
 
 
 @dataclass(frozen=True)
@@ -363,12 +356,12 @@ class Moments(Operator):
 
 def _chan(a: Arrays, b: Arrays) -> Arrays:
     (na, mean_a, m2_a), (nb, mean_b, m2_b) = a, b
-    n = na + nb  # type: ignore[operator]
+    n = na + nb
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        share = nb / n  # type: ignore[operator]
-        apart = mean_b - mean_a  # type: ignore[operator]
+        share = nb / n
+        apart = mean_b - mean_a
         mean = mean_a + apart * share
-        m2 = m2_a + m2_b + apart * apart * (na * share)  # type: ignore[operator]
+        m2 = m2_a + m2_b + apart * apart * (na * share)
     mean = np.where(na == 0, mean_b, np.where(nb == 0, mean_a, mean))
     m2 = np.where(na == 0, m2_b, np.where(nb == 0, m2_a, m2))
     return n, mean, m2

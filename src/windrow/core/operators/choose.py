@@ -95,10 +95,6 @@ class First(Selection):
     kind: ClassVar[str] = "first"
     nulls: bool = False
 
-    @property
-    def text(self) -> str:
-        return super().text[:-1] + (", nulls)" if self.nulls else ")")
-
     def valid(self, state: Fields) -> pl.Series:
         has_event = super().valid(state)
         return has_event if self.nulls else has_event & state["value"].is_not_null()

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from windrow.core.arrays.range_queries import Ints, differences, ramp
@@ -32,10 +31,6 @@ class Collect(Operator):
     kind: ClassVar[str] = "collect"
     ordered: ClassVar[bool] = True
     nulls: bool = False
-
-    @property
-    def text(self) -> str:
-        return super().text[:-1] + (", nulls)" if self.nulls else ")")
 
     def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"values": pl.List(types[0]), **{name: pl.List(dtype) for name, dtype in place.items()}}
@@ -56,21 +51,16 @@ class Collect(Operator):
     def finish_merged(self, state: Fields) -> Fields:
         columns, sizes = _laid_end_to_end(state)
         ends = np.cumsum(sizes)
-        disordered = differences(_steps_back(columns), np.minimum(ends - sizes + 1, ends), ends) > 0
-        if not disordered.any():
+        rows = _by_place(columns, ends - sizes, ends)
+        if (rows == np.arange(len(rows))).all():
             return state
-        order = _by_place(columns, np.arange(len(columns["nth"])), sizes, disordered)
-        return Fields({name: lists(column.gather(order), sizes) for name, column in columns.items()})
+        return Fields({name: lists(column.gather(rows), sizes) for name, column in columns.items()})
 
     def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
         columns, sizes = _laid_end_to_end(state)
         offsets = np.append(0, np.cumsum(sizes))
         first, end = offsets[lo], offsets[hi]
-        rows = np.repeat(first, end - first) + ramp(end - first)
-        disordered = differences(_steps_back(columns), np.minimum(first + 1, end), end) > 0
-        if disordered.any():
-            rows = _by_place(columns, rows, end - first, disordered)
-        return Fields(values=lists(columns["values"].gather(rows), end - first))
+        return Fields(values=lists(columns["values"].gather(_by_place(columns, first, end)), end - first))
 
 
 def _laid_end_to_end(state: Fields) -> tuple[Fields, Ints]:
@@ -85,30 +75,23 @@ def _steps_back(columns: Fields) -> Ints:
     back, tied = np.zeros(size, np.bool_), np.ones(size, np.bool_)
     tied[:1] = False
     for name, column in columns.items():
-        if name == "values":
-            continue
-        less, equal = _compared(column)
-        back |= tied & less
-        tied &= equal
-        if not tied.any():
-            break
+        if name != "values" and tied.any():
+            before = column.shift(1)
+            less = (column < before).fill_null(False) | (column.is_null() & before.is_not_null())
+            back |= tied & less.to_numpy()
+            tied &= column.eq_missing(before).to_numpy()
     return back.astype(np.int64)
 
 
-def _compared(column: pl.Series) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Whether each entry is less than the one before it, and whether it equals it."""
-    before = column.shift(1)
-    less = (column < before).fill_null(False) | (column.is_null() & before.is_not_null())
-    return less.to_numpy(), column.eq_missing(before).to_numpy()
-
-
-def _by_place(columns: Fields, rows: Ints, sizes: Ints, disordered: npt.NDArray[np.bool_]) -> Ints:
-    """The rows of every list, sorted by place within those lists that are disordered."""
+def _by_place(columns: Fields, first: Ints, end: Ints) -> Ints:
+    """The rows of each range of entries, by place: sorted alone in ranges that are not in order already."""
+    sizes = end - first
+    rows = np.repeat(first, sizes) + ramp(sizes)
+    disordered = differences(_steps_back(columns), np.minimum(first + 1, end), end) > 0
     moved = np.flatnonzero(np.repeat(disordered, sizes))
-    owner = pl.Series("owner", np.repeat(np.arange(len(sizes)), sizes)[moved])
-    places = [column.gather(rows[moved]).alias(name) for name, column in columns.items() if name != "values"]
-    table = pl.DataFrame([owner, *places])
-    order = table.select(pl.arg_sort_by(table.columns)).to_series().to_numpy()
-    found = rows.copy()
-    found[moved] = rows[moved][order]
-    return found
+    if len(moved):
+        owner = pl.Series("owner", np.repeat(np.arange(len(sizes)), sizes)[moved])
+        places = [column.gather(rows[moved]).alias(name) for name, column in columns.items() if name != "values"]
+        table = pl.DataFrame([owner, *places])
+        rows[moved] = rows[moved][table.select(pl.arg_sort_by(table.columns)).to_series().to_numpy()]
+    return rows

@@ -1,6 +1,6 @@
 """Folding: the operator behind monoids; states of any type, merged over ranges of slices.
 
-`ranges.fold` works on numbers in arrays. The states of a user's own may be strings, lists or structs: they lie in a
+`range_queries.fold` works on arrays. The states of a user's own may be strings, lists or structs: they lie in a
 **pool**, a column for each field, and are spoken of by their number in it, -1 for no state. A step merges many pairs
 at once and adds the results to the pool; who merges with whom is arithmetic on numbers.
 
@@ -14,15 +14,17 @@ Between the pool and the class stands `Calls`, which checks what a user's method
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from windrow.core.arrays.range_queries import Ints, covered, differences
+from windrow.core.arrays.range_queries import Arrays, Ints, covered, differences, fold
 from windrow.core.operators.base import Fields, Inputs, Operator
 from windrow.core.operators.multiset import flat
 
@@ -34,8 +36,8 @@ MONOIDS: dict[str, type[Any]] = {}  # the classes by name; `aggregates.custom` e
 class Pool:
     """States by number. What `merge` and `unmerge` get are never missing ones, as many on either side, and not none."""
 
-    def __init__(self, states: Mapping[str, pl.Series], merge: Merge, unmerge: Merge | None = None) -> None:
-        self._states, self._merge, self._unmerge = dict(states), merge, unmerge
+    def __init__(self, states: Mapping[str, pl.Series], calls: Calls) -> None:
+        self._states, self.calls = dict(states), calls
 
     def take(self, numbers: Ints) -> States:
         """The states of these numbers, null for -1."""
@@ -46,7 +48,7 @@ class Pool:
 
     def merge(self, a: Ints, b: Ints) -> Ints:
         """The merged states of pairs, by number; a missing one changes nothing."""
-        return self._added(self._merge, a, b, np.where(a >= 0, a, b))
+        return self._added(self.calls.merge, a, b, np.where(a >= 0, a, b))
 
     def _added(self, step: Merge, a: Ints, b: Ints, found: Ints) -> Ints:
         """Take a step with the pairs of which neither is missing; the others are found."""
@@ -60,44 +62,30 @@ class Pool:
             found[both] = np.arange(size, size + len(both))
         return found
 
-    def _keep(self, *wanted: Ints) -> list[Ints]:
-        """Forget all states but these; gives their new numbers."""
+    def fold(self, leaves: Ints, lo: Ints, hi: Ints) -> Ints:
+        """Merge the leaves of each range from left to right."""
+        (found,) = fold((leaves,), lambda a, b: (self.merge(a[0], b[0]),), (-1,), lo, hi, self._prune)
+        return found
+
+    def _prune(self, leaves: Arrays, left: Arrays, right: Arrays, needed: npt.NDArray[np.bool_]) -> Iterator[Arrays]:
+        """Forget all states but those of pairs that are needed, and of what is merged already."""
+        wanted = np.where(np.repeat(needed, 2), leaves[0], -1), left[0], right[0]
         numbers = np.concatenate(wanted)
         there = numbers >= 0
         self._states = self.take(numbers[there])
         numbers = np.where(there, np.cumsum(there) - 1, -1)
-        return np.split(numbers, np.cumsum([len(one) for one in wanted])[:-1])
-
-    def fold(self, leaves: Ints, lo: Ints, hi: Ints) -> Ints:
-        """Merge the leaves of each range from left to right: a bottom-up segment tree, level by level."""
-        left, right = np.full(len(lo), -1), np.full(len(lo), -1)
-        blocks, open_ = leaves, np.flatnonzero(lo < hi)
-        lo, hi = lo[open_], hi[open_]
-        while len(open_):
-            odd = np.flatnonzero(lo & 1)
-            left[open_[odd]] = self.merge(left[open_[odd]], blocks[lo[odd]])
-            odd = np.flatnonzero(hi & 1)
-            right[open_[odd]] = self.merge(blocks[hi[odd] - 1], right[open_[odd]])
-            lo, hi = (lo + 1) >> 1, hi >> 1
-            still = lo < hi
-            open_, lo, hi = open_[still], lo[still], hi[still]
-            if len(open_):
-                pairs = blocks[: len(blocks) // 2 * 2].reshape(-1, 2)
-                pairs = np.where(covered(lo, hi, len(pairs))[:, None], pairs, -1)  # no others are needed
-                blocks, left, right = self._keep(self.merge(pairs[:, 0], pairs[:, 1]), left, right)
-        return self.merge(left, right)
+        return ((part,) for part in np.split(numbers, np.cumsum([len(part) for part in wanted])[:-1]))
 
     def unfold(self, leaves: Ints, lo: Ints, hi: Ints) -> Ints:
         """The same by inversion: what lies before a range is taken off what lies up to its end.
 
         Running states start anew where no range reaches across, so that keys are never merged with each other.
         """
-        assert self._unmerge
         fresh = ~covered(lo + 1, hi, len(leaves))
         running = self._running(leaves, fresh)
         whole = np.where(differences((leaves >= 0).astype(np.int64), lo, hi) > 0, running[hi - 1], -1)
         before = np.where(fresh[lo], -1, running[lo - 1])
-        return self._added(self._unmerge, whole, before, whole.copy())
+        return self._added(self.calls.unmerge, whole, before, whole.copy())
 
     def _running(self, leaves: Ints, fresh: npt.NDArray[np.bool_]) -> Ints:
         """Each leaf merged with all before it, back to the last fresh one: pairs first, then what lies between."""
@@ -169,19 +157,15 @@ class Fold(Operator):
         pool, leaves = self._pool(state)
         rows = int(covered(lo, hi, len(leaves)).sum())
         merges_in_tree = rows + float(np.log2(np.maximum(hi - lo, 1)).sum())
-        if self.calls.invertible and 2 * rows + len(lo) < merges_in_tree:
-            found = pool.unfold(leaves, lo, hi)
-        else:
-            found = pool.fold(leaves, lo, hi)
-        return Folded(self.calls, pool, found)
+        if pool.calls.invertible and 2 * rows + len(lo) < merges_in_tree:
+            return Folded(pool, pool.unfold(leaves, lo, hi))
+        return Folded(pool, pool.fold(leaves, lo, hi))
 
     def _pool(self, state: Mapping[str, pl.Series]) -> tuple[Pool, Ints]:
         """The states, and their numbers: -1 for a slice without one."""
-        calls = self.calls
-        missing = _missing(state)
-        numbers = np.arange(len(missing))
-        numbers[missing.to_numpy()] = -1
-        return Pool({name: state[name].alias(name) for name in calls.fields}, calls.merge, calls.unmerge), numbers
+        missing = _missing(state).to_numpy()
+        numbers = np.where(missing, -1, np.arange(len(missing)))
+        return Pool({name: column.alias(name) for name, column in state.items()}, self.calls), numbers
 
 
 @dataclass(frozen=True)
@@ -196,16 +180,15 @@ class OrderedFold(Fold):
 class Folded:
     """One state per window, by its number in a pool."""
 
-    calls: Calls
     pool: Pool
     numbers: Ints
 
     def take(self, index: Ints) -> Folded:
-        return Folded(self.calls, self.pool, self.numbers[index])
+        return Folded(self.pool, self.numbers[index])
 
     def lower(self) -> pl.Series:
         there = self.numbers >= 0
-        found = self.calls.lower(self.pool.take(self.numbers[there]), int(there.sum()))
+        found = self.pool.calls.lower(self.pool.take(self.numbers[there]), int(there.sum()))
         if there.all():
             return found
         return found.gather(pl.Series(np.cumsum(there) - 1).set(pl.Series(~there), None))
@@ -213,11 +196,7 @@ class Folded:
 
 def _missing(states: Mapping[str, pl.Series]) -> pl.Series:
     """Where there is no state: no field has a value."""
-    columns = list(states.values())
-    missing = columns[0].is_null()
-    for column in columns[1:]:
-        missing &= column.is_null()
-    return missing
+    return reduce(operator.and_, (column.is_null() for column in states.values()))
 
 
 # --- calling it -----------------------------------------------------------------------------------------------------
@@ -238,11 +217,9 @@ class Calls:
         ends = np.cumsum(sizes)
         for at, size in zip((ends - sizes).tolist(), sizes.tolist(), strict=True):
             state = self._monoid.lift(*(values.slice(at, size) for values in inputs)) if size else None
-            for name, value in self._by_field("lift", state).items() if state is not None else ():
-                found[name].append(value)
-            if state is None:
-                for values in found.values():
-                    values.append(None)
+            by_field = dict.fromkeys(self.fields) if state is None else self._by_field("lift", state)
+            for name, column in found.items():
+                column.append(by_field[name])
         return {name: self._column(name, values) for name, values in found.items()}
 
     def _column(self, name: str, values: list[Any]) -> pl.Series:
@@ -260,9 +237,8 @@ class Calls:
 
     def lower(self, states: States, size: int) -> pl.Series:
         """A result for each state, of the type that no states at all have."""
-        nothing = self._series(
-            "lower", self._monoid.lower(self._shape({name: one[:0] for name, one in states.items()}))
-        )
+        none = {name: column.clear() for name, column in states.items()}
+        nothing = self._series("lower", self._monoid.lower(self._shape(none)))
         if any(isinstance(one, NO_DATA[:3]) for one in types_within(nothing.dtype)):
             reason = f"the result for no states is {nothing.dtype}, and needs a type; give pl.Series a dtype"
             raise self._wrong("lower", reason)

@@ -15,7 +15,6 @@ holds. A mode has no such structure: it is counted per range.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -98,16 +97,6 @@ def merged(values: pl.Series, counts: pl.Series) -> tuple[pl.Series, pl.Series]:
     return lists(table["value"].gather(starts), sizes), lists(pl.Series(totals, dtype=pl.Int64), sizes)
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """The entries of every range, sorted within it, with running weights over everything."""
-
-    rank: Ints
-    weight: Ints
-    reached: Ints  # weight up to and including each entry
-    start: Ints  # first entry of each range, and one past the last
-
-
 class _Multisets:
     """A column of multisets laid end to end, and what is computed once for all ranges of them."""
 
@@ -174,7 +163,8 @@ class MultisetRanges:
         return other
 
     @cached_property
-    def _layout(self) -> _Layout:
+    def _layout(self) -> tuple[Ints, Ints, Ints]:
+        """The ranks of all ranges, sorted within each; the weight up to and including each; and before each range."""
         sizes = self._hi - self._lo
         at = np.repeat(self._lo, sizes) + ramp(sizes)
         rank, weight = self._data.ranked[1][at], self._data.weights[at]
@@ -187,7 +177,8 @@ class MultisetRanges:
                 order = np.argsort(code, kind="stable")
                 code, weight = code[order], weight[order]
             rank = code - base
-        return _Layout(rank, weight, np.cumsum(weight), np.append(0, np.cumsum(sizes)))
+        reached = np.cumsum(weight)
+        return rank, reached, np.append(0, reached)[np.cumsum(sizes) - sizes]
 
     def _select(self, nth: Ints) -> Ints:
         """The rank of the nth value (from 0, repeats counted) of each range; a column per range, none empty."""
@@ -199,9 +190,8 @@ class MultisetRanges:
             ranks: Ints = self._data.ranked[1][at]
             return ranks
         if "_layout" in self.__dict__ or int((self._hi - self._lo).sum()) <= LAYOUT_LIMIT * len(self._data.values):
-            layout = self._layout
-            before = np.append(0, layout.reached)[layout.start[:-1]]
-            return layout.rank[np.searchsorted(layout.reached, before + nth, "right")]
+            rank, reached, before = self._layout
+            return rank[np.searchsorted(reached, before + nth, "right")]
         lo, hi = (np.broadcast_to(bound, nth.shape).ravel() for bound in (self._lo, self._hi))
         return self._data.wavelet.select(lo, hi, nth.ravel()).reshape(nth.shape)
 

@@ -5,7 +5,9 @@ A state is the serialized form of an Apache DataSketches sketch, one `bytes` per
 
     values, offsets ──lift──▶ a state per slice ──merge──▶ one state ──quantiles | estimate | top──▶ result
 
-| sketch                           | answers         | error()                                    |
+Slice i is the non-null values[offsets[i] : offsets[i + 1]], and has no state where it is empty.
+
+| sketch                           | answers         | error                                      |
 | -------------------------------- | --------------- | ------------------------------------------ |
 | `Kll(k=200)`                     | quantiles       | 1.3 % of the rank, in 99 of 100 sketches   |
 | `Hll(lg_k=12)`                   | distinct values | 3.3 % relative, at two standard deviations |
@@ -14,8 +16,8 @@ A state is the serialized form of an Apache DataSketches sketch, one `bytes` per
 lift and merge write that form themselves, with NumPy and Polars: the library takes arrays for KLL only, and windrow
 runs no Python per event; its KLL tosses coins that cannot be seeded, and its HLL and frequent items depend on the order
 of arrival, so that a replay would give another answer. Here a state depends on a slice's values and a merge on the
-states, never on their order, and an HLL state is the same for every tree of merges. Only lowering, `error()` and HLL
-states with 4 or 6 bits a register need the library itself.
+states, never on their order, and an HLL state is the same for every tree of merges. Only results, and HLL
+states with 4 or 6 bits a register, need the library itself.
 Karnin et al. 2016 (KLL); Flajolet et al. 2007 (HLL); Misra, Gries 1982 and Agarwal et al. 2012 (frequent).
 """
 
@@ -26,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -35,19 +37,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _TEXT = (pl.String, pl.Binary, pl.Categorical, pl.Enum, pl.Decimal, pl.Int128, pl.UInt128)  # kept as text
 _SEED, _C1, _C2 = np.uint64(9001), np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)  # MurmurHash3
 _LOW_BYTES = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
-
-
-class Sketch(Protocol):
-    """What the slice table needs of a sketch; the way from a state to a result is each sketch's own."""
-
-    def lift(self, values: pl.Series, offsets: Array) -> list[bytes | None]:
-        """A state per slice i, the non-null values[offsets[i] : offsets[i + 1]]; None where it is empty."""
-
-    def merge(self, states: Sequence[bytes]) -> bytes:
-        """One state for all that the given states, at least one, have seen."""
-
-    def error(self) -> float:
-        """The error that a result keeps to, after any number of merges."""
 
 
 def _library() -> Any:
@@ -184,10 +173,6 @@ class Kll:
         ends: dict[float, Any] = {0: sketch.get_min_value(), 1: sketch.get_max_value()}
         return [ends.get(q, v) for q, v in zip(qs, sketch.get_quantiles(list(qs), True), strict=True)]
 
-    def error(self) -> float:
-        """How far the rank of an answer may be from q, as a share of all values, in 99 of 100 sketches."""
-        return float(_library().kll_doubles_sketch.get_normalized_rank_error(self.k, False))
-
 
 def _rotate(x: Array, bits: int) -> Array:
     return np.asarray((x << np.uint64(bits)) | (x >> np.uint64(64 - bits)))
@@ -294,11 +279,6 @@ class Hll:
         """The number of distinct values; of a state from elsewhere, too, it depends on the values alone."""
         return int(_library().hll_sketch.deserialize(self.merge([state])).get_estimate() + 0.5)
 
-    def error(self, deviations: int = 2) -> float:
-        """The relative error at one, two or three standard deviations (68, 95, 99.7 % of sketches)."""
-        bound = _library().hll_sketch.get_rel_err
-        return float(max(abs(bound(upper, True, self.lg_k, deviations)) for upper in (False, True)))
-
 
 @dataclass(frozen=True)
 class Frequent:
@@ -381,7 +361,7 @@ class Frequent:
     def top(self, state: bytes, k: int) -> pl.DataFrame:
         """At most k items of highest count: `value`, `count` (never too low), `lower` (never too high).
 
-        Ties are in the order of items. Every item with more than error() · events is there.
+        Ties are in the order of items. Every item with more than events / (capacity + 1) is there.
         """
         items, weights, offset, _ = self._read(state)
         if self.dtype in _TEXT:
@@ -393,7 +373,3 @@ class Frequent:
         lower = pl.Series(weights, dtype=pl.Int64)
         table = pl.DataFrame({"value": found, "count": lower + offset, "lower": lower})
         return table.sort("count", "value", descending=[True, False]).head(k)
-
-    def error(self) -> float:
-        """How far `count` and `lower` may be apart, as a share of the number of events; certain."""
-        return 1 / (self.capacity + 1)

@@ -1,6 +1,6 @@
 """Operators whose state is a sketch: bounded in size, with a known error.
 
-The state is one binary column, the serialized sketch (`sketches.py`); ranges of slices are merged in a tree, one
+The state is one binary column, the serialized sketch (`sketch_formats`); ranges of slices are merged in a tree, one
 merge of bytes at a time, so the cost is per slice and per window, never per event.
 """
 
@@ -76,11 +76,11 @@ class _Sketched(Operator):
 
         def merge(left: Arrays, right: Arrays) -> Arrays:
             pairs = zip(left[0].tolist(), right[0].tolist(), strict=True)
-            merged = [b if a is None else a if b is None else sketch.merge([a, b]) for a, b in pairs]
-            return (np.array([*merged, None], object)[:-1],)  # the None keeps NumPy from guessing a type
+            return (
+                np.fromiter((b if a is None else a if b is None else sketch.merge([a, b]) for a, b in pairs), object),
+            )
 
-        leaves = np.array([*state["sketch"].to_list(), None], object)[:-1]
-        (found,) = range_queries.fold((leaves,), merge, (None,), lo, hi)
+        (found,) = range_queries.fold((np.fromiter(state["sketch"], object),), merge, (None,), lo, hi)
         return SketchRanges(sketch, found.tolist())
 
 
@@ -88,10 +88,6 @@ class _Sketched(Operator):
 class Kll(_Sketched):
     kind: ClassVar[str] = "kll"
     k: int
-
-    @property
-    def text(self) -> str:
-        return f"{super().text[:-1]}, {self.k})"
 
     def _sketch(self, types: Sequence[pl.DataType]) -> sketch_formats.Kll:
         return sketch_formats.Kll(self.k)
@@ -101,10 +97,6 @@ class Kll(_Sketched):
 class Hll(_Sketched):
     kind: ClassVar[str] = "hll"
     lg_k: int
-
-    @property
-    def text(self) -> str:
-        return f"{super().text[:-1]}, {self.lg_k})"
 
     def _sketch(self, types: Sequence[pl.DataType]) -> sketch_formats.Hll:
         return sketch_formats.Hll(self.lg_k)

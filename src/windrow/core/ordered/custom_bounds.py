@@ -15,7 +15,6 @@ import numpy as np
 import polars as pl
 
 from windrow.core.arrays.range_queries import Ints
-from windrow.core.plan.groups import Timeline
 from windrow.core.slices.kernel import window_columns
 from windrow.core.windows.fixed import INT64_MIN
 from windrow.core.windows.ordered import CARRIED, Array, Cuts, DataDrivenWindow, Mask, OrderedEvents
@@ -28,11 +27,6 @@ class CustomWindow:
     name: str
     window: DataDrivenWindow
     since: int
-
-    @staticmethod
-    def of(timeline: Timeline) -> CustomWindow:
-        assert isinstance(timeline.window, DataDrivenWindow)
-        return CustomWindow(timeline.line, timeline.window, timeline.since)
 
     @property
     def carried(self) -> dict[str, Any]:

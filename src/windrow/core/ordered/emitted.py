@@ -7,16 +7,16 @@ is identified any more as it was. So there is a row for every emitted window tha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import numpy as np
 import polars as pl
 
 from windrow.core.arrays.dataframes import join_keys
-from windrow.core.arrays.range_queries import Ints
+from windrow.core.arrays.range_queries import Ints, differences
 from windrow.core.assemble.emitted import EmittedWindows
-from windrow.core.ordered.windows import Found, OrderedRows, digests
-from windrow.core.plan.groups import Timeline
+from windrow.core.ordered.windows import Found, OrderedRows
+from windrow.core.plan.groups import Group
 from windrow.core.windows.fixed import INT64_MAX
 
 
@@ -30,7 +30,7 @@ class OrderedRevisions(EmittedWindows):
         self._keys, self._known_by = keys, [*keys, "line", "at", "nth"]
 
     def note(
-        self, rows: OrderedRows, found: Collection[Found], timelines: Sequence[Timeline], changed: Ints
+        self, rows: OrderedRows, found: Collection[Found], group: Group, changed: Ints
     ) -> tuple[pl.DataFrame | None, pl.Series, Ints]:
         """Note the windows, complete ones and open ones, that a step has found for the keys of some rows.
 
@@ -40,7 +40,7 @@ class OrderedRevisions(EmittedWindows):
         if not found:
             gone = None if self.table is None else self._retract(rows, None, changed)
             return gone, pl.Series([], dtype=pl.Boolean), np.empty(0, np.int64)
-        windows = pl.concat([_described(rows, part, timelines) for part in found]).with_columns(_NEW)
+        windows = pl.concat([_described(rows, part, group) for part in found]).with_columns(_NEW)
         if self.table is None:
             self.table = windows.clear().drop("is_open")
         may_differ = (self.table["gone"] | self.table["again"]).any() or (changed < INT64_MAX).any()
@@ -99,18 +99,16 @@ class OrderedRevisions(EmittedWindows):
 _NEW = [pl.lit(0, pl.Int64).alias("revision"), pl.lit(False).alias("gone"), pl.lit(False).alias("again")]
 
 
-def _described(rows: OrderedRows, found: Found, timelines: Sequence[Timeline]) -> pl.DataFrame:
+def _described(rows: OrderedRows, found: Found, group: Group) -> pl.DataFrame:
     """What identifies windows, which events they hold, and their bounds."""
     windows = found.windows
-    lines = pl.Series("line", [timeline.line for timeline in timelines], dtype=pl.String)
-    columns = [
-        lines.gather(windows.timeline),
-        pl.Series("at", found.at),
-        pl.Series("nth", found.nth),
-        pl.Series("stop", found.stop),
-        digests(rows, windows),
-        pl.Series("start", windows.start),
-        pl.Series("end", windows.end),
-        pl.Series("is_open", np.full(len(windows.lo), found.is_open)),
-    ]
-    return pl.DataFrame([*rows.keys_at(windows.key), *columns])
+    columns = {
+        "at": found.at,
+        "nth": found.nth,
+        "stop": found.stop,
+        "digest": differences(rows.table["digest"].to_numpy(), windows.lo, windows.hi),  # which events it holds
+        "start": windows.start,
+        "end": windows.end,
+        "is_open": np.full(len(windows.lo), found.is_open),
+    }
+    return pl.DataFrame([*rows.keys_at(windows.key), windows.lines(group), *pl.DataFrame(columns)])

@@ -92,17 +92,13 @@ class EventBuffer:
         if not parts:
             return None, None, self
         is_late = np.concatenate(times)
-        return _joined(parts), is_late if is_late.any() else None, EventBuffer(self._time, left)
+        return joined(parts), is_late if is_late.any() else None, EventBuffer(self._time, left)
 
     def frame(self) -> pl.DataFrame | None:
         """All events; None if there are none."""
-        parts = [chunk.part(len(chunk.time)) for chunk in self._chunks]
-        return _joined(parts) if parts else None
+        return joined([chunk.part(len(chunk.time)) for chunk in self._chunks])
 
 
-def _joined(parts: list[pl.DataFrame]) -> pl.DataFrame:
+def joined(parts: Sequence[pl.DataFrame]) -> pl.DataFrame | None:
     """Parts with the same columns in any order; `[…]` picks columns without a plan, unlike `select`."""
-    columns = parts[0].columns
-    if len(parts) == 1:
-        return parts[0]
-    return pl.concat([part if part.columns == columns else part[columns] for part in parts])
+    return pl.concat([part[parts[0].columns] for part in parts]) if parts else None

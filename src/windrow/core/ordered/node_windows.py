@@ -33,7 +33,7 @@ from windrow.core.assemble.due import Rows, Windows
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.ordered.state import CompiledOrderedGroup, OrderedState, rows_in_order
 from windrow.core.ordered.windows import Found, OrderedRows, Progress
-from windrow.core.plan.groups import Group, Timeline
+from windrow.core.plan.groups import Group
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.kernel import key_name
 from windrow.core.slices.table import SliceSchema, merge
@@ -43,62 +43,53 @@ from windrow.core.windows.ordered import NODE, Counting, scope_of
 NODE_KEY = key_name(NODE)
 
 
-class NodeWindowMerge:
-    """How the windows of a group's nodes are joined; prepared once per plan."""
+class CompiledJoinedGroup(CompiledOrderedGroup):
+    """A group whose windows are found node by node: also how those of several nodes are joined."""
 
-    def __init__(self, group: Group, schema: SliceSchema) -> None:
-        self.timelines: Sequence[Timeline] = list(group.timelines)
-        self.scopes = {timeline.line: scope_of(timeline.window) for timeline in self.timelines}
+    def __init__(self, group: Group, schema: SliceSchema, shared_schema: SliceSchema) -> None:
+        super().__init__(group, schema, shared_schema)
+        self.scopes = {timeline.line: scope_of(timeline.window) for timeline in group.timelines}
         self.by = {name: dtype for name, dtype in schema.keys.items() if name != NODE_KEY}
         identity = {**self.by, "line": pl.String(), "at": pl.Int64()}
-        self.schema = replace(schema, keys=identity, gap=0, lines=None, digests=False)
-        self._numbered = replace(self.schema, gap=INT64_MAX)
-        self._answered = replace(self.schema, keys=self.by)
+        self.joined_schema = replace(schema, keys=identity, gap=0, lines=None, digests=False)
+        self._numbered = replace(self.joined_schema, gap=INT64_MAX)
+        self._answered = replace(self.joined_schema, keys=self.by)
 
-    def lines(self, *scopes: str) -> list[str]:
-        return [line for line, scope in self.scopes.items() if scope in scopes]
+    def state(self) -> JoinedState:
+        return JoinedState(self)
+
+    def lines(self, scope: str) -> list[str]:
+        """The windows of a scope."""
+        return [line for line, its_scope in self.scopes.items() if its_scope == scope]
 
     def described(self, rows: OrderedRows, found: Found) -> pl.DataFrame:
         """The identity and the bounds of windows of nodes: their rows without the states."""
         windows = found.windows
-        at = np.zeros(len(windows.lo), np.int64)
-        start = np.full(len(windows.lo), INT64_MIN)
-        for place in np.unique(windows.timeline):
-            chosen, scope = windows.timeline == place, scope_of(self.timelines[place].window)
-            if scope == "bounds":
-                at[chosen], start[chosen] = windows.end[chosen], windows.start[chosen]
-            elif scope == "position":
-                at[chosen] = found.number[chosen]
-        lines = pl.Series("line", [timeline.line for timeline in self.timelines], dtype=pl.String)
-        keys = [rows.keys[name].gather(windows.key) for name in rows.keys.columns]
-        return pl.DataFrame(
-            [
-                *keys,
-                lines.gather(windows.timeline),
-                pl.Series("at", at),
-                pl.Series("slice_start", start),
-                pl.zeros(len(at), pl.Int32, eager=True).alias("excluded"),
-                pl.Series("first", windows.start),
-                pl.Series("last", windows.end),
-            ]
-        )
+        scope = np.array([scope_of(timeline.window) for timeline in self.group.timelines])[windows.timeline]
+        columns = {
+            "at": np.select([scope == "bounds", scope == "position"], [windows.end, found.number]),
+            "slice_start": np.where(scope == "bounds", windows.start, INT64_MIN),
+            "excluded": np.zeros(len(scope), np.int32),
+            "first": windows.start,
+            "last": windows.end,
+        }
+        return pl.DataFrame([*rows.keys_at(windows.key), windows.lines(self.group), *pl.DataFrame(columns)])
 
     def closed(self, rows: OrderedRows, found: Found) -> pl.DataFrame:
         """Windows of nodes as rows with states, one for each of their slices, to be merged."""
         sizes = found.windows.hi - found.windows.lo
         index = np.repeat(found.windows.lo, sizes) + ramp(sizes)
         windows = self.described(rows, found)[np.repeat(np.arange(len(sizes)), sizes)]
-        states = [rows.table[name].gather(index) for name in self.schema.columns if name not in windows.columns]
-        return windows.hstack(states).select(*self.schema.columns)
+        columns = self.joined_schema.columns
+        states = [rows.table[name].gather(index) for name in columns if name not in windows.columns]
+        return windows.hstack(states).select(*columns)
 
     def merged(self, tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
         """One row for all windows that are one."""
         table = pl.concat(tables)
         numbered = table["line"].is_in(self.lines("position"))
-        if numbered.all():
-            return merge([table], self._numbered)
-        others = merge([table.filter(~numbered)], self.schema)
-        return pl.concat([merge([table.filter(numbered)], self._numbered), others]) if numbered.any() else others
+        parts = [(table.filter(numbered), self._numbered), (table.filter(~numbered), self.joined_schema)]
+        return pl.concat([merge([part], schema) for part, schema in parts])
 
     def is_final(self, table: pl.DataFrame, watermark: int, opened: pl.DataFrame, closed: pl.DataFrame) -> pl.Series:
         """Which of the waiting windows nothing can join any more, as the module says.
@@ -127,7 +118,7 @@ class NodeWindowMerge:
         rows = Rows(table.sort(*self.by, "first", "at"), self._answered)
         first, last, at = (rows.table[name].to_numpy() for name in ("first", "last", "at"))
         parts = []
-        for place, timeline in enumerate(self.timelines):
+        for place, timeline in enumerate(self.group.timelines):
             index = np.flatnonzero((rows.table["line"] == timeline.line).to_numpy() & (first < timeline.until))
             position = None
             if scope_of(timeline.window) == "position":
@@ -137,17 +128,6 @@ class NodeWindowMerge:
         return rows, Windows.join(parts)
 
 
-class CompiledJoinedGroup(CompiledOrderedGroup):
-    """A group whose windows are found node by node: also how those of several nodes are joined."""
-
-    def __init__(self, group: Group, schema: SliceSchema, shared_schema: SliceSchema) -> None:
-        super().__init__(group, schema, shared_schema)
-        self.joining = NodeWindowMerge(group, schema)
-
-    def state(self) -> JoinedState:
-        return JoinedState(self)
-
-
 class JoinedState(OrderedState):
     """The state of a group whose windows are found node by node and joined."""
 
@@ -155,8 +135,7 @@ class JoinedState(OrderedState):
 
     def __init__(self, compiled: CompiledJoinedGroup) -> None:
         super().__init__(compiled)
-        self.joining = compiled.joining
-        self.joined = self.joining.schema.empty()
+        self.joined = compiled.joined_schema.empty()
 
     def tables(self) -> dict[str, pl.DataFrame]:
         return super().tables() | {"joined": self.joined}
@@ -164,8 +143,8 @@ class JoinedState(OrderedState):
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
         super().load(tables)
         if "joined" in tables:
-            has_query = pl.col("line").is_in(list(self.joining.scopes))
-            self.joined = self.joining.schema.conform(tables["joined"].filter(has_query))
+            has_query = pl.col("line").is_in(list(self.compiled.scopes))
+            self.joined = self.compiled.joined_schema.conform(tables["joined"].filter(has_query))
 
     def may_be_due(self, step: WatermarkStep) -> bool:
         return self.joined.height > 0 or super().may_be_due(step)
@@ -181,7 +160,7 @@ class JoinedState(OrderedState):
     ) -> Iterator[Emitted]:
         """Let the windows of nodes wait that a step has closed; the template of `OrderedState` that emits nothing."""
         found = self.sequences.found(rows, progress, step, partial)
-        self.wait(self.joining.closed(rows, part) for part in found if not part.is_open and len(part.windows.lo))
+        self.wait(self.compiled.closed(rows, part) for part in found if not part.is_open and len(part.windows.lo))
         return iter(())
 
     def taken(self) -> pl.DataFrame:
@@ -192,25 +171,23 @@ class JoinedState(OrderedState):
     def wait(self, closed: Iterable[pl.DataFrame]) -> None:
         """Take windows of nodes in."""
         if tables := list(closed):
-            self.joined = self.joining.merged([self.joined, *tables])
+            self.joined = self.compiled.merged([self.joined, *tables])
 
     def _finals(self, step: WatermarkStep) -> Iterator[Emitted]:
         """Emit joined windows that are final, and forget them."""
         closed = self.closed().clear() if step.whole else self.closed()
-        is_final = self.joining.is_final(self.joined, step.now, self.opened(), closed)
+        is_final = self.compiled.is_final(self.joined, step.now, self.opened(), closed)
         if not is_final.any():
             return
-        rows, windows = self.joining.windows(self.joined.filter(is_final))
+        rows, windows = self.compiled.windows(self.joined.filter(is_final))
         self.joined = self.joined.filter(~is_final)
-        revision = np.zeros(len(windows.lo), np.int64)
-        for answers in self.assembler.answers(rows, windows, {None: np.ones(len(windows.lo), np.bool_)}):
-            yield Emitted(rows, windows, answers, revision)
+        yield from self._answered(rows, windows)
 
     def opened(self) -> pl.DataFrame:
         """The open windows of all nodes."""
         rows = rows_in_order(self.rows)
         opened = self.sequences.open(rows, self._known(rows.keys))
-        return pl.concat([self.joining.described(rows, part) for part in opened])
+        return pl.concat([self.compiled.described(rows, part) for part in opened])
 
     def closed(self) -> pl.DataFrame:
         """For each key and line whose windows are numbered, how many windows every node has closed that was seen.
@@ -218,8 +195,8 @@ class JoinedState(OrderedState):
         A key that some node has no events of yet has no row: that node's windows of it are still to come.
         """
         table = self.now.table
-        by_line = [*self.joining.by, "line"]
-        parts = [pl.DataFrame(schema={**self.joining.by, "line": pl.String(), "closed": pl.Int64()})]
+        by_line = [*self.compiled.by, "line"]
+        parts = [pl.DataFrame(schema={**self.compiled.by, "line": pl.String(), "closed": pl.Int64()})]
         carry = {name: table[name].to_numpy() for name in self.now.initial}
         for timeline, complete in self.sequences.complete(carry):
             if scope_of(timeline.window) == "position":
@@ -231,7 +208,7 @@ class JoinedState(OrderedState):
         return pl.concat(parts)
 
     def _forget_keys(self) -> None:
-        if not self.joining.lines("position"):  # their numbers stand in the carry
+        if not self.compiled.lines("position"):  # their numbers stand in the carry
             super()._forget_keys()
 
     def is_over(self, place: int, final_before: int) -> bool:

@@ -14,7 +14,6 @@ time of the last, and what each data-driven window carries.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,7 +33,7 @@ from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.kernel import Edges, filter_name, input_name, lifts, places, time_name, window_columns
 from windrow.core.slices.table import SliceSchema, finish
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Grid
-from windrow.core.windows.ordered import Array, Counting, Latest, Mask
+from windrow.core.windows.ordered import Array, Counting, DataDrivenWindow, Latest, Mask
 
 
 class Carry:
@@ -52,10 +51,6 @@ class Carry:
         else:
             rows = self.table if self.table.height else pl.DataFrame([{**self.initial}], schema=self.table.schema)
         return {name: _filled(rows[name], value) for name, value in self.initial.items()}
-
-    def copy(self) -> Carry:
-        """The carry as it is now: a table is never changed, only replaced."""
-        return copy.copy(self)
 
     def set(self, keys: pl.DataFrame, values: Mapping[str, Array]) -> None:
         """Replace the values of these keys."""
@@ -105,7 +100,11 @@ class Ordering:
         self.schema, self.edges = schema, edges
         self.time = time_name(group.source.time)
         timelines = list(group.timelines)
-        self._custom = [CustomWindow.of(timeline) for timeline in group.lines.values()]
+        self._custom = [
+            CustomWindow(line, timeline.window, timeline.since)
+            for line, timeline in group.lines.items()
+            if isinstance(timeline.window, DataDrivenWindow)
+        ]
         self._latest = [(line.window, line.since) for line in timelines if isinstance(line.window, Latest)]
         self.most = max((window.n for window, _ in self._latest), default=0)
         counting = [(line.window, line.since) for line in timelines if isinstance(line.window, Counting)]
@@ -136,13 +135,9 @@ class Ordering:
     @property
     def at_rest(self) -> pl.Expr:
         """Which keys carry nothing on: no window of theirs is open."""
-        carried = {
-            f"{window.name}.{name}": value
-            for window in self._custom
-            for name, value in window.carried.items()
-            if name not in ("number", "started")
-        }
-        return pl.all_horizontal(pl.lit(True), *(pl.col(name) == value for name, value in carried.items()))
+        initial = [item for window in self._custom for item in window.initial.items()]
+        rests = [pl.col(name) == value for name, value in initial if not name.endswith((".number", ".started"))]
+        return pl.all_horizontal(pl.lit(True), *rests)
 
     def sorted(self, events: pl.DataFrame) -> tuple[pl.Series | None, Ints, pl.DataFrame]:
         """The order of events by key and place (None where they stand in it), how many each key has, and the keys."""
@@ -173,7 +168,9 @@ class Ordering:
         """
         order, sizes, keys = self.sorted(events)
         read = events[self.read]
-        batch = _Batch.of(read if order is None else read[order], self.time, sizes, keys, base.at(keys), self.edges)
+        read = read if order is None else read[order]
+        time = read[self.time].to_numpy()
+        batch = _Batch(read, time, sizes, keys, base.at(keys), *self.edges.index(time, len(sizes) == 1, None))
         bounds = [CustomBounds.of(window, batch.part(), batch.first, batch.carry) for window in self._custom]
         final = batch.older(step.final_before)
         done = np.maximum(final - self.most, 0) if self.most else final  # `latest` still needs the last ones
@@ -283,13 +280,6 @@ class _Batch:
     carry: dict[str, Array]
     edge: npt.NDArray[np.uint32]  # for each event a number that grows with time …
     before: Ints  # … and for each number the last edge at or before its events
-
-    @staticmethod
-    def of(
-        events: pl.DataFrame, time: str, sizes: Ints, keys: pl.DataFrame, carry: dict[str, Array], edges: Edges
-    ) -> _Batch:
-        times = events[time].to_numpy()
-        return _Batch(events, times, sizes, keys, carry, *edges.index(times, len(sizes) == 1, None))
 
     @cached_property
     def ends(self) -> Ints:

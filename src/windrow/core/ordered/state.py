@@ -1,13 +1,9 @@
 """The state of an ordered group: events until their order is final, then slices.
 
-    events ── hold ──▶ waiting ── the watermark passes ──▶ sorted, sliced (see `ordering`) ──▶ windows (see `sequences`)
+    events ── hold ──▶ waiting ── the watermark passes ──▶ sorted, sliced ──▶ windows in the order, and all others
 
-Events newer than the watermark wait; with `updates`, events newer than the watermark minus `updates` are held on, so
-that a late event can be put in its place and the slices after it made again; and for `latest` each key's last n
-events are held. All others are in slices, from which the time windows and sessions of the group are answered too.
-
-An event older than that comes too late to be put in order: it goes into a slice outside of the order, which only
-queries that do not depend on the order see.
+An event older than the watermark minus `updates` comes too late to be put in order: it goes into a slice outside of
+the order, which only queries that do not depend on the order see.
 """
 
 from __future__ import annotations
@@ -20,12 +16,12 @@ from typing import Self
 import numpy as np
 import polars as pl
 
-from windrow.core.arrays.dataframes import join_keys
+from windrow.core.arrays.dataframes import join_keys, key_numbers
 from windrow.core.assemble.due import Rows, Windows
 from windrow.core.assemble.emitted import Emitted
-from windrow.core.assemble.group_state import JOIN_FROM, Change, ClosedSessions, CompiledGroup, GroupState, codes
+from windrow.core.assemble.group_state import JOIN_FROM, Change, ClosedSessions, CompiledGroup, GroupState
 from windrow.core.ordered.emitted import OrderedRevisions
-from windrow.core.ordered.event_buffer import EventBuffer
+from windrow.core.ordered.event_buffer import EventBuffer, joined
 from windrow.core.ordered.slicing import Carry, Ordering, Sliced
 from windrow.core.ordered.windows import OrderedRows, OrderedWindowFinder, Progress
 from windrow.core.plan.groups import Group, Timeline
@@ -123,7 +119,7 @@ class OrderedState(GroupState):
 
     def _recent_events(self) -> pl.DataFrame | None:
         """The final events that may have to be sliced again; None if there are none."""
-        return _joined([recent.events for recent in self.recent])
+        return joined([recent.events for recent in self.recent])
 
     def _recent_slices(self) -> pl.DataFrame:
         """The slices of recent events, and those of this step that cannot change."""
@@ -159,7 +155,7 @@ class OrderedState(GroupState):
 
     def copy(self) -> Self:
         other = super().copy()
-        other.base, other.now, other.recent = self.base.copy(), self.now.copy(), list(self.recent)
+        other.base, other.now, other.recent = copy(self.base), copy(self.now), list(self.recent)
         other.emitted = copy(self.emitted)
         return other
 
@@ -212,14 +208,15 @@ class OrderedState(GroupState):
             untouched = [join_keys(recent, keys, keys.columns, "anti")]
             untouched_slices = join_keys(slices, keys, keys.columns, "anti")
             recent = join_keys(recent, keys, keys.columns, "semi")
-        events = _joined([part for part in (recent, final) if part is not None])
+        events = joined([part for part in (recent, final) if part is not None])
         assert events is not None
         if late is not None:  # of the new events, which stand after the recent ones
             late = np.append(np.zeros(events.height - len(late), np.bool_), late)
         sliced = self.ordering.slice(events, late, self.base, step)
         self.base.set(sliced.keys, sliced.settled)
-        kept = _joined([*untouched, *([] if sliced.held is None else [sliced.held])])
-        self._done, changeable = _parted(sliced.table, sliced.is_done)
+        kept = joined([*untouched, *([] if sliced.held is None else [sliced.held])])
+        is_done = pl.Series(sliced.is_done)
+        self._done, changeable = sliced.table.filter(is_done), sliced.table.filter(~is_done)
         self.recent, self._rows = [], None
         if kept is None or not kept.height:
             self.now.table = self.base.table
@@ -268,7 +265,7 @@ class OrderedState(GroupState):
     # --- a step -------------------------------------------------------------------------------------------------
 
     def step(self, step: WatermarkStep, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
-        before, had_recent = self.now.copy(), bool(self.recent)
+        before, had_recent = copy(self.now), bool(self.recent)
         sliced = self._slice(step)
         if sliced is not None:
             self._may_close(sliced.table)
@@ -282,7 +279,7 @@ class OrderedState(GroupState):
             progress = Progress(known, sliced.now, sliced.changed)
             if self.sequences.any_complete(progress):
                 rows = self._rows_of(sliced)
-                progress = progress.take(np.argsort(codes(sliced.keys, rows)))
+                progress = progress.take(np.argsort(key_numbers(sliced.keys, rows.keys)))
                 yield from self._in_sequence(rows, progress, step, partial)
         if sliced is not None or self.recent:
             self._finish(step.final_before)
@@ -297,19 +294,16 @@ class OrderedState(GroupState):
         rows = self.rows
         in_order = rows_in_order(rows)
         for ordered in self.compiled.rounds:
-            yield from self._measured(in_order if ordered else rows, step, self._seen(change, ordered), ordered)
+            seen = change
+            if change is not None and ordered:  # not the late events that came too late for the order
+                seen = replace(change, table=change.table.filter(pl.col("excluded") == 0))
+            yield from self._measured(in_order if ordered else rows, step, seen, ordered)
         if self.sequences and len(in_order):
             changed = np.full(in_order.key_count, INT64_MAX)
             if change is not None and sliced is not None:
-                changed[codes(sliced.keys, in_order)] = sliced.changed
+                changed[key_numbers(sliced.keys, in_order.keys)] = sliced.changed
             progress = Progress(before.at(in_order.keys), self._known(in_order.keys), changed)
             yield from self._in_sequence(in_order, progress, step, partial)
-
-    def _seen(self, change: Change | None, ordered: bool | None) -> Change | None:
-        """What late events have brought to aggregates that need the order: not those that came too late for it."""
-        if change is None or not ordered:
-            return change
-        return replace(change, table=change.table.filter(pl.col("excluded") == 0))
 
     def _rows_of(self, sliced: Sliced) -> OrderedRows:
         """The slices in the order of the keys that a step has touched; it costs a look at the others, not a sort."""
@@ -329,23 +323,24 @@ class OrderedState(GroupState):
         """The windows that lie in the order, complete for the first time or changed."""
         found = list(self.sequences.found(rows, progress, step, partial))
         if not self.schema.digests:
-            windows = Windows.join(one.windows for one in found if not one.is_open)
-            revision = np.zeros(len(windows.lo), np.int64)
-            for answers in self.assembler.answers(rows, windows, {None: np.ones(len(windows.lo), np.bool_)}):
-                yield Emitted(rows, windows, answers, revision)
+            yield from self._answered(rows, Windows.join(one.windows for one in found if not one.is_open))
             return
         self.emitted.forget_boundaries([timeline.line for timeline, _ in self.sequences.latest], step.was_final_before)
-        windows, timelines = Windows.join(one.windows for one in found), self.assembler.timelines
-        gone, fresh, revisions = self.emitted.note(rows, found, timelines, progress.changed)
-        for place, timeline in enumerate(timelines):
+        gone, fresh, revision = self.emitted.note(rows, found, self.group, progress.changed)
+        for place, timeline in enumerate(self.assembler.timelines):
             if gone is None:
                 break
             mine = gone.filter((pl.col("line") == timeline.line) & (pl.col("start") < timeline.until))
             if mine.height:
                 yield self._retracted(place, mine.rename({"end": "upto"}), mine["revision"].to_numpy())
-        if fresh.any():
-            for answers in self.assembler.answers(rows, windows, {None: fresh.to_numpy()}):
-                yield Emitted(rows, windows, answers, revisions)
+        windows = Windows.join(one.windows for one in found)
+        for answers in self.assembler.answers(rows, windows, {None: fresh.to_numpy()}):
+            yield Emitted(rows, windows, answers, revision)
+
+    def _answered(self, rows: Rows, windows: Windows) -> Iterator[Emitted]:
+        """Emit all of these windows, for the first time."""
+        for answers in self.assembler.answers(rows, windows, {None: np.ones(len(windows.lo), np.bool_)}):
+            yield Emitted(rows, windows, answers, np.zeros(len(windows.lo), np.int64))
 
     def closed_sessions(self, watermark: int) -> ClosedSessions:
         found: dict[tuple[Timeline, bool | None], pl.DataFrame] = {}
@@ -425,15 +420,3 @@ def rows_in_order(rows: Rows) -> OrderedRows:
     """The rows that stand in the order."""
     inside = rows.table["position"] >= 0
     return OrderedRows(rows.table if inside.all() else rows.table.filter(inside), rows.schema)
-
-
-def _joined(parts: Sequence[pl.DataFrame]) -> pl.DataFrame | None:
-    """Events with the columns of the first part; None if there are no parts."""
-    return pl.concat([part[parts[0].columns] for part in parts]) if parts else None
-
-
-def _parted(slices: pl.DataFrame, chosen: Mask) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The slices that are chosen, and the others."""
-    if chosen.all():
-        return slices, slices.clear()
-    return slices.filter(pl.Series(chosen)), slices.filter(pl.Series(~chosen))

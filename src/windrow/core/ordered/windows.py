@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import polars as pl
 
-from windrow.core.arrays.range_queries import CHUNK, Ints, covered, differences, ramp
+from windrow.core.arrays.range_queries import CHUNK, Ints, covered, ramp
 from windrow.core.assemble.due import Lattices, Rows, Windows, due
 from windrow.core.ordered.slicing import origin_column
 from windrow.core.plan.groups import ROWS, Group, Partial, Timeline
@@ -98,16 +97,14 @@ class OrderedWindowFinder:
             once = {timeline.line: (timeline._replace(until=INT64_MAX), place) for timeline, place in timelines}
             timelines = list(once.values())
         self.lines = [(line, place) for line, place in timelines if isinstance(line.window, DataDrivenWindow)]
-        counting = [(line, place) for line, place in timelines if isinstance(line.window, Counting)]
-        self.counting = [line for line, _ in counting]
-        self.by_since: dict[int, Ints] = {}  # since → n, step, until, timeline of its counting windows
-        for since in dict.fromkeys(line.since for line, _ in counting):
-            rows = [
-                (line.window.n, line.window.step, line.until, place)
-                for line, place in counting
-                if isinstance(line.window, Counting) and line.since == since
-            ]
-            self.by_since[since] = np.array(rows, np.int64).T
+        self.counting = [line for line, _ in timelines if isinstance(line.window, Counting)]
+        by_since: dict[int, list[tuple[int, int, int, int]]] = {}
+        for line, place in timelines:
+            if isinstance(line.window, Counting):
+                row = line.window.n, line.window.step, line.until, place
+                by_since.setdefault(line.since, []).append(row)
+        # since → n, step, until, timeline of its counting windows
+        self.by_since: dict[int, Ints] = {since: np.array(rows, np.int64).T for since, rows in by_since.items()}
         self.latest = [(line, place) for line, place in timelines if isinstance(line.window, Latest)]
         cells = [
             (line.window.every, 0, line.window.every, INT64_MIN, INT64_MAX, number)
@@ -298,11 +295,6 @@ class OrderedWindowFinder:
         key = np.flatnonzero(position + origin < carry["count"])
         at = rows.first_position(key, (position + origin + 1)[key]) - 1  # the slice that holds it
         return bool((rows.first[at] < timeline.until).any())
-
-
-def digests(rows: OrderedRows, windows: Windows) -> pl.Series:
-    """Which events each window holds, as one number."""
-    return pl.Series("digest", differences(rows.table["digest"].to_numpy(), windows.lo, windows.hi))
 
 
 def _complete(timeline: Timeline, carry: Mapping[str, Array]) -> Ints:

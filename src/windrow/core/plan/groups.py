@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import gcd
+from math import gcd, prod
 from typing import NamedTuple
 
 import polars as pl
@@ -30,7 +30,7 @@ from windrow.core.windows.fixed import (
     Session,
     Window,
 )
-from windrow.core.windows.ordered import NODE, DataDrivenWindow, Latest, OrderedWindow
+from windrow.core.windows.ordered import DataDrivenWindow, Latest, OrderedWindow
 
 ROWS = Count(())  # the number of events: every filter of every group keeps it
 
@@ -92,13 +92,9 @@ class Signature(NamedTuple):
                 found[id(operator), where] = operator
         return [Partial(operator, both(self.where, where)) for (_, where), operator in found.items()]
 
-    def partials_of(self, aggregate: Aggregate) -> list[Partial]:
-        """What one of its aggregates reads, in the order of its operators."""
-        return partials_of(aggregate, self.where)
-
 
 def partials_of(aggregate: Aggregate, where: Expression | None) -> list[Partial]:
-    """What an aggregate reads, over events that satisfy a filter: that filter and its own."""
+    """What an aggregate reads, in the order of its operators, over events that satisfy a filter: that and its own."""
     return [Partial(one, both(where, own)) for one, own in zip(aggregate.operators, aggregate.filters, strict=True)]
 
 
@@ -135,10 +131,7 @@ class Rates(NamedTuple):
 
     def distinct(self, keys: Sequence[str]) -> float:
         """How many different keys there are at most, over these columns."""
-        product = 1.0
-        for key in keys:
-            product *= max(1.0, self.keys.get(key, 1.0))
-        return product
+        return prod(max(1.0, self.keys.get(key, 1.0)) for key in keys)
 
 
 @dataclass(frozen=True)
@@ -194,11 +187,6 @@ class Group:
     def is_apart(self) -> bool:
         """Whether neither its slices nor its events travel as those of other groups do."""
         return self.placement is not None and self.placement.is_apart
-
-    @property
-    def by(self) -> tuple[str, ...]:
-        """The keys of its queries."""
-        return tuple(key for key in self.keys if key != NODE) if self.joined else self.keys
 
     @property
     def shared_name(self) -> str:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from windrow.core.plan.watermark import Lengths, TimeColumn, plain, time_columns_of
+from windrow.core.plan.watermark import Lengths, TimeColumn, plain
 from windrow.core.query.query import Query, time_of
-
-
-class ByTimeColumn(dict[str, Any]):
-    """Lengths by time column, which nobody changes, so that options that have them can be hashed."""
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(frozenset(self.items()))
+from windrow.core.windows.fixed import Length, duration
 
 
 @dataclass(frozen=True)
@@ -22,15 +17,10 @@ class StreamOptions:
     """On which column time is measured, how far events may be out of order, and what is done about bad ones."""
 
     time: str
-    lateness: Lengths = 0
-    updates: Lengths = None
+    lateness: Lengths = field(default=0, hash=False)  # a mapping has no hash
+    updates: Lengths = field(default=None, hash=False)
     order_by: tuple[str, ...] = ()
     bad_events: str = "raise"
-
-    def __post_init__(self) -> None:
-        for name in ("lateness", "updates"):
-            if isinstance(lengths := getattr(self, name), Mapping):
-                object.__setattr__(self, name, ByTimeColumn(lengths))
 
     @staticmethod
     def of(
@@ -45,7 +35,7 @@ class StreamOptions:
         if bad_events not in ("raise", "drop"):
             raise ValueError(f"bad_events must be 'raise' or 'drop', not {bad_events!r}")
         columns = (order_by,) if isinstance(order_by, str) else tuple(order_by)
-        return StreamOptions(time_of(queries, time), lateness, updates, columns, bad_events)
+        return StreamOptions(time_of(queries, time), copy(lateness), copy(updates), columns, bad_events)
 
     @property
     def whole(self) -> StreamOptions:
@@ -53,8 +43,30 @@ class StreamOptions:
         return replace(self, updates=None)
 
     def time_columns(self, names: Sequence[str]) -> dict[str, TimeColumn]:
-        """Time columns at the beginning of the stream."""
-        return time_columns_of(names, self.time, self.lateness, self.updates)
+        """Time columns at the beginning of the stream, with lengths that were given for all, or for each by name."""
+        found = {}
+        for name in names:
+            late = self._length("lateness", name)
+            keep = self._length("updates", name) or Length(0, False)
+            kinds = {length.temporal for length in (late, keep) if length is not None and length.units}
+            if len(kinds) > 1:
+                raise ValueError("lateness and updates must both be durations or both be plain numbers")
+            found[name] = TimeColumn(late.units if late else None, keep.units, kinds.pop() if kinds else None)
+        return found
+
+    def _length(self, what: Literal["lateness", "updates"], name: str) -> Length | None:
+        given = value = getattr(self, what)
+        if isinstance(given, Mapping):
+            value = given.get(name, 0 if what == "lateness" else None)
+        elif given not in (None, 0) and name != self.time:
+            example = f"{what}={{{self.time!r}: …, {name!r}: …}}"
+            raise ValueError(f"{what} {given!r} is for {self.time!r}; say one for {name!r} too: {example}")
+        if value is None:
+            return None
+        length = duration(value, what)
+        if length.units < 0:
+            raise ValueError(f"{what} must not be negative, not {value!r}")
+        return length
 
     def to_dict(self) -> dict[str, Any]:
         """The options as plain data, from which `from_dict` makes the same."""

@@ -6,7 +6,7 @@ the greatest value seen by the lateness; `updates` keeps what was emitted change
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from windrow.core.query.query import QueryError
-from windrow.core.windows.fixed import FURTHEST, INT64_MIN, Duration, Length, duration
+from windrow.core.windows.fixed import FURTHEST, INT64_MIN, Duration
 
 Lengths = Duration | Mapping[str, Duration | None] | None
 
@@ -43,7 +43,6 @@ class TimeColumn:
         return watermark if watermark == INT64_MIN or watermark > FURTHEST else watermark - self.updates
 
     def step_to(self, now: int) -> WatermarkStep:
-        """The step to a watermark."""
         return WatermarkStep(self.watermark, now, self.final_before, self.final_at(now), self.still)
 
     def check(self, name: str, dtype: pl.DataType) -> None:
@@ -65,37 +64,8 @@ class WatermarkStep:
     whole: bool = False  # of a whole table that comes in parts: more may come from anywhere
 
 
-def time_columns_of(names: Sequence[str], default: str, lateness: Lengths, updates: Lengths) -> dict[str, TimeColumn]:
-    """The time columns of a plan, with the lengths that were given for all, or for each by name."""
-    found = {}
-    for name in names:
-        late = _length("lateness", lateness, name, default)
-        keep = _length("updates", updates, name, default) or Length(0, False)
-        kinds = {length.temporal for length in (late, keep) if length is not None and length.units}
-        if len(kinds) > 1:
-            raise ValueError("lateness and updates must both be durations or both be plain numbers")
-        found[name] = TimeColumn(late.units if late else None, keep.units, kinds.pop() if kinds else None)
-    return found
-
-
 def plain(given: Lengths) -> Any:
     """Lengths as plain data, which reads back as the same lengths."""
     if isinstance(given, Mapping):
         return {name: plain(value) for name, value in given.items()}
     return f"{given // timedelta(microseconds=1)} microseconds" if isinstance(given, timedelta) else given
-
-
-def _length(what: str, given: Lengths, name: str, default: str) -> Length | None:
-    value: Any = given
-    if isinstance(given, Mapping):
-        value = given.get(name, 0 if what == "lateness" else None)
-    elif given not in (None, 0) and name != default:
-        raise ValueError(
-            f"{what} {given!r} is for {default!r}; say one for {name!r} too: {what}={{{default!r}: …, {name!r}: …}}"
-        )
-    if value is None:
-        return None
-    length = duration(value, what)
-    if length.units < 0:
-        raise ValueError(f"{what} must not be negative, not {value!r}")
-    return length

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 from typing import Any
@@ -56,15 +56,18 @@ class Query:
         if not isinstance(name, str) or not name:
             raise QueryError(f"a query needs a name, not {name!r}")
         window = _window(name, window)
-        given: dict[str, Any] = {"name": name, "window": window, "aggregates": _aggregates(name, aggregates)}
-        given["by"] = _keys(name, window, _columns(name, "by", by))
-        given["where"] = _read(parse, where, name, "where")
-        given |= {"time": time, "distinct_on": _columns(name, "distinct_on", distinct_on)}
         if not isinstance(having, str | Aggregate | None):
             raise QueryError(f"query {name!r}: having must be a predicate such as 'count() > 10', not {having!r}")
-        given["having"] = _read(formula, having, name, "having")
-        for field, value in given.items():
-            object.__setattr__(self, field, value)
+        vars(self).update(
+            name=name,
+            window=window,
+            aggregates=_aggregates(name, aggregates),
+            by=_keys(name, window, _columns(name, "by", by)),
+            where=_read(parse, where, name, "where"),
+            time=time,
+            distinct_on=_columns(name, "distinct_on", distinct_on),
+            having=_read(formula, having, name, "having"),
+        )
         scope, ordered = scope_of(window), next((one for one in self.computed if one.needs_order), None)
         if scope in JOINED and ordered:
             raise QueryError(
@@ -74,19 +77,17 @@ class Query:
 
     def to_dict(self) -> dict[str, Any]:
         """A description in plain data, from which `from_dict` makes the same query."""
-        described: dict[str, Any] = {"name": self.name, "window": self.window.to_dict()}
-        described["aggregates"] = [aggregate.to_dict() for aggregate in self.aggregates]
-        if self.by:
-            described["by"] = list(self.by)
-        if self.where:
-            described["where"] = self.where.text
-        if self.time:
-            described["time"] = self.time
-        if self.distinct_on:
-            described["distinct_on"] = list(self.distinct_on)
-        if self.having:
-            described["having"] = self.having.to_dict()
-        return described
+        described = {
+            "name": self.name,
+            "window": self.window.to_dict(),
+            "aggregates": [aggregate.to_dict() for aggregate in self.aggregates],
+            "by": list(self.by),
+            "where": self.where and self.where.text,
+            "time": self.time,
+            "distinct_on": list(self.distinct_on),
+            "having": self.having and self.having.to_dict(),
+        }
+        return {field: value for field, value in described.items() if value}
 
     @staticmethod
     def from_dict(described: dict[str, Any]) -> Query:
@@ -161,13 +162,10 @@ def _window(name: str, given: Window | str) -> Window:
 
 def _not_plain(window: Window) -> str | None:
     """Why a window is not known by its fields alone, or None."""
-    if vars(window).keys() <= type(window).__dataclass_fields__.keys():
-        return None
-    known = {field.name for field in fields(window)}
-    kept = {one for one in vars(window) if not isinstance(getattr(type(window), one, None), cached_property)}
-    if kept <= known:
-        return None
-    return f"{type(window).__name__} keeps {min(kept - known)!r}, which is no field of it; make it a frozen dataclass"
+    kind = type(window)
+    others = vars(window).keys() - kind.__dataclass_fields__.keys()
+    kept = [name for name in others if not isinstance(getattr(kind, name, None), cached_property)]
+    return f"{kind.__name__} keeps {min(kept)!r}, which is no field of it; make it a frozen dataclass" if kept else None
 
 
 def _aggregates(

@@ -42,8 +42,9 @@ class Binding:
         self.keys: dict[str, pl.DataType] = {}
         self.time_columns: dict[str, pl.DataType] = {}
         self.needed: dict[str, pl.DataType] = {}
-        self._prepared: dict[str, pl.Expr] = {}
-        self.sql: dict[str, str] = {}  # the prepared columns again, in Spark's SQL
+        self.prepared: dict[str, pl.DataType] = {}  # the columns that kernels read, …
+        self._expressions: dict[str, pl.Expr] = {}  # … how they are computed, …
+        self.sql: dict[str, str] = {}  # … and how Spark computes them
         self._scales: dict[str, int] = {}  # microseconds in a unit of a time column, where it is not one
         partials = (partial for group in plan.groups for partial in group.partials)
         self._ordered = any(group.ordered for group in plan.groups) or any(one.operator.ordered for one in partials)
@@ -56,12 +57,16 @@ class Binding:
         self.place: dict[str, pl.DataType] = {"at": pl.Int64()}
         self.place |= {f"{number}": columns[column] for number, column in enumerate(order_by)}
         self.place["nth"] = pl.Int64()
-        distinct = any(group.source.distinct_on for group in plan.groups)
-        for number, column in enumerate(order_by):
-            if self._ordered:
-                self._prepared[f"order:{number}"] = pl.col(column)
-            if self._ordered or distinct:  # where events have no arrival, it says which of two repeats is the first
-                self.sql[f"order:{number}"] = quoted(column)
+        # where events have no arrival, their order says which of two repeats is the first
+        if self._ordered or any(group.source.distinct_on for group in plan.groups):
+            for number, column in enumerate(order_by):
+                self._prepare_column(f"order:{number}", column)
+
+    def _prepare(self, name: str, dtype: pl.DataType, value: pl.Expr, sql: str) -> None:
+        self.prepared[name], self._expressions[name], self.sql[name] = dtype, value, sql
+
+    def _prepare_column(self, name: str, column: str) -> None:
+        self._prepare(name, self._columns[column], pl.col(column), quoted(column))
 
     def _bind(self, group: Group, plan: Plan) -> None:
         """The columns and expressions of a group; what does not fit is refused for one of its queries."""
@@ -80,7 +85,7 @@ class Binding:
             self._line(timeline.window, queries[asking])
         for column in group.source.distinct_on:
             self._column(column, f"query {query.name!r}: distinct_on")
-            self._prepared[f"distinct:{column}"], self.sql[f"distinct:{column}"] = pl.col(column), quoted(column)
+            self._prepare_column(f"distinct:{column}", column)
         if group.source.where:
             self._filter(group.source.where, query)
         example_of = group.example_of
@@ -100,7 +105,7 @@ class Binding:
         if dtype.is_nested():
             raise QueryError(f"query {query.name!r}: by: column {key!r} is {dtype}, which cannot be a key")
         self.keys[key] = dtype
-        self._prepared[key_name(key)], self.sql[key_name(key)] = pl.col(key), quoted(key)
+        self._prepare_column(key_name(key), key)
 
     def _signature(self, signature: Signature, query: Query) -> None:
         if signature.where:
@@ -110,7 +115,7 @@ class Binding:
             types = [self._input(expression, query, text) for expression in partial.operator.inputs]
             if reason := partial.operator.refusal(types):
                 raise QueryError(f"query {query.name!r}: {text}: {reason}")
-            if partial.where and filter_name(partial.where.text) not in self._prepared:
+            if partial.where and filter_name(partial.where.text) not in self.prepared:
                 self._filter(partial.where, query, text)
         for aggregate in signature.computed:
             self._needs(aggregate, query)
@@ -146,26 +151,22 @@ class Binding:
 
     def _time_column(self, name: str, whose: str) -> pl.DataType:
         if name == ARRIVAL:
-            self.sql[time_name(name)] = "UNIX_MICROS(CURRENT_TIMESTAMP())"
+            now = pl.lit(None, pl.Int64)  # only a batch knows its arrival
+            self._prepare(time_name(name), pl.Int64(), now, "UNIX_MICROS(CURRENT_TIMESTAMP())")
             return pl.Datetime("us", "UTC")
         dtype = self._column(name, whose)
-        column = pl.col(name)
-        self.sql[time_name(name)] = _units(name, dtype)
-        if isinstance(dtype, pl.Datetime) and dtype.time_unit == "ns":
-            self._prepared[time_name(name)] = column.to_physical() // 1000
-            return pl.Datetime("us", dtype.time_zone)
+        if not isinstance(dtype, pl.Datetime | pl.Date) and not dtype.is_integer():
+            raise QueryError(f"{whose}: column {name!r} is {dtype}; a time must be a timestamp, a date or an integer")
+        units, zone = pl.col(name), None
         if isinstance(dtype, pl.Datetime | pl.Date):
-            unit = dtype.time_unit if isinstance(dtype, pl.Datetime) else "day"
-            scale = {"us": 1, "ms": 1000, "day": 86_400_000_000}[unit]
-            units = column.to_physical().cast(pl.Int64)
-            if scale > 1:
-                self._scales[name], units = scale, units * scale
-            self._prepared[time_name(name)] = units
-            return pl.Datetime("us", dtype.time_zone if isinstance(dtype, pl.Datetime) else None)
-        if dtype.is_integer():
-            self._prepared[time_name(name)] = column.cast(pl.Int64)
-            return pl.Int64()
-        raise QueryError(f"{whose}: column {name!r} is {dtype}; a time must be a timestamp, a date or an integer")
+            unit, zone = (dtype.time_unit, dtype.time_zone) if isinstance(dtype, pl.Datetime) else ("day", None)
+            units, scale = units.to_physical(), {"us": 1, "ns": 1, "ms": 1000, "day": 86_400_000_000}[unit]
+            if unit == "ns":
+                units = units // 1000
+            elif scale > 1:
+                self._scales[name], units = scale, units.cast(pl.Int64) * scale
+        self._prepare(time_name(name), pl.Int64(), units.cast(pl.Int64), _units(name, dtype))
+        return pl.Int64() if dtype.is_integer() else pl.Datetime("us", zone)
 
     def _input(self, expression: Expression, query: Query, text: str) -> pl.DataType:
         if expression.text not in self.inputs:
@@ -182,8 +183,8 @@ class Binding:
                 )
             if isinstance(dtype, pl.Categorical | pl.Enum):  # text has one order everywhere, categories have several
                 dtype, value = pl.String(), value.cast(pl.String)
-            self.inputs[expression.text], self._prepared[input_name(expression.text)] = dtype, value
-            self.sql[input_name(expression.text)] = expression.spark(self._columns)
+            self.inputs[expression.text] = dtype
+            self._prepare(input_name(expression.text), dtype, value, expression.spark(self._columns))
         return self.inputs[expression.text]
 
     def _filter(self, where: Expression, query: Query, what: str = "where") -> None:
@@ -196,8 +197,8 @@ class Binding:
             raise QueryError(f"query {query.name!r}: {what}: {error}") from error
         if dtype not in (pl.Boolean(), pl.Null()):
             raise QueryError(f"query {query.name!r}: {what}: {where.text!r} is {dtype}, not true or false")
-        self._prepared[filter_name(where.text)] = kept.cast(pl.Boolean)
-        self.sql[filter_name(where.text)] = f"COALESCE({where.spark(self._columns)}, FALSE)"
+        sql = f"COALESCE({where.spark(self._columns)}, FALSE)"
+        self._prepare(filter_name(where.text), pl.Boolean(), kept.cast(pl.Boolean), sql)
 
     def schema(self, group: Group, shared: bool, updates: bool = False) -> SliceSchema:
         """The schema of a group's own slices, or of those that it makes of events and shares (`Group.needs`).
@@ -232,33 +233,31 @@ class Binding:
         return frame.with_columns(nulls) if nulls else frame
 
     def prepare(
-        self, frame: pl.DataFrame, arrived: int | pl.Series, clock: Callable[[], int], numbered: bool = False
+        self, frame: pl.DataFrame, arrived: int | pl.Series, clock: Callable[[], int] | None, numbered: bool = False
     ) -> pl.DataFrame:
         """The columns that the kernels read, for a checked batch whose times are there.
 
         The events arrived with these numbers, or with those from this one on; they keep them where their order counts,
         or all are to be `numbered`.
         """
-        extra = []
+        columns = dict(self._expressions)
         if ARRIVAL in self.time_columns:
-            extra.append(pl.lit(clock(), pl.Int64).alias(time_name(ARRIVAL)))
+            assert clock is not None, "only a place that puts events in order has arrival times"
+            columns[time_name(ARRIVAL)] = pl.lit(clock(), pl.Int64)
         if self._ordered or numbered:
-            numbers = pl.int_range(arrived, arrived + pl.len(), dtype=pl.Int64) if isinstance(arrived, int) else arrived
-            extra.append(pl.lit(numbers).alias("nth") if isinstance(numbers, pl.Series) else numbers.alias("nth"))
-        prepared = [expression.alias(name) for name, expression in self._prepared.items()]
+            from_here = isinstance(arrived, int)
+            columns["nth"] = pl.int_range(arrived, arrived + pl.len(), dtype=pl.Int64) if from_here else pl.lit(arrived)
         try:
             if any(time_column != ARRIVAL for time_column in self.time_columns):
-                return frame.select(*prepared, *extra)
-            return frame.with_columns(*prepared, *extra).select(
-                *self._prepared, *(one.meta.output_name() for one in extra)
-            )
+                return frame.select(**columns)
+            return frame.with_columns(**columns).select(*columns)
         except pl.exceptions.PolarsError as error:
             raise InputError(f"this batch cannot be read: {str(error).splitlines()[0]}") from error
 
     def times(self, frame: pl.DataFrame, time_column: str) -> pl.Series:
         """The times of a batch on a time column, in whole units."""
         try:
-            return frame.select(self._prepared[time_name(time_column)]).to_series()
+            return frame.select(self._expressions[time_name(time_column)]).to_series()
         except pl.exceptions.PolarsError as error:
             raise InputError(f"{time_column!r} cannot be read: {str(error).splitlines()[0]}") from error
 

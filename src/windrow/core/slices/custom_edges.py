@@ -12,7 +12,7 @@ found.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,16 +29,6 @@ GROWTH = 16  # of strides
 
 NO_EDGES = np.empty(0, np.int64)
 Bounds = tuple[Ints, Ints]  # starts and ends
-
-
-class Due(NamedTuple):
-    """Windows of keys: of which timeline, from which row on, from when to when."""
-
-    timeline: Ints
-    row: Ints
-    start: Ints
-    end: Ints
-    until: Ints  # of the timeline
 
 
 class Irregular:
@@ -67,8 +57,10 @@ class Irregular:
         edges: Ints = np.unique(np.concatenate(found))
         return edges
 
-    def due(self, starts: Ints, rows: tuple[Ints, Ints], after: int, upto: int) -> Due:
+    def due(self, starts: Ints, rows: tuple[Ints, Ints], after: int, upto: int) -> tuple[Ints, ...]:
         """The windows with a row in them that end after one time and at or before another.
+
+        Arrays: of each the timeline, the first row, start, end, and the `until` of the timeline.
 
         starts: the distinct starts of slices, sorted
         rows:   key and start of each row, sorted
@@ -76,16 +68,14 @@ class Irregular:
         # a window that ends later than `after` and has an earlier row has the last of the earlier rows
         first = max(0, int(np.searchsorted(starts, after, "right")) - 1)
         inside = starts[first : np.searchsorted(starts, upto, "left")]
-        parts = []
+        parts = [(NO_EDGES,) * 5]
         for window, start, end in self._listed(inside[inside > INT64_MIN]):
             chosen = (end > after) & (end <= upto)
             for place, since, until in self._timelines[window]:
                 mine = chosen & (start >= since) & (start < until)
                 for row, begin, stop in _first_rows(start[mine], end[mine], *rows):
                     parts.append((np.full(len(row), place), row, begin, stop, np.full(len(row), until)))
-        if not parts:
-            return Due(*[NO_EDGES] * 5)
-        return Due(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+        return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
 
     def any_end(self, after: int, upto: int) -> bool:
         """Whether a window may end after one time and at or before another."""

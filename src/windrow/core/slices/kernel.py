@@ -69,7 +69,7 @@ class Edges:
         if not len(times):
             return times
         lo, hi = int(times.min()), int(times.max())
-        own = self._own(times)
+        own = self.irregular.edges(times)
         if self._count(lo, hi) > max(EDGES_PER_EVENT * len(times), 4096) * max(1, len(self.period)):
             return self._floor_by_grid(times, own)
         edges = self._between(lo, hi, own)
@@ -82,7 +82,7 @@ class Edges:
         """
         lo, hi = (int(times[0]), int(times[-1])) if in_order else (int(times.min()), int(times.max()))
         cells = (hi - lo) // cell + 2 if cell else 0
-        own = self._own(times)
+        own = self.irregular.edges(times)
         if self._count(lo, hi) + cells > max(EDGES_PER_EVENT * len(times), 4096):
             return self._index_by_grid(times, cell, own)
         edges = self._between(lo, hi, own)
@@ -112,10 +112,6 @@ class Edges:
         """About how many edges there are between two times."""
         return float(((hi - lo) / self.period).sum()) + len(self.points)
 
-    def _own(self, times: Ints) -> Ints:
-        """The edges of windows of one's own around some times."""
-        return self.irregular.edges(times) if self.irregular else NO_EDGES
-
     def _between(self, lo: int, hi: int, own: Ints) -> Ints:
         """The last edge at or before `lo` (INT64_MIN without one), and all edges up to `hi`, sorted."""
         grids = Grid(self.period, self.phase)
@@ -130,7 +126,7 @@ class Edges:
 
     def _floor_by_grid(self, times: Ints, own: Ints = NO_EDGES) -> Ints:
         found = np.full(len(times), INT64_MIN)
-        points = np.union1d(self.points, own) if len(own) else self.points
+        points = np.union1d(self.points, own)
         if len(points):
             at = np.searchsorted(points, times, "right") - 1
             found = np.where(at >= 0, points[at], found)

@@ -53,11 +53,11 @@ class SliceSchema:
     lines: tuple[str, ...] | None = None  # the data-driven windows of an ordered group; None for any other
     digests: bool = False  # an ordered group whose events may still change
     lists: Mapping[str, pl.DataType] = field(default_factory=dict)  # columns of the group's placement
-    names: Mapping[Partial, Mapping[str, str]] = field(init=False)
 
-    def __post_init__(self) -> None:
-        named = {one: {name: f"{one.text}.{name}" for name in self.state_types(one)} for one in self.partials}
-        object.__setattr__(self, "names", named)
+    @cached_property
+    def names(self) -> dict[Partial, dict[str, str]]:
+        """The columns of every partial's state, by field."""
+        return {one: {name: f"{one.text}.{name}" for name in self.state_types(one)} for one in self.partials}
 
     def input_types(self, one: Partial) -> list[pl.DataType]:
         return [self.inputs[expression.text] for expression in one.operator.inputs]
@@ -179,11 +179,10 @@ class SliceBuffer:
         self.schema, self._most = schema, most
         self.table = schema.empty()  # merged
         self.pending: list[pl.DataFrame] = []
-        self._rows = 0  # of what is pending
 
     def __len__(self) -> int:
         """How many slices there are, those that are not merged yet as often as they came."""
-        return self.table.height + self._rows
+        return self.table.height + sum(table.height for table in self.pending)
 
     def copy(self) -> SliceBuffer:
         other = copy(self)
@@ -191,21 +190,17 @@ class SliceBuffer:
         return other
 
     def add(self, table: pl.DataFrame) -> None:
-        if not table.height:
-            return
         self.pending.append(table)
-        self._rows += table.height
-        if self._rows > max(self.table.height, self._most):
+        if len(self) - self.table.height > max(self.table.height, self._most):
             self.merged()
         elif len(self.pending) > TOGETHER:
             self.pending = [merge(self.pending, self.schema)]
-            self._rows = self.pending[0].height
 
     def merged(self) -> pl.DataFrame:
         """All slices in one table."""
         if self.pending:
             tables = [self.table, *self.pending] if self.table.height else self.pending
-            self.table, self.pending, self._rows = merge(tables, self.schema), [], 0
+            self.table, self.pending = merge(tables, self.schema), []
         return self.table
 
 

@@ -24,14 +24,12 @@ class CompiledPlan:
     """A plan over events with some columns; it never changes, and states of its groups are made from it."""
 
     plan: Plan
-    columns: Mapping[str, pl.DataType]
     binding: Binding
     groups: Sequence[CompiledGroup]
     results: ResultSchema
 
     @cached_property
     def by_name(self) -> dict[str, CompiledGroup]:
-        """The groups by their names."""
         return {compiled.group.name: compiled for compiled in self.groups}
 
 
@@ -49,7 +47,7 @@ def compile_plan(
     bound = bounds.pop() if len(bounds) == 1 else pl.Int64()
     results = ResultSchema([entry.query for entry in plan.entries], binding.keys, bound, bool(updates))
     results.learn(groups)
-    return CompiledPlan(plan, dict(columns), binding, groups, results)
+    return CompiledPlan(plan, binding, groups, results)
 
 
 def _compile_group(group: Group, plan: Plan, binding: Binding, updates: bool) -> CompiledGroup:

@@ -6,24 +6,37 @@ most the lateness. What was kept is remembered as long as such an event could st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import polars as pl
 
 from windrow.core.arrays.dataframes import join_keys, run_numbers
 from windrow.core.arrays.range_queries import running_max
+from windrow.core.plan.groups import Source
+from windrow.core.plan.watermark import TimeColumn
+from windrow.core.slices.kernel import time_name
 from windrow.core.windows.fixed import INT64_MIN
+
+Repeats = tuple[str, tuple[str, ...], int]  # of a time column, on columns, since a time
+Kept = Mapping[Repeats, pl.DataFrame]  # the events of which repeats are dropped
+
+
+def repeats_of(source: Source) -> Repeats:
+    return source.time, source.distinct_on, source.since
 
 
 def fresh(
-    events: pl.DataFrame, columns: Sequence[str], time: str, since: int, lateness: int | None, kept: pl.DataFrame | None
+    events: pl.DataFrame, repeats: Repeats, time_column: TimeColumn, kept: pl.DataFrame | None
 ) -> tuple[pl.Series, pl.DataFrame]:
-    """Which events are no repeats, of those since a time, and what has been kept so far."""
+    """Which events are no repeats, of those since a time, and what is kept of all so far."""
+    (time, columns, since), lateness, final_before = repeats, time_column.lateness, time_column.final_before
     names = [f"distinct:{column}" for column in columns]
-    left = events.select(*names, pl.col(time).alias("time")).with_row_index("row")
+    left = events.select(*names, pl.col(time_name(time)).alias("time")).with_row_index("row")
     left = left.filter(pl.col("time") >= since) if since > INT64_MIN else left
     known = left.select(*names, "time").clear() if kept is None else kept
+    if lateness is not None and final_before > INT64_MIN:  # no window takes repeats of what is older
+        known = known.filter(pl.col("time") >= final_before - lateness)
     if lateness:
         found = _spaced(_apart(left, known, names, lateness), names, lateness)
     else:  # without a limit all equal events are repeats, and without lateness those of the same time
@@ -74,15 +87,6 @@ def _chained(table: pl.DataFrame, names: list[str], within: int) -> pl.DataFrame
     for step in reversed(steps):
         keep[step[np.flatnonzero(keep)]] = True
     return table.filter(pl.Series(keep[:-1]))
-
-
-def forget(kept: pl.DataFrame, lateness: int | None, final_before: int) -> pl.DataFrame:
-    """What can still have repeats among the events that any window takes."""
-    return (
-        kept
-        if lateness is None or final_before == INT64_MIN
-        else kept.filter(pl.col("time") >= final_before - lateness)
-    )
 
 
 def _apart(events: pl.DataFrame, known: pl.DataFrame, names: list[str], within: int) -> pl.DataFrame:

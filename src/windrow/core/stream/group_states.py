@@ -12,21 +12,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
+from windrow.core.arrays.range_queries import Ints
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import Change, GroupState
 from windrow.core.ordered.state import OrderedState
+from windrow.core.plan.groups import Source
 from windrow.core.plan.watermark import TimeColumn
-from windrow.core.slices.kernel import time_name
+from windrow.core.slices.kernel import filter_name, time_name
 from windrow.core.slices.table import merge
+from windrow.core.stream import deduplicate
 from windrow.core.stream.compiled import CompiledPlan
-from windrow.core.stream.ingest import Taken, buffer, change_of
-from windrow.core.stream.job_slicer import Tables, named_tables, parts_of
-from windrow.core.stream.late import slices_behind
+from windrow.core.stream.deduplicate import Kept, Repeats, repeats_of
+from windrow.core.stream.job_slicer import Slicer, Tables, named_tables, parts_of
+from windrow.core.stream.late import slice_behind, slices_behind
+from windrow.core.windows.ordered import Mask
+
+
+class Taken(NamedTuple):
+    """What became of a batch: which events some window leaves out, how many were behind the watermark, how many were
+    repeats, and the events of which repeats are dropped from now on."""
+
+    left_out: Mask
+    late: int
+    repeats: int
+    kept: Kept
 
 
 class GroupStates:
@@ -44,10 +58,78 @@ class GroupStates:
 
     # --- slices and events in -------------------------------------------------------------------------------------
 
-    def take(self, taken: Taken) -> int:
-        """Take in what a batch brings; returns how many of its events some window leaves out."""
-        self._changes |= taken.changes
-        return taken.hand_over()
+    def take(self, events: pl.DataFrame, spans: Mapping[str, tuple[int, int]], kept: Kept) -> Taken:
+        """Slice the prepared events of a batch for every group, and buffer them for those that need the order."""
+        late, left_out = np.zeros(events.height, np.bool_), np.zeros(events.height, np.bool_)
+        behind: dict[str, Mask] = {}
+        for name, (oldest, _) in spans.items():
+            if oldest < self.time_columns[name].watermark:
+                behind[name] = events[time_name(name)].to_numpy() < self.time_columns[name].watermark
+                late |= behind[name]
+        by_source: dict[Source, list[GroupState]] = {}
+        for state in self.states.values():
+            by_source.setdefault(state.group.source, []).append(state)
+        fresh, kept_now = self._without_repeats(events, by_source, kept)
+        ahead: dict[Source, pl.DataFrame] = {}
+        for source, states in by_source.items():
+            seen, place = _seen(events, source, fresh.get(repeats_of(source)))
+            mask = behind.get(source.time)
+            if mask is not None and place is not None:
+                mask = mask[place]
+            ahead[source] = seen if mask is None else seen.filter(pl.Series(~mask))
+            for state in states:
+                out = self._take_in(state, seen, mask)
+                if out is not None:
+                    left_out[out if place is None else place[out]] = True
+        for name, table in Slicer(self.plan).slice_by_source(ahead).items():
+            self.states[name].absorb(table)
+        repeats = sum(int((~is_fresh).sum()) for is_fresh in fresh.values())
+        return Taken(left_out, int(late.sum()), repeats, kept_now)
+
+    def _without_repeats(
+        self, events: pl.DataFrame, sources: Iterable[Source], kept: Kept
+    ) -> tuple[dict[Repeats, pl.Series], Kept]:
+        """For all sources that drop the same repeats, which events are none; and what is kept of all so far."""
+        fresh: dict[Repeats, pl.Series] = {}
+        now = dict(kept)
+        for source in sources:
+            repeats = repeats_of(source)
+            if source.distinct_on and repeats not in fresh:
+                before = kept.get(repeats)
+                fresh[repeats], now[repeats] = deduplicate.fresh(
+                    events, repeats, self.time_columns[source.time], before
+                )
+        return fresh, now
+
+    def _take_in(self, state: GroupState, events: pl.DataFrame, behind: Mask | None) -> Mask | None:
+        """Take events of one group: those behind the watermark (None if none is), and where order counts all others.
+
+        Those that are in time wait until their order is final; those that come too late for that are sliced outside of
+        the order. Gives the events that some window leaves out.
+        """
+        if behind is None:
+            if isinstance(state, OrderedState):
+                state.hold(events)
+            return None
+        time_column, too_late = self._time_column(state), behind
+        if isinstance(state, OrderedState):
+            too_late = events[time_name(state.group.source.time)].to_numpy() < time_column.final_before
+            state.hold(events.filter(pl.Series(~too_late)))
+        late = slice_behind(state, events, too_late, time_column.final_before)
+        changes = late.table
+        if too_late is not behind and time_column.updates:  # these have the same exclusion sets
+            changes = slice_behind(state, events, behind, time_column.final_before).table
+        self._note_change(state, changes)
+        state.exclusions = late.exclusions
+        state.absorb(late.table)
+        return late.left_out > 0
+
+    def _note_change(self, state: GroupState, late: pl.DataFrame) -> None:
+        """Note what late slices change of windows that were emitted; before the state takes them."""
+        time_column = self._time_column(state)
+        if time_column.updates and late.height:
+            closed = state.closed_sessions(time_column.watermark)
+            self._changes[state.group.name] = Change(merge([late], state.schema), time_column.final_before, closed)
 
     def absorb(self, tables: Mapping[str, pl.DataFrame]) -> int:
         """Take in slices, and events of ordered groups, that were made elsewhere, by the names of their groups.
@@ -62,9 +144,11 @@ class GroupStates:
                 continue
             table = state.compiled.conform(table)
             if isinstance(state, OrderedState):
-                dropped += self._buffer(state, table)
+                behind = table[time_name(state.group.source.time)].to_numpy() < self._time_column(state).watermark
+                left_out = self._take_in(state, table, behind if behind.any() else None)
+                dropped += 0 if left_out is None else int(left_out.sum())
                 continue
-            if self._is_behind(state, table):
+            if (_begins(state, table) < self._time_column(state).watermark).any():
                 table, out = self.without_late(state, merge([table], state.schema))
                 dropped += out
             state.absorb(table)
@@ -79,23 +163,8 @@ class GroupStates:
         behind = slices_behind(state, table, time_column.final_before)
         table, state.exclusions = behind.table, behind.exclusions
         if time_column.updates:
-            late = table.filter(_begins(state, table) < time_column.watermark)
-            if late.height:
-                self._changes[state.group.name] = change_of(state, late, time_column)
+            self._note_change(state, table.filter(_begins(state, table) < time_column.watermark))
         return table, int(behind.left_out.sum())
-
-    def _is_behind(self, state: GroupState, table: pl.DataFrame) -> bool:
-        watermark = self._time_column(state).watermark
-        return table.height > 0 and bool((_begins(state, table) < watermark).any())
-
-    def _buffer(self, state: OrderedState, events: pl.DataFrame) -> int:
-        """Buffer events of one ordered group until their order is final."""
-        taken, time_column = Taken(), self._time_column(state)
-        behind = events[time_name(state.group.source.time)].to_numpy() < time_column.watermark
-        if behind.any():
-            taken.dropped = np.zeros_like(behind)
-        buffer(state, events, time_column, behind if behind.any() else None, None, taken)
-        return self.take(taken)
 
     def _time_column(self, state: GroupState) -> TimeColumn:
         return self.time_columns[state.group.source.time]
@@ -167,11 +236,20 @@ class GroupStates:
         return named_tables({name: state.tables() for name, state in self.states.items()})
 
     def load(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
-        """Go on from what `header` and `tables` have given."""
         for name, state in self.states.items():
             if name in header:
                 state.restore(header[name])
                 state.load(parts_of(name, tables))
+
+
+def _seen(events: pl.DataFrame, source: Source, keep: pl.Series | None) -> tuple[pl.DataFrame, Ints | None]:
+    """The events that a source sees, of those to keep (None for all); and their places among all (None for all)."""
+    if source.where:
+        satisfied = events[filter_name(source.where.text)]
+        keep = satisfied if keep is None else keep & satisfied
+    if keep is None or keep.all():
+        return events, None
+    return events.filter(keep), keep.arg_true().to_numpy()
 
 
 def _begins(state: GroupState, table: pl.DataFrame) -> pl.Series:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -28,7 +28,7 @@ class Job:
     entries: tuple[Entry, ...]
     options: StreamOptions
     columns: tuple[tuple[str, pl.DataType], ...]
-    rates: tuple[float, tuple[tuple[str, float], ...]] | None = None
+    rates: Rates | None = field(default=None, hash=False)
     placements: tuple[tuple[str, Placement], ...] = ()  # of queries, by name, whose work is done elsewhere
     own: tuple[type, ...] = ()  # windows and monoids of the user's own: known to a worker once they are unpickled
 
@@ -49,39 +49,17 @@ class Job:
 
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to a worker, which compiles it itself."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @property
     def is_integer(self) -> bool:
         """Whether its time is a number, and not a timestamp."""
         return self.compiled.binding.time_columns[self.time].is_integer()
 
-    @property
-    def prepared(self) -> dict[str, pl.DataType]:
-        """The columns that kernels read, with their types; `compiled.binding.sql` says how Spark makes them."""
-        binding = self.compiled.binding
-        types: dict[str, pl.DataType] = {}
-        for name in binding.sql:
-            kind, _, rest = name.partition(":")
-            if kind == "time":
-                types[name] = pl.Int64()
-            elif kind == "filter":
-                types[name] = pl.Boolean()
-            elif kind == "input":
-                types[name] = binding.inputs[rest]
-            elif kind == "key":
-                types[name] = binding.keys[rest]
-            elif kind == "order":
-                types[name] = binding.place[rest]
-            else:
-                types[name] = binding.needed[rest]
-        return types
-
 
 @lru_cache(maxsize=64)
 def _compiled(job: Job) -> CompiledPlan:
-    rates = Rates(job.rates[0], dict(job.rates[1])) if job.rates else None
-    planned = plan(job.entries, job.time, rates, kinds_apart=True, placements=dict(job.placements))
+    planned = plan(job.entries, job.time, job.rates, kinds_apart=True, placements=dict(job.placements))
     time_columns = job.options.time_columns(planned.time_columns)
     return compile_plan(planned, dict(job.columns), job.options.order_by, time_columns)
 
@@ -113,7 +91,7 @@ def job_of(
         entries,
         options,
         tuple(columns.items()),
-        (rates.events, tuple(rates.keys.items())) if rates else None,
+        rates,
         tuple((placements or {}).items()),
         own_classes(entry.query for entry in entries),
     )

@@ -16,10 +16,11 @@ import polars as pl
 from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.plan.groups import Group, Source, Timeline
 from windrow.core.slices.kernel import Edges, filter_name, roll_up, slice
-from windrow.core.slices.table import SliceBuffer, SliceSchema, merge
+from windrow.core.slices.table import SliceBuffer
 from windrow.core.stream.compiled import CompiledPlan
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session, Tumbling
 
+MANY = 500_000  # slices that are kept without being merged
 Tables = dict[str, pl.DataFrame]  # by the name of their group; or `<group>|<part>`, if it has several
 
 
@@ -29,7 +30,6 @@ def named_tables(groups: Mapping[str, Mapping[str, pl.DataFrame]]) -> Tables:
 
 
 def parts_of(name: str, tables: Mapping[str, pl.DataFrame]) -> Tables:
-    """The tables of one group, by their part."""
     named = ((key.rpartition("|"), table) for key, table in tables.items())
     return {part: table for (group, _, part), table in named if group == name}
 
@@ -55,41 +55,23 @@ class Slicer:
     def slice_by_source(self, events: Mapping[Source, pl.DataFrame]) -> Tables:
         """The same where each source sees events of its own."""
         tables: Tables = {}
-        shared: Tables = {}  # slices from which other groups are rolled up
         for name, compiled in self._groups.items():
             group = compiled.group
-            if group.parent is not None and group.parent.name in shared:
-                tables[name] = self.rolled_up(group, shared[group.parent.name])
-                continue
-            tables[name] = slice(events[group.source], group.source.time, self._edges[name][1], compiled.shared_schema)
-            if group.children:
-                shared[name], tables[name] = tables[name], self.rolled_up(group, tables[name])
+            if group.parent is None:
+                shared_edges = self._edges[name][1]
+                table = slice(events[group.source], group.source.time, shared_edges, compiled.shared_schema)
+                tables |= self.spread(group, table) if group.children else {name: table}
         return tables
 
-    def rolled_up(self, group: Group, shared: pl.DataFrame) -> pl.DataFrame:
-        """A group's own slices from those that it shares with others, or from those of its parent."""
-        return roll_up(shared, self._edges[group.name][0], self._groups[group.name].schema)
-
-    def shared_schema(self, group: Group) -> SliceSchema:
-        """Of the slices that a group shares with those that are rolled up from it."""
-        return self._groups[group.name].shared_schema
-
     def spread(self, group: Group, shared: pl.DataFrame) -> Tables:
-        """A group's own slices, and those of the groups that are rolled up from it."""
-        return {one.name: self.rolled_up(one, shared) for one in (group, *group.children)}
-
-    def schema(self, name: str) -> SliceSchema:
-        """Of a group's own slices."""
-        return self._groups[name].schema
-
-    def merge(self, name: str, tables: list[pl.DataFrame]) -> pl.DataFrame:
-        return merge(tables, self.schema(name))
+        """A group's own slices, and those of the groups that are rolled up from it, of slices that they share."""
+        names = [one.name for one in (group, *group.children)]
+        return {name: roll_up(shared, self._edges[name][0], self._groups[name].schema) for name in names}
 
 
 def _edges(compiled: CompiledGroup, cut: bool) -> tuple[Edges, Edges]:
     """The edges of a group's own slices, and of those that it shares."""
-    sessions = (isinstance(timeline.window, Session) for timeline in compiled.group.needs(shared=True)[0])
-    if cut and any(sessions):
+    if cut and any(isinstance(timeline.window, Session) for timeline in compiled.group.needs(shared=True)[0]):
         return cut_at_gaps(compiled.group, shared=False), cut_at_gaps(compiled.group, shared=True)
     return compiled.edges, compiled.shared_edges
 
@@ -105,20 +87,24 @@ def cut_at_gaps(group: Group, shared: bool) -> Edges:
 class Gathered:
     """The tables of several batches, merged once they have become many."""
 
-    def __init__(self, slicer: Slicer, most: int = 500_000) -> None:
-        self._slicer, self._most = slicer, most
+    def __init__(self, plan: CompiledPlan) -> None:
+        self._plan = plan
         self._buffers: dict[str, SliceBuffer] = {}
 
     def add(self, tables: Tables) -> None:
         for name, table in tables.items():
             if table.height:
                 if name not in self._buffers:
-                    self._buffers[name] = SliceBuffer(self._slicer.schema(name), self._most)
+                    self._buffers[name] = SliceBuffer(self._plan.by_name[name].schema, MANY)
                 self._buffers[name].add(table)
 
     def tables(self) -> Tables:
         """One table per group; what has come in a single one is as it came."""
         return {name: _in_one(buffer) for name, buffer in self._buffers.items()}
+
+    def merged(self) -> Tables:
+        """One table per group, with each slice once, in order."""
+        return {name: buffer.merged() for name, buffer in self._buffers.items()}
 
 
 def _in_one(buffer: SliceBuffer) -> pl.DataFrame:

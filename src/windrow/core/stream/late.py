@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from windrow.core.arrays.dataframes import join_keys
+from windrow.core.arrays.dataframes import key_numbers
 from windrow.core.arrays.range_queries import CHUNK, Ints
 from windrow.core.assemble.due import Lattices
 from windrow.core.assemble.group_state import ExclusionSet, GroupState
@@ -53,12 +53,12 @@ class _Items(NamedTuple):
     counts: Callable[[Expression | None], Ints]  # of the late ones: how many events satisfy a filter
 
 
-class _Late(NamedTuple):
-    """What becomes of late items, in their order."""
+class _Judged(NamedTuple):
+    """What becomes of each item; nothing happens to those that are not late."""
 
     wanted: Mask  # whether some window that is not final takes it
     left_out: Ints
-    excluded: npt.NDArray[np.int32]  # the number of its exclusion set
+    excluded: pl.Series  # the number of its exclusion set
     reach: Ints  # up to when final sessions of its key reach, whichever reaches furthest
     exclusions: list[ExclusionSet]
 
@@ -72,14 +72,13 @@ def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, final_be
         kept = np.ones(len(at), np.int64)
         return kept if where is None else events[filter_name(where.text)].to_numpy()[at].astype(np.int64)
 
-    late = _judge(state, _Items(events, time, time, at, state.compiled.edges.floor(time[at]), counts), final_before)
-    wanted, excluded, left = behind.copy(), np.zeros(len(time), np.int32), np.zeros(len(time), np.int64)
-    wanted[at], excluded[at] = late.wanted, late.excluded
-    left[at] = np.maximum(late.left_out, _out_of_order(state, counts, time[at]))
-    chosen = events.filter(pl.Series(wanted))
+    edges = state.compiled.edges
+    judged = _judge(state, _Items(events, time, time, at, edges.floor(time[at]), counts), final_before)
     if state.schema.has_runs:
-        chosen = chosen.with_columns(pl.Series("excluded", excluded[wanted], dtype=pl.Int32))
-    return Behind(slice(chosen, state.group.source.time, state.compiled.edges, state.schema), left, late.exclusions)
+        events = events.with_columns(judged.excluded)
+    chosen = events.filter(pl.Series(behind & judged.wanted))
+    table = slice(chosen, state.group.source.time, edges, state.schema)
+    return Behind(table, judged.left_out, judged.exclusions)
 
 
 def slices_behind(state: GroupState, table: pl.DataFrame, final_before: int) -> Behind:
@@ -89,32 +88,33 @@ def slices_behind(state: GroupState, table: pl.DataFrame, final_before: int) -> 
     """
     start, runs = table["slice_start"].to_numpy(), state.schema.has_runs
     first, last = (table[name].to_numpy() for name in ("first", "last")) if runs else (start, start)
-    at, left = np.flatnonzero(first < final_before), np.zeros(table.height, np.int64)
-    if not len(at):
-        return Behind(table, left, state.exclusions)
+    at = np.flatnonzero(first < final_before)
 
     def counts(where: Expression | None) -> Ints:
         column: Ints = table[state.schema.names[Partial(ROWS, where)]["count"]].fill_null(0).to_numpy()
         return column[at]
 
-    late = _judge(state, _Items(table, first, last, at, start[at], counts), final_before)
-    left[at] = late.left_out
-    if runs:
-        excluded, begin = np.zeros(table.height, np.int32), first.copy()
-        excluded[at] = late.excluded
-        begin[at] = np.where(last[at] >= final_before, np.maximum(first[at], late.reach + 1), first[at])
-        table = table.with_columns(pl.Series("excluded", excluded, dtype=pl.Int32), pl.Series("first", begin))
-    wanted = np.ones(table.height, np.bool_)
-    wanted[at] = late.wanted
-    return Behind(table if wanted.all() else table.filter(pl.Series(wanted)), left, late.exclusions)
+    judged = _judge(state, _Items(table, first, last, at, start[at], counts), final_before)
+    if runs and len(at):
+        begin = np.where(last >= final_before, np.maximum(first, judged.reach + 1), first)
+        table = table.with_columns(judged.excluded, pl.Series("first", begin))
+    table = table if judged.wanted.all() else table.filter(pl.Series(judged.wanted))
+    return Behind(table, judged.left_out, judged.exclusions)
 
 
-def _judge(state: GroupState, items: _Items, final_before: int) -> _Late:
-    """Ask every window that does not need the order whether it holds a late item, and whether it is final."""
-    at = items.late
-    wanted, left = np.zeros(len(at), np.bool_), np.zeros(len(at), np.int64)
+def _judge(state: GroupState, items: _Items, final_before: int) -> _Judged:
+    """Ask every window whether it holds a late item, and whether it is final."""
+    at, size = items.late, len(items.first)
+    judged = _Judged(
+        np.ones(size, np.bool_),
+        np.zeros(size, np.int64),
+        pl.zeros(size, pl.Int32, eager=True).alias("excluded"),
+        np.full(size, INT64_MIN),
+        state.exclusions,
+    )
     if not len(at):
-        return _Late(wanted, left, np.zeros(0, np.int32), left, state.exclusions)
+        return judged
+    wanted, left = np.zeros(len(at), np.bool_), _out_of_order(state, items)
     starts, slice_of = np.unique(items.start, return_inverse=True)
     for where, (lattices, irregular) in _fixed_windows(state).items():
         out, in_ = _fixed(starts, lattices, irregular, final_before)
@@ -125,7 +125,8 @@ def _judge(state: GroupState, items: _Items, final_before: int) -> _Late:
         left = np.maximum(left, np.where(mask, items.counts(None), 0))
         wanted |= ~mask & (items.first[at] >= since)
     excluded, exclusions = _exclusions(state, masks, len(at))
-    return _Late(wanted, left, excluded, reach, exclusions)
+    judged.wanted[at], judged.left_out[at], judged.reach[at] = wanted, left, reach
+    return judged._replace(excluded=judged.excluded.scatter(at, excluded), exclusions=exclusions)
 
 
 def _fixed_windows(state: GroupState) -> dict[Expression | None, tuple[Lattices, Irregular]]:
@@ -167,14 +168,15 @@ def _fixed(starts: Ints, lattices: Lattices, irregular: Irregular, final_before:
     return out, in_
 
 
-def _out_of_order(state: GroupState, counts: Callable[[Expression | None], Ints], time: Ints) -> Ints:
+def _out_of_order(state: GroupState, items: _Items) -> Ints:
     """The late events that some query sees that needs the order: 1 or 0 for each."""
+    time = items.first[items.late]
     out = np.zeros(len(time), np.int64)
     timelines, signatures = list(state.group.timelines), list(state.group.signatures)
     for place, number in state.group.members if state.group.ordered else ():
         timeline, signature = timelines[place], signatures[number]
         if isinstance(timeline.window, OrderedWindow) or signature.needs_order:
-            out |= (time >= timeline.since) * counts(signature.where)
+            out |= (time >= timeline.since) * items.counts(signature.where)
     return out
 
 
@@ -188,13 +190,15 @@ def _sessions(state: GroupState, items: _Items, final_before: int) -> tuple[dict
     timelines = [one for one in state.compiled.session_timelines if state.assembler.is_unordered(one)]
     if not timelines:
         return masks, reach[items.late]
-    keys, rows = _LateKeys(items, list(state.schema.keys)), state.rows
-    key = keys.numbers(items.table)
+    rows = state.rows
+    names = list(state.schema.keys)
+    keys = items.table[names][items.late].unique() if names else pl.DataFrame()  # that have late items
+    key = key_numbers(items.table, keys)
     at = np.flatnonzero(key >= 0)
     views = {timeline: view for view, several in state.session_views(rows) for timeline in several}
     for timeline in timelines:
         view = views.get(timeline, rows)
-        runs = keys.runs(keys.numbers(view.keys)[view.runs.key], view.runs)
+        runs = _of_keys(view.runs, key_numbers(view.keys, keys)[view.runs.key])
         mask = np.zeros(len(reach), np.bool_)
         mask[at], final_until = left_out(runs, timeline, final_before, key[at], items.first[at], items.last[at])
         masks[gap_of(timeline), timeline.since] = mask[items.late]
@@ -202,26 +206,11 @@ def _sessions(state: GroupState, items: _Items, final_before: int) -> tuple[dict
     return masks, reach[items.late]
 
 
-class _LateKeys:
-    """The keys that have late items, numbered."""
-
-    def __init__(self, items: _Items, names: list[str]) -> None:
-        self._names = names
-        self._keys = items.table[names][items.late].unique().with_row_index("_number") if names else pl.DataFrame()
-
-    def numbers(self, table: pl.DataFrame) -> Ints:
-        """The number of each row's key, -1 where the key has no late item; without keys all are 0."""
-        if not self._names:
-            return np.zeros(max(1, table.height), np.int64)
-        numbered = join_keys(table.select(self._names), self._keys, self._names, "left")
-        return numbered["_number"].cast(pl.Int64).fill_null(-1).to_numpy()
-
-    @staticmethod
-    def runs(number: Ints, runs: Runs) -> Runs:
-        """The runs of these keys by number and time, given each run's number."""
-        chosen = np.flatnonzero(number >= 0)
-        order = chosen[np.lexsort((runs.last[chosen], runs.first[chosen], number[chosen]))]
-        return Runs(number[order], runs.slice_start[order], runs.first[order], runs.last[order])
+def _of_keys(runs: Runs, number: Ints) -> Runs:
+    """The runs of some keys by number and time, given each run's number, -1 where its key is none of them."""
+    chosen = np.flatnonzero(number >= 0)
+    order = chosen[np.lexsort((runs.last[chosen], runs.first[chosen], number[chosen]))]
+    return Runs(number[order], runs.slice_start[order], runs.first[order], runs.last[order])
 
 
 def _exclusions(

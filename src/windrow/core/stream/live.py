@@ -1,8 +1,5 @@
 """Queries over a stream, as far as it has come: everything that an engine knows, and every step that it makes.
 
-    push(batch) ──▶ slices of every group ──▶ the watermark moves ──▶ results
-    advance(watermarks)                   ──▶ the watermark moves ──▶ results
-
 A step may fail halfway. Whoever makes one keeps a `copy`, which costs nothing, as tables never change, and goes back.
 """
 
@@ -25,9 +22,9 @@ from windrow.core.plan.watermark import TimeColumn
 from windrow.core.query.query import Query
 from windrow.core.slices.binding import Binding, InputError
 from windrow.core.stream.compiled import CompiledPlan, compile_plan
+from windrow.core.stream.deduplicate import Kept, repeats_of
 from windrow.core.stream.group_states import GroupStates
-from windrow.core.stream.ingest import Kept, admit, measured, repeats_of, take
-from windrow.core.stream.job_slicer import Slicer
+from windrow.core.stream.ingest import admit, measured
 from windrow.core.windows.fixed import EPOCH, FURTHEST, INT64_MAX, INT64_MIN, since_1970
 
 
@@ -61,14 +58,6 @@ class Metrics:
     watermarks: Mapping[str, int | datetime | None] = field(default_factory=dict)
 
 
-class Begun(NamedTuple):
-    """What there is once the types of columns are known: states, what slices for them, and the rates planned for."""
-
-    states: GroupStates
-    slicer: Slicer
-    rates: Rates | None
-
-
 class Pushed(NamedTuple):
     """What a batch has brought: results, and its events that some window has left out (None if there are none)."""
 
@@ -86,7 +75,7 @@ class Live:
     plan: Plan
     time_columns: dict[str, TimeColumn]
     columns: dict[str, pl.DataType] = field(default_factory=dict)  # of all batches, also those that no query reads
-    begun: Begun | None = None  # None before the first batch with events
+    states: GroupStates | None = None  # of its groups; None before the first batch with events
     kept: Kept = field(default_factory=dict)
     arrived: int = 0
     finished: bool = False
@@ -105,15 +94,10 @@ class Live:
     def copy(self) -> Live:
         """The same, of which either may change without the other."""
         time_columns = {name: replace(time_column) for name, time_column in self.time_columns.items()}
-        begun = self.begun and self.begun._replace(states=self.begun.states.copy(time_columns))
+        states = self.states and self.states.copy(time_columns)
         return replace(
-            self, time_columns=time_columns, begun=begun, columns=dict(self.columns), counts=Counter(self.counts)
+            self, time_columns=time_columns, states=states, columns=dict(self.columns), counts=Counter(self.counts)
         )
-
-    @property
-    def states(self) -> GroupStates | None:
-        """The states of its groups; None before the first batch with events."""
-        return self.begun.states if self.begun else None
 
     # --- the stream -----------------------------------------------------------------------------------------------
 
@@ -122,25 +106,23 @@ class Live:
 
         Only queries over arrival times need a clock.
         """
-        begun = self.begun or self.begin(batch)
-        compiled = begun.states.plan
-        admitted = admit(batch, compiled, self.time_columns, self.options.bad_events, self.arrived, clock)
+        states, rates = (self.states, self.rates) if self.states else self.begin(batch)
+        admitted = admit(batch, states.plan, self.time_columns, self.options.bad_events, self.arrived, clock)
         events, spans = admitted.events, admitted.spans
         self.arrived += batch.height
         self.counts["bad"] += admitted.bad
         if not events.height:
             return Pushed(self.nothing(), None)
-        self.use(begun)
-        states = begun.states
-        taken = take(events, states.states, begun.slicer, self.time_columns, self.kept, spans)
+        self.use(states, rates)
+        taken = states.take(events, spans, self.kept)
         self.columns |= {name: dtype for name, dtype in batch.schema.items() if name not in self.columns}
-        self.kept = self.kept | taken.kept
-        dropped = states.take(taken)
+        self.kept = taken.kept
+        dropped = int(taken.left_out.sum())
         self.counts.update(events=events.height, late=taken.late, dropped=dropped, repeats=taken.repeats)
         left_out = None
-        if dropped and taken.dropped is not None:
+        if dropped:
             there = batch if admitted.missing is None else batch.filter(~admitted.missing)
-            left_out = there.filter(pl.Series(taken.dropped))
+            left_out = there.filter(pl.Series(taken.left_out))
         watermarks = {}
         for name, (_, newest) in spans.items():
             time_column = self.time_columns[name]
@@ -163,7 +145,6 @@ class Live:
         return results
 
     def finish(self, partial: bool = False) -> pl.DataFrame:
-        """The end of the stream."""
         self.finished = True
         return self.advance(dict.fromkeys(self.time_columns, INT64_MAX), partial)
 
@@ -173,8 +154,8 @@ class Live:
 
     # --- its queries ----------------------------------------------------------------------------------------------
 
-    def begin(self, batch: pl.DataFrame) -> Begun:
-        """States for the types of a first batch, planned for the rates that it shows; `use` goes on with them."""
+    def begin(self, batch: pl.DataFrame) -> tuple[GroupStates, Rates | None]:
+        """States for the types of a first batch, and the rates that it shows, for which they are planned."""
         rates = self.rates
         if rates is None and batch.height and self.plan.depends_on_rates:
             rates = measured(batch, Binding(self.plan, batch.schema, self.options.order_by), self.options.time)
@@ -185,11 +166,10 @@ class Live:
             raise InputError(
                 f"column {unknown[0]!r} has no value in this first batch, so its type is not known; cast it"
             )
-        return Begun(GroupStates(compiled, self.time_columns), Slicer(compiled), rates)
+        return GroupStates(compiled, self.time_columns), rates
 
-    def use(self, begun: Begun) -> None:
-        """Go on with these states."""
-        self.begun, self.plan, self.rates = begun, begun.states.plan.plan, begun.rates
+    def use(self, states: GroupStates, rates: Rates | None) -> None:
+        self.states, self.plan, self.rates = states, states.plan.plan, rates
 
     def change(self, entries: Sequence[Entry]) -> None:
         """Go on with other queries; refused whole or done."""
@@ -202,7 +182,7 @@ class Live:
             states = GroupStates(compiled, self.time_columns)
             states.take_over(self.states)
             states.overflowed = self.states.overflowed
-            self.use(Begun(states, Slicer(compiled), self.rates))
+            self.use(states, self.rates)
         self.entries, self.plan = entries, planned
         needed = {repeats_of(group.source) for group in planned.groups}
         self.kept = {name: table for name, table in self.kept.items() if name in needed}
@@ -220,7 +200,6 @@ class Live:
 
     @property
     def metrics(self) -> Metrics:
-        """What was counted, and what is held now."""
         watermarks = {
             name: None if time_column.watermark == INT64_MIN else self.shown(time_column.watermark, name)
             for name, time_column in self.time_columns.items()
@@ -234,7 +213,6 @@ class Live:
         return Metrics(**counts, state_bytes=size, watermarks=watermarks)
 
     def _dtype(self, name: str) -> pl.DataType | None:
-        """The type of a time column, once it is known."""
         states = self.states
         return states.plan.binding.time_columns.get(name) if states else None
 
@@ -286,7 +264,6 @@ class Live:
 
     @staticmethod
     def load(header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> Live:
-        """What `saved` was taken of."""
         options = StreamOptions.from_dict(header["options"])
         entries = [Entry(Query.from_dict(query), *rest) for query, *rest in header["entries"]]
         rates = Rates(*header["rates"]) if header["rates"] else None
@@ -297,13 +274,15 @@ class Live:
         time_columns = {name: TimeColumn(**one) for name, one in header["time_columns"].items()}
         live = Live(options, entries, rates, planned, time_columns)
         live.arrived, live.finished, live.counts = header["arrived"], header["finished"], Counter(header["counts"])
-        for number, (name, on, since) in enumerate(header["kept"]):
-            live.kept[name, tuple(on), since] = tables[f"kept {number}"]
+        live.kept = {
+            (name, tuple(on), since): tables[f"kept {number}"]
+            for number, (name, on, since) in enumerate(header["kept"])
+        }
         if header["states"] is not None:
             live.columns = dict(tables["columns"].schema)
             compiled = live._compiled(planned, live.columns)
             states = GroupStates(compiled, time_columns)
             states.overflowed = Counter(header["overflowed"])
             states.load(header["states"], tables)
-            live.use(Begun(states, Slicer(compiled), rates))
+            live.use(states, rates)
         return live

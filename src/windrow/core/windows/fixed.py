@@ -25,6 +25,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -70,40 +71,33 @@ def duration(value: Duration, what: str = "length") -> Length:
     if isinstance(value, bool) or not isinstance(value, str | timedelta | int):
         raise TypeError(f"{what} must be a duration such as '90 seconds', a timedelta or an integer, not {value!r}")
     if isinstance(value, timedelta):
-        return _checked(Length(value // timedelta(microseconds=1), True), value, what)
-    if isinstance(value, int):
-        return _checked(Length(value, False), value, what)
-    text, at, total = value.strip(), 0, 0
-    while at < len(text):
-        part = _PART.match(text, at)
-        number, unit = (part[1], part[2].lower()) if part else ("", "")
-        if unit not in _UNITS:
-            unit = unit.removesuffix("s")
-        if not part or unit not in _UNITS:
-            raise ValueError(f"{what} {value!r} is not a duration: write it like '90 seconds' or '1 hour 30 minutes'")
-        whole, _, fraction = number.partition(".")
-        scale = _UNITS[unit]
-        micros = int(whole) * scale
-        if fraction:
-            share, rest = divmod(int(fraction) * scale, 10 ** len(fraction))
-            if rest:
-                raise ValueError(f"{what} {value!r} is not a whole number of microseconds")
-            micros += -share if whole.startswith("-") else share
-        total, at = total + micros, part.end()
+        length = Length(value // timedelta(microseconds=1), True)
+    else:
+        length = Length(value, False) if isinstance(value, int) else Length(_micros(value, what), True)
+    if abs(length.units) > FURTHEST:
+        raise ValueError(f"{what} {value!r} is longer than any time column: at most {FURTHEST} units")
+    return length
+
+
+def _micros(given: str, what: str) -> int:
+    text, at, total = given.strip(), 0, Fraction()
     if not text:
         raise ValueError(f"{what} is empty: write it like '90 seconds'")
-    return _checked(Length(total, True), value, what)
+    while at < len(text):
+        part = _PART.match(text, at)
+        unit = part[2].lower() if part else ""
+        scale = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s"))
+        if not part or not scale:
+            raise ValueError(f"{what} {given!r} is not a duration: write it like '90 seconds' or '1 hour 30 minutes'")
+        total, at = total + Fraction(part[1]) * scale, part.end()
+    if total.denominator > 1:
+        raise ValueError(f"{what} {given!r} is not a whole number of microseconds")
+    return int(total)
 
 
 def since_1970(moment: datetime) -> int:
     """A moment as windows count it, in microseconds; UTC where it has no zone."""
     return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
-
-
-def _checked(length: Length, value: Duration, what: str) -> Length:
-    if abs(length.units) > FURTHEST:
-        raise ValueError(f"{what} {value!r} is longer than any time column: at most {FURTHEST} units")
-    return length
 
 
 def duration_text(units: int, temporal: bool) -> str:
@@ -257,7 +251,6 @@ class FixedWindow(ContextFreeWindow):
 
     @property
     def reach(self) -> int:
-        """How far a window that holds an event can lie from it, to either side."""
         return max(lattice.length + lattice.period for lattice in self.lattices())
 
     def __str__(self) -> str:
@@ -336,19 +329,23 @@ def _plain(value: Any) -> Any:
     return tuple(map(_plain, value)) if isinstance(value, list) else value
 
 
-def lengths_of(kind: str, offset: Duration | None, **lengths: Duration) -> tuple[dict[str, int], bool]:
-    """Read the arguments of one window: all positive, and all durations or all plain integers."""
+def lengths_of(kind: str, offset: Duration | None = None, period: str = "", **lengths: Duration) -> dict[str, Any]:
+    """Read the arguments of one window: all positive, and all durations or all plain integers.
+
+    period:  the length after which windows begin anew; an offset is less than that
+    """
     read = {name: duration(value, f"{kind}: {name}") for name, value in lengths.items()}
     for name, length in read.items():
         if length.units <= 0:
             raise ValueError(f"{kind}: {name} must be greater than zero, not {lengths[name]!r}")
-    if offset not in (None, 0):
-        assert offset is not None
+    if offset is not None and offset != 0:
         read["offset"] = duration(offset, f"{kind}: offset")
     if len({length.temporal for length in read.values()}) > 1:
         raise ValueError(f"{kind}: {', '.join(read)} must all be durations or all be plain integers")
-    units = {"offset": 0} | {name: length.units for name, length in read.items()}
-    return units, next(iter(read.values())).temporal
+    units = {name: length.units for name, length in read.items()}
+    if period:
+        units["offset"] = units.get("offset", 0) % units[period]
+    return {**units, "temporal": next(iter(read.values())).temporal}
 
 
 def tumbling(length: Duration, offset: Duration | None = None) -> Tumbling:
@@ -357,8 +354,7 @@ def tumbling(length: Duration, offset: Duration | None = None) -> Tumbling:
     length:  a duration for timestamps ("10 minutes", a timedelta), a plain integer for an integer column
     offset:  where windows begin, counted from 1970-01-01 UTC or from 0; by default there
     """
-    units, temporal = lengths_of("tumbling", offset, length=length)
-    return Tumbling(units["length"], units["offset"] % units["length"], temporal)
+    return Tumbling(**lengths_of("tumbling", offset, "length", length=length))
 
 
 def sliding(length: Duration, slide: Duration, offset: Duration | None = None) -> Sliding:
@@ -368,8 +364,7 @@ def sliding(length: Duration, slide: Duration, offset: Duration | None = None) -
     slide:   of the same kind; longer than the length it leaves gaps, which samples the stream
     offset:  where windows begin, counted from 1970-01-01 UTC or from 0; by default there
     """
-    units, temporal = lengths_of("sliding", offset, length=length, slide=slide)
-    return Sliding(units["length"], units["slide"], units["offset"] % units["slide"], temporal)
+    return Sliding(**lengths_of("sliding", offset, "slide", length=length, slide=slide))
 
 
 def cumulating(length: Duration, step: Duration, offset: Duration | None = None) -> Cumulating:
@@ -379,10 +374,10 @@ def cumulating(length: Duration, step: Duration, offset: Duration | None = None)
     step:    of the same kind; it must divide the length
     offset:  where windows begin, counted from 1970-01-01 UTC or from 0; by default there
     """
-    units, temporal = lengths_of("cumulating", offset, length=length, step=step)
-    if units["length"] % units["step"]:
+    read = lengths_of("cumulating", offset, "length", length=length, step=step)
+    if read["length"] % read["step"]:
         raise ValueError(f"cumulating: step {step!r} must divide length {length!r}")
-    return Cumulating(units["length"], units["step"], units["offset"] % units["length"], temporal)
+    return Cumulating(**read)
 
 
 def session(gap: Duration) -> Session:
@@ -392,5 +387,4 @@ def session(gap: Duration) -> Session:
 
     A session is closed once the watermark is greater than last + gap, as Spark's `session_window`.
     """
-    units, temporal = lengths_of("session", None, gap=gap)
-    return Session(units["gap"], temporal)
+    return Session(**lengths_of("session", gap=gap))

@@ -218,16 +218,13 @@ class Punctuated(DataDrivenWindow, Scoped):
 
     def cuts(self, events: OrderedEvents, state: Mapping[str, Array]) -> Cuts:
         nowhere = np.zeros(len(events), np.bool_)
+        ends = events.holds(self.end) if self.end is not None else nowhere
         if self.start is None:
-            assert self.end is not None
-            ends = events.holds(self.end)
             return Cuts(events.before(ends, ~state["open"]), ends, nowhere, {})
         begins = events.holds(self.start)
-        if self.end is None:
-            is_open = events.before(_since(events, begins, nowhere, state["open"]), state["open"])
-            return Cuts(begins, nowhere, begins & is_open, {})
-        ends = events.holds(self.end)
         is_open = events.before(_since(events, begins & ~ends, ends, state["open"]), state["open"])
+        if self.end is None:
+            return Cuts(begins, nowhere, begins & is_open, {})
         starts = begins & ~is_open
         return Cuts(starts, ends & (is_open | starts), nowhere, {})
 
@@ -238,13 +235,11 @@ class Punctuated(DataDrivenWindow, Scoped):
 
 def _since(events: OrderedEvents, on: Mask, off: Mask, carried: Mask) -> Mask:
     """After each event: was the last event that says anything one that turns on?"""
-    speaks = np.where(on | off, np.arange(len(on)), -1)
-    speaks[events.first] = np.maximum(speaks[events.first], events.first)  # a key's first event says what was carried
-    last = np.maximum.accumulate(speaks)
-    value = on.copy()
-    quiet = events.first[~(on | off)[events.first]]
-    value[quiet] = carried[~(on | off)[events.first]]
-    return value[last]
+    speaks, value = on | off, on.copy()
+    quiet = ~speaks[events.first]
+    value[events.first[quiet]] = carried[quiet]  # a key's first event says what was carried
+    speaks[events.first] = True
+    return value[np.maximum.accumulate(np.where(speaks, np.arange(len(on)), 0))]
 
 
 @dataclass(frozen=True)
@@ -324,9 +319,7 @@ def latest(n: int, every: Duration) -> Latest:
     n:      at most how many events a window has, however old they are
     every:  a duration for timestamps ("1 hour", a timedelta), a plain integer for an integer column
     """
-    count = _whole("latest", "n", n)
-    units, temporal = lengths_of("latest", None, every=every)
-    return Latest(count, units["every"], temporal)
+    return Latest(_whole("latest", "n", n), **lengths_of("latest", every=every))
 
 
 def _predicate(what: str, text: str | None) -> str | None:

@@ -7,13 +7,12 @@ A known name, and between its brackets literals or plain words, of which none is
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 from collections.abc import Callable
 from itertools import chain, repeat
 from typing import Any
 
-from windrow.core.expressions.errors import SqlError, TextError
+from windrow.core.expressions.errors import SqlError, TextError, hint
 from windrow.core.expressions.tokens import Phrase, phrase_of
 from windrow.core.windows.fixed import WINDOWS, Window, cumulating, session, sliding, tumbling
 from windrow.core.windows.ordered import counting, frames, latest, punctuated
@@ -65,10 +64,7 @@ def _maker(name: str) -> Callable[..., Window]:
         return MAKERS[name]
     if name in WINDOWS and not WINDOWS[name].__module__.startswith(f"{__package__}."):  # one of the user's own
         return WINDOWS[name]
-    near = difflib.get_close_matches(name, MAKERS, 1)
-    raise ValueError(
-        f"there is no {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"there are {', '.join(MAKERS)}")
-    )
+    raise ValueError(f"there is no {name!r}; {hint(name, MAKERS)}")
 
 
 def _value(argument: Phrase, is_predicate: bool) -> Any:

@@ -3,12 +3,10 @@
     segments ──▶ the runs of each node ──▶ a boundary that no slice reaches across ──▶ what lies before it, of all nodes
                                        └─ else: what the root has to ask for
 
-**When a boundary is right.** Between two boundaries there are as many events as positions. The next one is found among
-the segments of all nodes after the last one: it lies after the event that is the n-th of them in the order (time, node,
-rank). It is right if every slice ends at that event or before, or begins after it (`_Candidate`), and if nothing that
-is not here can come before it (`_is_complete`): what a node has not sent is no older than the first event that it
-holds back, or than the time up to which it is final. This is judged by the order of events alone. Which scheme cut the
-segments does not matter.
+**When a boundary is right.** It lies after the n-th of all events after the last one. That is right if every slice ends
+at that event or before, or begins after it (`_Candidate`), and if nothing that is not here can come before it
+(`_is_complete`): what a node has not sent is no older than the first event that it holds back, or than the time up to
+which it is final. Which scheme cut the segments does not matter.
 
 **What is requested.** Of slices that may hold the boundary (`refine.bounds`) the root requests what is in them: first
 sub-slices, then events. Of counts before it, it requests the states. Requests follow from the segments that are here,
@@ -129,8 +127,8 @@ class BoundaryResolver:
         self.lines: dict[str, Line] = {}
         self.history = History()
         self.choice = NOTHING_KNOWN
-        self.asks: dict[str, list[Ask]] = {}  # of each node: the requests that the last `finish` made
-        self.directives: dict[str, tuple[Directive, int]] = {}  # and the number of the rewinding
+        self.asks: dict[str, dict[Ask, None]] = {}  # of each node: the requests that the last `finish` made
+        self.directives: dict[str, Directive] = {}
         self.corrected = False  # the boundary that comes next has needed a correction
         self.boundaries = self.corrections = 0
         self.late: Counter[str] = Counter()  # events of each node that came too late, until somebody fetches it
@@ -152,9 +150,8 @@ class BoundaryResolver:
                 line.covered = content[-1].hi
             else:
                 self._open(line, of_lo, of_hi, [segment for segment, *of in segments if of == [of_lo, of_hi]])
-        line.segments = [self._trimmed(line, segment) for segment in line.segments if segment.hi > line.cut]
-        if self.floor is not None:
-            self._leave_out_late(node, line)
+        line.trim(self.form.time)
+        self._leave_out_late(node, line)
 
     @staticmethod
     def _open(line: Line, lo: int, hi: int, content: list[Segment]) -> None:
@@ -167,40 +164,29 @@ class BoundaryResolver:
             fresh = [segment for segment in content if not is_partial or segment.hi > line.gone]
             line.segments[inside[0] : inside[-1] + 1] = fresh
 
-    def _trimmed(self, line: Line, segment: Segment) -> Segment:
-        """What of a segment comes after the last boundary; a slice that reaches across it is left to be requested."""
-        since = line.since(segment.lo, segment.hi)
-        return segment.after(since, self.form.time) if segment.lo < since and segment.kind == "events" else segment
-
     def _leave_out_late(self, node: str, line: Line) -> None:
         """Drop events before the last boundary: they come too late. A slice with others is left to be opened."""
-        assert self.floor is not None
-        kept, cut = [], line.cut
+        since, kept, cut = self._from(node), list[Segment](), line.cut
         for segment in line.segments:
-            if segment.lo < cut or not self._is_late(node, segment.first):
-                kept.append(segment)
-                continue
-            if segment.kind == "events" and segment.events is not None:
-                late = int((segment.events[self.form.time] < self._from(node)).sum())
+            late = 0
+            if segment.lo >= cut and segment.first < since:
+                if segment.events is not None:
+                    late = int((segment.events[self.form.time] < since).sum())
+                elif segment.last < since:
+                    late = segment.size
+            if late:
                 self.late[node] += late
                 line.cut = segment.lo + late
-                if late < segment.hi - segment.lo:
-                    kept.append(segment.after(segment.lo + late, self.form.time))
-            elif self._is_late(node, segment.last):
-                self.late[node] += segment.hi - segment.lo
-                line.cut = segment.hi
-            else:
-                kept.append(segment)
+            if late < segment.size:
+                kept.append(segment.after(line.cut, self.form.time) if late else segment)
         line.segments = kept
 
     def _from(self, node: str) -> int:
         """The first time at which an event of a node may come after the last boundary."""
-        assert self.floor is not None
+        if self.floor is None:
+            return INT64_MIN
         time, other = self.floor
         return time if node >= other else time + 1
-
-    def _is_late(self, node: str, time: int) -> bool:
-        return self.floor is not None and time < self._from(node)
 
     # --- boundaries -----------------------------------------------------------------------------------------------
 
@@ -208,7 +194,7 @@ class BoundaryResolver:
         """Find the boundaries that can be found, and note what to request for the next one: what lies between them."""
         between: list[Interval] = []
         self.asks = {}
-        scheme = SCHEMES[next((directive.scheme for directive, _ in self.directives.values()), "refine")]
+        scheme = SCHEMES[next((directive.scheme for directive in self.directives.values()), "refine")]
         while True:
             size = self.form.boundaries.after(self.position) - self.position
             boundary = self._exact(size, scheme, reached) if scheme.is_exact else self._expected(size, reached)
@@ -222,7 +208,7 @@ class BoundaryResolver:
     def _expected(self, size: int, reached: Reached) -> Boundary | None:
         """Take the boundary to be where it was predicted, if every node has come so far."""
         cuts = {}
-        for node, (directive, _) in self.directives.items():
+        for node, directive in self.directives.items():
             expected, _ = directive.predicted(self.position + size)
             line = self.lines[node]
             if line.covered < expected and reached.finals.get(node, INT64_MIN) < INT64_MAX:
@@ -257,12 +243,8 @@ class BoundaryResolver:
         if self._size < size:
             return None
         runs = Runs.of(self.lines, self.form.time, size)
-        return _Candidate.of(runs, runs.is_slice & ((runs.lo < runs.since) | self._is_partly_late(runs)), size)
-
-    def _is_partly_late(self, runs: Runs) -> Mask:
-        """Segments of which some events come too late."""
-        since = np.array([self._from(name) if self.floor else INT64_MIN for name in runs.names], np.int64)
-        return np.asarray(runs.first_time < since[runs.node])
+        is_partly_late = runs.first_time < np.array([self._from(name) for name in runs.names])[runs.node]
+        return _Candidate.of(runs, runs.is_slice & ((runs.lo < runs.since) | is_partly_late), size)
 
     def _is_complete(self, time: int, node: str, reached: Reached) -> bool:
         """Whether nothing that is not here can come before an event of a node.
@@ -303,12 +285,14 @@ class BoundaryResolver:
     def _request(self, runs: Runs, opened: Mask, counts: Mask) -> None:
         """Request what is in some slices, and the states of some counts."""
         for index in np.flatnonzero(opened):
-            name = runs.names[runs.node[index]]
-            self.asks.setdefault(name, []).append((int(runs.lo[index]), int(runs.hi[index]), "events"))
+            self._ask(runs.names[runs.node[index]], int(runs.lo[index]), int(runs.hi[index]), "events")
         for node, name in enumerate(runs.names):  # counts that follow each other become one slice
             own = np.flatnonzero(counts & (runs.node == node))
             for run in np.split(own, np.flatnonzero(runs.lo[own][1:] != runs.hi[own][:-1]) + 1) if len(own) else ():
-                self.asks.setdefault(name, []).append((int(runs.lo[run[0]]), int(runs.hi[run[-1]]), "slice"))
+                self._ask(name, int(runs.lo[run[0]]), int(runs.hi[run[-1]]), "slice")
+
+    def _ask(self, node: str, lo: int, hi: int, what: str) -> None:
+        self.asks.setdefault(node, {})[lo, hi, what] = None
 
     def _request_ahead(self, position: int, reached: Reached) -> None:
         """Request at once what the boundaries after a position will need, as far as segments reach."""
@@ -323,9 +307,6 @@ class BoundaryResolver:
         found = Bounds(*(bound[complete] for bound in found))
         here = np.isin(runs.node, [node for node, name in enumerate(runs.names) if name not in reached.lost])
         opened = here & undecided(*runs.keys, found) & runs.is_slice
-        requested = {(name, lo, hi) for name, asks in self.asks.items() for lo, hi, _ in asks}
-        for index in np.flatnonzero(opened):
-            opened[index] = (runs.names[runs.node[index]], runs.lo[index], runs.hi[index]) not in requested
         nothing = np.zeros_like(opened)
         self._request(runs, opened, nothing)
         counts = here & ~opened & runs.is_count
@@ -339,14 +320,14 @@ class BoundaryResolver:
             return
         boundary = self.form.boundaries.after(self.position)
         for name, line in self.lines.items():
-            directive = self.directives.get(name, (Directive(), 0))[0]
+            directive = self.directives.get(name, Directive())
             expected, margin = directive.predicted(boundary)
             is_current = directive.scheme == scheme.name and directive.position == self.position
             if line.next is None or name in reached.lost or not is_current or line.covered < expected + margin:
                 continue
             others = (self._reach(other, reached) for other in {*reached.finals, *self.lines} - reached.lost - {name})
             if line.next <= min([reached.watermark if time is None else time, *others]):
-                self.asks.setdefault(name, []).append((line.covered, line.covered, "more"))
+                self._ask(name, line.covered, line.covered, "more")
                 self.corrected |= scheme.corrects
 
     def _take(self, cuts: dict[str, int], size: int) -> Interval:
@@ -358,11 +339,7 @@ class BoundaryResolver:
                 if segment.lo < cut:
                     between.add(name, segment, cut, self.form.time)
             of_nodes[name], line.cut = cut - line.cut, cut
-            line.segments = [
-                segment if segment.lo >= cut else segment.after(cut, self.form.time)
-                for segment in line.segments
-                if segment.hi > cut
-            ]
+            line.trim(self.form.time)
         self.position += size
         self.history.add(size, of_nodes)
         self.boundaries += 1
@@ -381,11 +358,10 @@ class BoundaryResolver:
             name = self.choice.scheme
         is_approximate = name in SCHEMES and not SCHEMES[name].is_exact
         for node, line in self.lines.items():
-            if is_approximate and node in self.directives and self.directives[node][0].scheme == name:
+            before = self.directives.get(node, Directive())
+            if is_approximate and before.scheme == name:
                 continue  # its first directive stays in force
-            kept = (
-                (self.directives[node][0].kept if node in self.directives else 0) if self.form.multisets else line.cut
-            )
+            kept = before.kept if self.form.schema.lists else line.cut
             directive = self.form.first._replace(
                 settled=line.cut, kept=kept, position=self.position, patience=self.length
             )
@@ -397,32 +373,16 @@ class BoundaryResolver:
                 directive = directive._replace(scheme=name, share=share, margin=margin, unit=unit)
             if self.corrected and name == "async" and any(segment.kind == "slice" for segment in line.segments):
                 rewinds[node] = line.rewind = rewinds.get(node, 0) + 1
-            self.directives[node] = directive, max(line.rewind, self.directives.get(node, (directive, 0))[1])
+            self.directives[node] = directive._replace(rewind=max(line.rewind, before.rewind))
         self.corrected = False
 
     def let_go(self, needed: Mapping[str, int]) -> bool:
         """Let nodes drop what is before these ranks, or else before the last boundary; returns whether that is news."""
-        before = dict(self.directives)
-        for node, (directive, rewind) in before.items():
-            self.directives[node] = directive._replace(kept=needed.get(node, directive.settled)), rewind
+        before = self.directives
+        self.directives = {
+            node: directive._replace(kept=needed.get(node, directive.settled)) for node, directive in before.items()
+        }
         return self.directives != before
-
-    # --- what is kept ---------------------------------------------------------------------------------------------
-
-    @property
-    def row(self) -> tuple[Any, ...]:
-        """Everything but what is in tables of their own."""
-        return *(getattr(self, name) for name in _NUMBERS), *(self.floor or (None, None)), *self.choice
-
-    @staticmethod
-    def of(form: Form, key: Key, row: tuple[Any, ...]) -> BoundaryResolver:
-        """A resolver from its row."""
-        resolver = BoundaryResolver(form, key)
-        *numbers, time, node, scheme, why = row
-        for name, value in zip(_NUMBERS, numbers, strict=True):
-            setattr(resolver, name, value)
-        resolver.floor, resolver.choice = None if node is None else (time, node), Choice(scheme, why)
-        return resolver
 
 
 # --- resolvers as tables, in which a root keeps them in its log store -------------------------------------------------
@@ -437,20 +397,17 @@ def to_tables(form: Form, resolvers: Mapping[Key, BoundaryResolver]) -> Tables:
     rows: dict[str, list[Any]] = {name: [] for name in _schemas(form)}
     events, states = [pl.DataFrame(schema=form.sent)], [pl.DataFrame(schema=form.states)]
     for key, resolver in resolvers.items():
-        rows["keys"].append((*key, *resolver.row))
+        numbers = (getattr(resolver, name) for name in _NUMBERS)
+        rows["keys"].append((*key, *numbers, *(resolver.floor or (None, None)), *resolver.choice))
         for number, (size, of_nodes) in enumerate(resolver.history.intervals):
             rows["history"] += [(*key, number, size, node, own) for node, own in of_nodes.items()]
-        rows["directives"] += [
-            (*key, node, *directive, rewind) for node, (directive, rewind) in resolver.directives.items()
-        ]
+        rows["directives"] += [(*key, node, *directive) for node, directive in resolver.directives.items()]
         for node, line in resolver.lines.items():
             rows["lines"].append((*key, node, *(getattr(line, name) for name in _LINE)))
-            rows["segments"] += [
-                (*key, node, *(getattr(segment, name) for name in _SEGMENT)) for segment in line.segments
-            ]
-            events += [segment.events.select(*form.sent) for segment in line.segments if segment.events is not None]
-            tables = ((segment.table, segment.row) for segment in line.segments)
-            states += [table[row : row + 1].select(*form.states) for table, row in tables if table is not None]
+            for segment in line.segments:
+                rows["segments"].append((*key, node, *(getattr(segment, name) for name in _SEGMENT)))
+                events += [] if segment.events is None else [segment.events.select(*form.sent)]
+                states += [] if segment.table is None else [segment.table.select(*form.states).slice(segment.row, 1)]
     found = {name: pl.DataFrame(rows[name], schema=schema, orient="row") for name, schema in _schemas(form).items()}
     return found | {"events": pl.concat(events), "states": pl.concat(states)}
 
@@ -474,15 +431,19 @@ def from_tables(form: Form, tables: Mapping[str, pl.DataFrame]) -> dict[Key, Bou
     def rows(name: str) -> Iterator[tuple[Key, tuple[Any, ...]]]:
         return ((row[: len(form.keys)], row[len(form.keys) :]) for row in tables[name].iter_rows())
 
-    resolvers = {key: BoundaryResolver.of(form, key, row) for key, row in rows("keys")}
+    resolvers: dict[Key, BoundaryResolver] = {}
+    for key, (*numbers, time, node, scheme, why) in rows("keys"):
+        resolvers[key] = resolver = BoundaryResolver(form, key)
+        vars(resolver).update(zip(_NUMBERS, numbers, strict=True))
+        resolver.floor, resolver.choice = None if node is None else (time, node), Choice(scheme, why)
     for key, (number, size, node, own) in rows("history"):
         intervals = resolvers[key].history.intervals
         intervals += [(size, {})] if len(intervals) <= number else []
         intervals[number][1][node] = own
     for key, (node, *values) in rows("lines"):
         resolvers[key].lines[node] = Line(*values)
-    for key, (node, *values, rewind) in rows("directives"):
-        resolvers[key].directives[node] = Directive(*values), rewind
+    for key, (node, *values) in rows("directives"):
+        resolvers[key].directives[node] = Directive(*values)
     event = state = 0
     for key, (node, *values) in rows("segments"):
         segment = Segment(*values)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 
@@ -18,29 +18,13 @@ from windrow.core.assemble.emitted import Emitted
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables, named_tables, parts_of
-from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.core.windows.fixed import INT64_MAX
 from windrow.nodes.counting.boundaries import BoundaryResolver, Reached, from_tables, to_tables
 from windrow.nodes.counting.runs import Interval, Line, Segment
-from windrow.nodes.counting.schemes import NOTHING_KNOWN, SCHEMES, Choice
+from windrow.nodes.counting.schemes import NOTHING_KNOWN, SCHEMES, Choice, Directive
 from windrow.nodes.counting.state import CountedState
-from windrow.nodes.counting.tables import ANEW, COUNTING, Form, Key, groups_of
+from windrow.nodes.counting.tables import ANEW, COUNTING, Form, Key, Report, groups_of
 from windrow.nodes.requests import Requests, drained
-
-SegmentReport = tuple[
-    Segment, int | None, int | None
-]  # a piece that has come, and the rank range of which it is the content
-
-
-class Report(NamedTuple):
-    """How far a local node has come, as it has said."""
-
-    node: str
-    final: int = INT64_MIN  # what it has not sent is not older
-    idle: bool = False
-    heard: int = 0  # the number of the last request that has come
-    over: bool = False
-    rewound: int = 0
-    late: int = 0
 
 
 class CountingCoordinator:
@@ -54,7 +38,7 @@ class CountingCoordinator:
         self._reports: dict[str, Report] = {}  # the last of each node
         self._requests = Requests(epoch)
         self._rewinds: dict[str, int] = {}
-        self._directives: dict[str, dict[tuple[str, Key], tuple[int, Any]]] = {}  # of a node: since which request
+        self._directives: dict[str, dict[tuple[str, Key], tuple[int, Directive]]] = {}  # of a node: since which request
         self._trip = 0  # microseconds from a request to its answer
         self._is_over = False
 
@@ -85,7 +69,7 @@ class CountingCoordinator:
             reach = tables.get(f"{name}|reach")
             for *key, node, next_ in reach.select(*form.reach).iter_rows() if reach is not None else ():
                 self._resolver(form, tuple(key)).lines.setdefault(node, Line()).next = next_
-            self._states[name].absorb_answers(tables)
+            self._states[name].multisets.absorb(tables)
         rows = tables[COUNTING].select(*Report._fields).iter_rows() if COUNTING in tables else ()
         reports = [Report(*row) for row in rows]
         self._requests.absorb({report.node: report.over for report in reports}, tables)
@@ -94,10 +78,7 @@ class CountingCoordinator:
         return sum(report.late for report in reports)
 
     def _absorb_segments(self, form: Form, table: pl.DataFrame, events: pl.DataFrame | None) -> None:
-        segments: dict[tuple[Key, str], list[SegmentReport]] = {}
-        for key, node, segment in _segments(form, table, events):
-            segments.setdefault((key, node), []).append(segment)
-        for (key, node), of_node in segments.items():
+        for (key, node), of_node in _segments(form, table, events).items():
             resolver = self._resolver(form, key)
             cut = resolver.lines[node].cut if node in resolver.lines else 0
             for piece, *_ in of_node:
@@ -175,16 +156,14 @@ class CountingCoordinator:
             if state.may_be_due(step):
                 yield from state.step(step)
                 self._let_go(name)
-        self._is_over = watermark == INT64_MAX and not any(self._asks()) and not self._holds_back(lost)
-
-    def _holds_back(self, lost: set[str]) -> bool:
-        """Whether a node has events that it will send."""
-        for name, _, resolver in self._all_resolvers():
-            lines = [line for node, line in resolver.lines.items() if node not in lost]
-            is_exact = self._forms[name].scheme != "approximate"
-            if is_exact and any(line.next is not None or line.rewind for line in lines):
-                return True
-        return False
+        awaited = (  # events that a node holds back, and will send
+            line.next is not None or line.rewind
+            for name, _, resolver in self._all_resolvers()
+            if self._forms[name].scheme != "approximate"
+            for node, line in resolver.lines.items()
+            if node not in lost
+        )
+        self._is_over = watermark == INT64_MAX and not self._asks() and not any(awaited)
 
     def _let_go(self, name: str) -> None:
         """Let nodes know of which events no values will be requested any more."""
@@ -208,43 +187,42 @@ class CountingCoordinator:
             if directives.get((name, key), (0, None))[1] != directive:
                 directives[name, key] = self._requests.last(node).number + 1, directive
 
-    def _asks(self) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
-        """What is asked of which node, and in which table of a request."""
-        for name, key, resolver in self._all_resolvers():
-            for node, asks in resolver.asks.items():
-                for ask in asks:
-                    yield node, f"{name}|ask", (*key, *ask)
-        for state in self._states.values():
-            for operator, table in state.wanted.items():
-                assert state.multisets is not None
-                for node, *wanted in table.iter_rows():
-                    yield node, state.multisets.schema.table("wanted", operator), tuple(wanted)
+    def _asks(self) -> Tables:
+        """What is requested of nodes, as tables of a request for all of them."""
+        asks: Tables = {}
+        for name, form in self._forms.items():
+            rows = [
+                (node, *key, *ask)
+                for key, resolver in self._resolvers[name].items()
+                for node, of_node in resolver.asks.items()
+                for ask in of_node
+            ]
+            if rows:
+                asks[f"{name}|ask"] = pl.DataFrame(rows, schema={"node": pl.String(), **form.ask}, orient="row")
+            asks |= self._states[name].multisets.requests
+        return asks
+
+    def _is_over_at(self, node: str) -> bool:
+        """Whether nothing will be requested of a node any more; one that has come again may have more events."""
+        return self._is_over and self._reports[node].final == INT64_MAX
+
+    def _news(self, node: str) -> set[Any]:
+        """The directives that a node does not know, and that all is over."""
+        news: set[Any] = {(key, number) for key, (number, _) in self._directives.get(node, {}).items()}
+        return news | ({"over"} if self._is_over_at(node) else set())
 
     def requests(self, now: int) -> Iterator[tuple[str, int, bool, Tables]]:
         """The requests that are to be made now: node, number, whether that was all, and the tables."""
-        of_nodes: dict[str, dict[str, list[Any]]] = {}
-        for node, table, ask in self._asks():
-            of_nodes.setdefault(node, {}).setdefault(table, []).append(ask)
-        for node in self._requests.open:
-            directives, asks = self._directives.get(node, {}), of_nodes.get(node, {})
-            content: set[Any] = {(table, ask) for table, rows in asks.items() for ask in rows}
-            content |= {(key, number) for key, (number, _) in directives.items()}
-            is_over = self._is_over and self._reports[node].final == INT64_MAX  # one that has come again may have more
-            content |= {"over"} if is_over else set()
-            if self._requests.is_due(node, content, now):
-                yield node, self._requests.last(node).number, is_over, self._tables(directives, asks)
-
-    def _tables(self, directives: Mapping[tuple[str, Key], tuple[int, Any]], asks: Mapping[str, list[Any]]) -> Tables:
-        """A request."""
-        tables: Tables = {}
-        for name, form in self._forms.items():
-            rows = [(*key, *told, rewind) for (of, key), (_, (told, rewind)) in directives.items() if of == name]
-            if rows:
-                tables[name] = pl.DataFrame(rows, schema=form.directive, orient="row")
-            for table, columns in form.requests.items():
-                if table in asks:
-                    tables[table] = pl.DataFrame(asks[table], schema=columns, orient="row")
-        return tables
+        for node, tables in self._requests.due(self._asks(), self._news, now):
+            directives: dict[str, list[Any]] = {}
+            for (name, key), (_, directive) in self._directives.get(node, {}).items():
+                directives.setdefault(name, []).append((*key, *directive))
+            tables |= {
+                name: pl.DataFrame(directives[name], schema=form.directive, orient="row")
+                for name, form in self._forms.items()
+                if name in directives
+            }
+            yield node, self._requests.last(node).number, self._is_over_at(node), tables
 
     def status(self) -> dict[str, Any]:
         """Of each group: the scheme, why, and how often it was wrong."""
@@ -262,7 +240,7 @@ class CountingCoordinator:
                 "boundaries": sum(resolver.boundaries for resolver in resolvers),
                 "corrections": sum(resolver.corrections for resolver in resolvers),
                 "keys": len(resolvers),
-                **self._states[name].status(),
+                **(self._states[name].multisets.counts if self._forms[name].schema.lists else {}),
             }
         return groups
 
@@ -274,7 +252,7 @@ class CountingCoordinator:
         header, tables = self.saved()
         other.restore(header, tables)
         for state in other._states.values():
-            state.check_again()
+            state.multisets.is_news = True  # other quantiles may be asked for
         other._directives, other._requests, other._trip = self._directives, self._requests, self._trip
         return other
 
@@ -300,16 +278,19 @@ class CountingCoordinator:
                 self._note(name, key, resolver)
 
 
-def _segments(form: Form, table: pl.DataFrame, events: pl.DataFrame | None) -> Iterator[tuple[Key, str, SegmentReport]]:
-    """The pieces in a table, with the key and the node that each is of."""
+def _segments(
+    form: Form, table: pl.DataFrame, events: pl.DataFrame | None
+) -> dict[tuple[Key, str], list[tuple[Segment, int | None, int | None]]]:
+    """The pieces in a table by key and node, each with the rank range of which it is the content."""
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in form.states.items() if name not in table.columns]
     table = table.with_columns(missing).select(*form.pieces)
-    plain = [name for name in form.pieces if name not in form.states]
+    segments: dict[tuple[Key, str], list[tuple[Segment, int | None, int | None]]] = {}
     at = 0  # in the events, which are of one piece after the other
-    for row, (*key, node, lo, hi, first, last, kind, of_lo, of_hi) in enumerate(table.select(plain).iter_rows()):
+    for row, (*key, node, lo, hi, first, last, kind, of_lo, of_hi) in enumerate(table.select(*form.plain).iter_rows()):
         inside = None
         if kind == "events":
             assert events is not None
             inside, at = events.slice(at, hi - lo), at + hi - lo
         piece = Segment(lo, hi, first, last, kind, row, table if kind == "slice" else None, inside)
-        yield tuple(key), node, (piece, of_lo, of_hi)
+        segments.setdefault((tuple(key), node), []).append((piece, of_lo, of_hi))
+    return segments

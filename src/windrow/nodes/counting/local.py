@@ -14,24 +14,75 @@ final events are sent as they are, and a batch has with it those that wait.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from windrow.core.arrays.range_queries import Ints
-from windrow.core.slices.kernel import filter_name, time_name
+from windrow.core.slices.kernel import time_name
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Tables
+from windrow.core.stream.job_slicer import Tables, seen_by
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Mask
-from windrow.nodes.counting.ordered_log import OrderedLog
-from windrow.nodes.counting.schemes import SCHEMES, Cut, Directive, sub_slice
-from windrow.nodes.counting.tables import ANEW, COUNTING, NODE_COLUMN, NODES, Form, Key, forms_of, from_text, to_text
+from windrow.nodes.counting.schemes import SCHEMES, Cut, Directive, Kind, sub_slice
+from windrow.nodes.counting.tables import (
+    ANEW,
+    COUNTING,
+    NODE_COLUMN,
+    NODES,
+    Form,
+    Key,
+    Report,
+    forms_of,
+    from_text,
+    to_text,
+)
 from windrow.nodes.quantiles.local import Identity, Multisets, SortedValues
 from windrow.nodes.quantiles.protocol import multiset_of
 
 AT_ONCE = 1024  # events that are sent as they are when they are asked for; of more, sub-slices first
+
+
+class OrderedLog:
+    """The final events of a key that lie after the last boundary, in order; ranks count from the key's first event."""
+
+    def __init__(self, start: int, covered: int, directive: Directive, events: pl.DataFrame) -> None:
+        """`events` are none, with their columns."""
+        self.start = start  # the rank of the first that is here
+        self.covered = covered  # the rank up to which they were sent
+        self.directive, self.events = directive, events
+        self.answered: set[tuple[int, int, str]] = set()  # requests whose answers are on their way
+
+    @property
+    def size(self) -> int:
+        return self.events.height
+
+    @property
+    def top(self) -> int:
+        """The rank after the last one."""
+        return self.start + self.size
+
+    def add(self, events: pl.DataFrame) -> None:
+        self.events = self.events.vstack(events)
+
+    def between(self, lo: int, hi: int) -> pl.DataFrame:
+        """The events with ranks from `lo` to `hi`."""
+        return self.events.slice(lo - self.start, hi - lo)
+
+    def forget(self, rank: int) -> None:
+        """Drop the events before a rank."""
+        rank = min(rank, self.top)
+        if rank > self.start:
+            self.events, self.start = self.events.slice(rank - self.start), rank
+
+    def time_at(self, rank: int, time: str) -> int:
+        """The time of the event at a rank."""
+        return int(self.events[time][rank - self.start])
+
+
+RankRange = tuple[int | None, int | None]  # of segments that are at the root
+NEW = (None, None)  # of none: it follows on what was sent
 
 
 class Outgoing(NamedTuple):
@@ -39,7 +90,7 @@ class Outgoing(NamedTuple):
 
     key: Key
     cut: Cut
-    of: tuple[int | None, int | None] = (None, None)
+    of: RankRange = NEW
 
 
 class OrderedLogs:
@@ -47,39 +98,32 @@ class OrderedLogs:
 
     def __init__(self, form: Form, node: str, unit: int | None = None) -> None:
         self.form, self.node = form, node
-        self._unit = unit
-        self.multisets = self._new_multisets()
+        self.multisets = Multisets(form.multisets, node, self._multiset, unit, form.keys)
         self.by_key: dict[Key, OrderedLog] = {}
         self.waiting: list[pl.DataFrame] = []
         self.base: dict[Key, int] = {}  # events of each key before the position from where the node would read again
         self.reported_reach: dict[Key, int | None] = {}
         self._segments: list[Outgoing] = []
-
-    def _new_multisets(self) -> Multisets | None:
-        schema = self.form.multisets
-        return Multisets(schema, self.node, self._multiset, self._unit, self.form.keys) if schema else None
+        self._no_events = pl.DataFrame(schema=form.events)
 
     def _multiset(self, identity: Identity, _: Mapping[str, Any]) -> SortedValues | None:
         """The values of the events between two ranks; None if they are not here (any more)."""
         log = self.by_key.get(identity.key)
         if log is None or not log.start <= identity.send < identity.row <= log.top:
             return None
-        assert self.form.multisets is not None
         partial = self.form.multisets.multisets[identity.operator]
         return SortedValues(*multiset_of(log.between(identity.send, identity.row), partial))
 
     def _forget_multisets(self, key: Key, rank: int) -> None:
         """Nothing is requested of events of a key before a rank any more."""
-        if self.multisets:
+        if self.multisets.kept:
             self.multisets.forget(lambda identity, _: identity.key == key and identity.row <= rank)
 
     # --- events in ------------------------------------------------------------------------------------------------
 
     def take(self, events: pl.DataFrame) -> pl.DataFrame:
         """Events that are not too late; returns how many of each key."""
-        where = self.form.group.source.where
-        seen = events if where is None else events.filter(pl.col(filter_name(where.text)))
-        seen = self.form.with_plain_keys(seen.select(*self.columns))
+        seen = self.form.with_plain_keys(seen_by(self.form.group.source, events).select(*self.columns))
         if seen.height:
             self.waiting.append(seen)
         if not self.form.keys:
@@ -96,39 +140,35 @@ class OrderedLogs:
         self.by_key, self.base, self.reported_reach = other.by_key, other.base, other.reported_reach
         self.waiting = [frame.select(*self.columns) for frame in other.waiting]
         for log in self.by_key.values():
-            log.frames = [frame.select(*self.form.events) for frame in log.frames]
+            log.events = log.events.select(*self.form.events)
 
     def finish(self, final: int) -> None:
         """Put the events in order that are older than a time."""
         if not self.waiting:
             return
         time = self.form.time
-        waiting = pl.concat(self.waiting) if len(self.waiting) > 1 else self.waiting[0]
-        if final < INT64_MAX:
-            is_final = waiting[time] < final
-            self.waiting = [waiting.filter(~is_final)] if not is_final.all() else []
-            waiting = waiting.filter(is_final)
-        else:
-            self.waiting = []
+        waiting = pl.concat(self.waiting)
+        is_final = waiting[time] < final
+        self.waiting = [] if is_final.all() else [waiting.filter(~is_final)]
+        waiting = waiting.filter(is_final)
         if not waiting.height:
             return
         order = [time, *(name for name in waiting.columns if name.startswith("order:") and name != NODE_COLUMN), "nth"]
         if len(order) > 2 or not waiting[time].is_sorted():
             waiting = waiting.sort(order)
         read = list(self.form.events)
-        if not self.form.keys:
-            parts = {(): waiting}
-        else:
-            parts = waiting.partition_by(list(self.form.keys), as_dict=True, maintain_order=True)
+        keys = list(self.form.keys)
+        parts = waiting.partition_by(keys, as_dict=True, maintain_order=True) if keys else {(): waiting}
         for key, events in parts.items():
             log = self._log_of(key)
             log.add(events.select(read))
-            log.forget(min(log.directive.kept, log.top))  # what is read again may have been settled
+            log.forget(log.directive.kept)  # what is read again may have been settled
 
     def _log_of(self, key: Key) -> OrderedLog:
         if key not in self.by_key:
             begin = self.base.setdefault(key, 0)
-            self.by_key[key] = OrderedLog(begin, begin, self.form.first._replace(settled=begin, kept=begin))
+            directive = self.form.first._replace(settled=begin, kept=begin)
+            self.by_key[key] = OrderedLog(begin, begin, directive, self._no_events)
         return self.by_key[key]
 
     # --- segments out -----------------------------------------------------------------------------------------------
@@ -138,37 +178,35 @@ class OrderedLogs:
         for key, log in self.by_key.items():
             if log.covered == log.top:
                 continue
-            directive = log.directive
-            oldest = log.oldest(self.form.time, log.covered)
-            due = flush or final == INT64_MAX or (oldest is not None and final - oldest >= directive.patience)
-            scheme = SCHEMES["central" if central else directive.scheme]
-            cuts = scheme.cuts(directive, self.form.boundaries, log.covered, log.top, due)
-            for cut in cuts:
-                self._segments.append(Outgoing(key, cut))
-                log.covered = cut.hi
+            age = final - log.time_at(log.covered, self.form.time)
+            is_due = flush or final == INT64_MAX or age >= log.directive.patience
+            self._cut(key, log, "central" if central else log.directive.scheme, is_due)
+
+    def _cut(self, key: Key, log: OrderedLog, scheme: str, flush: bool, of: RankRange = NEW) -> None:
+        for cut in SCHEMES[scheme].cuts(log.directive, self.form.boundaries, log.covered, log.top, flush):
+            self._segments.append(Outgoing(key, cut, of))
+            log.covered = cut.hi
 
     def request(self, tables: Mapping[str, pl.DataFrame]) -> None:
         """Take what the root requests: directives, the content of segments, or values."""
         directive, asks = (tables.get(name) for name in (self.form.name, f"{self.form.name}|ask"))
         size = len(self.form.keys)
         for row in directive.select(*self.form.directive).iter_rows() if directive is not None else ():
-            key, fresh, rewind = row[:size], Directive(*row[size:-1]), row[-1]
+            key, fresh = row[:size], Directive(*row[size:])
             log = self._log_of(key)
-            if (fresh.position, fresh.kept) < (log.directive.position, log.directive.kept):
+            before = log.directive
+            if (fresh.position, fresh.kept) < (before.position, before.kept):
                 continue  # it has been overtaken
             log.directive = fresh
             log.forget(fresh.kept)
             self._forget_multisets(key, fresh.kept)
             log.answered = {one for one in log.answered if one[0] >= fresh.settled}
-            if rewind > log.rewound:
-                log.rewound = rewind
-                if log.covered > fresh.settled:
-                    self._again(key, log, max(fresh.settled, log.start))
+            if fresh.rewind > before.rewind and log.covered > fresh.settled:
+                self._again(key, log, max(fresh.settled, log.start))
         for row in asks.select(*self.form.ask).iter_rows() if asks is not None else ():
             self._answer(row[:size], *row[size:])
-        if self.multisets:
-            wanted = [name for name in self.multisets.schema.requests if name in tables]
-            self.multisets.request({name: self.form.with_plain_keys(tables[name]) for name in wanted})
+        wanted = [name for name in self.multisets.schema.requests if name in tables]
+        self.multisets.request({name: self.form.with_plain_keys(tables[name]) for name in wanted})
 
     def forget(self) -> None:
         """Nothing is needed any more."""
@@ -182,37 +220,29 @@ class OrderedLogs:
         """Cut everything from a rank on again."""
         self._segments = [one for one in self._segments if one.key != key]
         log.answered.clear()
-        scheme = SCHEMES[log.directive.scheme]
-        cuts = list(scheme.cuts(log.directive, self.form.boundaries, rank, log.top, True))
         log.covered = rank
-        for cut in cuts:
-            self._segments.append(Outgoing(key, cut, (rank, ANEW)))
-            log.covered = cut.hi
+        self._cut(key, log, log.directive.scheme, True, (rank, ANEW))
 
-    def _answer(self, key: Key, lo: int, hi: int, what: str) -> None:
+    def _answer(self, key: Key, lo: int, hi: int, what: Literal["events", "slice", "more"]) -> None:
         log = self.by_key.get(key)
         settled = 0 if log is None else max(log.start, log.directive.settled)
         if log is None or hi < settled or (lo, hi, what) in log.answered:
             return  # it has been settled meanwhile, or the answer is on its way
         log.answered.add((lo, hi, what))
-        of, lo = (lo, hi), max(lo, settled)  # the root leaves out what it has settled
+        of: RankRange = lo, hi
+        kind: Kind = "slice"
+        lo, unit = max(lo, settled), hi - lo  # the root leaves out what it has settled
         if what == "more":  # what it holds back
-            directive = log.directive
-            size = max(1, directive.unit)
-            for begin in range(log.covered, log.top, size):
-                self._segments.append(Outgoing(key, Cut(begin, min(begin + size, log.top), "slice")))
+            lo, hi, of, unit = log.covered, log.top, NEW, log.directive.unit
             log.covered = log.top
         elif hi > log.covered or lo >= hi:
             return
-        elif what == "slice":
-            self._segments.append(Outgoing(key, Cut(lo, hi, "slice"), of))
-        else:
+        elif what == "events" and hi - lo > AT_ONCE:
             unit = min(AT_ONCE, sub_slice(hi - lo, self.form.event_bytes, len(self.form.pieces)))
-            if hi - lo <= AT_ONCE:
-                self._segments.append(Outgoing(key, Cut(lo, hi, "events"), of))
-                return
-            for begin in range(lo, hi, unit):
-                self._segments.append(Outgoing(key, Cut(begin, min(begin + unit, hi), "slice"), of))
+        else:
+            kind = what
+        for begin in range(lo, hi, unit):
+            self._segments.append(Outgoing(key, Cut(begin, min(begin + unit, hi), kind), of))
 
     def give_all(self) -> None:
         """The node goes: send what is not settled as it is, so that nothing is left to be asked."""
@@ -224,21 +254,15 @@ class OrderedLogs:
 
     def tables(self) -> Tables:
         """What is to be sent."""
-        form, found = self.form, Tables()
-        if self._segments:
-            found[f"{form.name}|pieces"], events = self._made()
-            if events:
-                found[f"{form.name}|events"] = pl.concat(events)
-            self._segments = []
-        if self.multisets:
-            found |= self.multisets.tables()
+        form = self.form
+        found = self._made() | self.multisets.tables()
         for log in self.by_key.values():
             if not SCHEMES[log.directive.scheme].is_exact:  # nothing is asked of it, and of some nodes nothing expected
                 log.covered = log.covered if log.directive.share > 0 else log.top
                 log.forget(log.covered)
         reach = {}
         for key, log in self.by_key.items():
-            next_ = log.oldest(form.time, log.covered) if log.covered < log.top else None
+            next_ = log.time_at(log.covered, form.time) if log.covered < log.top else None
             if self.reported_reach.get(key, INT64_MIN) != next_:
                 reach[key] = self.reported_reach[key] = next_
         if reach:
@@ -246,29 +270,27 @@ class OrderedLogs:
             found[f"{form.name}|reach"] = pl.DataFrame(rows, schema=form.reach, orient="row")
         return found
 
-    def _made(self) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
+    def _made(self) -> Tables:
+        """The segments, and the events of those that are sent as they are."""
         form, rows = self.form, []
-        slices: list[tuple[int, pl.DataFrame]] = []
-        raw: list[pl.DataFrame] = []
-        for place, (key, cut, of) in enumerate(self._segments):
-            events = self.by_key[key].between(cut.lo, cut.hi)
-            time = events[form.time]
+        events: dict[str, list[pl.DataFrame]] = {"events": [], "slice": [], "count": []}
+        for key, cut, of in self._segments:
+            inside = self.by_key[key].between(cut.lo, cut.hi)
+            time = inside[form.time]
             rows.append((*key, self.node, cut.lo, cut.hi, int(time[0]), int(time[-1]), cut.kind, *of))
-            if cut.kind == "events":
-                raw.append(events.select(*form.sent))
-            elif cut.kind == "slice":
-                slices.append((place, events))
-        schema = {name: dtype for name, dtype in form.pieces.items() if name not in form.states}
-        table = pl.DataFrame(rows, schema=schema, orient="row")
-        if slices:
-            at = np.cumsum([0, *(events.height for _, events in slices[:-1])])
-            states = form.sliced(pl.concat([events for _, events in slices]), at)
-            numbers = pl.Series("_place", [place for place, _ in slices], dtype=pl.UInt32)
-            table = table.with_row_index("_place").join(
-                states.with_columns(numbers), on="_place", how="left", maintain_order="left"
-            )
-            table = table.drop("_place")
-        return table, raw
+            events[cut.kind].append(inside)
+        if not rows:
+            return {}
+        self._segments = []
+        table = pl.DataFrame(rows, schema=form.plain, orient="row")
+        if events["slice"]:
+            sizes = np.array([inside.height for inside in events["slice"]])
+            states = form.sliced(pl.concat(events["slice"]), np.cumsum(sizes) - sizes)
+            is_slice = table["kind"] == "slice"
+            row = pl.when(is_slice).then(is_slice.cum_sum() - 1)  # of its states
+            table = table.with_columns(states.select(pl.all().gather(table.select(row).to_series())))
+        raw = {f"{form.name}|events": pl.concat(events["events"]).select(*form.sent)} if events["events"] else {}
+        return {f"{form.name}|pieces": table, **raw}
 
     # --- what is kept ---------------------------------------------------------------------------------------------
 
@@ -285,9 +307,9 @@ class OrderedLogs:
     @property
     def oldest(self) -> int:
         """Events older than this are settled."""
-        times = [log.oldest(self.form.time, log.start) for log in self.by_key.values() if log.size]
+        times = [log.time_at(log.start, self.form.time) for log in self.by_key.values() if log.size]
         times += [int(frame[self.form.time].min()) for frame in self.waiting]  # type: ignore[arg-type]
-        return min((one for one in times if one is not None), default=INT64_MAX)
+        return min(times, default=INT64_MAX)
 
     def saved(self, lasting: bool) -> Any:
         """How far each key is; unless the source is `lasting`, nothing of it comes again."""
@@ -307,12 +329,10 @@ class OrderedLogs:
 
     def restore(self, saved: Any) -> None:
         """Go on where a batch has left off; the events come again."""
-        self.by_key, self.waiting, self.base, self.reported_reach, self._segments = {}, [], {}, {}, []
-        self.multisets = self._new_multisets()
         for *key, base, covered, settled, kept in saved if not self.form.keys else from_text(saved).iter_rows():
             self.base[tuple(key)] = base
             directive = self.form.first._replace(settled=settled, kept=kept)
-            self.by_key[tuple(key)] = OrderedLog(base, covered, directive)
+            self.by_key[tuple(key)] = OrderedLog(base, covered, directive, self._no_events)
 
 
 class Counted:
@@ -322,11 +342,11 @@ class Counted:
         self._node, self._lateness, self._eager, self._unit = node, lateness, eager, unit
         self._groups = self._logs_of(job)
         self._time = time_name(job.time)
-        self._newest = INT64_MIN  # of what was taken
+        self.newest = INT64_MIN  # of what was taken
         self._floors: list[tuple[int, int]] = []  # from the n-th event on, none older than a time is taken
-        self._late, self._idle = 0, 0
+        self._late, self._idle = 0, False
         self._final = INT64_MIN
-        self._reported = (INT64_MIN, -1, -1, 0)  # what the root knows
+        self._reported = Report("")  # what the root knows
         self.heard = 0  # the number of the last request
         self.is_over = not self._groups  # nothing is needed of it any more
         self._is_done = False  # the root has report so
@@ -336,10 +356,6 @@ class Counted:
 
     def __bool__(self) -> bool:
         return bool(self._groups)
-
-    @property
-    def newest(self) -> int:
-        return self._newest
 
     @property
     def is_full(self) -> bool:
@@ -358,12 +374,12 @@ class Counted:
         time, nth = events[self._time].to_numpy(), events["nth"].to_numpy()
         keep = self._in_time(time, nth)
         self._late += int((~keep & (nth >= again)).sum())
-        self._newest, self._idle = max(self._newest, int(time.max())), 0
+        self.newest, self._idle = max(self.newest, int(time.max())), False
         chosen = events if keep.all() else events.filter(pl.Series(keep))
         return {name: logs.take(chosen) for name, logs in self._groups.items()}
 
     def _in_time(self, time: Ints, nth: Ints) -> Mask:
-        before = np.maximum.accumulate(np.append(self._newest, time[:-1]))
+        before = np.maximum.accumulate(np.append(self.newest, time[:-1]))
         floor = np.where(before > INT64_MIN + self._lateness, before - self._lateness, INT64_MIN)
         for since, least in self._floors:
             floor = np.where(nth >= since, np.maximum(floor, least), floor)
@@ -381,11 +397,11 @@ class Counted:
         """What is to be sent at a watermark; a node that rests, leaves or has ended has everything in order."""
         if not self._groups:
             return {}
-        if (rests or leaves) and self._newest > INT64_MIN:
-            self._floors.append((count, self._newest + 1))
-            self._final = max(self._final, self._newest + 1)
+        if (rests or leaves) and self.newest > INT64_MIN:
+            self._floors.append((count, self.newest + 1))
+            self._final = max(self._final, self.newest + 1)
         self._final = INT64_MAX if ended else max(self._final, watermark)
-        self._idle = int(rests or self._idle)
+        self._idle |= rests
         tables: Tables = {}
         for logs in self._groups.values():
             logs.finish(self._final)
@@ -395,20 +411,17 @@ class Counted:
                 logs.cut(self._final, flush or rests, self._eager)
             tables |= logs.tables()
         self.is_over |= leaves
-        rewound = max((one.rewound for two in self._groups.values() for one in two.by_key.values()), default=0)
-        report = (self._final, self._idle, int(self.is_over), rewound)
-        patience = max(
-            (one.directive.patience for two in self._groups.values() for one in two.by_key.values()), default=0
-        )
-        waited = flush or self._reported[0] == INT64_MIN or self._final - self._reported[0] >= patience
-        if tables or self._late or report[1:] != self._reported[1:] or (waited and report != self._reported):
-            tables[COUNTING] = self._report(*report)
+        directives = [log.directive for logs in self._groups.values() for log in logs.by_key.values()]
+        rewound = max((directive.rewind for directive in directives), default=0)
+        patience = max((directive.patience for directive in directives), default=0)
+        report, known = Report(self._node, self._final, self._idle, over=self.is_over, rewound=rewound), self._reported
+        waited = flush or known.final == INT64_MIN or self._final - known.final >= patience
+        is_news = report != known._replace(final=report.final) or (waited and report != known)
+        if tables or self._late or is_news:
+            row = report._replace(heard=self.heard, late=self._late)
+            tables[COUNTING] = pl.DataFrame([row], schema=NODES, orient="row")
             self._reported, self._late = report, 0
         return tables
-
-    def _report(self, final: int, idle: int, over: int, rewound: int) -> pl.DataFrame:
-        row = (self._node, final, bool(idle), self.heard, bool(over), rewound, self._late)
-        return pl.DataFrame([row], schema=NODES, orient="row")
 
     def request(self, tables: Mapping[str, pl.DataFrame], number: int, over: bool) -> None:
         """Take a request of the root; with `over` it is the last one."""
@@ -441,22 +454,22 @@ class Counted:
         """For the position of a batch: what a later life has to know that reads from an event on."""
         older = [one for one in self._floors if one[0] <= count]
         self._floors = [*older[-1:], *(one for one in self._floors if one[0] > count)]
-        logs = {name: one.saved(not self._eager) for name, one in self._groups.items()}
-        where = {"newest": newest, "floors": self._floors, "logs": logs, "final": self._final}
-        waiting = {name: one.waiting for name, one in self._groups.items() if self._eager and one.waiting}
+        waiting = {name: logs.waiting for name, logs in self._groups.items() if self._eager and logs.waiting}
         return {
-            **where,
+            "newest": newest,
+            "floors": self._floors,
+            "logs": {name: logs.saved(not self._eager) for name, logs in self._groups.items()},
+            "final": self._final,
             "over": self._is_done,
-            "waiting": {name: to_text(pl.concat(one)) for name, one in waiting.items()},
+            "waiting": {name: to_text(pl.concat(frames)) for name, frames in waiting.items()},
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        self._newest, self._final, self._is_done = saved["newest"], saved["final"], saved["over"]
+        self.newest, self._final, self._is_done = saved["newest"], saved["final"], saved["over"]
         self.is_over |= self._is_done
         self._floors = [(since, least) for since, least in saved["floors"]]
-        for name, one in saved["logs"].items():
-            if name in self._groups:
-                self._groups[name].restore(one)
-                waiting = saved["waiting"].get(name)
-                columns = self._groups[name].columns
-                self._groups[name].waiting = [] if waiting is None else [from_text(waiting).select(*columns)]
+        for name, logs in self._groups.items():
+            if name in saved["logs"]:
+                logs.restore(saved["logs"][name])
+            if name in saved["waiting"]:
+                logs.waiting = [from_text(saved["waiting"][name]).select(*logs.columns)]

@@ -53,6 +53,14 @@ class Line:
         """The first rank of a segment that counts: what is before it lies before the boundary, or was left out."""
         return max(self.cut, self.gone if lo < self.gone < hi else 0)
 
+    def trim(self, time: str) -> None:
+        """Keep what comes after the boundary; a slice that reaches across it is left to be requested."""
+        kept = [(segment, self.since(segment.lo, segment.hi)) for segment in self.segments if segment.hi > self.cut]
+        self.segments = [
+            segment.after(since, time) if segment.lo < since and segment.events is not None else segment
+            for segment, since in kept
+        ]
+
     @property
     def size(self) -> int:
         return sum(segment.size for segment in self.segments)
@@ -72,7 +80,7 @@ class Interval:
 
     def add(self, node: str, segment: Segment, cut: int, time: str) -> None:
         """Take the part of a segment before a rank."""
-        first, last = segment.first, segment.last
+        last = segment.last
         if segment.events is not None:
             inside = segment.events.head(cut - segment.lo)
             self.raw.append((node, inside))
@@ -82,10 +90,7 @@ class Interval:
             self.slices.append((segment.table, segment.row))
             follows = bool(self.bags) and (self.bags[-1][0], self.bags[-1][2]) == (node, segment.lo)
             self.bags.append((node, self.bags.pop()[1] if follows else segment.lo, segment.hi))
-        self.first, self.last = min(self.first, first), max(self.last, last)
-
-
-_KINDS = ("events", "slice", "count")
+        self.first, self.last = min(self.first, segment.first), max(self.last, last)
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ class Runs:
     lo: Ints
     hi: Ints
     since: Ints  # the first rank that counts, if it is in there
-    kind: Ints  # the index in `_KINDS`
+    is_count: Mask  # without states
     first_time: Ints
     last_time: Ints
     first: Ints
@@ -122,17 +127,17 @@ class Runs:
                 if segment.events is not None:
                     hi, since = min(hi, segment.lo + left), line.cut
                     times.append(segment.events[time].head(left).to_numpy())
-                rows.append((node, segment.lo, hi, since, _KINDS.index(segment.kind), segment.first, segment.last))
+                is_event, is_count = segment.kind == "events", segment.kind == "count"
+                rows.append((node, segment.lo, hi, since, segment.first, segment.last, is_count, is_event))
                 left -= segment.size
         table = np.array(rows, np.int64).T
-        sizes = np.where(table[4] == 0, table[2] - table[1], 1)
-        nodes, lo, hi, starts, kind, first, last = np.repeat(table, sizes, axis=1)
-        is_event = kind == 0
-        lo = lo + ramp(sizes)
+        sizes = np.where(table[-1] == 1, table[2] - table[1], 1)
+        nodes, lo, hi, starts, first, last, is_count, is_event = np.repeat(table, sizes, axis=1)
+        lo, is_event = lo + ramp(sizes), is_event == 1
         hi[is_event] = lo[is_event] + 1
         first[is_event] = last[is_event] = np.concatenate(times)
         ranks = _ranks(np.append(first, last), np.append(nodes, nodes), np.append(lo, hi - 1))
-        return Runs(names, nodes, lo, hi, starts, kind, first, last, ranks[: len(lo)], ranks[len(lo) :])
+        return Runs(names, nodes, lo, hi, starts, is_count == 1, first, last, ranks[: len(lo)], ranks[len(lo) :])
 
     @property
     def keys(self) -> tuple[Ints, Ints]:
@@ -147,11 +152,6 @@ class Runs:
         """Of more than one event, so that it is not known what is in them; events stand one by one."""
         return np.asarray(self.hi - self.lo > 1)
 
-    @property
-    def is_count(self) -> Mask:
-        """Without states."""
-        return np.asarray(self.kind == _KINDS.index("count"))
-
     def at(self, rank: int) -> tuple[int, str]:
         """The time and the node of the event that is last in a run."""
         index = int(np.flatnonzero(self.last == rank)[0])
@@ -161,9 +161,6 @@ class Runs:
 def _ranks(*keys: Ints) -> Ints:
     """Numbers that compare as the tuples of these keys do, from 0; equal tuples have equal numbers."""
     order = np.lexsort(keys[::-1])
-    is_next = np.zeros(len(order), np.bool_)
-    for key in keys:
-        is_next[1:] |= key[order][1:] != key[order][:-1]
-    ranks = np.empty(len(order), np.int64)
-    ranks[order] = np.cumsum(is_next)
+    ranks, rows = np.empty(len(order), np.int64), np.stack(keys)[:, order]
+    ranks[order] = np.append(0, np.cumsum((rows[:, 1:] != rows[:, :-1]).any(axis=0)))[: len(order)]
     return ranks

@@ -68,6 +68,7 @@ class Directive(NamedTuple):
     margin: float = 0.0  # by how much of them that may be wrong: c·Δ
     unit: int = 1  # events of a sub-slice
     patience: int = 0  # how old an event may be that was not sent
+    rewind: int = 0  # the number of the last time that the node is to cut again what it has cut since the boundary
 
     def predicted(self, boundary: int) -> tuple[int, int]:
         """The rank at which a boundary is expected, and by how much that may be wrong."""
@@ -97,12 +98,7 @@ class Scheme:
 
 
 class Central(Scheme):
-    """Deco's Central.
-
-    flows:  1 up
-    right:  always; the root has all events
-    sends:  every event
-    """
+    """Deco's Central: the root has all events."""
 
     name = "central"
 
@@ -114,9 +110,8 @@ class Central(Scheme):
 class Monitoring(Scheme):
     """Deco_mon, by counts instead of rates.
 
-    flows:  counts up; down, where the window ends; its slice up, with the events of sub-slices that may hold the end
-    right:  always: counts of sub-slices with their first and last times leave no doubt but in those few
-    sends:  a count for each sub-slice; a slice per window; the events of one or two sub-slices
+    Counts of sub-slices with their first and last times leave no doubt but in the few that may hold the end of the
+    window. The root requests the slice before that, and the events of those one or two.
     """
 
     name = "monitoring"
@@ -131,12 +126,7 @@ class Monitoring(Scheme):
 
 
 class Refine(Monitoring):
-    """Sub-slices with their states, and what the few that matter are made of.
-
-    flows:  sub-slices up; down, which of them the end of the window may be in; their events up
-    right:  always, as `monitoring`
-    sends:  sub-slices, and the events of one or two of them; both are about as many bytes (`refine.unit_size`)
-    """
+    """The same with states, so that only events are requested: about as many bytes as the slices (`unit_size`)."""
 
     name = "refine"
     kind = "slice"
@@ -145,14 +135,11 @@ class Refine(Monitoring):
 class Async(Scheme):
     """Deco_async.
 
-    flows:  1 up for each window; predictions come down meanwhile, and nobody waits for them
-    right:  when the boundary lies among the events that every node has sent around the rank at which it expected it:
-            the slice before them ends no later, and the slice after them begins no earlier
-    sends:  for each window a slice, and c·Δ events before and after its predicted end (the end buffer of one
-            window and the front buffer of the next)
-
-    Where a boundary lies in a slice after all, the root requests sub-slices of that slice, then the events of the few
-    that matter, and has the node cut again what it has cut since (`rewind`).
+    A node sends for each window a slice, and c·Δ events before and after its predicted end (the end buffer of one
+    window and the front buffer of the next). That is right if the boundary lies among these: the slice before them
+    ends no later, and the slice after them begins no earlier. Where a boundary lies in a slice after all, the root
+    requests sub-slices of that slice, then the events of the few that matter, and has the node cut again what it has
+    cut since (`rewind`).
     """
 
     name = "async"
@@ -179,12 +166,7 @@ class Async(Scheme):
 
 
 class Sync(Async):
-    """Deco_sync.
-
-    flows:  down, how many events a node may expect to have in the window; its slice and buffer up; then it waits
-    right:  as `async`; but a window is only cut once the one before it is found, so that no wrong prediction spreads
-    sends:  for each window a slice, and c·Δ events before and after its predicted end
-    """
+    """Deco_sync: a window is only cut once the one before it is found, so that no wrong prediction spreads."""
 
     name = "sync"
     waits = True
@@ -192,27 +174,22 @@ class Sync(Async):
 
 
 class Approximate(Async):
-    """Deco's Approx: a baseline, not exact.
-
-    flows:  1 up
-    right:  only as long as no rate changes
-    sends:  a slice per window, of as many events as the node had in the windows at the beginning
-    """
+    """Deco's Approx: a baseline, right only as long as no rate changes."""
 
     name = "approximate"
     is_exact = False
     corrects = False
 
     def cuts(self, directive: Directive, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
-        boundary = boundaries.after(directive.position)
+        boundary = directive.position
         while directive.share > 0:
+            boundary = boundaries.after(boundary)
             expected, _ = directive.predicted(boundary)
             if expected > top:
                 return
             if expected > covered:
                 yield Cut(covered, expected, "slice")
                 covered = expected
-            boundary = boundaries.after(boundary)
 
 
 SCHEMES: Mapping[str, Scheme] = {one.name: one() for one in (Central, Monitoring, Sync, Async, Refine, Approximate)}
@@ -242,13 +219,9 @@ class History:
 
         A node of which little is known is not taken to be steadier than the others.
         """
-        changes = {one: self._change(one) for one in self.nodes}
-        of_all = sum(changes.values()) * self.share(node)
-        return max(changes[node], of_all)
-
-    def _change(self, node: str) -> float:
-        shares = [of_nodes.get(node, 0) / size for size, of_nodes in self.intervals]
-        return float(np.abs(np.diff(shares)).mean())
+        shares = {one: [of_nodes.get(one, 0) / size for size, of_nodes in self.intervals] for one in self.nodes}
+        changes = {one: float(np.abs(np.diff(of_one)).mean()) for one, of_one in shares.items()}
+        return max(changes[node], sum(changes.values()) * self.share(node))
 
     @property
     def nodes(self) -> list[str]:
@@ -282,11 +255,10 @@ def choose(history: History, event: float, columns: int, length: int, trip: int)
     unit = sub_slice(int(own), event, columns)
     blocks = nodes * (own / unit * columns * STATE + 2 * unit * event + MESSAGE)
     shown = f"shares change by {wrong:.2%} from window to window"
+    best, bytes_ = ("refine", blocks) if blocks < around else ("async", around)
     if length and trip > length / 2:
         best, bytes_ = "async", around
         shown += f", and an answer takes {trip / 1e6:.3g} s of the {length / 1e6:.3g} s of a window"
-    else:
-        best, bytes_ = ("refine", blocks) if blocks < around else ("async", around)
     if bytes_ > PAYS * whole:
         return Choice("central", f"{shown}; {best} would send {bytes_ / whole:.0%} of the events")
     return Choice(best, f"{shown}; it sends about {bytes_ / whole:.2%} of the events")

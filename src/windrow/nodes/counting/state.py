@@ -46,7 +46,7 @@ def slices_of(form: Form, segments: Sequence[Interval]) -> pl.DataFrame:
     numbers |= {"first": [one.first for one in segments], "last": [one.last for one in segments]}
     columns = [pl.Series(name, values, dtype=pl.Int64).gather(number) for name, values in numbers.items()]
     columns += [column.gather(number) for column in form.typed_keys([one.key for one in segments]).get_columns()]
-    if form.multisets:
+    if form.schema.lists:
         columns.append(_at_nodes(form, segments, number))
     constants = {**form.schema.unordered, "excluded": 0, "fresh": False}
     constants = {name: value for name, value in constants.items() if name not in numbers}
@@ -101,35 +101,14 @@ class CountedState(OrderedState):
 
     def __init__(self, form: Form) -> None:
         self.form = form
-        self.multisets = RemoteMultisets(form.multisets) if form.multisets else None
+        self.multisets = RemoteMultisets(form.multisets)
         self.ready: list[pl.DataFrame] = []  # segments that go on into windows
         self.undecided = form.schema.empty()  # and those that wait
         super().__init__(form.compiled)
 
-    @property
-    def wanted(self) -> dict[str, pl.DataFrame]:
-        """Of each operator, what the root has to request: node, and as `quantiles.protocol` says."""
-        return self.multisets.wanted if self.multisets else {}
-
-    def status(self) -> dict[str, Any]:
-        """How many blocks have come, how many of them were asked for, and how many multisets are left out."""
-        return self.multisets.counts if self.multisets else {}
-
-    # --- what comes in --------------------------------------------------------------------------------------------
-
-    def absorb_answers(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        """Take in the blocks and values of a batch."""
-        if self.multisets:
-            self.multisets.absorb(tables)
-
-    def check_again(self) -> None:
-        """Other quantiles may be asked for."""
-        if self.multisets:
-            self.multisets.is_news = True
-
     def take_events(self, key: Key, node: str, lo: int, hi: int, events: pl.DataFrame) -> None:
         """Events of a node that may be in segments: it goes, and nothing can be requested of it any more."""
-        if self.multisets is None:
+        if not self.schema.lists:
             return
         names = self.multisets.names(self._live())
         names = names.filter((pl.col("node") == node) & (pl.col("send") >= lo) & (pl.col("row") <= hi))
@@ -151,14 +130,14 @@ class CountedState(OrderedState):
     def finish(self, segments: Sequence[Interval], gone: set[str], step: WatermarkStep) -> None:
         """Segments that follow on what is here; those go on into windows of which all ranks are known."""
         fresh = [slices_of(self.form, segments)] if segments else []
-        if self.multisets is None:
+        if not self.schema.lists:
             self.ready += fresh
             return
         self.multisets.wait_without(gone)
         self.undecided = pl.concat([self.undecided, *fresh])
         if not (fresh or self.multisets.is_news) or not self.undecided.height:
             return
-        rows = self._with_places(self._live().sort(self.schema.order))
+        rows = OrderedRows(placed(self._live().sort(self.schema.order)), self.schema)
         before = self.base.at(rows.keys)
         now = {**before, "count": np.maximum.reduceat(rows.stop, np.flatnonzero(_begins(rows.key)))}
         windows = self._complete(rows, Progress(before, now, np.full(rows.key_count, INT64_MAX)), step)
@@ -176,9 +155,6 @@ class CountedState(OrderedState):
         rows = rows_in_order(self.rows)
         needed = self.sequences.counting_needs(rows, self._known(rows.keys), keep_emitted=False)
         return pl.concat([rows.table.filter(pl.Series(needed)), self.undecided])
-
-    def _with_places(self, table: pl.DataFrame) -> OrderedRows:
-        return OrderedRows(placed(table), self.schema)
 
     def _complete(self, rows: OrderedRows, progress: Progress, step: WatermarkStep) -> Windows:
         """The windows that a step completes."""
@@ -208,14 +184,14 @@ class CountedState(OrderedState):
     def _in_sequence(
         self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool
     ) -> Iterator[Emitted]:
-        if self.multisets:
-            due = Due(self._with_places(rows.table), self._complete(rows, progress, step))
+        if self.schema.lists:
+            due = Due(OrderedRows(placed(rows.table), self.schema), self._complete(rows, progress, step))
             rows = OrderedRows(self.multisets.filled(rows.table, [due]), self.schema)
         yield from super()._in_sequence(rows, progress, step, partial)
 
     def needed(self) -> dict[Key, dict[str, int]] | None:
         """Of each key and node the first rank of which values may be requested; None if no multisets are at nodes."""
-        if self.multisets is None:
+        if not self.schema.lists:
             return None
         live = self._live()
         self.multisets.forget(live)
@@ -229,22 +205,22 @@ class CountedState(OrderedState):
 
     def tables(self) -> dict[str, pl.DataFrame]:
         segments = {"segments": pl.concat([*self.ready, self.undecided])}
-        return super().tables() | segments | (self.multisets.tables() if self.multisets else {})
+        return super().tables() | segments | self.multisets.tables()
 
     def header(self) -> dict[str, Any]:
-        """What it knows beside its tables."""
-        return self.multisets.header() if self.multisets else {}
+        """What it knows beside its tables; no event comes too late for a window alone, so that nothing is excluded."""
+        return self.multisets.header()
 
     def restore(self, header: Mapping[str, Any]) -> None:
-        if self.multisets and header:
+        if header:  # else of a group without multisets at nodes
             self.multisets.restore(header)
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
         super().load(tables)
         segments = self.schema.conform(tables["segments"])
-        if self.multisets:
+        self.multisets.load(tables)
+        if self.schema.lists:
             self.undecided = segments
-            self.multisets.load(tables)
         else:  # whatever they waited for, nobody asks for it any more
             self.ready = [segments]
 

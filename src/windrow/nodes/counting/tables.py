@@ -18,7 +18,7 @@ import base64
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -32,7 +32,7 @@ from windrow.core.windows.fixed import INT64_MIN
 from windrow.core.windows.ordered import Counting
 from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Directive, sub_slice
 from windrow.nodes.quantiles.protocol import REFINED, MultisetSchema
-from windrow.nodes.tables import GONE, GONE_COLUMNS, differs
+from windrow.nodes.tables import GONE, GONE_COLUMNS, differs, lacks
 
 COUNTING = "counting"
 NODE_COLUMN = "order:0"  # of events: the node, which in a batch stands in the pieces instead
@@ -78,8 +78,8 @@ class Form:
         self.boundaries = Boundaries(self.ordering.grids[INT64_MIN])
         self.events = {name: dtype for name, dtype in self.ordering.needed.items() if name in self.ordering.read}
         self.sent = {name: dtype for name, dtype in self.events.items() if name != NODE_COLUMN}
-        self.multisets = MultisetSchema(compiled) if self.schema.lists else None  # those that stay at nodes
-        kept = set(self.multisets.multisets.values()) if self.multisets else set()
+        self.multisets = MultisetSchema(compiled)  # those that stay at nodes
+        kept = set(self.multisets.multisets.values())
         partials = tuple(one for one in self.schema.partials if one not in kept)
         sliced = replace(self.schema, partials=partials)
         self._sliced = Ordering(group, sliced, self.compiled.edges) if kept else self.ordering
@@ -89,7 +89,8 @@ class Form:
         self._windows = [(one.n, one.step) for one in windows if isinstance(one, Counting)]
         place = {"node": pl.String(), "lo": pl.Int64(), "hi": pl.Int64(), "first": pl.Int64(), "last": pl.Int64()}
         of = {"kind": pl.String(), "of_lo": pl.Int64(), "of_hi": pl.Int64()}
-        self.pieces: dict[str, pl.DataType] = {**self.keys, **place, **of, **self.states}
+        self.plain: dict[str, pl.DataType] = {**self.keys, **place, **of}  # of pieces, without their states
+        self.pieces = self.plain | self.states
         self.reach = {**self.keys, "node": pl.String(), "next": pl.Int64()}
         self.event_bytes = 8.0 * len(self.sent)
 
@@ -110,7 +111,7 @@ class Form:
     @property
     def lasting(self) -> int:
         """How many events before a boundary may be needed after it: for quantiles, those of the longest window."""
-        return max(n for n, _ in self._windows) if self.multisets else 0
+        return max(n for n, _ in self._windows) if self.schema.lists else 0
 
     def is_in_window(self, position: int) -> bool:
         """Whether some window has the event at a position."""
@@ -129,48 +130,33 @@ class Form:
     @property
     def directive(self) -> dict[str, pl.DataType]:
         """The columns of what the root tells a node."""
-        numbers = {"share": pl.Float64(), "margin": pl.Float64(), "scheme": pl.String()}
-        return {
-            **self.keys,
-            **{name: numbers.get(name, pl.Int64()) for name in Directive._fields},
-            "rewind": pl.Int64(),
-        }
+        others = {"share": pl.Float64(), "margin": pl.Float64(), "scheme": pl.String()}
+        return {**self.keys, **dict.fromkeys(Directive._fields, pl.Int64()), **others}
 
     @property
     def ask(self) -> dict[str, pl.DataType]:
         """The columns of what the root asks a node."""
         return {**self.keys, "lo": pl.Int64(), "hi": pl.Int64(), "what": pl.String()}
 
-    @property
-    def requests(self) -> dict[str, dict[str, pl.DataType]]:
-        """The tables in which the root asks a node."""
-        return {f"{self.name}|ask": self.ask, **(self.multisets.requests if self.multisets else {})}
-
     # --- what cannot be -------------------------------------------------------------------------------------------
 
     def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why the tables of a batch cannot be taken; None if they can."""
-        plain = {name: dtype for name, dtype in self.pieces.items() if name not in self.states}
-        wanted = {"pieces": (self.pieces, plain), "events": (self.sent, self.sent), "reach": (self.reach, self.reach)}
         mine: dict[str, pl.DataFrame] = {}
-        for part, (types, needed) in wanted.items():
+        for part, types in {"pieces": self.pieces, "events": self.sent, "reach": self.reach}.items():
+            needed = self.plain if part == "pieces" else types
             table = tables.get(f"{self.name}|{part}")
             if table is not None and (reason := differs(f"{self.name}|{part}", table, types, needed)):
                 return reason
             mine[part] = pl.DataFrame(schema=needed) if table is None else table
         if mine["reach"]["node"].null_count():
             return f"{self.name}|reach has no node in its batch"
-        if self.multisets and (reason := self.multisets.wrong_with(tables)):
-            return reason
-        return self._wrong_segments(mine["pieces"], mine["events"])
+        return self.multisets.wrong_with(tables) or self._wrong_segments(mine["pieces"], mine["events"])
 
     def _wrong_segments(self, pieces: pl.DataFrame, events: pl.DataFrame) -> str | None:
         what = f"{self.name}|pieces"
         certain = ("node", "lo", "hi", "first", "last", "kind")
-        if (
-            any(pieces[name].null_count() for name in certain)
-            or (pieces["of_lo"].is_null() != pieces["of_hi"].is_null()).any()
-        ):
+        if lacks(pieces, certain) or (pieces["of_lo"].is_null() != pieces["of_hi"].is_null()).any():
             return f"{what} has no value where one is needed in its batch"
         lo, hi, first, last, of_lo, of_hi = (pl.col(name) for name in ("lo", "hi", "first", "last", "of_lo", "of_hi"))
         is_inside = of_lo.is_null() | ((lo >= of_lo) & ((of_hi == ANEW) | (hi <= of_hi)) & (of_lo >= 0))
@@ -181,12 +167,12 @@ class Form:
             shown = ", ".join(f"{name} {wrong[name][0]!r}" for name in ("kind", "lo", "hi", "first", "last"))
             return f"{what} has a piece that cannot be in its batch: {shown}"
         slices = pieces.filter(pl.col("kind") == "slice")
-        missing = [name for name in self.states if name not in pieces.columns] if slices.height else []
-        if missing:
-            return f"{what} has no {missing[0]!r} in its batch"
-        rows = self.schema.names[Partial(ROWS, None)]["count"]
-        if slices.height and not slices.select(((pl.col(rows) == size).fill_null(False)).all()).item():
-            return f"{what} has slices of other events than it says in its batch"
+        if slices.height:
+            if reason := differs(what, pieces, self.pieces, self.states):
+                return reason
+            rows = self.schema.names[Partial(ROWS, None)]["count"]
+            if not slices.select((pl.col(rows) == size).fill_null(False).all()).item():
+                return f"{what} has slices of other events than it says in its batch"
         raw = pieces.filter(pl.col("kind") == "events")
         sizes, times = raw.select(size).to_series().to_numpy(), events[self.time]
         if sum(sizes.tolist()) != events.height or times.null_count():
@@ -203,27 +189,20 @@ class Form:
 
     def wrong_request(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why a request cannot be heard; None if it can."""
-        told, asked = tables.get(self.name), tables.get(f"{self.name}|ask")
-        for name, table, types in ((self.name, told, self.directive), (f"{self.name}|ask", asked, self.ask)):
-            if table is not None and (reason := differs(name, table, types, types)):
+        is_directive = pl.col("scheme").is_in(list(SCHEMES)) & (pl.col("unit") >= 1)
+        is_directive &= (pl.col("settled") >= pl.col("kept")) & (pl.col("kept") >= 0)
+        is_ask = pl.col("what").is_in(["events", "slice", "more"]) & (pl.col("lo") <= pl.col("hi"))
+        right = {self.name: (self.directive, is_directive), f"{self.name}|ask": (self.ask, is_ask)}
+        for name, (types, is_right) in right.items():
+            table = tables.get(name)
+            if table is None:
+                continue
+            if reason := differs(name, table, types, types):
                 return reason.replace("batch", "request")
-        if told is not None:
-            lacks = any(told[name].null_count() for name in self.directive if name not in self.keys)
-            if (
-                lacks
-                or not told["scheme"].is_in(list(SCHEMES)).all()
-                or not ((told["unit"] >= 1) & (told["settled"] >= told["kept"]) & (told["kept"] >= 0)).all()
-            ):
-                return f"{self.name} cannot be in a request"
-        if asked is not None:
-            lacks = any(asked[name].null_count() for name in ("lo", "hi", "what"))
-            if (
-                lacks
-                or not asked["what"].is_in(["events", "slice", "more"]).all()
-                or not (asked["lo"] <= asked["hi"]).all()
-            ):
-                return f"{self.name}|ask cannot be in a request"
-        return self.multisets.wrong_request(tables) if self.multisets else None
+            certain = [column for column in types if column not in self.keys]
+            if lacks(table, certain) or not table.select(is_right.all()).item():
+                return f"{name} cannot be in a request"
+        return self.multisets.wrong_request(tables)
 
     def sliced(self, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
         """What travels of runs of events in order that begin at these places."""
@@ -234,12 +213,10 @@ class Form:
         return self._lifted(self.ordering, events, at)
 
     def _lifted(self, ordering: Ordering, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
-        size = len(at)
-        columns = {name: pl.Series([None] * size, dtype=dtype) for name, dtype in self.schema.keys.items()}
-        known: dict[str, Any] = {"slice_start": INT64_MIN, "excluded": 0, "first": 0, "last": 0}
-        known |= self.schema.unordered
-        columns |= {name: pl.Series([value] * size) for name, value in known.items()}
-        columns |= {name: pl.Series([None] * size, dtype=dtype) for name, dtype in self.schema.lists.items()}
+        nothing = {**self.schema.keys, **self.schema.lists}
+        known = {"slice_start": INT64_MIN, "excluded": 0, "first": 0, "last": 0, **self.schema.unordered}
+        columns = {name: pl.Series([None] * len(at), dtype=dtype) for name, dtype in nothing.items()}
+        columns |= {name: pl.Series([value] * len(at)) for name, value in known.items()}
         return ordering.lifted(events, at, columns)
 
 
@@ -247,46 +224,49 @@ def _plain(dtype: pl.DataType) -> pl.DataType:
     return pl.String() if dtype.is_float() else pl.Int64() if dtype.is_temporal() and dtype != pl.Date() else dtype
 
 
-NODES: dict[str, pl.DataType] = {
-    "node": pl.String(),
-    "final": pl.Int64(),
-    "idle": pl.Boolean(),
-    "heard": pl.Int64(),
-    "over": pl.Boolean(),
-    "rewound": pl.Int64(),
-    "late": pl.Int64(),
-}
+class Report(NamedTuple):
+    """How far a local node has come, as it has said."""
+
+    node: str
+    final: int = INT64_MIN  # what it has not sent is not older
+    idle: bool = False
+    heard: int = 0  # the number of the last request that has come
+    over: bool = False
+    rewound: int = 0
+    late: int = 0
+
+
+NODES = dict(pl.DataFrame([Report("")]).schema)
 
 
 def wrong_with(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> str | None:
     """Why the tables of counted groups cannot be taken; None if they can."""
     forms = list(forms)
-    for name, types in ((COUNTING, NODES), (GONE, GONE_COLUMNS)):
-        table = tables.get(name)
-        if not forms or table is None:
+    for name, types in ((COUNTING, NODES), (GONE, GONE_COLUMNS)) if forms else ():
+        if name not in tables:
             continue
-        if reason := differs(name, table, types, types):
+        if reason := differs(name, tables[name], types, types):
             return reason
-        if any(table[column].null_count() for column in types):
+        if lacks(tables[name], types):
             return f"{name} has no value where one is needed in its batch"
     return next((reason for form in forms if (reason := form.wrong_with(tables))), None)
 
 
 def names_in(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> list[str]:
     """The nodes of which tables that were checked speak."""
-    parts = [f"{form.name}|{part}" for form in forms for part in ("pieces", "reach")]
-    parts += [name for form in forms if form.multisets for name in form.multisets.tables]
-    return sorted(
-        {name for part in (COUNTING, GONE, *parts) if part in tables for name in tables[part]["node"].to_list()}
-    )
+    parts = _names_of(forms) - {f"{form.name}|events" for form in forms}
+    return sorted({name for part in parts if part in tables for name in tables[part]["node"].to_list()})
 
 
 def tables_of(job: Job) -> set[str]:
     """The names of the tables that counted groups have in a batch."""
     forms = forms_of(job)
+    return _names_of(forms) if forms else set()
+
+
+def _names_of(forms: Iterable[Form]) -> set[str]:
     names = {f"{form.name}|{part}" for form in forms for part in ("pieces", "events", "reach")}
-    names |= {name for form in forms if form.multisets for name in form.multisets.tables}
-    return {COUNTING, GONE, *names} if forms else set()
+    return {COUNTING, GONE, *names, *(name for form in forms for name in form.multisets.tables)}
 
 
 def to_text(table: pl.DataFrame) -> str:

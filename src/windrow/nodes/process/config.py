@@ -184,7 +184,6 @@ FIELDS["root"][-2:-2] = QUERY_SET
 
 
 def read(path: Path, role: Role) -> NodeConfig:
-    """Read a node's file."""
     given = fields_of(path, "windrow node")
     with placed(str(path), ConfigError):
         return node_of(given, role)
@@ -224,7 +223,6 @@ def node_of(given: Fields, role: Role) -> NodeConfig:
 
 
 def _check(config: NodeConfig, given: Fields) -> None:
-    """Refuse what does not go together."""
     if config.role != "root" and config.parent is None:
         raise given.wrong("it has no parent; write parent: grpc://host:port")
     if config.role != "local" and config.listen is None:

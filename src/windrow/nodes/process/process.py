@@ -31,7 +31,7 @@ from windrow.io import query_files
 from windrow.io.atomic import replacing
 from windrow.nodes.process.config import ConfigError, NodeConfig
 from windrow.nodes.process.log_store import LogFile
-from windrow.nodes.process.result_sink import ResultFiles, ResultLines, Sink
+from windrow.nodes.process.result_sink import ResultFiles, ResultLines
 from windrow.nodes.process.slice_sink import SliceSink
 from windrow.nodes.process.source_thread import SourceThread
 from windrow.nodes.protocol.messages import Ack, Batch, Leave, Message, Out, Refused
@@ -47,6 +47,9 @@ SHARE = 8  # messages of one connection that wait in the inbox
 STATUS = 0.5  # seconds between two looks at whether the status has changed
 PATIENCE = 5.0  # seconds that it waits for others when it ends
 RETURN = 12.0  # seconds after its start in which a child comes that looks for it: more than between two attempts
+
+
+Sink = ResultFiles | ResultLines | SliceSink  # each takes a batch of a root once, by its number
 
 
 class NodeRefused(Exception):
@@ -67,8 +70,7 @@ class NodeProcess:
         self._client: Client | None = None
         self._source_thread: SourceThread | None = None
         self._sink: Sink | None = None
-        self._reason: str | None = None  # why the parent has refused it
-        self._error: Exception | None = None
+        self._error: Exception | None = None  # why it cannot go on
         self._banned: dict[str, str] = {}  # children whose messages are refused, and why
         self._have_left: set[str] = set()  # children that have left in this life of the node
         self._rows = 0  # of results
@@ -87,7 +89,6 @@ class NodeProcess:
 
     @property
     def address(self) -> Address | None:
-        """Where its children find it."""
         return self._server.address if self._server is not None else None
 
     def run(self) -> None:
@@ -184,12 +185,10 @@ class NodeProcess:
                 status = now + STATUS
                 self._write_status()
             self._follow_source()
+            if self.node.refused:
+                self._refused(self.node.refused)
             if self._error is not None:
                 raise self._error
-            if self._reason or self.node.refused:
-                raise NodeRefused(
-                    f"{self.config.parent} refuses {self.config.name!r}: {self._reason or self.node.refused}"
-                )
             if self._may_go() or (until is not None and now >= until):
                 return
             if until is None and (self._ended or self._stop):
@@ -248,8 +247,7 @@ class NodeProcess:
         self._inbox.put(lambda: self._do(self.node.start(_now())))
 
     def _refused(self, reason: str) -> None:
-        self._reason = reason
-        self._inbox.put(_nothing)
+        self._fail(NodeRefused(f"{self.config.parent} refuses {self.config.name!r}: {reason}"))
 
     def _fail(self, error: Exception) -> None:
         self._error = error

@@ -1,9 +1,8 @@
 """Sinks for the results of a root: a Parquet file for every batch of results, or lines of JSON.
 
     results/00000000000000000041.parquet     rows of every query that are due together
-    results/.00000000000000000042.parquet    one that is being written
 
-A file is written under a hidden name, flushed to the disk and renamed. A restarted root sends again what was not
+A restarted root sends again what was not
 acknowledged, and a number that is there already is not written twice. Lines have no such memory: after a crash the last
 of them may be written again.
 """
@@ -13,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TextIO
 
 import polars as pl
 
@@ -21,12 +20,6 @@ from windrow.io.atomic import replacing
 from windrow.nodes.protocol.messages import Batch
 
 DIGITS = 20
-
-
-class Sink(Protocol):
-    """Takes the batches of a root, each once by its number."""
-
-    def put(self, batch: Batch) -> None: ...
 
 
 class ResultFiles:

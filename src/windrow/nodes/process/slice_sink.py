@@ -5,19 +5,19 @@
       spool                          which log store it is filled from
       00000000000000000041.batch     a batch: slices, events of groups that need the order, a watermark
       00000000000000000042.batch     the next one; numbers have no gap
-      .00000000000000000043.batch    one that is being written
 
-A file is written under a hidden name, flushed to the disk and renamed, so that a file with a proper name is complete
-and does not change. A reader says up to which batch it is done, and those are deleted. The newest batch stays, because
-it says how far the sink has come: a restarted root sends again what was not acknowledged, and that is not written
-twice. Numbers are those of the root's log store, and begin anew with another one, so a sink is tied to its log store.
+A file with a proper name is complete and does not change. A reader says up to which batch it is done, and those are
+deleted. The newest batch stays, because it says how far the sink has come: a restarted root sends again what was not
+acknowledged, and that is not written twice. Numbers are those of the root's log store, and begin anew with another one,
+so a sink is tied to its log store.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -26,15 +26,15 @@ from typing import BinaryIO, NamedTuple
 from windrow.core.query.query import QueryError
 from windrow.core.windows.ordered import JOINED, scope_of
 from windrow.io.atomic import replacing
-from windrow.io.tables import pack, unpack
+from windrow.io.tables import pack, read_header, unpack
+from windrow.nodes.process.result_sink import DIGITS
 from windrow.nodes.protocol.journal import LogStore
-from windrow.nodes.protocol.messages import Batch, MessageError, from_bytes, to_bytes
+from windrow.nodes.protocol.messages import Batch, from_bytes, to_bytes
 from windrow.nodes.queries import QuerySet
 
 QUERIES = "asked"
 TIED = "spool"
 SUFFIX = ".batch"
-_DIGITS = 20
 
 
 class SliceSinkError(ValueError):
@@ -54,8 +54,8 @@ class Declared(NamedTuple):
 
     query_set: QuerySet
     plan: str  # its fingerprint where the root runs
-    since: int
-    changes: list[int]
+    since: int  # the first batch with slices of all queries
+    changes: list[int]  # the first batches after each change of the query set
 
 
 class SliceSink:
@@ -93,7 +93,7 @@ class SliceSink:
                 )
         since, changes = self.newest + 1, list[int]()
         if (self._folder / QUERIES).exists():
-            before = self._declared()
+            before = self.declared
             if _lasting(before.query_set) == _lasting(query_set) and before.plan == _fingerprint(query_set):
                 return
             changes = [*before.changes, since]
@@ -114,7 +114,7 @@ class SliceSink:
                 f"the outlet {str(self._folder)!r} {holds}, and batch {batch.number} was to follow; "
                 "give the root the outlet that it had, or an empty one to a root with an empty spool"
             )
-        self._write(_name(batch.number), to_bytes(batch, compress=False))
+        self._write(f"{batch.number:0{DIGITS}}{SUFFIX}", to_bytes(batch, compress=False))
         self._last = batch.number
 
     def _write(self, name: str, data: bytes) -> None:
@@ -126,8 +126,7 @@ class SliceSink:
 
     @property
     def query_set(self) -> QuerySet:
-        """The queries of the tree."""
-        declared = self._declared()
+        declared = self.declared
         if _fingerprint(declared.query_set) != declared.plan:
             raise SliceSinkError(
                 f"the root of {self.path!r} runs another version of windrow, whose plan for these queries is "
@@ -136,23 +135,8 @@ class SliceSink:
         return declared.query_set
 
     @property
-    def since(self) -> int:
-        """The first batch with slices of all queries."""
-        return self._declared().since
-
-    @property
-    def changes(self) -> list[int]:
-        """The first batches after each change of the query set."""
-        return self._declared().changes
-
-    @property
     def numbers(self) -> list[int]:
-        """The numbers of the batches that are there."""
-        try:
-            names = os.listdir(self._folder)
-        except FileNotFoundError:
-            return []
-        return sorted(number for name in names if (number := _number(name)) is not None)
+        return sorted(int(path.stem) for path in self._folder.glob("[0-9]" * DIGITS + SUFFIX))
 
     @property
     def newest(self) -> int:
@@ -164,17 +148,15 @@ class SliceSink:
         end = number
         while self._file(end + 1).exists():
             end += 1
-        if end == number and number and not self._file(number).exists():
-            self._missing(number)
-        if end == number == 0 and self.newest:
+        if end == number and not self._file(number).exists():
             self._missing(number)
         return range(number + 1, end + 1)
 
     def _missing(self, number: int) -> None:
         """Refuse to go on from a batch, if neither it nor the next one is there."""
         numbers = self.numbers
-        if number in numbers or number + 1 in numbers:
-            return  # written or deleted since the caller looked
+        if number in numbers or number + 1 in numbers or not (number or numbers):
+            return  # written or deleted since the caller looked, or there is nothing yet
         if numbers and numbers[0] > number:
             raise SliceSinkError(
                 f"batch {number + 1} is gone from {str(self._folder)!r}, which begins with {numbers[0]}: another query "
@@ -188,23 +170,16 @@ class SliceSink:
     def head(self, number: int) -> Head:
         """Read a batch without its tables."""
         with self._open(number) as file:
-            try:
-                fields = json.loads(file.readline())["fields"]
-                events = sum(fields["events"].values())
-                return Head(events, int(fields["watermark"]), os.fstat(file.fileno()).st_size)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise SliceSinkError(f"file {file.name!r} is no batch: {error}") from error
+            fields = read_header(file)["fields"]
+            events = sum(fields["events"].values())
+            return Head(events, int(fields["watermark"]), os.fstat(file.fileno()).st_size)
 
     def read(self, number: int) -> Batch:
-        """Read a batch with its tables."""
         with self._open(number) as file:
-            try:
-                batch = from_bytes(file.read())
-            except MessageError as error:
-                raise SliceSinkError(f"file {file.name!r} is no batch: {error}") from error
-            if not isinstance(batch, Batch) or batch.number != number:
-                raise SliceSinkError(f"file {file.name!r} is no batch with the number {number}")
-            return batch
+            batch = from_bytes(file.read())
+        if not isinstance(batch, Batch) or batch.number != number:
+            raise SliceSinkError(f"file {file.name!r} is no batch with the number {number}")
+        return batch
 
     def forget(self, number: int) -> None:
         """Delete the batches up to a number, but never the newest."""
@@ -219,7 +194,9 @@ class SliceSink:
                     "set keep to all, and delete what is old elsewhere"
                 ) from error
 
-    def _declared(self) -> Declared:
+    @property
+    def declared(self) -> Declared:
+        """The query set of the tree, and since when."""
         try:
             data = (self._folder / QUERIES).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -232,16 +209,20 @@ class SliceSink:
         except (ValueError, KeyError) as error:
             raise SliceSinkError(f"{str(self._folder / QUERIES)!r} cannot be read: {error}") from error
 
-    def _open(self, number: int) -> BinaryIO:
+    @contextmanager
+    def _open(self, number: int) -> Iterator[BinaryIO]:
         try:
-            return self._file(number).open("rb")
+            with self._file(number).open("rb") as file:
+                yield file
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SliceSinkError(f"file {str(self._file(number))!r} is no batch: {error}") from error
         except FileNotFoundError:
             raise SliceSinkError(
                 f"batch {number} is gone from {str(self._folder)!r}, and who reads it is not done with it yet"
             ) from None
 
     def _file(self, number: int) -> Path:
-        return self._folder / _name(number)
+        return self._folder / f"{number:0{DIGITS}}{SUFFIX}"
 
 
 def _fingerprint(query_set: QuerySet) -> str:
@@ -251,16 +232,6 @@ def _fingerprint(query_set: QuerySet) -> str:
 def _lasting(query_set: QuerySet) -> QuerySet:
     """The query set, without how it came to be."""
     return replace(query_set, version=1, since=(), pending=())
-
-
-def _name(number: int) -> str:
-    return f"{number:0{_DIGITS}}{SUFFIX}"
-
-
-def _number(name: str) -> int | None:
-    """The number of a batch by the name of its file; None for any other file."""
-    digits = name.removesuffix(SUFFIX)
-    return int(digits) if name.endswith(SUFFIX) and len(digits) == _DIGITS and digits.isdecimal() else None
 
 
 @lru_cache(maxsize=8)

@@ -123,7 +123,6 @@ def _members(given: Fields) -> Iterator[Member]:
 
 
 def _root(given: Fields) -> Fields:
-    """The fields of the root's file."""
     described = given.only((*_SHARED, *_ROOT)).over({"spool": ".", "results": "results"})
     if is_text(described["results"]) and described["results"] != "-":
         described["results"] = str(given.folder / described["results"])
@@ -133,7 +132,6 @@ def _root(given: Fields) -> Fields:
 
 
 def _node(given: Fields, shared: Fields) -> Fields:
-    """The fields of another node's file."""
     described = given.only(_OWN).over(shared.only(_SHARED)).over({"spool": ".", "at_stop": "stay"})
     if isinstance(described.get("source"), Fields):
         described["source"] = source_from(described["source"])
@@ -154,7 +152,6 @@ def _parent(name: Any, described: Any, nodes: Fields) -> str:
 
 
 def _from_the_top(parents: Mapping[str, str]) -> list[str]:
-    """All nodes, parents before their children."""
     names = [ROOT]
     for name in names:
         names += [child for child, parent in parents.items() if parent == name]

@@ -10,7 +10,7 @@ import polars as pl
 
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.nodes.counting.tables import COUNTING
-from windrow.nodes.protocol.messages import Alive, Announced, Batch, Leave, Position
+from windrow.nodes.protocol.messages import Announced, Batch, Position, Up
 from windrow.nodes.pushdown import NODES
 from windrow.nodes.quantiles.tables import QUANTILES
 from windrow.nodes.tables import GONE
@@ -40,7 +40,7 @@ class Child:
         """Whether the watermark waits for it; for an `expected` child it does so before the first Hello."""
         return self.state in ("expected", "live")
 
-    def is_of_this_life(self, message: Batch | Alive | Leave) -> bool:
+    def is_of_this_life(self, message: Up) -> bool:
         return message.epoch == self.epoch
 
     def is_next(self, batch: Batch) -> bool:
@@ -60,14 +60,14 @@ class Child:
     def take(self, batch: Batch, has_push_down: bool) -> None:
         """Accept a batch: note how far the child and the local nodes below it have come."""
         self.accepted, self.position = batch.number, batch.position
-        self.announced = Announced(batch.version, batch.since, batch.idle)
+        self.announced = batch.announced
         self.watermark, self.newest = max(self.watermark, batch.watermark), max(self.newest, batch.newest)
         self.events |= batch.events
         tables = batch.tables
         if has_push_down and NODES in tables:
-            self.finished = _with_flags(self.finished, tables[NODES], "gone")
+            self.finished = _with_gone(self.finished, tables[NODES])
         if GONE in tables:
-            self.unreachable = _with_flags(self.unreachable, tables[GONE], "gone")
+            self.unreachable = _with_gone(self.unreachable, tables[GONE])
         self.counting |= _answering(tables, COUNTING)
         self.quantiles |= _answering(tables, QUANTILES)
 
@@ -86,9 +86,9 @@ def _answering(tables: Mapping[str, pl.DataFrame], name: str) -> dict[str, bool]
     return {node: not over for node, over in tables[name].select("node", "over").rows()} if name in tables else {}
 
 
-def _with_flags(names: list[str], nodes: pl.DataFrame, column: str) -> list[str]:
-    """Add the nodes whose flag is set to a list of names, and take the others out of it."""
-    flags = dict(nodes.select("node", column).rows())
+def _with_gone(names: list[str], nodes: pl.DataFrame) -> list[str]:
+    """Add the nodes that are gone to a list of names, and take the others out of it."""
+    flags = dict(nodes.select("node", "gone").rows())
     return [*(name for name in names if name not in flags), *(name for name, flag in flags.items() if flag)]
 
 
@@ -98,7 +98,6 @@ def cut_since(version: int, announced: Announced, newest: int) -> int:
 
 
 def after(time: int) -> int:
-    """The first time after this one."""
     return time if time in (INT64_MIN, INT64_MAX) else time + 1
 
 
@@ -166,7 +165,6 @@ class Children(dict[str, Child]):
             self[name] = Child(**{**fields, "announced": Announced(*fields["announced"])})
 
     def status(self) -> dict[str, dict[str, Any]]:
-        """Plain data of each child."""
         status: dict[str, dict[str, Any]] = {}
         for name, child in self.items():
             state = "ended" if child.watermark == INT64_MAX else "idle" if child.announced.idle else "live"

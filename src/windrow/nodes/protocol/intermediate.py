@@ -28,8 +28,8 @@ class Merger:
     def __init__(self, job: Job) -> None:
         self._use(job)
         self._open: dict[str, SliceBuffer] = {}  # slices of each group
-        self._events: dict[str, list[pl.DataFrame]] = {}  # of each group whose windows need their order
-        self._passing: dict[str, list[pl.DataFrame]] = {}  # tables that only the root reads
+        # events of groups whose windows need their order, and tables that only the root reads
+        self._passing: dict[str, list[pl.DataFrame]] = {}
         self._sent: dict[str, int] = {}  # of each group: all slices that start before this time were sent
         self._unsent: list[
             tuple[dict[str, int], dict[str, int]]
@@ -38,7 +38,7 @@ class Merger:
 
     def _use(self, job: Job) -> None:
         of_quantiles, urgent_of_quantiles = quantile_tables(job)
-        self.job, self._closing = job, Closing(job)
+        self._closing = Closing(job)
         self._passed = window_tables(job) | counting_tables(job) | of_quantiles
         self._urgent = counting_tables(job) | urgent_of_quantiles
         self._groups = {
@@ -63,7 +63,7 @@ class Merger:
 
     def _take(self, name: str, table: pl.DataFrame) -> None:
         if self._groups[name].group.ordered:
-            self._events.setdefault(name, []).append(table)
+            self._passing.setdefault(name, []).append(table)
             return
         if name not in self._open:
             self._open[name] = SliceBuffer(self._groups[name].schema)
@@ -78,10 +78,10 @@ class Merger:
         """The tables that are to be sent at a watermark; None while nothing is."""
         bounds = self._closing.bounds(INT64_MAX if everything else watermark)
         moved = any(bound > self._sent.get(name, INT64_MIN) for name, bound in bounds.items())
-        if not (moved or everything or self._closing.at_once or self._open or self._events or self._passing):
+        if not (moved or everything or self._closing.at_once or self._open or self._passing):
             return None
         tables = self._passed_on()
-        self._passing, self._events = {}, {}
+        self._passing = {}
         for name, buffer in self._open.items():
             tables[name], buffer.table = split_at(buffer.merged(), bounds.get(name, INT64_MAX))
         self._open = {name: buffer for name, buffer in self._open.items() if len(buffer)}
@@ -92,8 +92,7 @@ class Merger:
         return {name: table for name, table in tables.items() if table.height}
 
     def _passed_on(self) -> Tables:
-        tables = {name: pl.concat(parts, how="diagonal_relaxed") for name, parts in self._passing.items()}
-        return tables | {name: pl.concat(parts) for name, parts in self._events.items()}
+        return {name: pl.concat(parts, how="diagonal_relaxed") for name, parts in self._passing.items()}
 
     def switch(self, job: Job, watermark: int) -> Tables:
         """Go on with another plan; returns everything that was cut by the one before."""

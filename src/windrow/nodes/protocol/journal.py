@@ -10,7 +10,7 @@ A checkpoint is due once the log is larger than the last one, so that it costs a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import polars as pl
 
@@ -56,7 +56,8 @@ class Journal:
         log, out = self._numbered("log"), self._numbered("out")
         self._entry = max(log, default=header["entry"])
         self._entries, self._bytes = len(log), sum(map(len, log.values()))
-        return Kept(header, tables, [_batch(data) for data in log.values()], [_batch(data) for data in out.values()])
+        batches = ([cast(Batch, from_bytes(data)) for data in kept.values()] for kept in (log, out))
+        return Kept(header, tables, *batches)
 
     def _numbered(self, kind: str) -> dict[int, bytes]:
         names = [name for name in self._store.names() if name.startswith(f"{kind} ")]
@@ -79,9 +80,3 @@ class Journal:
         old = [name for name in self._store.names() if name.startswith(("log ", "out ")) and name not in put]
         self._store.commit(put, old)
         self._entries, self._bytes, self._size = 0, 0, len(data)
-
-
-def _batch(data: bytes) -> Batch:
-    batch = from_bytes(data)
-    assert isinstance(batch, Batch)
-    return batch

@@ -23,12 +23,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 
-from windrow.core.plan.groups import Group
 from windrow.core.slices.binding import InputError
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.ingest import admit
@@ -47,6 +46,7 @@ from windrow.nodes.queries import QuerySet
 from windrow.nodes.requests import AGAIN
 
 Mark = dict[str, Any]  # a position in a source, in the source's own words
+Why = Literal["running", "flushing", "resting", "leaving", "switching"]  # from the third on, open slices are sent, too
 
 
 @dataclass
@@ -66,12 +66,10 @@ class Closing:
     """Which slices are closed at a watermark: those that start before the last edge at or before it."""
 
     def __init__(self, job: Job) -> None:
-        groups = job.compiled.plan.groups
-        groups = [group for group in groups if not group.is_apart]
-        self.at_once = {group.name for group in groups if group.ordered or _has_sessions(group)}
-        self._edges = {
-            group.name: job.compiled.by_name[group.name].edges for group in groups if group.name not in self.at_once
-        }
+        groups = [compiled for compiled in job.compiled.groups if not compiled.group.is_apart]
+        sessions = [one for one in groups if any(isinstance(line.window, Session) for line in one.group.timelines)]
+        self._edges = {one.group.name: one.edges for one in groups if not (one.group.ordered or one in sessions)}
+        self.at_once = {one.group.name for one in groups} - self._edges.keys()  # sent with the next batch
 
     def bounds(self, watermark: int) -> dict[str, int]:
         """For each group whose slices are sent once they are closed, its last edge at or before the watermark."""
@@ -79,10 +77,6 @@ class Closing:
             return dict.fromkeys(self._edges, watermark)
         at = np.array([watermark], np.int64)
         return {name: int(edges.floor(at)[0]) for name, edges in self._edges.items()}
-
-
-def _has_sessions(group: Group) -> bool:
-    return any(isinstance(timeline.window, Session) for timeline in group.timelines)
 
 
 class Reader:
@@ -96,6 +90,7 @@ class Reader:
         self.newest = INT64_MIN
         self.watermark = INT64_MIN
         self.left_out = 0  # events without a time
+        self.has_ended = False  # the source has come to its end
         self._node, self._lateness, self._eager = node, lateness, eager
         self._sent: dict[str, int] = {}  # of each group: all slices that start before this time were sent
         self._reread_until = 0  # an earlier life had read the events before this position,
@@ -115,7 +110,7 @@ class Reader:
         self._drop_open()
 
     def _drop_open(self) -> None:
-        self._open, self._unordered, self._has_events = Gathered(self._slicer), Unordered(self.job.compiled), False
+        self._open, self._unordered, self._has_events = Gathered(self.job.compiled), Unordered(self.job.compiled), False
 
     # --- where it is in the source --------------------------------------------------------------------------------
 
@@ -230,34 +225,20 @@ class Reader:
 
     # --- slices out -----------------------------------------------------------------------------------------------
 
-    def due(
-        self,
-        everything: bool = False,
-        ended: bool = False,
-        leaves: bool = False,
-        rests: bool = False,
-        flush: bool = False,
-    ) -> Tables | None:
-        """The tables that are to be sent now; None while nothing is. A node that `rests` may be silent for long."""
+    def due(self, why: Why = "running") -> Tables | None:
+        """The tables that are to be sent now; None while nothing is. While `resting`, it may be silent for long."""
         if self.is_behind:
             return None
+        ended, leaves, flush = self.has_ended, why == "leaving", why == "flushing"
         windows = self.pushed.due(INT64_MAX if ended else self.watermark, gone=ended or leaves)
-        windows |= self.counted.due(self.watermark, self.count, flush, rests, leaves, ended)
-        slices = self._slices_due(everything, leaves)
+        windows |= self.counted.due(self.watermark, self.count, flush, why == "resting", leaves, ended)
+        slices = self._slices_due(why)
         windows |= self.quantiles.due(leaves, ended, flush)
         self._forget_chunks()
         return windows or None if slices is None else slices | windows
 
-    def take_request(self, tables: Tables, number: int, over: bool) -> None:
-        self.counted.request(tables, number, over)
-        self.quantiles.request(tables)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it keeps so many events for the root that it reads no more until the root has used some."""
-        return self.counted.is_full
-
-    def _slices_due(self, everything: bool, leaves: bool) -> Tables | None:
+    def _slices_due(self, why: Why) -> Tables | None:
+        everything = self.has_ended or why in ("resting", "leaving", "switching")
         bounds = self._closing.bounds(self.watermark)
         moved = any(bound > self._sent.get(name, INT64_MIN) for name, bound in bounds.items())
         is_waiting = self._has_events and (self._eager or bool(self._closing.at_once))
@@ -265,11 +246,11 @@ class Reader:
             return None
         everything = everything or self._eager or self._is_recut
         tables, still_open = {}, {}
-        for name, table in self._open.tables().items():
+        for name, table in self._open.merged().items():
             bound = INT64_MAX if everything else bounds.get(name, INT64_MAX)
-            tables[name], still_open[name] = split_at(self._slicer.merge(name, [table]), bound)
+            tables[name], still_open[name] = split_at(table, bound)
             if name in self.quantiles and tables[name].height:
-                tables |= self.quantiles.refined(name, tables[name], self.count, bound, leaves)
+                tables |= self.quantiles.refined(name, tables[name], self.count, bound, why == "leaving")
         tables |= self._unordered.tables()
         self._drop_open()
         self._open.add(still_open)
@@ -289,13 +270,12 @@ class Reader:
 
     def switch(self, query_set: QuerySet) -> Tables:
         """Cut by another query set from now on; returns everything that was cut by the one before."""
-        tables = self.due(everything=True)
+        tables = self.due("switching")
         assert tables is not None
         self._use(query_set)
         self.pushed.switch(self.job)
         self.counted.switch(self.job)
         self.quantiles.switch(self.job)
-        self._forget_chunks()
         self._sent = self._closing.bounds(self.watermark)
         self._forget_chunks()
         return tables
@@ -316,7 +296,6 @@ class LocalRole:
     ) -> None:
         """`store` keeps the windows of a node that finds some itself (push-down)."""
         self.reader: Reader | None = None  # none before the first Welcome
-        self.has_ended = False  # the source has come to its end
         self._name, self._window, self._store, self._notes, self._new_reader = name, window, store, notes, new_reader
         self._idle, self._ahead = idle, ahead
         self._announced = Announced()
@@ -326,13 +305,16 @@ class LocalRole:
         self._last_flush: int | None = None  # when buffered events were looked at
 
     @property
+    def has_ended(self) -> bool:
+        return self.reader is not None and self.reader.has_ended
+
+    @property
     def query_set(self) -> QuerySet | None:
         return self.reader.query_set if self.reader is not None else None
 
     @property
     def mark(self) -> Mark | None:
-        """From where the source is to be read; None while it must not be."""
-        if self.reader is None or self.has_ended or self._window.is_full or self.reader.is_full:
+        if self.reader is None or self.has_ended or self._window.is_full or self.reader.counted.is_full:
             return None
         return self.reader.mark
 
@@ -346,9 +328,7 @@ class LocalRole:
     def is_needed(self) -> bool:
         """Whether the root may still request something from it."""
         reader = self.reader
-        return reader is not None and (
-            (bool(reader.counted) and not reader.counted.is_over) or not reader.quantiles.is_over
-        )
+        return reader is not None and not ((reader.counted.is_over or not reader.counted) and reader.quantiles.is_over)
 
     # --- what drives it -----------------------------------------------------------------------------------------------
 
@@ -361,7 +341,7 @@ class LocalRole:
         is_idle = self._idle is not None and now - self._last_events >= self._idle
         if not self._must_announce and is_idle == bool(self._announced.idle):
             return []
-        tables = reader.due(everything=is_idle, rests=is_idle)
+        tables = reader.due("resting" if is_idle else "running")
         return self._send(tables or {}, now, self._announced._replace(idle=int(is_idle)))
 
     def flush(self, now: int) -> Out:
@@ -374,11 +354,10 @@ class LocalRole:
         if now - self._last_flush < AGAIN or self._window.unacknowledged:
             return []
         self._last_flush = now
-        tables = reader.due(flush=True, ended=self.has_ended)
+        tables = reader.due("flushing")
         return self._send(tables, now) if tables else []
 
     def read(self, events: pl.DataFrame, mark: Mark, now: int, last: bool) -> Out:
-        """Take events of the source, and its mark after them."""
         reader = self.reader
         assert reader is not None
         has_clock = not reader.job.is_integer and self._ahead is not None
@@ -387,16 +366,15 @@ class LocalRole:
             self._last_events = now
         if last and reader.is_behind:
             raise InputError(f"the source of node {self._name!r} ends before what it had; give it all events")
-        self.has_ended = last
         out = self.switch(self._next, now) if self._next is not None and not reader.is_behind else []
-        tables = reader.due(everything=last, ended=last)
+        reader.has_ended = last
+        tables = reader.due()
         is_news = self._must_announce or bool(events.height and self._announced.idle)
         if tables is None and not (is_news and not reader.is_behind):
             return out
         return [*out, *self._send(tables or {}, now, self._announced._replace(idle=0))]
 
     def answer(self, request: Request, now: int) -> Out:
-        """Report what the root requests."""
         reader = self.reader
         if reader is None or reader.is_behind or request.node != self._name:
             return []
@@ -405,15 +383,15 @@ class LocalRole:
         if reason is not None:
             self._notes.once(reason, f"not heard: {reason}")
             return []
-        reader.take_request(dict(request.tables), request.number, bool(request.over))
-        tables = reader.due(ended=self.has_ended)
+        reader.counted.request(request.tables, request.number, bool(request.over))
+        reader.quantiles.request(request.tables)
+        tables = reader.due()
         return self._send(tables, now) if tables else []
 
     def leave(self, now: int) -> Out:
-        """Report everything, however open."""
         if self.reader is None or (self.has_ended and not self.is_needed):
             return []
-        tables = self.reader.due(everything=True, leaves=True, ended=self.has_ended)
+        tables = self.reader.due("leaving")
         return [] if tables is None else self._send(tables, now)
 
     # --- the query set, and where it goes on --------------------------------------------------------------------------
@@ -421,7 +399,7 @@ class LocalRole:
     def begin(self, query_set: QuerySet, welcome: Welcome) -> str | None:
         """Begin after the last batch that the parent has stored; returns why that cannot be."""
         self.reader = reader = self._new_reader(query_set)
-        self.has_ended, self._next = False, None
+        self._next = None
         if reader.pushed and (reason := self._restore_windows(reader, welcome.accepted)):
             return reason
         self._window.restart(welcome.accepted, welcome.position)

@@ -6,9 +6,10 @@
             Queries  the query set has changed            Left     the node may go
             Refused  and why                              Request  from the root to one local node
 
-Bytes are a JSON line and Arrow IPC streams with a checksum (`core.slices.table.pack`). They are compressed as a whole,
-because the description of a table is often larger than its rows. Nothing is ever unpickled: what cannot be read is a
-`MessageError`, whatever the bytes are.
+Bytes are a JSON line and Arrow IPC streams with checksums (`io.tables.pack`). They are compressed as a whole, because
+the description of a table is often larger than its rows, and in nothing that is inside them, so that the size that a
+message says bounds the memory that it takes. Nothing is ever unpickled: what cannot be read is a `MessageError`,
+whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import polars as pl
 import pyarrow as pa
 
-from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.core.windows.fixed import FURTHEST, INT64_MAX, INT64_MIN
 from windrow.io.tables import pack, unpack
 
 LARGEST = 256 * 2**20  # bytes of a message
@@ -68,19 +69,21 @@ class Notes(list[str]):
 
 
 @dataclass(frozen=True)
-class Hello:
-    """A node starts; each of its lives has a greater epoch."""
+class Up:
+    """A message of a child: which one, and in which of its lives."""
 
     node: str
     epoch: int
+
+
+class Hello(Up):
+    """A node starts; each of its lives has a greater epoch."""
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Up):
     """What a node sends after its batch `number - 1`, and how far the watermark has come with it."""
 
-    node: str
-    epoch: int
     number: int
     position: Position  # from where a node goes on that has lost everything after this batch
     watermark: int
@@ -91,29 +94,33 @@ class Batch:
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict, compare=False)
     newest: int = INT64_MIN  # no event in this batch and those before it is later
 
+    @property
+    def announced(self) -> Announced:
+        return Announced(self.version, self.since, self.idle)
+
 
 @dataclass(frozen=True)
-class Alive:
+class Alive(Up):
     """A node has nothing new."""
 
-    node: str
-    epoch: int
     version: int  # of the query set that it knows
 
 
-@dataclass(frozen=True)
-class Leave:
+class Leave(Up):
     """A node goes; all its batches are acknowledged."""
 
-    node: str
+
+@dataclass(frozen=True)
+class Down:
+    """A message of a parent to one life of a child."""
+
     epoch: int
 
 
 @dataclass(frozen=True)
-class Welcome:
+class Welcome(Down):
     """The parent's answer to a Hello: the query set, and the node's last batch that the parent has stored."""
 
-    epoch: int
     accepted: int
     position: Position
     query_set: Mapping[str, Any]  # as `queries.py` writes it
@@ -121,71 +128,54 @@ class Welcome:
 
 
 @dataclass(frozen=True)
-class Queries:
+class Queries(Down):
     """The query set has changed."""
 
-    epoch: int
     query_set: Mapping[str, Any]
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
-class Ack:
+class Ack(Down):
     """The parent has stored the batches up to this number."""
 
-    epoch: int
     number: int
 
 
-@dataclass(frozen=True)
-class Left:
+class Left(Down):
     """The parent does not wait for the node any more."""
 
-    epoch: int
-
 
 @dataclass(frozen=True)
-class Refused:
+class Refused(Down):
     """The parent does not take a node or a message, and why."""
 
-    epoch: int
     reason: str
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(Down):
     """What the root lets one local node know and requests from it; the nodes between them pass it on."""
 
-    epoch: int
     node: str
     number: int  # the node's batches say up to which number it has received requests
     over: int  # 1 if the root will request nothing more
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict, compare=False)
 
 
-Up = Hello | Batch | Alive | Leave
-Down = Welcome | Queries | Ack | Left | Refused | Request
 Message = Up | Down
 Out = list[tuple[str, Message]]  # messages, each with the node that it goes to
-_ALL: tuple[type[Any], ...] = (Hello, Batch, Alive, Leave, Welcome, Queries, Ack, Left, Refused, Request)
-_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in _ALL}
-_FIELDS = {kind: {entry.name: str(entry.type) for entry in fields(kind) if entry.name != "tables"} for kind in _ALL}
-_WITH_TABLES = {kind for kind in _ALL if any(entry.name == "tables" for entry in fields(kind))}
-_TYPES: dict[str, type[Any]] = {
-    "str": str,
-    "int": int,
-    "Position": dict,
-    "Mapping[str, Any]": dict,
-    "Mapping[str, int]": dict,
-}
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for base in (Up, Down) for kind in base.__subclasses__()}
+_FIELDS = {kind: {entry.name: str(entry.type) for entry in fields(kind)} for kind in _KINDS.values()}
+_TYPES: dict[str, type[Any]] = {"str": str, "int": int}  # all others are mappings
+_TIMES = ("watermark", "since", "newest")  # of the fields with numbers; the others count
 
 
 def to_bytes(message: Message, compress: bool = True) -> bytes:
     """Write a message as bytes; without `compress`, its first line can be read alone."""
-    header = {name: getattr(message, name) for name in _FIELDS[type(message)]}
-    data = pack({"message": type(message).__name__, "fields": header}, getattr(message, "tables", {}))
-    if len(data) > LARGEST:
-        raise MessageError(f"a message of {len(data):,} bytes is larger than {LARGEST:,}")
+    header = {name: getattr(message, name) for name in _FIELDS[type(message)] if name != "tables"}
+    data = pack({"message": type(message).__name__, "fields": header}, getattr(message, "tables", {}), compress=False)
+    _check_size(len(data))
     return compressed(data) if compress and len(data) >= _SMALL else data
 
 
@@ -197,39 +187,61 @@ def compressed(data: bytes) -> bytes:
 
 def from_bytes(data: bytes) -> Message:
     """Read a message, and check every field."""
-    if len(data) > LARGEST:
-        raise MessageError(f"a message of {len(data):,} bytes is larger than {LARGEST:,}")
+    _check_size(len(data))
     try:
-        header, tables = unpack(_expanded(data))
-    except Exception as error:  # whatever Arrow makes of bytes that are not its own
+        header, tables = unpack(_expanded(data), strict=True)
+    except (ValueError, pa.ArrowException, OSError) as error:
         raise MessageError(f"these bytes cannot be read: {error}") from error
-    kind = _KINDS.get(header.get("message", ""))
+    kind = _KINDS.get(str(header.get("message")))
     given = header.get("fields")
     if kind is None or not isinstance(given, dict):
-        raise MessageError(f"there is no message {header.get('message')!r}")
-    wanted = _FIELDS[kind]
+        raise MessageError(f"there is no message {_shown(header.get('message'))}")
+    wanted = dict(_FIELDS[kind])
+    has_tables = wanted.pop("tables", None)
     if given.keys() != wanted.keys():
-        raise MessageError(f"{kind.__name__} has {', '.join(wanted)}, not {', '.join(map(str, given))}")
+        raise MessageError(f"{kind.__name__} has {', '.join(wanted)}, not {_shown(list(given))}")
     for name, expected in wanted.items():
-        is_wrong = type(given[name]) is not _TYPES[expected]
-        numbers = given[name].values() if expected == "Mapping[str, int]" and not is_wrong else [given[name]]
-        if is_wrong or ("int" in expected and not all(type(number) is int and _fits(number) for number in numbers)):
-            raise MessageError(f"{kind.__name__}.{name} is {given[name]!r}")
-    if kind not in _WITH_TABLES:
-        if tables:
-            raise MessageError(f"{kind.__name__} has no tables")
-        return kind(**given)  # type: ignore[no-any-return]
-    return kind(**given, tables=tables)  # type: ignore[no-any-return]
+        if not _is(given[name], expected, name):
+            raise MessageError(f"{kind.__name__}.{name} is {_shown(given[name])}")
+    if tables and not has_tables:
+        raise MessageError(f"{kind.__name__} has no tables")
+    return kind(**given, **({"tables": tables} if has_tables else {}))  # type: ignore[no-any-return]
+
+
+def _is(value: Any, expected: str, name: str) -> bool:
+    """Whether the value of a field is of its type, and a number in its bounds."""
+    if type(value) is not _TYPES.get(expected, dict):
+        return False
+    if expected == "int":
+        return _fits(value) if name in _TIMES else 0 <= value <= FURTHEST
+    return expected != "Mapping[str, int]" or all(
+        type(number) is int and 0 <= number <= FURTHEST for number in value.values()
+    )
+
+
+def _fits(time: int) -> bool:
+    """Whether a time is one that windows can be written around, or stands for the beginning or end of all times."""
+    return -FURTHEST <= time <= FURTHEST or time in (INT64_MIN, INT64_MAX)
+
+
+def _shown(value: Any) -> str:
+    """What a message has, as far as it belongs into a log."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}…"
 
 
 def _expanded(data: bytes) -> bytes:
     if not data.startswith(_COMPRESSED):
         return data
     size = int.from_bytes(data[1:9], "big")
+    _check_size(size)
+    with pa.input_stream(pa.py_buffer(memoryview(data)[9:]), compression="zstd") as stream:
+        content: bytes = stream.read(size + 1)
+    if len(content) != size:
+        raise MessageError(f"a message says that it has {size:,} bytes, and has not")
+    return content
+
+
+def _check_size(size: int) -> None:
     if size > LARGEST:
         raise MessageError(f"a message of {size:,} bytes is larger than {LARGEST:,}")
-    return bytes(pa.decompress(data[9:], decompressed_size=size, codec="zstd", asbytes=True))
-
-
-def _fits(number: int) -> bool:
-    return INT64_MIN <= number <= INT64_MAX

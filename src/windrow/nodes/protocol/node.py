@@ -44,6 +44,7 @@ from windrow.nodes.protocol.messages import (
     Notes,
     Out,
     Queries,
+    Refused,
     Request,
     Up,
     Welcome,
@@ -145,10 +146,8 @@ class Node:
     def start(self, now: int) -> Out:
         """Say Hello, or give the sink what it may not have; also when a connection was opened again."""
         self._window.reset_pause(now)
-        if self.parent is None:
-            return self._window.send_again()
-        self._is_welcome = False
-        return [(self.parent, Hello(self.name, self.epoch))]
+        self._is_welcome = self.parent is None
+        return self._send_again()
 
     def tick(self, now: int) -> Out:
         """Do what time brings: notice silence and idleness, and send again what has no answer."""
@@ -201,14 +200,12 @@ class Node:
         return self.as_parent.pass_on_queries(self._subtree.add(query), now)
 
     def remove(self, name: str, now: int) -> Out:
-        """At the root: do not answer a query any more."""
         assert self.as_parent is not None
         return self.as_parent.pass_on_queries(self._subtree.remove(name), now)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def receive(self, sender: str, message: Message, now: int) -> Out:
-        """Take a message in."""
         if isinstance(message, Up):
             if self.as_parent is None:
                 return refused(sender, message, f"{self.name} has no child {message.node!r}", self.notes)
@@ -225,7 +222,7 @@ class Node:
             return self._ack(message, now) if self._is_welcome else []  # a Welcome on its way may name fewer batches
         if isinstance(message, Left):
             self.left = self._is_leaving
-        else:
+        elif isinstance(message, Refused):
             self.refused = message.reason
         return []
 

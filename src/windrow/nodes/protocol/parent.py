@@ -18,6 +18,7 @@ from windrow.nodes.protocol.children import Child
 from windrow.nodes.protocol.journal import Journal
 from windrow.nodes.protocol.messages import (
     Ack,
+    Alive,
     Batch,
     Hello,
     Leave,
@@ -37,7 +38,6 @@ from windrow.nodes.requests import AGAIN
 
 
 def refused(sender: str, message: Up, reason: str, notes: Notes) -> Out:
-    """Refuse a message, and note why, once."""
     notes.once(reason, f"refused {sender}: {reason}")
     return [(sender, Refused(message.epoch, reason))]
 
@@ -73,6 +73,7 @@ class ParentRole:
                 self._notes.append(f"{sender} has left")
                 out += self._suspend(child, now, "left")
             return [(sender, Left(message.epoch)), *out]
+        assert isinstance(message, Alive | Batch)
         return [*out, *self._queries_again(sender, child, message.version, now)]
 
     def _hello(self, sender: str, message: Hello, now: int) -> Out:
@@ -103,7 +104,6 @@ class ParentRole:
         return [*self._acknowledge(sender, child), *out]
 
     def _wrong_with(self, batch: Batch, now: int) -> str | None:
-        """Why a batch cannot be taken; None if it can."""
         query_set = self.subtree.query_set
         assert query_set is not None
         if self._ahead is not None and not query_set.job.is_integer and now + self._ahead < batch.watermark < INT64_MAX:
@@ -172,7 +172,6 @@ class ParentRole:
         return out
 
     def leave(self, now: int) -> Out:
-        """Report all slices, however open."""
         reports = self.subtree.leave()
         return self._keep(reports, now) if reports else []
 

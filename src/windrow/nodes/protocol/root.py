@@ -41,9 +41,11 @@ class RootState:
         here = [one for one in bound.groups if not one.group.is_apart and one.group.name not in schemas]
         self._states = GroupStates(bound, {job.time: self._time_column}, [one.state() for one in here])
         # windows of a refined group wait for values, some longer than others: each group has a time column of its own
-        refined = {name: RefinedState(schema, job.time_columns[job.time]) for name, schema in schemas.items()}
-        self._refined = [GroupStates(bound, {job.time: one.time_column}, [one]) for one in refined.values()]
-        self.quantiles = QuantileCoordinator(refined)
+        self._refined = {name: RefinedState(schema, job.time_columns[job.time]) for name, schema in schemas.items()}
+        self._waiting = {
+            name: GroupStates(bound, {job.time: one.time_column}, [one]) for name, one in self._refined.items()
+        }
+        self.quantiles = QuantileCoordinator(self._refined)
         self._reported = Reported(job)
         self.counting = CountingCoordinator(job, epoch)
 
@@ -58,19 +60,17 @@ class RootState:
 
     @property
     def slices(self) -> int:
-        """How many slices and events it holds."""
-        count = sum(states.slices + states.held_events for states in (self._states, *self._refined))
+        count = sum(states.slices + states.held_events for states in (self._states, *self._waiting.values()))
         return count + self._reported.size + self.counting.size
 
     def absorb(self, tables: Mapping[str, pl.DataFrame], now: int = 0) -> int:
         """Take in the tables of a batch, by the names of their groups; returns how many events came too late."""
         late = self._reported.absorb(tables) + self.counting.absorb(tables, now)
         self.quantiles.absorb(tables)
-        for states in self._refined:
-            for name, state in states.states.items():
-                if name in tables and isinstance(state, RefinedState):
-                    state.see(merge([state.compiled.conform(tables[name])], state.schema))
-        return late + sum(states.absorb(tables) for states in (self._states, *self._refined))
+        for name, state in self._refined.items():
+            if name in tables:
+                state.see(merge([state.compiled.conform(tables[name])], state.schema))
+        return late + sum(states.absorb(tables) for states in (self._states, *self._waiting.values()))
 
     def advance(self, watermark: int) -> pl.DataFrame:
         """Move the watermark, and give the results that are due: of windows that it passes, and of those of nodes."""
@@ -111,11 +111,9 @@ class RootState:
         other._time_column.watermark = self.watermark
         other._states.overflowed = self._states.overflowed
         other._states.take_over(self._states)
-        before = {name: states for states in self._refined for name in states.states}
-        for states in other._refined:
-            for name in states.states:
-                if name in before:
-                    states.take_over(before[name])
+        for name, states in other._waiting.items():
+            if name in self._waiting:
+                states.take_over(self._waiting[name])
         other._reported = self._reported.switched(job)
         other.counting = self.counting.switched(job)
         other.quantiles.take_over(self.quantiles)
@@ -123,7 +121,8 @@ class RootState:
 
     def saved(self) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
         """Everything that it knows, as plain data and tables; `restore` goes on with them."""
-        tables = {name: table for states in (self._states, *self._refined) for name, table in states.tables().items()}
+        states = self._states, *self._waiting.values()
+        tables = {name: table for one in states for name, table in one.tables().items()}
         counting, more = self.counting.saved()
         header = {"watermark": self.watermark, "overflowed": dict(self._states.overflowed), "counting": counting}
         header |= {"states": self._states.header(), "quantiles": self.quantiles.saved()}
@@ -133,10 +132,9 @@ class RootState:
         self._time_column.watermark = header["watermark"]
         self._states.overflowed.update(header["overflowed"])
         self._states.load(header["states"], tables)
-        for states in self._refined:
-            for name, state in states.states.items():
-                if mine := parts_of(name, tables):
-                    state.load(mine)
+        for name, state in self._refined.items():
+            if mine := parts_of(name, tables):
+                state.load(mine)
         self._reported.restore(tables)
         self.counting.restore(header["counting"], tables)
         self.quantiles.restore(header["quantiles"])

@@ -28,26 +28,21 @@ class SendWindow:
         self.unacknowledged: list[Batch] = []
         self.deletable: list[int] = []  # batches that were acknowledged, and may still be in the log store
         self._node, self._epoch = node, epoch
-        self._weights: dict[int, int] = {}
         self._sent_at, self._pause = 0, AGAIN
 
     @property
     def is_full(self) -> bool:
-        return len(self.unacknowledged) >= WINDOW or sum(self._weights.values()) >= WEIGHT
+        tables = (table for batch in self.unacknowledged for table in batch.tables.values())
+        return len(self.unacknowledged) >= WINDOW or sum(table.estimated_size() for table in tables) >= WEIGHT
 
     def send(self, report: Report, now: int) -> Out:
         """Number what the node has for its parent, and keep it."""
         contents = report.events, report.tables, report.newest
         head = self._node, self._epoch, self.number + 1, report.position, report.watermark
         batch = Batch(*head, *report.announced, *contents)
-        self._add(batch)
-        self._sent_at = now
-        return [(self.receiver, batch)]
-
-    def _add(self, batch: Batch) -> None:
         self.unacknowledged.append(batch)
-        self._weights[batch.number] = sum(int(table.estimated_size()) for table in batch.tables.values())
-        self.number = batch.number
+        self.number, self._sent_at = batch.number, now
+        return [(self.receiver, batch)]
 
     def send_again(self) -> Out:
         """All that the receiver has not acknowledged; it takes each number once."""
@@ -58,21 +53,18 @@ class SendWindow:
         done = [batch for batch in self.unacknowledged if batch.number <= number]
         if done:
             self.unacknowledged = [batch for batch in self.unacknowledged if batch.number > number]
-            for batch in done:
-                self._weights.pop(batch.number, None)
             self.deletable += [batch.number for batch in done]
             self.acknowledged, self.confirmed = done[-1].number, done[-1].position
             self.reset_pause(now)
 
     def restart(self, accepted: int, position: Position) -> None:
         """Go on after the last batch that the receiver has, and drop whatever was made since."""
-        self.unacknowledged, self._weights = [], {}
+        self.unacknowledged = []
         self.number, self.acknowledged, self.confirmed = accepted, accepted, position
 
     def restore(self, batches: Iterable[Batch], number: int) -> None:
         """Go on with batches of an earlier life; the receiver takes them as those of this one."""
-        for batch in batches:
-            self._add(replace(batch, epoch=self._epoch))
+        self.unacknowledged = [replace(batch, epoch=self._epoch) for batch in batches]
         self.number = number
 
     def is_due(self, now: int, answered: bool) -> bool:

@@ -47,7 +47,6 @@ class Subtree:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the root may still request something from a node below."""
         query_set = self.query_set
         if query_set is None:
             return False
@@ -71,7 +70,6 @@ class Subtree:
             self.merger = Merger(query_set.job)
 
     def add(self, query: Query) -> list[Report]:
-        """At the root: answer one more query, from an event time on that is known once all nodes cut by it."""
         if self.feeds_spark:
             raise QueryError(
                 "a root that feeds Spark asks what it began with; to ask more, take a new spool and checkpoint"
@@ -82,7 +80,6 @@ class Subtree:
         return self.switch(query_set)
 
     def remove(self, name: str) -> list[Report]:
-        """At the root: do not answer a query any more."""
         assert self.query_set is not None
         query_set = self.query_set.removed(name)
         self._added.pop(name, None)
@@ -119,10 +116,9 @@ class Subtree:
         if self.query_set is None or self.assembly is None:
             return
         begun, pending = dict(self.query_set.since), dict(self.query_set.pending)
-        announced = Announced(batch.version, batch.since, batch.idle)
         for name, version in self._added.items():
             is_behind = min(child.announced.version, batch.version) < version
-            if name not in pending and is_behind and cut_since(version, announced, batch.newest) > begun[name]:
+            if name not in pending and is_behind and cut_since(version, batch.announced, batch.newest) > begun[name]:
                 self.query_set = replace(self.query_set, pending=(*self.query_set.pending, (name, version)))
                 self.notes.append(f"{name} begins again: {batch.node} comes with events that were cut without it")
 
@@ -173,7 +169,6 @@ class Subtree:
         return 0
 
     def suspend(self, child: Child, state: Literal["silent", "left"]) -> list[Report]:
-        """Stop waiting for a child."""
         child.state = state
         self._set_reachable(child, False)
         return self.advance()

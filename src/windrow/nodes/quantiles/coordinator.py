@@ -62,34 +62,30 @@ class QuantileCoordinator:
 
     def requests(self, now: int) -> Iterator[tuple[str, Tables]]:
         """The requests that are to be made now: node and tables."""
-        for node in self._requests.open:
-            wanted = {
-                (name, operator): table
-                for name, state in self._states.items()
-                for operator, of_nodes in state.multisets.wanted.items()
-                if (table := of_nodes.filter(pl.col("node") == node)).height
+        wanted: Tables = {}
+        for state in self._states.values():
+            wanted |= state.multisets.requests
+        over = {QUANTILES: pl.DataFrame({"over": [True]}, schema=OVER)} if self._is_over else {}
+        for node, tables in self._requests.due(wanted, self._news, now):
+            self._released[node] = released = self._released_of(node)
+            rows = {
+                self._states[name].multisets.schema.released_table: pl.DataFrame([row], schema=RELEASED, orient="row")
+                for name, row in released.items()
             }
-            content: set[Any] = {
-                (*of, *block) for of, table in wanted.items() for block in table.select("send", "row", "lo").iter_rows()
-            }
-            content |= {QUANTILES} if self._is_over else set()
-            released = {name: state.released[node] for name, state in self._states.items() if node in state.released}
-            if self._requests.is_due(node, content, now, _is_more(released, self._released.get(node, {}))):
-                self._released[node] = released
-                yield node, self._tables(wanted, released)
+            yield node, tables | rows | over
 
-    def _tables(self, wanted: Mapping[tuple[str, str], pl.DataFrame], released: Released) -> Tables:
-        """A request."""
-        schemas = {name: state.multisets.schema for name, state in self._states.items()}
-        tables = {
-            schemas[name].table("wanted", operator): table.select(*schemas[name].wanted)
-            for (name, operator), table in wanted.items()
-        }
-        tables |= {
-            schemas[name].released_table: pl.DataFrame([row], schema=RELEASED, orient="row")
-            for name, row in released.items()
-        }
-        return tables | ({QUANTILES: pl.DataFrame({"over": [True]}, schema=OVER)} if self._is_over else {})
+    def _released_of(self, node: str) -> Released:
+        return {name: state.released[node] for name, state in self._states.items() if node in state.released}
+
+    def _news(self, node: str) -> set[Any]:
+        """That nothing will be requested any more, and of which groups the node need keep less than it knows."""
+        news: set[Any] = {QUANTILES} if self._is_over else set()
+        before = self._released.get(node, {})
+        for name, (send, start) in self._released_of(node).items():
+            known = before.get(name, (0, start if start < INT64_MAX else 0))
+            if start > known[1] or (start == INT64_MAX and send > known[0]):
+                news.add((name, send, start))
+        return news
 
     @property
     def waiting(self) -> dict[str, int]:
@@ -117,12 +113,3 @@ class QuantileCoordinator:
         self._requests.restore(header["nodes"])
         for name, saved in header["states"].items():
             self._states[name].restore(saved)
-
-
-def _is_more(released: Released, before: Released) -> bool:
-    """Whether nodes need keep less than they know."""
-    for name, (send, start) in released.items():
-        known = before.get(name, (0, start if start < INT64_MAX else 0))
-        if start > known[1] or (start == INT64_MAX and send > known[0]):
-            return True
-    return False

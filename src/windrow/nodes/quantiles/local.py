@@ -115,9 +115,12 @@ class Multisets:
         """The answers that are to be sent."""
         tables = Tables()
         for operator, answers in self._answers.items():
-            summaries = [(identity, multiset) for identity, lo, multiset in answers if lo == SUMMARY]
+            summaries = {identity: multiset for identity, lo, multiset in answers if lo == SUMMARY}
             if summaries:
-                tables[self.schema.table("blocks", operator)] = self._summaries(operator, *zip(*summaries, strict=True))
+                counts = pl.concat([multiset.counts for multiset in summaries.values()])
+                size = self.block_sizes(operator, np.array([len(one.values) for one in summaries.values()]), counts)
+                # multisets that had better travel whole have blocks of one value
+                tables |= self.summaries(operator, summaries, np.maximum(1, size))
             parts = [answer for answer in answers if answer[1] != SUMMARY]
             if parts:
                 identities, places, values = zip(*parts, strict=True)
@@ -134,16 +137,19 @@ class Multisets:
         table = pl.DataFrame(rows, schema=types, orient="row")
         return {name: table[name].cast(dtype) for name, dtype in self.schema.identity_columns.items()}
 
-    def _summaries(
-        self, operator: str, identities: Sequence[Identity], multisets: Sequence[SortedValues]
-    ) -> pl.DataFrame:
-        values, counts = pl.concat([one.values for one in multisets]), pl.concat([one.counts for one in multisets])
-        entries = np.array([len(one.values) for one in multisets])
-        # multisets that had better travel whole have blocks of one value
-        size = np.maximum(1, self.block_sizes(operator, entries, counts))
-        columns: dict[str, Any] = {**self._columns(identities), "size": size, "entries": entries}
-        blocks = blocks_of(values, counts, entries, size)
-        return pl.DataFrame(columns).with_columns(blocks).select(*self.schema.blocks(operator))
+    def summaries(
+        self,
+        operator: str,
+        multisets: Mapping[Identity, SortedValues],
+        size: Ints,
+        more: Mapping[str, Any] | None = None,
+    ) -> Tables:
+        """The table with the block summaries of multisets; `more` columns are those of their slices."""
+        values, counts = (pl.concat(parts) for parts in list(zip(*multisets.values(), strict=True))[:2])
+        entries = np.array([len(one.values) for one in multisets.values()])
+        columns = {**(more or {}), **self._columns(list(multisets)), "size": size, "entries": entries}
+        blocks = pl.DataFrame(columns).with_columns(blocks_of(values, counts, entries, size))
+        return {self.schema.table("blocks", operator): blocks.select(*self.schema.blocks(operator))}
 
     def block_sizes(self, operator: str, entries: Ints, counts: pl.Series) -> Ints:
         """How many values a block of each multiset has, of those laid end to end; 0 if it had better travel whole."""
@@ -192,18 +198,17 @@ class SentSlices:
             if not stays.any():
                 continue
             rows |= stays
-            for row in np.flatnonzero(stays).tolist():
-                multiset = SortedValues(table[columns[0]][row], table[columns[1]][row], int(start[row]), int(size[row]))
-                self.multisets.kept[Identity(operator, (), self.number, row)] = multiset
+            multisets = {
+                Identity(operator, (), self.number, row): SortedValues(
+                    table[columns[0]][row], table[columns[1]][row], int(start[row]), int(size[row])
+                )
+                for row in np.flatnonzero(stays).tolist()
+            }
+            self.multisets.kept |= multisets
+            keys = table.filter(pl.Series(stays)).select(*schema.keys).to_dict()
+            more = {**keys, "start": start[stays], "end": end[stays]}
+            tables |= self.multisets.summaries(operator, multisets, size[stays], more)
             inside = pl.Series(np.repeat(stays, entries))
-            numbers = {"row": np.arange(table.height), "start": start, "end": end, "size": size, "entries": entries}
-            blocks = table.select(*schema.keys, **{name: pl.Series(column) for name, column in numbers.items()})
-            blocks = blocks.filter(pl.Series(stays)).with_columns(
-                blocks_of(values.filter(inside), counts.filter(inside), entries[stays], size[stays]),
-                node=pl.lit(self.node),
-                send=pl.lit(self.number, pl.Int64()),
-            )
-            tables[schema.table("blocks", operator)] = blocks.select(*schema.blocks(operator))
             table = table.with_columns(
                 lists(column.filter(~inside), np.where(stays, 0, entries)).alias(name)
                 for name, column in zip(columns, (values, counts), strict=True)
@@ -319,8 +324,6 @@ class SentSlices:
         self.number, text = saved
         steps = np.frombuffer(zlib.decompress(base64.b64decode(text)), np.int64).reshape(4, -1).T
         self.sends = [Send(*row) for row in np.cumsum(steps, axis=0).tolist()]
-        self.again = {}
-        self.multisets = Multisets(self.schema, self.node, self._made_again, self.forced)
 
 
 class LocalQuantiles:
@@ -338,13 +341,14 @@ class LocalQuantiles:
         self._is_over = False  # nothing is needed of it any more
 
     def _new_groups(self, job: Job) -> dict[str, SentSlices]:
-        return {name: SentSlices(schema, self._node, self._forced) for name, schema in schemas_of(job).items()}
+        schemas = {} if self._eager else schemas_of(job)
+        return {name: SentSlices(schema, self._node, self._forced) for name, schema in schemas.items()}
 
     def __bool__(self) -> bool:
-        return bool(self._groups) and not self._eager
+        return bool(self._groups)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._groups and not self._eager
+        return name in self._groups
 
     @property
     def is_over(self) -> bool:

@@ -20,7 +20,7 @@ it lies is known once boundaries are, so that the root has to request the summar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -35,6 +35,7 @@ from windrow.core.query.query import Query
 from windrow.core.slices.kernel import filter_name, input_name
 from windrow.core.windows.fixed import FixedWindow, Session
 from windrow.core.windows.ordered import Counting, Mask
+from windrow.nodes.tables import lacks
 
 # which multiset, see above
 IDENTITY: dict[str, pl.DataType] = {"node": pl.String(), "send": pl.Int64(), "row": pl.Int64()}
@@ -52,13 +53,10 @@ ROW = 100  # bytes of a multiset beside its blocks: an estimate
 MESSAGES = 6_000  # bytes of the headers that a request and its answer cost: an estimate
 
 
-def leaves(aggregate: Aggregate) -> Iterator[Aggregate]:
-    """An aggregate, or those that a formula is made of."""
-    if aggregate.parts:
-        for part in aggregate.parts:
-            yield from leaves(part)
-    else:
-        yield aggregate
+def leaves(aggregates: Iterable[Aggregate]) -> Iterator[Aggregate]:
+    """Aggregates, or those that formulas are made of."""
+    for aggregate in aggregates:
+        yield from leaves(aggregate.parts) if aggregate.parts else (aggregate,)
 
 
 def quantile_of(leaf: Aggregate) -> float | None:
@@ -76,12 +74,8 @@ def can_be_refined(query: Query) -> bool:
     """
     if any(aggregate.needs_order for aggregate in query.computed):
         return False
-    of_multisets = [
-        quantile_of(leaf)
-        for aggregate in query.computed
-        for leaf in leaves(aggregate)
-        if any(isinstance(operator, Multiset) for operator in leaf.operators)
-    ]
+    reading = [leaf for leaf in leaves(query.computed) if any(isinstance(one, Multiset) for one in leaf.operators)]
+    of_multisets = [quantile_of(leaf) for leaf in reading]
     if isinstance(query.window, Counting):
         return any(q is not None for q in of_multisets)
     return isinstance(query.window, FixedWindow | Session) and bool(of_multisets) and None not in of_multisets
@@ -89,11 +83,10 @@ def can_be_refined(query: Query) -> bool:
 
 def _reads(signature: Signature) -> Iterator[tuple[Partial, float | None]]:
     """The multisets that a signature reads, and which quantiles of them; None for something else."""
-    for aggregate in signature.computed:
-        for leaf in leaves(aggregate):
-            for partial in partials_of(leaf, signature.where):
-                if isinstance(partial.operator, Multiset):
-                    yield partial, quantile_of(leaf)
+    for leaf in leaves(signature.computed):
+        for partial in partials_of(leaf, signature.where):
+            if isinstance(partial.operator, Multiset):
+                yield partial, quantile_of(leaf)
 
 
 class MultisetSchema:
@@ -104,14 +97,15 @@ class MultisetSchema:
         self.compiled, self.group, self.name, self.schema = compiled, group, group.name, compiled.schema
         self.keys = dict(self.schema.keys)
         self.by_rank = group.is_apart  # identified by ranks, with summaries on request; else by sending and row
-        self.identity: tuple[str, ...] = (*IDENTITY, *self.keys) if self.by_rank else tuple(IDENTITY)
+        self.identity_columns = IDENTITY | (self.keys if self.by_rank else {})
+        self.identity = tuple(self.identity_columns)
         self.times: dict[str, pl.DataType] = {} if self.by_rank else {"start": pl.Int64(), "end": pl.Int64()}
         self.multisets: dict[str, Partial] = {}
         self.qs: dict[tuple[str, int], set[float]] = {}  # of a multiset, in the windows of a timeline
         signatures = list(group.signatures)
         reads = [(partial, q, line) for line, number in group.members for partial, q in _reads(signatures[number])]
         whole = {partial for partial, q, _ in reads if q is None}
-        for partial, q, timeline in reads:
+        for partial, q, timeline in reads if self.schema.lists else ():
             if partial not in whole and q is not None:
                 self.multisets[partial.text] = partial
                 self.qs.setdefault((partial.text, timeline), set()).add(q)
@@ -138,10 +132,6 @@ class MultisetSchema:
     def released_table(self) -> str:
         """The name of the table that says which multisets will not be requested."""
         return f"{self.name}|released"
-
-    @property
-    def identity_columns(self) -> dict[str, pl.DataType]:
-        return IDENTITY | {name: dtype for name, dtype in self.keys.items() if name in self.identity}
 
     def blocks(self, multiset: str) -> dict[str, pl.DataType]:
         value = pl.List(self.value_type(multiset))
@@ -184,13 +174,13 @@ class MultisetSchema:
     def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why the tables of a batch cannot be taken; None if they can."""
         for name, columns in self.tables.items():
-            table = tables.get(name)
-            if table is None:
+            if name not in tables:
                 continue
+            table = tables[name]
             if dict(table.schema) != columns:
                 return f"{name} has other columns in its batch than it should"
             certain = [column for column in columns if column not in (*self.keys, "count", "counts")]
-            if any(table[column].null_count() for column in certain):
+            if lacks(table, certain):
                 return f"{name} has no value where one is needed in its batch"
             if not table.select(_is_whole(table).all()).item():
                 return f"{name} has units that cannot be in its batch"
@@ -198,12 +188,9 @@ class MultisetSchema:
 
     def wrong_request(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why a request cannot be answered; None if it can."""
-        numbers = ("send", "row", "lo", "hi")
         for name, columns in self.requests.items():
             table = tables.get(name)
-            if table is None:
-                continue
-            if dict(table.schema) != columns or any(table[column].null_count() for column in numbers):
+            if table is not None and (dict(table.schema) != columns or lacks(table, ("send", "row", "lo", "hi"))):
                 return f"{name} cannot be in a request"
         return None
 

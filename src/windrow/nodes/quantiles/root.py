@@ -19,9 +19,11 @@ from urllib.parse import quote
 import numpy as np
 import polars as pl
 
+from windrow.core.arrays.dataframes import join_keys
 from windrow.core.arrays.range_queries import Ints, covered, ramp
 from windrow.core.assemble.due import Rows, Windows
-from windrow.core.operators.multiset import flat, lists
+from windrow.core.operators.multiset import lists
+from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.ordered import Mask
 from windrow.nodes.quantiles.protocol import REMOTE, SUMMARY, MultisetSchema
 from windrow.nodes.refine import bounds, undecided
@@ -34,61 +36,6 @@ class Due(NamedTuple):
 
     rows: Rows
     windows: Windows
-
-
-class Blocks(NamedTuple):
-    """Blocks of which only the summary is known."""
-
-    multisets: pl.DataFrame  # whose they are: identity, place of the slice, sizes
-    multiset: Ints  # of each block, the row there
-    lo: Ints  # the place in its multiset at which it begins
-    first: pl.Series
-    last: pl.Series
-    counts: Ints
-
-    def filter(self, mask: Mask) -> Blocks:
-        first, last = (column.filter(pl.Series(mask)) for column in (self.first, self.last))
-        return Blocks(self.multisets, self.multiset[mask], self.lo[mask], first, last, self.counts[mask])
-
-
-class Values(NamedTuple):
-    """Values that are known: the place of the slice, the value, and how often it is there."""
-
-    place: Ints
-    value: pl.Series
-    counts: Ints
-
-
-class Entries(NamedTuple):
-    """All that is known of the multisets of slices: blocks, and after them values, which begin and end at the same."""
-
-    blocks: Blocks
-    place: Ints  # of the slice
-    first: pl.Series
-    last: pl.Series
-    counts: Ints
-
-    @staticmethod
-    def of(blocks: Blocks, *parts: Values) -> Entries:
-        values = [part.value for part in parts]
-        return Entries(
-            blocks,
-            np.concatenate((blocks.multisets[PLACE].to_numpy()[blocks.multiset], *(part.place for part in parts))),
-            pl.concat([blocks.first, *values]),
-            pl.concat([blocks.last, *values]),
-            np.concatenate((blocks.counts, *(part.counts for part in parts))),
-        )
-
-    def codes(self) -> tuple[Ints, Ints]:
-        """First and last as numbers in the order of the values."""
-        ranks = pl.concat([self.first, self.last]).rank("dense").cast(pl.Int64).to_numpy()
-        return ranks[: len(self.first)], ranks[len(self.first) :]
-
-    def in_order_of(self, places: Ints) -> tuple[Ints, Ints]:
-        """The entries in the order of the slices at these places, and where those of each slice begin."""
-        order = np.argsort(self.place, kind="stable")
-        begin, stop = (np.searchsorted(self.place[order], places, side) for side in ("left", "right"))
-        return order[np.repeat(begin, stop - begin) + ramp(stop - begin)], np.append(0, np.cumsum(stop - begin))
 
 
 class Store:
@@ -117,58 +64,50 @@ class Store:
     def see(self, names: pl.DataFrame) -> None:
         """Note that the slices of these multisets have come."""
         came = names.with_columns(_came=pl.lit(True))
-        seen = self._joined(self.blocks.select(self.schema.identity), came, "left")["_came"].fill_null(False)
-        self.blocks = self.blocks.with_columns(seen=pl.col("seen") | seen)
+        seen = join_keys(self.blocks.select(self.schema.identity), came, self.schema.identity, "left")["_came"]
+        self.blocks = self.blocks.with_columns(seen=pl.col("seen") | seen.fill_null(False))
 
     def forget(self, names: pl.DataFrame) -> None:
         """Keep only multisets that slices name, or whose slices have not come: no others can be requested."""
         names = names.select(self.schema.identity)
-        waiting = pl.concat([names, self.blocks.filter(~pl.col("seen")).select(names.columns)])
-        self.blocks, self.values = (self._joined(table, waiting, "semi") for table in (self.blocks, self.values))
+        self.keep(pl.concat([names, self.blocks.filter(~pl.col("seen")).select(names.columns)]), "semi")
 
-    def _joined(
-        self, left: pl.DataFrame, right: pl.DataFrame, how: Literal["semi", "anti", "inner", "left"]
-    ) -> pl.DataFrame:
-        """Tables by the multiset that they name."""
-        return left.join(right, on=self.schema.identity, how=how, nulls_equal=True, maintain_order="left")
-
-    def drop(self, names: pl.DataFrame) -> None:
-        """Forget these multisets."""
-        self.blocks, self.values = (self._joined(table, names, "anti") for table in (self.blocks, self.values))
-
-    def known(self, names: pl.DataFrame) -> pl.DataFrame:
-        """Those of which blocks have come."""
-        return self._joined(names, self.blocks, "semi")
-
-    def missing(self, names: pl.DataFrame) -> pl.DataFrame:
-        """Those of which no blocks have come."""
-        return self._joined(names, self.blocks, "anti")
-
-    def entries(self, names: pl.DataFrame, table: pl.DataFrame) -> Entries:
-        """What is known of the multisets of slices: those that these names are of, and those that came whole."""
-        blocks = self._blocks(names)
-        multisets = blocks.multisets
-        begin = np.searchsorted(blocks.multiset, np.arange(multisets.height))
-        opened = multisets.select(*self.schema.identity, "size", PLACE, _begin=pl.Series(begin, dtype=pl.Int64))
-        answers = self._joined(opened, self.values, "inner")
-        is_closed = np.ones(len(blocks.lo), np.bool_)
-        is_closed[(answers["_begin"] + answers["lo"] // answers["size"]).to_numpy()] = False
-        columns = self.schema.columns(self.operator)
-        return Entries.of(
-            blocks.filter(is_closed),
-            _values(answers, "values", "counts"),
-            _values(table, *columns),
+    def keep(self, names: pl.DataFrame, how: Literal["semi", "anti"]) -> None:
+        """Keep only these multisets, or all others."""
+        self.blocks, self.values = (
+            join_keys(table, names, self.schema.identity, how) for table in (self.blocks, self.values)
         )
 
-    def _blocks(self, names: pl.DataFrame) -> Blocks:
-        """The blocks of the multisets that these names are of."""
-        columns = [name for name in self.blocks.columns if name in self.schema.identity or name not in names.columns]
-        multisets = self._joined(names, self.blocks.select(columns), "inner")
-        first, number = flat(multisets["first"])
-        last, count = flat(multisets["last"])[0], flat(multisets["count"])[0].to_numpy()
-        multiset = np.repeat(np.arange(multisets.height), number)
-        lo = ramp(number) * multisets["size"].to_numpy()[multiset]
-        return Blocks(multisets, multiset, lo, first, last, count)
+    def known(self, names: pl.DataFrame, how: Literal["semi", "anti"] = "semi") -> pl.DataFrame:
+        """Those of which blocks have come, or all others."""
+        return join_keys(names, self.blocks, self.schema.identity, how)
+
+    def entries(self, names: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
+        """What is known of the multisets of slices: those that these names are of, and those that came whole.
+
+        Each entry is at the place of its slice, and has `first`, `last` and `count`. Of values, both are the same; a
+        block of which only the summary is known has its row in `blocks`, and where in its multiset it begins.
+        """
+        identity = self.schema.identity
+        multisets = join_keys(names, self.blocks.with_row_index("block"), identity, "inner")
+        number = multisets["first"].list.len().to_numpy().astype(np.int64)
+        lo = ramp(number) * np.repeat(multisets["size"].to_numpy(), number)
+        blocks = _exploded(multisets.select(PLACE, "block", "first", "last", "count"))
+        answers = join_keys(multisets.select(PLACE, "block", *identity), self.values, identity, "inner")
+        blocks = blocks.with_columns(pl.Series("lo", lo)).join(
+            answers, on=["block", "lo"], how="anti", maintain_order="left"
+        )
+        values, counts = self.schema.columns(self.operator)
+        parts = answers.select(PLACE, first="values", count="counts"), table.select(PLACE, first=values, count=counts)
+        return pl.concat(
+            [blocks, *(_exploded(part).with_columns(last="first") for part in parts)], how="diagonal", rechunk=True
+        )
+
+
+def _exploded(table: pl.DataFrame) -> pl.DataFrame:
+    """A row for each of what is in lists."""
+    names = [name for name, dtype in table.schema.items() if isinstance(dtype, pl.List)]
+    return table.filter(pl.col(names[0]).list.len() > 0).explode(names)
 
 
 class RemoteMultisets:
@@ -201,8 +140,7 @@ class RemoteMultisets:
                 empty = values.filter(pl.col("values").list.len() == 0)
                 missing.append(store.known(empty).select(self.schema.identity))
                 answered.append(values.select(*self.schema.identity, "lo"))
-            if operator in self.wanted:
-                self._answer(operator, pl.concat(answered))
+            self._answer(operator, pl.concat(answered), "lo")
         return pl.concat(missing) if missing else self.left_out[:0]
 
     def replace(self, tables: Mapping[str, pl.DataFrame]) -> None:
@@ -211,22 +149,22 @@ class RemoteMultisets:
             blocks = tables.get(self.schema.table("blocks", operator))
             if blocks is None:
                 continue
-            store.drop(blocks)
+            store.keep(blocks, "anti")
             store.add(blocks, None)
-            if operator in self.wanted:
-                wanted = self.wanted[operator]
-                self._answer(operator, wanted.join(blocks, on=self.schema.identity, how="semi", nulls_equal=True))
+            self._answer(operator, blocks)
 
-    def _answer(self, operator: str, answered: pl.DataFrame) -> None:
-        self.wanted = {**self.wanted, operator: self._without(self.wanted[operator], answered)}
+    def _answer(self, operator: str, answered: pl.DataFrame, *part: str) -> None:
+        """Wait no more for these multisets, or for one `part` of each."""
+        if operator not in self.wanted:
+            return
+        self.wanted[operator] = join_keys(self.wanted[operator], answered, [*self.schema.identity, *part], "anti")
         self.wanted = {name: table for name, table in self.wanted.items() if table.height}
         self.is_news |= not self.wanted
 
-    def _without(self, wanted: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-        """Those that are not among the others."""
-        return wanted.join(
-            others, on=[*self.schema.identity, "lo"], how="anti", nulls_equal=True, maintain_order="left"
-        )
+    @property
+    def requests(self) -> Tables:
+        """What is wanted, as tables of a request for all nodes."""
+        return {self.schema.table("wanted", operator): table for operator, table in self.wanted.items()}
 
     def see(self, table: pl.DataFrame) -> None:
         """Note that slices have come."""
@@ -249,9 +187,7 @@ class RemoteMultisets:
 
     def _remaining(self, names: pl.DataFrame) -> pl.DataFrame:
         """Those that are not left out."""
-        if not self.left_out.height:
-            return names
-        return names.join(self.left_out, on=self.schema.identity, how="anti", nulls_equal=True, maintain_order="left")
+        return join_keys(names, self.left_out, self.schema.identity, "anti") if self.left_out.height else names
 
     # --- ranks ----------------------------------------------------------------------------------------------------
 
@@ -275,7 +211,8 @@ class RemoteMultisets:
                 break
             left_out += [self.leave_out(table) for table in lost]
         for operator, table in wanted.items():
-            fresh = self._without(table, self.wanted[operator]) if operator in self.wanted else table
+            before = self.wanted.get(operator, table[:0])
+            fresh = join_keys(table, before, [*self.schema.identity, "lo"], "anti")
             self.counts["asked"] += fresh.filter(pl.col("lo") != SUMMARY).height
         self.wanted, self.is_news = wanted, False
         return waits, pl.concat(left_out) if left_out else self.left_out[:0]
@@ -288,7 +225,7 @@ class RemoteMultisets:
             parts = []
             for (rows, windows), waiting in zip(due, waits, strict=True):
                 if self.schema.by_rank:
-                    missing = store.missing(self.names(rows.table))
+                    missing = store.known(self.names(rows.table), "anti")
                     parts.append(self.summaries_of(missing))
                     lacks = np.append(0, np.cumsum(np.isin(rows.table[PLACE].to_numpy(), missing[PLACE].to_numpy())))
                     waiting |= lacks[windows.hi] > lacks[windows.lo]
@@ -298,7 +235,7 @@ class RemoteMultisets:
                     continue  # all values are here
                 entries = store.entries(names, table)
                 opened, undecided_windows = self._search(operator, Due(rows, windows), entries)
-                parts.append(self._values_of(entries.blocks.filter(opened)))
+                parts.append(self._values_of(store, entries.filter(pl.Series(opened))))
                 waiting |= undecided_windows
             table = pl.concat(parts) if parts else pl.DataFrame()
             if table.height:
@@ -310,33 +247,28 @@ class RemoteMultisets:
         place = pl.lit(SUMMARY, pl.Int64)
         return names.with_columns(lo=place, hi=place).select("node", *self.schema.wanted)
 
-    def _values_of(self, blocks: Blocks) -> pl.DataFrame:
+    def _values_of(self, store: Store, blocks: pl.DataFrame) -> pl.DataFrame:
         """A request for the values of blocks."""
-        columns = dict.fromkeys(
-            [*self.schema.identity_columns, *self.schema.keys, *self.schema.times, "size", "entries"]
-        )
-        multisets, lo = blocks.multisets.select(*columns)[blocks.multiset], pl.Series("lo", blocks.lo)
+        multisets, lo = store.blocks.drop("first", "last", "count")[blocks["block"]], blocks["lo"]
         wanted = multisets.with_columns(lo, hi=pl.min_horizontal(lo + multisets["size"], "entries"))
         return wanted.select("node", *self.schema.wanted)
 
-    def _search(self, operator: str, due: Due, entries: Entries) -> tuple[Mask, Mask]:
-        """Which blocks have to be opened, and the windows for which they are.
+    def _search(self, operator: str, due: Due, entries: pl.DataFrame) -> tuple[Mask, Mask]:
+        """Which entries are blocks that have to be opened, and the windows for which they are.
 
         A window that has no block with different values needs no search: all of its values are known.
         """
-        first, last = entries.codes()
-        block_count = len(entries.blocks.lo)
-        is_doubtful = first < last
-        at, begins = entries.in_order_of(due.rows.table[PLACE].to_numpy())
-        doubtful = np.append(0, np.cumsum(is_doubtful[at]))
+        first, last = _codes(entries)
+        at, begins = _in_order(entries[PLACE].to_numpy(), due.rows.table[PLACE].to_numpy())
+        doubtful = np.append(0, np.cumsum((first < last)[at]))
         lo, hi = begins[due.windows.lo], begins[due.windows.hi]
-        opened, waits = np.zeros(block_count, np.bool_), np.zeros(len(lo), np.bool_)
+        opened, waits, counts = np.zeros(len(first), np.bool_), np.zeros(len(lo), np.bool_), entries["count"].to_numpy()
         for window in np.flatnonzero(doubtful[hi] > doubtful[lo]).tolist():
             qs = self.schema.qs.get((operator, int(due.windows.timeline[window])))
             if qs is None:
                 continue
             inside = at[lo[window] : hi[window]]
-            count = entries.counts[inside]
+            count = counts[inside]
             found = bounds(first[inside], last[inside], count, ranks(qs, int(count.sum())) + 1)
             open_here = inside[undecided(first[inside], last[inside], found)]
             opened[open_here] = True
@@ -353,15 +285,10 @@ class RemoteMultisets:
         for operator, store in self.stores.items() if of_windows[REMOTE].list.len().sum() else ():
             columns = self.schema.columns(operator)
             entries = store.entries(self.names(of_windows), of_windows)
-            merged = (
-                pl.DataFrame({"place": entries.place, "value": entries.last, "count": entries.counts})
-                .group_by("place", "value")
-                .agg(pl.col("count").sum())
-                .sort("place", "value")
-            )
-            sizes = np.bincount(merged["place"].to_numpy(), minlength=table.height).astype(np.int64)
+            merged = entries.group_by(PLACE, "last").agg(pl.col("count").sum()).sort(PLACE, "last")
+            sizes = np.bincount(merged[PLACE].to_numpy(), minlength=table.height).astype(np.int64)
             table = table.with_columns(
-                lists(merged["value"], sizes).alias(columns[0]), lists(merged["count"], sizes).alias(columns[1])
+                lists(merged["last"], sizes).alias(columns[0]), lists(merged["count"], sizes).alias(columns[1])
             )
         return table.drop(PLACE)
 
@@ -372,19 +299,14 @@ class RemoteMultisets:
         for store in self.stores.values():
             store.forget(remaining)
         if self.left_out.height:
-            self.left_out = self.left_out.join(
-                names, on=self.schema.identity, how="semi", nulls_equal=True, maintain_order="left"
-            )
+            self.left_out = join_keys(self.left_out, names, self.schema.identity, "semi")
 
     # --- what is kept ---------------------------------------------------------------------------------------------
 
     def take_over(self, other: RemoteMultisets) -> None:
         """Go on where those of an earlier plan stand."""
-        self.left_out, self.counts = other.left_out, other.counts
-        for operator, store in self.stores.items():
-            if operator in other.stores:
-                store.blocks, store.values = other.stores[operator].blocks, other.stores[operator].values
-        self.wanted = {operator: table for operator, table in other.wanted.items() if operator in self.stores}
+        self.counts = other.counts
+        self.load(other.tables())
 
     def tables(self) -> dict[str, pl.DataFrame]:
         tables = {"left_out": self.left_out}
@@ -422,10 +344,17 @@ def ranks(qs: set[float], total: int) -> Ints:
     return np.unique(np.concatenate((below, np.minimum(below + (exact > below), total - 1))))
 
 
-def _values(table: pl.DataFrame, values: str, counts: str) -> Values:
-    """The values in two list columns of slices that have their places."""
-    value, sizes = flat(table[values])
-    return Values(np.repeat(table[PLACE].to_numpy(), sizes), value, flat(table[counts])[0].to_numpy())
+def _codes(entries: pl.DataFrame) -> Ints:
+    """First and last of entries as numbers in the order of the values."""
+    values = pl.concat([entries["first"], entries["last"]])
+    return values.rank("dense").cast(pl.Int64).to_numpy().reshape(2, -1)
+
+
+def _in_order(place: Ints, places: Ints) -> tuple[Ints, Ints]:
+    """The entries, given their places, in the order of the slices at `places`, and where those of each slice begin."""
+    order = np.argsort(place, kind="stable")
+    begin, stop = (np.searchsorted(place[order], places, side) for side in ("left", "right"))
+    return order[np.repeat(begin, stop - begin) + ramp(stop - begin)], np.append(0, np.cumsum(stop - begin))
 
 
 def _counts(blocks: pl.DataFrame) -> pl.Series:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
-from windrow.io.yaml_files import hint
-from windrow.nodes.sources.base import Mark, Read, Source, SourceError, Types
+from windrow.core.expressions.errors import hint
+from windrow.io.yaml_files import Check
+from windrow.nodes.sources.base import FLAG, Mark, Read, Source, SourceError, Types
 from windrow.nodes.sources.complete_files import WholeFiles
 from windrow.nodes.sources.generated import Made
 from windrow.nodes.sources.mqtt import Mqtt
@@ -26,7 +27,6 @@ __all__ = ["Mark", "Read", "Source", "SourceError", "Types", "source_of"]
 
 KINDS: Mapping[str, type[Any]] = {"files": WholeFiles, "stdin": Pipe, "mqtt": Mqtt, "generator": Made}
 MAIN = {"files": "path", "stdin": "format", "mqtt": "topic", "generator": "rate"}  # what a short form gives
-_NOT_OPTIONS = ("node", "file", "clock")
 
 
 def source_of(described: Mapping[str, Any] | str, node: str) -> Source:
@@ -37,12 +37,9 @@ def source_of(described: Mapping[str, Any] | str, node: str) -> Source:
     kind, options = _kind(given)
     make = KINDS[kind]
     if kind == "files":
-        growing = options.pop("growing", False)
-        if not isinstance(growing, bool):
-            raise SourceError(f"files: growing must be true or false, not {growing!r}")
-        make = GrowingFiles if growing else WholeFiles
+        make = GrowingFiles if _checked("files", FLAG, options.pop("growing", False), "growing") else WholeFiles
     parameters = inspect.signature(make).parameters
-    names = [name for name in parameters if name not in _NOT_OPTIONS] + ["growing"] * (kind == "files")
+    names = [name for name in parameters if name != "node"] + ["growing"] * (kind == "files")
     for name in options:
         if name not in names:
             if make is WholeFiles and name in inspect.signature(GrowingFiles).parameters:
@@ -51,11 +48,22 @@ def source_of(described: Mapping[str, Any] | str, node: str) -> Source:
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name != "node" and name not in options:
             raise SourceError(f"source: {kind} needs a {name}")
+    types = get_type_hints(make, include_extras=True)
+    for name, value in options.items():
+        for check in getattr(types[name], "__metadata__", ()):
+            if value is not None or parameters[name].default is not None:
+                _checked("standard input" if kind == "stdin" else kind, check, value, name)
     return make(**options, **({"node": node} if "node" in parameters else {}))  # type: ignore[no-any-return]
 
 
+def _checked(what: str, check: Check, value: Any, name: str) -> Any:
+    try:
+        return check(value, name)
+    except ValueError as error:
+        raise SourceError(f"{what}: {error}") from error
+
+
 def _kind(described: Mapping[Any, Any]) -> tuple[str, dict[Any, Any]]:
-    """The kind of a source, and its options."""
     given = dict(described)
     if "kind" in given:
         kind = given.pop("kind")

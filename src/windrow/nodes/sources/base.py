@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from windrow.core.arrays.dataframes import empty_frame
 from windrow.core.windows.ordered import NODE
+from windrow.io.yaml_files import must
 
 GATHER = 0.05  # seconds in which what comes is gathered, once something has come
 POLL = 0.05  # seconds between two looks at files
+FLAG = must("be true or false, not {!r}", lambda value: isinstance(value, bool))
 
 Types = Mapping[str, pl.DataType]
 Mark = Mapping[str, Any]
@@ -37,23 +41,20 @@ class Read(NamedTuple):
     last: bool
 
 
-class Source(Protocol):
-    """Where the events of a local node come from."""
+@dataclass
+class Source:
+    """Where the events of a local node come from. Its fields are its options, each with the check of what is given."""
 
-    replayable: (
-        bool  # whether `resume` can go back as far as one likes; if not, a node sends on at once what it has read
-    )
-    notes: list[str]  # what is to be logged, once each; the caller clears it
-
-    @property
-    def columns(self) -> Types:
-        """The columns with their types; {} while nothing has come."""
+    replayable = True  # whether `resume` can go back as far as one likes; if not, a node sends on at once what it read
+    notes: list[str] = field(default_factory=list, init=False)  # what is to be logged, once each; the caller clears it
 
     def resume(self, mark: Mark) -> None:
         """Go on from a mark; {} is the beginning."""
+        raise NotImplementedError
 
     def read(self, needed: Types, wait: float) -> Read | None:
         """What is new, in the columns that are needed; None if nothing came within so many seconds."""
+        raise NotImplementedError
 
     def confirm(self, mark: Mark) -> None:
         """The parent has everything up to this mark on disk."""
@@ -80,15 +81,15 @@ def wanted(needed: Types) -> dict[str, pl.DataType]:
 
 
 def nothing(needed: Types) -> pl.DataFrame:
-    """No events."""
     return empty_frame(wanted(needed))
 
 
-def checked_mark(mark: Mark, fields: Mapping[str, type], what: str) -> dict[str, Any]:
-    """A mark that this source has made; refuses one that another kind of source has made."""
+def place_of(mark: Mark, fields: Mapping[str, type], what: str) -> SimpleNamespace:
+    """The place that a mark of this source means; refuses one that another kind of source has made."""
+    mark = mark or {name: kind() for name, kind in fields.items()}
     if set(mark) != set(fields) or any(type(mark[name]) is not kind for name, kind in fields.items()):
         raise SourceError(
             f"the parent knows this node by another source than {what}: its mark is {dict(mark)!r}; "
             "give the node a new name, or the source that it had"
         )
-    return dict(mark)
+    return SimpleNamespace(**mark)

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from windrow.core.windows.fixed import duration
-from windrow.nodes.sources.base import SourceError
+from windrow.io.yaml_files import must, whole
+from windrow.nodes.sources.base import FLAG, Source, SourceError
 
 TAKEN_OVER = 0x8E
 SHORT_CONNECTION = 2.0  # seconds
@@ -33,54 +34,57 @@ class Message(NamedTuple):
     arrived: int  # microseconds since 1970
 
 
-@dataclass(frozen=True)
-class Broker:
+def _file(value: Any, word: str) -> Any:
+    if not Path(_text(value, word)).is_file():
+        raise ValueError(f"{word}: there is no file {value!r}")
+    return value
+
+
+_text = must("be text, not {!r}", lambda value: isinstance(value, str) and value != "")
+_short = whole(65535)
+_topics = must(
+    "be a topic such as 'plant/+/speed', or a list, not {!r}",
+    lambda given: given and all(isinstance(topic, str) and topic for topic in _listed(given)),
+)
+
+
+def _listed(topic: str | Sequence[str]) -> tuple[str, ...]:
+    return (topic,) if isinstance(topic, str) else tuple(topic)
+
+
+@dataclass
+class BrokerSource(Source):
     """Where a broker is, who comes to it, and for what."""
 
-    topic: str | Sequence[str]
-    host: str
-    port: int | None
-    client: str
-    username: str | None
-    password: str | None
-    password_file: str | None
-    tls: bool
-    ca: str | None
-    certificate: str | None
-    key: str | None
-    keepalive: int
-    unconfirmed: int
-    session: str
+    node: str
+    topic: Annotated[str | Sequence[str], _topics]
+    host: Annotated[str, _text] = "localhost"
+    port: Annotated[int | None, _short] = None
+    client: Annotated[str | None, _text] = None
+    username: Annotated[str | None, _text] = None
+    password: Annotated[str | None, _text] = None
+    password_file: Annotated[str | None, _file] = None
+    tls: Annotated[bool, FLAG] = False
+    ca: Annotated[str | None, _file] = None
+    certificate: Annotated[str | None, _file] = None
+    key: Annotated[str | None, _file] = None
+    keepalive: Annotated[int, _short] = 60
+    unconfirmed: Annotated[int, _short] = 10_000
+    session: str = "7 days"
 
     def __post_init__(self) -> None:
-        if not self.topics or not all(isinstance(topic, str) and topic for topic in self.topics):
-            raise SourceError(f"mqtt: topic must be a topic such as 'plant/+/speed', or a list, not {self.topic!r}")
-        for name, least, most in (("port", 1, 65535), ("keepalive", 1, 65535), ("unconfirmed", 1, 65535)):
-            value = getattr(self, name)
-            is_whole = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-            if not is_whole and (name != "port" or value is not None):
-                raise SourceError(f"mqtt: {name} must be a whole number from {least} to {most:,}, not {value!r}")
-        for name in ("host", "client", "username", "password", "password_file", "ca", "certificate", "key"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, str) or not value):
-                raise SourceError(f"mqtt: {name} must be text, not {value!r}")
-        if not isinstance(self.tls, bool):
-            raise SourceError(f"mqtt: tls must be true or false, not {self.tls!r}")
+        self.client = self.client or f"windrow-{self.node}"
         if self.password and self.password_file:
             raise SourceError("mqtt: give a password or a password_file, not both")
         if (self.password or self.password_file) and not self.username:
             raise SourceError("mqtt: a password needs a username")
         if self.key and not self.certificate:
             raise SourceError("mqtt: a key needs a certificate")
-        for name in ("password_file", "ca", "certificate", "key"):
-            path = getattr(self, name)
-            if path is not None and not Path(path).is_file():
-                raise SourceError(f"mqtt: {name}: there is no file {path!r}")
         _ = self.expiry  # refuses what cannot be read
 
     @property
     def topics(self) -> tuple[str, ...]:
-        return (self.topic,) if isinstance(self.topic, str) else tuple(self.topic)
+        return _listed(self.topic)
 
     @property
     def is_encrypted(self) -> bool:
@@ -121,12 +125,11 @@ class Client:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerSource,
         connected: Callable[[bool], None],
         receive: Callable[[Message], None],
         note: Callable[[str], None],
         gone: Sequence[str] = (),
-        clock: Callable[[], int] = time.time_ns,
     ) -> None:
         try:
             from paho.mqtt.client import Client as Paho
@@ -154,7 +157,7 @@ class Client:
                 raise SourceError(f"mqtt: the certificates cannot be used: {error}") from error
 
         def message(_: Any, __: Any, got: Any) -> None:
-            receive(Message(got.mid, got.topic, got.payload, got.dup, clock() // 1000))
+            receive(Message(got.mid, got.topic, got.payload, got.dup, time.time_ns() // 1000))
 
         self._client.on_message = message
         self._client.on_connect = self._on_connect

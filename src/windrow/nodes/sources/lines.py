@@ -9,17 +9,21 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import polars as pl
 
 from windrow.core.slices.binding import InputError
 from windrow.io.event_files import from_text, is_text_in_json
-from windrow.nodes.sources.base import SourceError, Types, nothing, wanted
+from windrow.io.yaml_files import must, one_of
+from windrow.nodes.sources.base import Types, nothing, wanted
 
 READ_BYTES = 1 << 24  # bytes of lines that are read at a time
 LONGEST_LINE = 1 << 26  # bytes of a line
 SHOWN_CHARACTERS = 120  # of a line, in an error
 EPOCHS = {"s": 1_000_000.0, "ms": 1_000.0, "us": 1, "ns": 0.001}  # microseconds
+EPOCH = must(f"be one of {', '.join(EPOCHS)}, not {{!r}}", list(EPOCHS).__contains__)
+BAD_LINES = one_of("raise", "drop")
 
 Found = Iterator[tuple[int, int, pl.DataFrame | Exception]]
 _FAILURES = (pl.exceptions.PolarsError, InputError, UnicodeDecodeError)
@@ -32,15 +36,17 @@ _OURS = {  # what Polars says in terms of its own options
 }
 
 
+def line_format(value: Any, _: str) -> Any:
+    if value not in ("json", "csv"):
+        raise ValueError(f"lines are json or csv, not {value!r}")
+    return value
+
+
 class Lines:
     """A parser of whole lines that counts them, and those that it leaves out."""
 
-    def __init__(self, what: str, form: str, bad: str = "raise", epoch: str | None = None) -> None:
-        if form not in ("json", "csv"):
-            raise SourceError(f"{what}: lines are json or csv, not {form!r}")
-        if bad not in ("raise", "drop"):
-            raise SourceError(f"{what}: bad_lines must be raise or drop, not {bad!r}")
-        self._what, self._form, self._bad, self._epoch = what, form, bad, checked_epoch(epoch, what)
+    def __init__(self, what: str, form: str, bad: str, epoch: str | None) -> None:
+        self._what, self._form, self._bad, self._epoch = what, form, bad, epoch
         self.number = 0  # lines that there were
         self.dropped = 0  # of which so many were left out
         self.header: list[str] | None = None  # of CSV: the first line, unless it is given
@@ -56,7 +62,7 @@ class Lines:
             for name in types:
                 if name not in self.header:
                     raise InputError(f"{self._what} has no column {name!r}; it has {', '.join(self.header)}")
-        lines = _lines(data)
+        lines = data.removesuffix(b"\n").split(b"\n") if data else []
         frames = [nothing(needed)]
         for begin, end, parsed in bisected(lines, lambda part: self._parsed(part, types)):
             if isinstance(parsed, pl.DataFrame):
@@ -71,18 +77,14 @@ class Lines:
         self.number += len(lines)
         return pl.concat(frames)
 
+    def too_long(self) -> InputError:
+        return InputError(f"line {self.number + 1:,} of {self._what} is longer than {LONGEST_LINE:,} bytes")
+
     def _parsed(self, lines: Sequence[bytes], types: Types) -> pl.DataFrame:
         if self._form == "json":
             return json_events(lines, types, self._epoch)
         assert self.header is not None
         return _csv_events(lines, self.header, types, self._epoch)
-
-
-def _lines(data: bytes) -> list[bytes]:
-    lines = data.split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    return lines
 
 
 def bisected(texts: Sequence[bytes], parse: Callable[[Sequence[bytes]], pl.DataFrame]) -> Found:
@@ -135,12 +137,6 @@ def header_of(line: bytes, what: str) -> list[str]:
     if not names:
         raise InputError(f"the first line of {what} must be the names of its columns, not {shown(line)}")
     return names
-
-
-def checked_epoch(epoch: str | None, what: str) -> str | None:
-    if epoch is not None and epoch not in EPOCHS:
-        raise SourceError(f"{what}: epoch must be one of {', '.join(EPOCHS)}, not {epoch!r}")
-    return epoch
 
 
 def _from_text(name: str, dtype: pl.DataType, epoch: str | None) -> pl.Expr:

@@ -21,17 +21,18 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from windrow.core.slices.binding import InputError
-from windrow.nodes.sources.base import GATHER, Mark, Read, SourceError, Types, checked_mark, nothing, wanted
-from windrow.nodes.sources.broker import Broker, Client, Message
+from windrow.nodes.sources.base import GATHER, Mark, Read, SourceError, Types, nothing, place_of, wanted
+from windrow.nodes.sources.broker import BrokerSource, Client, Message
 from windrow.nodes.sources.json_messages import events_of
-from windrow.nodes.sources.lines import checked_epoch, shown
+from windrow.nodes.sources.lines import BAD_LINES, EPOCH, shown
 
 MESSAGES_AT_ONCE = 50_000  # messages in a batch
 AGAIN_WITHIN = 5.0  # seconds after which a message that the broker should send again is given up
@@ -47,49 +48,22 @@ class _Received(NamedTuple):
     checksum: int
 
 
-class Mqtt:
+@dataclass
+class Mqtt(BrokerSource):
     """Messages of some topics."""
 
     replayable = False  # a broker sends no more once so many messages are not acknowledged
+    topic_column: str | None = None
+    arrival_column: str | None = None
+    bad_messages: Annotated[str, BAD_LINES] = "raise"
+    epoch: Annotated[str | None, EPOCH] = None
 
-    def __init__(
-        self,
-        node: str,
-        topic: str | Sequence[str],
-        *,
-        host: str = "localhost",
-        port: int | None = None,
-        client: str | None = None,
-        username: str | None = None,
-        password: str | None = None,
-        password_file: str | None = None,
-        tls: bool = False,
-        ca: str | None = None,
-        certificate: str | None = None,
-        key: str | None = None,
-        keepalive: int = 60,
-        unconfirmed: int = 10_000,
-        session: str = "7 days",
-        topic_column: str | None = None,
-        arrival_column: str | None = None,
-        bad_messages: str = "raise",
-        epoch: str | None = None,
-        clock: Callable[[], int] = time.time_ns,
-    ) -> None:
-        if bad_messages not in ("raise", "drop"):
-            raise SourceError(f"mqtt: bad_messages must be raise or drop, not {bad_messages!r}")
-        self._broker = Broker(
-            *(topic, host, port, f"windrow-{node}" if client is None else client, username, password, password_file),
-            *(tls, ca, certificate, key, keepalive, unconfirmed, session),
-        )
-        self._topic_column, self._arrival_column = topic_column, arrival_column
-        self._bad, self._epoch, self._clock = bad_messages, checked_epoch(epoch, "mqtt"), clock
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._client: Client | None = None
         self._lock = threading.Lock()
         self._arrived, self._drained = threading.Event(), threading.Event()
-        self._most = 2 * unconfirmed  # messages that wait to be read
         self.dropped = 0  # messages that were left out
-        self.notes: list[str] = []
         self._reset(0)
 
     def _reset(self, number: int) -> None:
@@ -102,10 +76,6 @@ class Mqtt:
         self._again: list[Message] = []  # what it has sent again so far
         self._since = 0.0  # when the last of them came
 
-    @property
-    def columns(self) -> dict[str, pl.DataType]:
-        return {}
-
     def resume(self, mark: Mark) -> None:
         """Go on after the last message that a mark knows.
 
@@ -113,15 +83,13 @@ class Mqtt:
         """
         self.close()
         waiting = self._waiting
-        given: dict[str, Any] = {"messages": 0, "packet": 0, "topics": []}
-        if mark:
-            given = checked_mark(mark, _MARK, "MQTT")
-        self._reset(given["messages"])
+        at = place_of(mark, _MARK, "MQTT")
+        self._reset(at.messages)
         self._waiting.extend(received._replace(session=0) for received in waiting if received.number <= self._number)
-        if given["packet"]:
-            self._last = given["packet"], given["checksum"]
-        gone = [topic for topic in given["topics"] if topic not in self._broker.topics]
-        self._client = Client(self._broker, self._connected, self._receive, self.notes.append, gone, self._clock)
+        if at.packet:
+            self._last = at.packet, at.checksum
+        gone = [topic for topic in at.topics if topic not in self.topics]
+        self._client = Client(self, self._connected, self._receive, self.notes.append, gone)
         self._client.start()
 
     # --- what the broker sends, in a thread of its own ----------------------------------------------------------------
@@ -135,7 +103,7 @@ class Mqtt:
                 return
             if self._number:
                 self.notes.append(
-                    f"{self._broker.name} has kept no session for {self._broker.client!r}: what was published "
+                    f"{self.name} has kept no session for {self.client!r}: what was published "
                     "while this node was away is lost"
                 )
             self._session += 1
@@ -144,7 +112,7 @@ class Mqtt:
 
     def _receive(self, message: Message) -> None:
         # Mosquitto 2.0.11 does not keep to what may be unacknowledged: then its connection is read no further
-        while len(self._queue) >= self._most and self._client is not None:
+        while len(self._queue) >= 2 * self.unconfirmed and self._client is not None:
             self._drained.clear()
             self._drained.wait(0.1)
         with self._lock:
@@ -161,7 +129,6 @@ class Mqtt:
                 self._take(message)
 
     def _take(self, message: Message) -> None:
-        """A new message."""
         self._number += 1
         self._last = _identity(message)
         received = _Received(self._number, self._session, *self._last)
@@ -188,7 +155,7 @@ class Mqtt:
         self._again = []
         if fresh:
             self.notes.append(
-                f"{self._broker.name} has not sent again the last message that is held here; it may have lost its "
+                f"{self.name} has not sent again the last message that is held here; it may have lost its "
                 f"state, and {len(fresh):,} messages that it sent again are taken as new"
             )
         for message in fresh:
@@ -225,19 +192,19 @@ class Mqtt:
             is_acknowledgeable = last.session == self._session
         events = self._events([message for _, message in taken], needed)
         mark = {"messages": last.number, "packet": last.packet if is_acknowledgeable else 0, "checksum": last.checksum}
-        return Read(events, {**mark, "topics": list(self._broker.topics)}, False)
+        return Read(events, {**mark, "topics": list(self.topics)}, False)
 
     def _events(self, messages: Sequence[Message], needed: Types) -> pl.DataFrame:
         types = wanted(needed)
-        own = [name for name in (self._topic_column, self._arrival_column) if name in types]
+        own = [name for name in (self.topic_column, self.arrival_column) if name in types]
         inner = {name: dtype for name, dtype in types.items() if name not in own}
         frames = [nothing(needed)]
-        for parsed, indexes in events_of([message.payload for message in messages], inner, self._epoch):
+        for parsed, indexes in events_of([message.payload for message in messages], inner, self.epoch):
             if isinstance(parsed, pl.DataFrame):
                 frames.append(parsed.with_columns(self._own(name, messages, indexes, types[name]) for name in own))
                 continue
             bad = messages[int(indexes[0])]
-            if self._bad == "raise":
+            if self.bad_messages == "raise":
                 raise InputError(
                     f"a message of topic {bad.topic!r} cannot be read: {str(parsed).splitlines()[0]}: "
                     f"{shown(bad.payload)}; bad_messages: drop counts such messages and leaves them out"
@@ -248,8 +215,7 @@ class Mqtt:
     def _own(
         self, name: str, messages: Sequence[Message], indexes: np.ndarray[Any, Any], dtype: pl.DataType
     ) -> pl.Series:
-        """A column that is not in the payload."""
-        if name == self._topic_column:
+        if name == self.topic_column:
             values = pl.Series(name, [message.topic for message in messages], pl.String)
         else:
             values = pl.Series(name, [message.arrived for message in messages], pl.Datetime("us", "UTC"))

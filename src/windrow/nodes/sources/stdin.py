@@ -10,52 +10,44 @@ import os
 import select
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
 
-import polars as pl
-
-from windrow.core.slices.binding import InputError
-from windrow.nodes.sources.base import GATHER, Mark, Read, SourceError, Types, checked_mark, nothing
-from windrow.nodes.sources.lines import LONGEST_LINE, READ_BYTES, Lines
+from windrow.nodes.sources.base import GATHER, Mark, Read, Source, SourceError, Types, nothing, place_of
+from windrow.nodes.sources.lines import BAD_LINES, EPOCH, LONGEST_LINE, READ_BYTES, Lines, line_format
 
 
-class Pipe:
+@dataclass
+class Pipe(Source):
     """The lines of a file descriptor, until it ends."""
 
     replayable = False
+    format: Annotated[str, line_format] = "json"
+    header: Sequence[str] | None = None
+    bad_lines: Annotated[str, BAD_LINES] = "raise"
+    epoch: Annotated[str | None, EPOCH] = None
+    file: int = field(default=0, init=False)
 
-    def __init__(
-        self,
-        *,
-        format: str = "json",
-        header: Sequence[str] | None = None,
-        bad_lines: str = "raise",
-        epoch: str | None = None,
-        file: int = 0,
-    ) -> None:
-        self._lines = Lines("standard input", format, bad_lines, epoch)
-        if header is not None:
-            if format != "csv" or isinstance(header, str) or not all(isinstance(name, str) for name in header):
-                raise SourceError("standard input: header is a list of names, and goes with format: csv")
-            self._lines.header = list(header)
-        self._file = file
+    def __post_init__(self) -> None:
+        header = self.header
+        if header is not None and (
+            self.format != "csv" or isinstance(header, str) or not all(isinstance(name, str) for name in header)
+        ):
+            raise SourceError("standard input: header is a list of names, and goes with format: csv")
+        self._lines = Lines("standard input", self.format, self.bad_lines, self.epoch)
+        self._lines.header = None if header is None else list(header)
         self._buffer = bytearray()
         self._whole = 0  # bytes of the buffer that are whole lines
         self._before = 0  # lines of earlier lives
         self._ended = False
-        self.notes: list[str] = []
-
-    @property
-    def columns(self) -> dict[str, pl.DataType]:
-        return {}
 
     @property
     def dropped(self) -> int:
-        """Lines that were left out."""
         return self._lines.dropped
 
     def resume(self, mark: Mark) -> None:
         if mark:
-            self._before = int(checked_mark(mark, {"lines": int}, "standard input")["lines"]) - self._lines.number
+            self._before = place_of(mark, {"lines": int}, "standard input").lines - self._lines.number
             self.notes.append(
                 f"standard input cannot be read again: what came after line {mark['lines']:,} and was not "
                 "acknowledged when the node ended is lost"
@@ -72,21 +64,15 @@ class Pipe:
         events = self._lines.parse(data, needed) if data else nothing(needed)
         return Read(events, {"lines": self._before + self._lines.number}, self._ended)
 
-    def confirm(self, mark: Mark) -> None:
-        """A pipe keeps nothing that it could let go of."""
-
-    def close(self) -> None:
-        """The pipe is not ours to close."""
-
     def _gather(self, wait: float) -> None:
         """Read what comes within so many seconds, and a little more once there is a line."""
         until = time.monotonic() + wait
         while not self._ended and (len(self._buffer) < READ_BYTES or not self._whole):
             left = until - time.monotonic()
-            ready, _, _ = select.select([self._file], [], [], max(0.0, left))
+            ready, _, _ = select.select([self.file], [], [], max(0.0, left))
             if not ready:
                 return
-            data = os.read(self._file, 1 << 20)
+            data = os.read(self.file, 1 << 20)
             self._ended = not data
             end = data.rfind(b"\n") + 1
             if end and not self._whole:
@@ -94,6 +80,4 @@ class Pipe:
             self._whole = len(self._buffer) + end if end else self._whole
             self._buffer += data
             if len(self._buffer) >= LONGEST_LINE and not self._whole:
-                raise InputError(
-                    f"line {self._lines.number + 1:,} of standard input is longer than {LONGEST_LINE:,} bytes"
-                )
+                raise self._lines.too_long()

@@ -16,12 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from windrow.nodes.protocol.messages import Alive, Batch, Hello, Leave, Message, MessageError
-from windrow.nodes.transport.queues import Outgoing
+from windrow.nodes.protocol.messages import Down, Message, MessageError
 from windrow.nodes.transport.security import OPERATOR, Address
-from windrow.nodes.transport.server import BEAT, BEAT_EVERY, call_options, reason_of
-from windrow.nodes.transport.traffic import Meter, Traffic, connections
-from windrow.nodes.transport.wire import Reader, Writer
+from windrow.nodes.transport.server import call_options, reason_of
+from windrow.nodes.transport.traffic import Traffic, connections
+from windrow.nodes.transport.wire import BEAT_EVERY, StreamEnd
 
 LOST = 10.0  # seconds after which a child gives its parent up, and connects anew
 FIRST_DELAY, LONGEST_DELAY = 0.05, 10.0  # seconds between attempts to connect
@@ -50,12 +49,10 @@ class Client:
         self._take, self._opened, self._refused, self._note = take, opened, refused, note
         self._options = call_options(name, token)
         self._ca = ca
-        self._outgoing: Outgoing | None = None
+        self._end = StreamEnd()
         self._reader: Any = None
-        self._meter = Meter()
         self._before = Traffic()
-        self._received_at = 0.0
-        self._was_in, self._is_in = False, False
+        self._was_in, self.is_connected = False, False
         self._noted = ""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"client of {name}", daemon=True)
@@ -65,23 +62,17 @@ class Client:
 
     def send(self, message: Message) -> None:
         """Send it, if there is a stream; never blocks."""
-        outgoing = self._outgoing
-        if outgoing is not None:
-            outgoing.put(message)
-
-    @property
-    def is_connected(self) -> bool:
-        return self._is_in
+        if self.is_connected:
+            self._end.outgoing.put(message)
 
     def traffic(self) -> Traffic:
-        return self._before + self._meter.read(connections())
+        return self._before + self._end.meter.read(connections())
 
     def close(self, wait: float = 2.0) -> None:
         """Send what waits, and end the stream."""
         self._closing.set()
-        outgoing = self._outgoing
-        if outgoing is not None:
-            outgoing.close()
+        if self.is_connected:
+            self._end.outgoing.close()
             self._thread.join(wait)
         reader = self._reader
         if self._thread.is_alive() and reader is not None:
@@ -95,8 +86,8 @@ class Client:
                 self._connect()
             except (pa.ArrowException, OSError) as error:
                 self._failed(error)
-            if self._is_in:
-                delay, self._is_in = FIRST_DELAY, False
+            if self.is_connected:
+                delay, self.is_connected = FIRST_DELAY, False
             self._closing.wait(delay * random.uniform(0.5, 1))
             delay = min(2 * delay, LONGEST_DELAY)
 
@@ -107,65 +98,54 @@ class Client:
             fl.FlightClient(str(self.parent), tls_root_certs=self._ca, generic_options=_LOCAL)
         ) as client:
             writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(b"windrow"), self._options)
-            self._reader, outgoing = reader, Outgoing()
-            self._received_at = time.monotonic()
-            writing = threading.Thread(target=self._write, args=(outgoing, writer, reader), daemon=True)
+            self._reader, self._end = reader, StreamEnd()
+            writing = threading.Thread(target=self._write, args=(writer, reader), daemon=True)
             writing.start()
             try:
-                self._read(reader, outgoing, before)
+                self._read(reader, before)
             finally:
-                self._outgoing, self._reader = None, None
-                outgoing.close()
+                self._reader = None
+                self._end.outgoing.close()
                 reader.cancel()
                 writing.join()
-                self._before, self._meter = self.traffic(), Meter()
+                self._before, self._end = self.traffic(), StreamEnd()
                 with contextlib.suppress(pa.ArrowException):
                     writer.close()
 
-    def _read(self, reader: Any, outgoing: Outgoing, before: set[Any]) -> None:
-        wire = Reader()
+    def _read(self, reader: Any, before: set[Any]) -> None:
         while True:
             try:
                 chunk = reader.read_chunk()
             except StopIteration:
                 return
-            if not self._is_in:
-                self._let_in(outgoing, before)
-            self._receive(chunk.app_metadata, wire)
+            if not self.is_connected:
+                self._let_in(before)
+            self._receive(chunk.app_metadata)
 
-    def _let_in(self, outgoing: Outgoing, before: set[Any]) -> None:
+    def _let_in(self, before: set[Any]) -> None:
         new = (ends for ends in connections() if ends not in before and ends[1][1] == self.parent.port)
-        self._meter.watch(next(new, None))
-        self._is_in = self._was_in = True
-        self._outgoing = outgoing
+        self._end.meter.watch(next(new, None))
+        self.is_connected = self._was_in = True
         if self._noted:
             self._note(f"connected to {self.parent} again")
             self._noted = ""
         self._opened()
 
-    def _receive(self, buffer: Any, wire: Reader) -> None:
-        data = b"" if buffer is None else buffer.to_pybytes()
-        self._received_at = time.monotonic()
-        self._meter.received(0 if data == BEAT else len(data))
-        if data == BEAT:
-            return
+    def _receive(self, buffer: Any) -> None:
         try:
-            message = wire.read(data)
+            message = self._end.receive(buffer)
         except MessageError as error:
             raise OSError(f"{self.parent} sends what is no message: {error}") from error
-        if not isinstance(message, Hello | Batch | Alive | Leave):
+        if isinstance(message, Down):
             self._take(message)
-            self._received_at = time.monotonic()
+            self._end.received_at = time.monotonic()
 
-    def _write(self, outgoing: Outgoing, writer: Any, reader: Any) -> None:
-        wire = Writer()
+    def _write(self, writer: Any, reader: Any) -> None:
+        end = self._end
         try:
-            while not outgoing.is_over:
-                message = outgoing.get(BEAT_EVERY)
-                data = BEAT if message is None else wire.write(message)
-                writer.write_metadata(data)
-                self._meter.sent(0 if message is None else len(data))
-                if time.monotonic() - self._received_at > LOST:
+            while not end.outgoing.is_over:
+                end.send(writer, BEAT_EVERY)
+                if time.monotonic() - end.received_at > LOST:
                     reader.cancel()
             writer.done_writing()
         except pa.ArrowException:

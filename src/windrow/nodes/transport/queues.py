@@ -21,14 +21,13 @@ class Outgoing:
         self._waiting: deque[Message] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._is_sending = False
 
     def put(self, message: Message) -> None:
         """Let it wait to be sent; never blocks."""
         with self._changed:
             if isinstance(message, Ack) and self._waiting and isinstance(self._waiting[-1], Ack):
                 self._waiting[-1] = message  # it says more
-            elif isinstance(message, Batch) and any(_is_same(message, other) for other in self._waiting):
+            elif isinstance(message, Batch) and message in self._waiting:
                 return
             elif len(self._waiting) < self._room and not self._closed:
                 self._waiting.append(message)
@@ -37,21 +36,10 @@ class Outgoing:
     def get(self, wait: float) -> Message | None:
         """The next one; None if there is none within `wait` seconds, or never any more."""
         with self._changed:
-            self._is_sending = False
-            self._changed.notify_all()
             self._changed.wait_for(lambda: self._waiting or self._closed, wait)
-            if not self._waiting:
-                return None
-            self._is_sending = True
-            return self._waiting.popleft()
-
-    def flush(self, wait: float) -> bool:
-        """Wait until everything was handed over."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting and not self._is_sending, wait)
+            return self._waiting.popleft() if self._waiting else None
 
     def close(self) -> None:
-        """Nothing more comes; what waits is still given."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -60,10 +48,6 @@ class Outgoing:
     def is_over(self) -> bool:
         with self._changed:
             return self._closed and not self._waiting
-
-
-def _is_same(batch: Batch, other: Message) -> bool:
-    return isinstance(other, Batch) and (batch.epoch, batch.number) == (other.epoch, other.number)
 
 
 class Pace:

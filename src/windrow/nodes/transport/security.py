@@ -118,7 +118,6 @@ def _names_and_tokens(given: object, path: Path) -> dict[str, str]:
 
 
 def token_of(path: Path) -> str:
-    """The token in a file of its own."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -153,7 +152,6 @@ def check_parent(parent: Address, token: str | None) -> None:
 
 
 def pem(path: Path | None, what: str) -> bytes | None:
-    """The bytes of a certificate or key."""
     if path is None:
         return None
     try:

@@ -26,22 +26,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from windrow.nodes.protocol.messages import LARGEST, Alive, Batch, Hello, Leave, Message, MessageError
-from windrow.nodes.transport.queues import Outgoing, Pace
+from windrow.nodes.protocol.messages import LARGEST, Down, Hello, Message, MessageError
+from windrow.nodes.transport.queues import Pace
 from windrow.nodes.transport.security import NAMES, NO_TLS, OPERATOR, Address, Files, Tokens, pem
-from windrow.nodes.transport.traffic import Meter, Traffic, connections
-from windrow.nodes.transport.wire import Reader, Writer
+from windrow.nodes.transport.traffic import Traffic, connections
+from windrow.nodes.transport.wire import BEAT, BEAT_EVERY, StreamEnd
 
 PROTOCOL = 2
-BEAT = b"\n"  # "still here", which is no message
-BEAT_EVERY = 1.0  # seconds between beats
 SILENT = 5.0  # seconds after which a stream is taken for dead, if its name comes again
 FLOOD = 20  # streams that a name may open in a second
 _NODE, _VERSION = "windrow-node", "windrow-protocol"
@@ -61,13 +59,10 @@ LIMITS = Limits()
 
 
 @dataclass
-class _Stream:
+class _Stream(StreamEnd):
     """A child's stream, as its parent has it."""
 
-    name: str
-    outgoing: Outgoing = field(default_factory=Outgoing)
-    meter: Meter = field(default_factory=Meter)
-    received_at: float = field(default_factory=time.monotonic)
+    name: str = ""
     is_busy: bool = False  # its last message is not taken yet, so that no beat of it is read
 
     @property
@@ -91,7 +86,7 @@ class Server:
         """`take` gets a child's message, and may block; `answer` an operator's question, `note` a line of the log."""
         self._take, self._answer, self._note = take, answer, note
         self._tokens, self._limits = tokens, limits
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._streams: dict[str, _Stream] = {}
         self._before: dict[str, Traffic] = {}  # of streams that have ended
         self._opened: dict[str, deque[float]] = {}
@@ -105,7 +100,6 @@ class Server:
         self.address = Address(listen.host, self._flight.port, cert is not None)
 
     def send(self, child: str, message: Message) -> None:
-        """Send it, if the child has a stream; never blocks."""
         with self._lock:
             stream = self._streams.get(child)
         if stream is not None:
@@ -169,17 +163,18 @@ class Server:
             opened = self._opened.setdefault(name, deque(maxlen=FLOOD))
             is_flood = len(opened) == FLOOD and now - opened[0] < 1
             opened.append(now)
+            if is_flood:
+                raise self._refusal(name, f"opens more than {FLOOD} streams in a second")
             before = self._streams.get(name)
-            if not is_flood and (before is None or not before.is_alive):
-                if before is not None:
-                    before.outgoing.close()
-                    self._count(before)
-                stream = self._streams[name] = _Stream(name)
-                stream.meter.watch(next((ends for ends in connections() if ends[1] == _address_of(peer)), None))
-                return stream
-        if is_flood:
-            raise self._refusal(name, f"opens more than {FLOOD} streams in a second")
-        raise self._refusal(name, "is connected already: two nodes have this name, or the first one has just been lost")
+            if before is not None:
+                if before.is_alive:
+                    reason = "is connected already: two nodes have this name, or the first one has just been lost"
+                    raise self._refusal(name, reason)
+                before.outgoing.close()
+                self._count(before)
+            stream = self._streams[name] = _Stream(name=name)
+            stream.meter.watch(next((ends for ends in connections() if ends[1] == _address_of(peer)), None))
+            return stream
 
     def _ended(self, stream: _Stream) -> None:
         with self._lock:
@@ -208,7 +203,7 @@ class Server:
             writing.join()  # the stream is gone once this returns
 
     def _messages(self, stream: _Stream, reader: Any) -> Iterator[Message]:
-        pace, name, wire = Pace(self._limits.rate), stream.name, Reader()
+        pace, name = Pace(self._limits.rate), stream.name
         while True:
             try:
                 chunk = reader.read_chunk()
@@ -223,16 +218,13 @@ class Server:
                 raise self._refusal(
                     name, f"sends a message of {size:,} bytes, more than {self._limits.message:,}; see limits: message"
                 )
-            data = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
-            stream.meter.received(0 if data == BEAT else size)
-            stream.received_at = time.monotonic()
-            if data == BEAT:
-                continue
             try:
-                message = wire.read(data)
+                message = stream.receive(chunk.app_metadata)
             except MessageError as error:
                 raise self._refusal(name, f"sends what is no message: {error}") from error
-            if not isinstance(message, Hello | Batch | Alive | Leave):
+            if message is None:
+                continue
+            if isinstance(message, Down):
                 raise self._refusal(name, f"sends {type(message).__name__}, which only a parent says")
             if message.node != name:
                 raise self._refusal(name, f"speaks for {message.node!r}, whose token it did not show")
@@ -243,17 +235,12 @@ class Server:
             yield message
 
     def _write(self, stream: _Stream, writer: Any) -> None:
-        wire = Writer()
         with contextlib.suppress(pa.ArrowException):
             writer.write_metadata(BEAT)
             while not stream.outgoing.is_over:
-                message = stream.outgoing.get(BEAT_EVERY)
-                data = BEAT if message is None else wire.write(message)
-                writer.write_metadata(data)
-                stream.meter.sent(0 if message is None else len(data))
+                stream.send(writer, BEAT_EVERY)
 
     def act(self, kind: str, body: bytes) -> dict[str, Any]:
-        """Answer an operator."""
         try:
             given = json.loads(body or b"{}")
             return self._answer(kind, given if isinstance(given, dict) else {})

@@ -43,12 +43,9 @@ class Traffic:
 
 def framed(size: int) -> int:
     """The bytes on the wire of a message of so many, without TCP, IP and TLS."""
-    body = size + 2 + _varint(size) + 5  # the field's tag and length, gRPC's prefix
+    varint = max(1, -(-size.bit_length() // 7))
+    body = size + 2 + varint + 5  # the field's tag and length, gRPC's prefix
     return body + 9 * -(-body // _FRAME)
-
-
-def _varint(number: int) -> int:
-    return max(1, -(-number.bit_length() // 7))
 
 
 class Meter:
@@ -61,7 +58,6 @@ class Meter:
         self._messages = [0, 0]
 
     def watch(self, ends: Ends | None) -> None:
-        """The connection is this one."""
         self._ends = ends
 
     def sent(self, size: int) -> None:

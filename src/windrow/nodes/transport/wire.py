@@ -9,9 +9,17 @@ Both ends begin anew with every stream, whose messages come in order and whole.
 
 from __future__ import annotations
 
+import time
 import zlib
+from dataclasses import dataclass, field
+from typing import Any
 
 from windrow.nodes.protocol.messages import Message, MessageError, compressed, from_bytes, to_bytes
+from windrow.nodes.transport.queues import Outgoing
+from windrow.nodes.transport.traffic import Meter
+
+BEAT = b"\n"  # "still here", which is no message
+BEAT_EVERY = 1.0  # seconds between beats
 
 LEVEL = 4  # beyond, it takes longer and gains little
 MOST_STREAMED = 65_536  # bytes of a message that goes into the stream; it remembers half as many
@@ -50,3 +58,28 @@ class Reader:
         if len(content) > MOST_STREAMED:
             raise MessageError(f"a message in the stream is larger than {MOST_STREAMED:,} bytes")
         return from_bytes(content)
+
+
+@dataclass
+class StreamEnd:
+    """An end of an open stream: what it has to send, with beats in between, and what has come over it."""
+
+    outgoing: Outgoing = field(default_factory=Outgoing)
+    meter: Meter = field(default_factory=Meter)
+    received_at: float = field(default_factory=time.monotonic)
+    _reader: Reader = field(default_factory=Reader)
+    _writer: Writer = field(default_factory=Writer)
+
+    def send(self, writer: Any, wait: float) -> None:
+        """Send the next message, or a beat if none comes for so many seconds."""
+        message = self.outgoing.get(wait)
+        data = BEAT if message is None else self._writer.write(message)
+        writer.write_metadata(data)
+        self.meter.sent(0 if message is None else len(data))
+
+    def receive(self, buffer: Any) -> Message | None:
+        """Read what has come; None if it is a beat."""
+        data = b"" if buffer is None else buffer.to_pybytes()
+        self.received_at = time.monotonic()
+        self.meter.received(0 if data == BEAT else len(data))
+        return None if data == BEAT else self._reader.read(data)

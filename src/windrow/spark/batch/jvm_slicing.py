@@ -202,11 +202,11 @@ class Packing:
     def __init__(self, job: Job, name: str, partials: tuple[Partial, ...], exact: bool) -> None:
         self._job, self._slicer = job, Slicer(job.compiled)
         self._group = group_of(job, name)
-        self._schema = self._slicer.shared_schema(self._group)
+        self._schema = job.compiled.by_name[name].shared_schema
         self._lifts = lifted(partials, self._schema, time_name(self._group.source.time))
         self._types = jvm_types(self._schema, self._lifts)
         self._as_they_are = exact and not self._group.children
-        self._gathered = Gathered(self._slicer)
+        self._gathered = Gathered(job.compiled)
 
     def add(self, batches: Iterable[pa.RecordBatch], parts: bool = False) -> None:
         """Take rows in, of which with `parts` several may be of one slice."""

@@ -44,7 +44,7 @@ from windrow.core.assemble.due import Rows
 from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.operators.base import Multiset
 from windrow.core.operators.multiset import Doubles, MultisetRanges
-from windrow.core.plan.groups import Group, Partial
+from windrow.core.plan.groups import Group, Partial, partials_of
 from windrow.core.slices.binding import quoted
 from windrow.core.slices.kernel import filter_name, input_name, time_name
 from windrow.core.slices.table import SliceSchema, merge
@@ -98,7 +98,7 @@ def quantiles_of(group: Group, schema: SliceSchema, multiset: Partial) -> tuple[
     nothing, empty, requests = np.empty(0, np.int64), schema.empty(), _Requests()
     for signature in group.signatures:
         for aggregate in signature.computed:
-            reads = signature.partials_of(aggregate)
+            reads = partials_of(aggregate, signature.where)
             if multiset in reads:
                 states: list[Any] = [
                     requests
@@ -168,7 +168,9 @@ class _Values:
     def packed(self, counts: pl.DataFrame, slicer: Slicer) -> Batches:
         """The same of a table; payloads have the slices of the groups that are rolled up as well."""
         group = self.group
-        tables = slicer.spread(group, multisets_of(counts, slicer.shared_schema(group), self.partial))
+        tables = slicer.spread(
+            group, multisets_of(counts, self.job.compiled.by_name[group.name].shared_schema, self.partial)
+        )
         yield from payloads.rows(payloads.split(tables, self.job.compiled, self.buckets), {})
 
 

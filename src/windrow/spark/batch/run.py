@@ -216,7 +216,7 @@ def events_of(batches: Iterable[pa.RecordBatch], job: Job, most: int = EVENTS) -
     """Prepared events as frames of about so many rows; refuses those without a time."""
     arrived = 0
     for several in in_parts(batches, most):
-        frame = _numbered(from_arrow(several, job.prepared), job, arrived)
+        frame = _numbered(from_arrow(several, job.compiled.binding.prepared), job, arrived)
         arrived += frame.height
         yield frame
 
@@ -240,17 +240,15 @@ def without_repeats(events: DataFrame, job: Job) -> DataFrame:
     source = job.compiled.plan.groups[0].source
     if not source.distinct_on:
         return events
-    lateness = job.time_columns[source.time].lateness
 
     def drop(batches: Batches) -> Batches:
-        kept: pl.DataFrame | None = None
+        time_column, kept = job.time_columns[source.time], None
         for frame in events_of(batches, job):
-            time = time_name(source.time)
-            fresh, kept = deduplicate.fresh(frame, source.distinct_on, time, INT64_MIN, lateness, kept)
-            kept = deduplicate.forget(kept, lateness, int(frame[time].max()))  # type: ignore[arg-type]
+            fresh, kept = deduplicate.fresh(frame, deduplicate.repeats_of(source), time_column, kept)
+            time_column.watermark = int(frame[time_name(source.time)].max())  # type: ignore[arg-type]
             yield from to_arrow(frame.filter(fresh), schema)
 
-    spark_schema = struct(job.prepared)
+    spark_schema = struct(job.compiled.binding.prepared)
     schema = arrow_schema(spark_schema)
     by = [f"distinct:{name}" for name in source.distinct_on]
     return mapped(_sorted_by(events, job, by, time_name(source.time)), drop, spark_schema)
@@ -279,12 +277,12 @@ def by_kernel(df: DataFrame, job: Job, partial: bool) -> DataFrame:
 
     def pack(batches: Batches) -> Batches:
         slicer = Slicer(job.compiled)
-        gathered = Gathered(slicer)
+        gathered = Gathered(job.compiled)
         for frame in events_of(batches, job, EVENTS):
             gathered.add(slicer.slice(frame))
             if keeps_values:
                 yield from payloads.rows(payloads.split(gathered.tables(), job.compiled, buckets), {})
-                gathered = Gathered(slicer)
+                gathered = Gathered(job.compiled)
         yield from payloads.rows(payloads.split(gathered.tables(), job.compiled, buckets), {})
 
     events = without_repeats(prepared(df, job), job)

@@ -72,7 +72,7 @@ class Slices:
         if not isinstance(partition, Part):  # of a source without nodes
             return
         job, slicer = self.job, Slicer(self.job.compiled, cut=partition.streams)
-        gathered, unordered, size, count = Gathered(slicer), Unordered(job.compiled), 0, 0
+        gathered, unordered, size, count = Gathered(job.compiled), Unordered(job.compiled), 0, 0
         for events, rows in self._events(partition):
             count += rows
             gathered.add(slicer.slice(events))
@@ -80,8 +80,7 @@ class Slices:
             if size > MOST_BYTES and not partition.streams:
                 yield from self._rows(unordered.tables(), partition, 0)
                 unordered, size = Unordered(job.compiled), 0
-        merged = {name: slicer.merge(name, [table]) for name, table in gathered.tables().items()}
-        yield from self._rows(merged | unordered.tables(), partition, count)
+        yield from self._rows(gathered.merged() | unordered.tables(), partition, count)
 
     def _events(self, part: Part) -> Iterator[tuple[pl.DataFrame, int]]:
         """Prepared events, and how many there were before those without a time were left out."""

@@ -20,7 +20,7 @@ import polars as pl
 
 from windrow.core.query.query import QueryError
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Gathered, Slicer, Tables
+from windrow.core.stream.job_slicer import Gathered, Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import NODE
 from windrow.nodes.process.slice_sink import SliceSink
@@ -73,14 +73,15 @@ class Root:
     @property
     def known(self) -> Known:
         """What there is to know now."""
-        return Known(self.sink.since, len(self.sink.changes))
+        declared = self.sink.declared
+        return Known(declared.since, len(declared.changes))
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
     def first(self) -> dict[str, Any]:
         """The offset before the first batch that is there and was made for the queries of now."""
         sink = self.sink
-        begin = max(sink.since, min(sink.numbers, default=1)) - 1
+        begin = max(sink.declared.since, min(sink.numbers, default=1)) - 1
         events = sink.head(begin).events if begin in sink.numbers else 0
         return {"batch": begin, "watermark": None, "events": events}
 
@@ -107,7 +108,7 @@ class Root:
         """Those of the batches that follow which have what a stream's queries need; refuses to go beyond them."""
         if not numbers:
             return numbers
-        then = next(iter(self.sink.changes[known.changes :]), numbers[-1] + 1)
+        then = next(iter(self.sink.declared.changes[known.changes :]), numbers[-1] + 1)
         if known.since <= numbers[0] < then:
             return range(numbers[0], min(numbers[-1] + 1, then))
         is_old = numbers[0] < known.since
@@ -132,8 +133,8 @@ class Root:
 
     def tables(self, first: int, last: int, job: Job) -> Tables:
         """The tables of some batches, each group's in one."""
-        sink, slicer = self.sink, Slicer(job.compiled, cut=True)
-        gathered, ordered = Gathered(slicer), dict[str, list[pl.DataFrame]]()
+        sink = self.sink
+        gathered, ordered = Gathered(job.compiled), dict[str, list[pl.DataFrame]]()
         for number in range(first, last + 1):
             batch = sink.read(number)
             for group in job.compiled.plan.groups:
@@ -146,8 +147,7 @@ class Root:
                     ordered.setdefault(group.name, []).append(table)
                 else:
                     gathered.add({group.name: compiled.conform(table)})
-        merged = {name: slicer.merge(name, [table]) for name, table in gathered.tables().items()}
-        return merged | {name: pl.concat(tables) for name, tables in ordered.items()}
+        return gathered.merged() | {name: pl.concat(tables) for name, tables in ordered.items()}
 
 
 @lru_cache(maxsize=8)

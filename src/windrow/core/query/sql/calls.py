@@ -97,20 +97,18 @@ def _count(call: AggregateCall) -> Aggregate:
     return functions.count().filter(" AND ".join(f"{_whole(value)} IS NOT NULL" for value in values))
 
 
-@spark("count_if")
-def _count_if(call: AggregateCall) -> Aggregate:
-    return functions.count().filter(*_values(call, 1, 1))
+def _by(make: Callable[..., Aggregate], arguments: int = 1) -> Translation:
+    return lambda call: make(*_values(call, arguments, arguments))
 
 
-def _of_one(make: Callable[[str], Aggregate]) -> Translation:
-    return lambda call: make(*_values(call, 1, 1))
-
-
-spark("avg")(_of_one(functions.mean))
-spark("stddev_samp", "std")(_of_one(functions.stddev))
-spark("var_samp")(_of_one(functions.variance))
-spark("var_pop")(_of_one(functions.variance_pop))
-spark("collect_list", "array_agg")(_of_one(functions.collect))
+spark("avg")(_by(functions.mean))
+spark("count_if")(_by(functions.count().filter))
+spark("stddev_samp", "std")(_by(functions.stddev))
+spark("var_samp")(_by(functions.variance))
+spark("var_pop")(_by(functions.variance_pop))
+spark("collect_list", "array_agg")(_by(functions.collect))
+spark("max_by")(_by(functions.arg_max, 2))
+spark("min_by")(_by(functions.arg_min, 2))
 
 
 @spark("first", "first_value", "any_value", "last", "last_value")
@@ -121,12 +119,6 @@ def _of_order(call: AggregateCall) -> Aggregate:
     ignores = call.nulls == "IGNORE" or _flag(call, 1)
     make = functions.last if call.name.startswith("last") else functions.first
     return make(_value(call, 0), nulls=not ignores)
-
-
-@spark("max_by", "min_by")
-def _by_other(call: AggregateCall) -> Aggregate:
-    make = functions.arg_max if call.name == "max_by" else functions.arg_min
-    return make(*_values(call, 2, 2))
 
 
 @spark("bool_and", "every", "bool_or", "some", "any")

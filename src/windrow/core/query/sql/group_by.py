@@ -145,7 +145,8 @@ def window(item: Phrase) -> tuple[Window, str | None]:
     signature = inspect.signature(make)
     positional, named = call.parted((*signature.parameters, "time"), "=>")
     timed = named.pop("time", None)
-    if timed is None and name in _TIMED and positional and (name != "cumulate" or _may_be_time(positional[0])):
+    may_be_time = bool(positional and positional[0].tokens and positional[0][0].is_name)
+    if timed is None and name in _TIMED and positional and (name != "cumulate" or may_be_time):
         timed = positional.pop(0)
     if timed is not None and not (len(timed) == 1 and timed[0].is_name):
         timed.refuse(f"{name}: the time is a column, not {timed.text}; make it a column of the events first")
@@ -162,10 +163,6 @@ def window(item: Phrase) -> tuple[Window, str | None]:
         raise
     except (TypeError, ValueError) as error:
         call.refuse(re.sub(r"^[a-z]+: ", "", str(error)))
-
-
-def _may_be_time(argument: Phrase) -> bool:
-    return len(argument) > 0 and argument[0].is_name
 
 
 def _value(argument: Phrase, kind: str, name: str) -> Any:

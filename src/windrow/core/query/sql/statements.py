@@ -20,7 +20,7 @@ from sqlglot import TokenType
 
 from windrow.core.aggregates.functions import Aggregate
 from windrow.core.aggregates.reader import as_formula
-from windrow.core.expressions.tokens import Phrase, Token, refusal, tokenize
+from windrow.core.expressions.tokens import Phrase, Token, line_of, refusal, tokenize
 from windrow.core.query.query import Query, QueryError
 from windrow.core.query.sql.calls import READER
 from windrow.core.query.sql.group_by import Grouping, Item, grouping, window
@@ -38,21 +38,22 @@ def sql(text: str) -> list[Query]:
     if not isinstance(text, str):
         raise TypeError(f"expected SQL text, not {text!r}")
     queries: dict[str, Query] = {}
-    lines: dict[str, int] = {}
+    places: dict[str, int] = {}
     table: tuple[str, int] | None = None
     for number, (named, statement) in enumerate(_statements(tokenize(text)), 1):
         name, at = named or (f"q{number}", statement[0].start)
-        line = refusal(text, at, "").line
         if name in queries:
-            raise refusal(text, at, f"two statements are called {name!r}, the other on line {lines[name]}; rename one")
+            line = line_of(text, places[name])
+            raise refusal(text, at, f"two statements are called {name!r}, the other on line {line}; rename one")
         clauses = _clauses(statement)
         read, alias = _table(clauses["FROM"])
         if table and table[0] != read.lower():
-            reason = f"this reads {read!r}, and line {table[1]} {table[0]!r}: statements of one text read one table"
+            line = line_of(text, table[1])
+            reason = f"this reads {read!r}, and line {line} {table[0]!r}: statements of one text read one table"
             clauses["FROM"].refuse(f"{reason}; make a text for each")
-        table = table or (read.lower(), clauses["FROM"].line)
+        table = table or (read.lower(), clauses["FROM"].at)
         clauses = {word: _unqualified(clause, {read.lower().split(".")[-1], alias}) for word, clause in clauses.items()}
-        queries[name], lines[name] = _query(name, statement, clauses), line
+        queries[name], places[name] = _query(name, statement, clauses), at
     if not queries:
         raise refusal(text, 0, "there is no statement; write SELECT … FROM … GROUP BY window(…)")
     return list(queries.values())
@@ -184,7 +185,7 @@ def _unqualified(clause: Phrase, tables: set[str]) -> Phrase:
             token, index = replace(clause[index + 2], spaced=token.spaced, start=token.start), index + 2
         tokens.append(token)
         index += 1
-    return clause.put(tuple(tokens))
+    return replace(clause, tokens=tuple(tokens))
 
 
 # --- a statement ----------------------------------------------------------------------------------------------------
@@ -252,7 +253,7 @@ def _having(clause: Phrase, columns: Mapping[str, tuple[Aggregate, Phrase]]) -> 
     for index, token in enumerate(clause.tokens):
         if token.kind == TokenType.DOT and clause.word(index + 1) in _BOUNDS:
             clause.refuse("HAVING sees aggregates alone; choose rows of the results by their bounds", index - 1)
-    return as_formula(READER.read(clause.put(tuple(tokens)), "HAVING"))
+    return as_formula(READER.read(replace(clause, tokens=tuple(tokens)), "HAVING"))
 
 
 _BEHIND_CALLS = ("FILTER", "GROUP", "WITHIN GROUP")
