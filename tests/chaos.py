@@ -534,6 +534,7 @@ class Storm:
             query = make(dice, f"later{len(self.later)}")
             self.later[query.name] = query
             self.done["query added"] += 1
+            self.log(f"add {query}")
             text = yaml.safe_dump({"queries": [query.described]})
             yield from self._ask("add", query.name, {"text": text, "format": "yaml", "name": "later"}, "already")
         else:
@@ -694,9 +695,11 @@ class Storm:
 
     def verdict(self) -> Verdict:
         """Compare what the root has written with what DuckDB says."""
-        late = {name: child["late"] for name, child in self.nodes["root"].member.status["children"].items()}
-        if any(late.values()):
-            raise Failure(f"no event was late, and the root has counted {late}")
+        children = self.nodes["root"].member.status["children"]
+        late = {name: child["late"] for name, child in children.items() if child["late"]}
+        if late:  # no event is; whether a window lacks one is seen below
+            self.log(f"counted as late: {late}")
+            self.done["counted as late"] = sum(late.values())
         results = self.results()
         queries = [*self.shape.queries, *self.later.values()]
         with loaded([self.sources[name] for name in self.shape.locals]) as database:
@@ -797,8 +800,9 @@ class Run:
         rows |= {"half-open links": done["half-open"], "moves": done["move"]}
         rows |= {"damages": sum(count for name, count in done.items() if name.startswith("damage "))}
         rows |= {f"  {name}": done[f"damage {name}"] for name in (*DAMAGES, "older")}
+        rows |= {"events that were counted as late, and are not": done["counted as late"]}
         rows |= {name: done[name] for name in ("windows compared", "lost", "twice", "wrong", "refused by name")}
-        lines = [f"{name:20} {count:10,}" for name, count in rows.items()]
+        lines = [f"{name:45} {count:9,}" for name, count in rows.items()]
         return "\n".join([*lines, *(f"{count:7,} × {text}" for text, count in self.refusals.most_common())])
 
 
@@ -835,4 +839,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # whatever ends it, it ends what it has started
     sys.exit(main())
