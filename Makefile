@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java test test-core soak lint bench bench-core bench-spark bench-nodes bench-against flink docs demo clean
+.PHONY: help setup java test test-core soak chaos lint bench bench-core bench-spark bench-nodes bench-against flink docs demo clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,9 @@ test-core: $(STAMP) ## the core's own tests: no Java, browser, broker, tree, pag
 
 soak: java $(STAMP) ## what draws at random, with fresh seeds until the time is up; ARGS="--minutes 30"
 	$(BIN)/python tests/soak.py $(ARGS)
+
+chaos: $(STAMP) ## trees of processes in storms, compared with DuckDB; ARGS="--minutes 60 --kills 500"
+	$(BIN)/python tests/chaos.py $(ARGS)
 
 lint: $(STAMP) ## ruff (rules and format) and mypy
 	$(BIN)/ruff check .

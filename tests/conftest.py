@@ -59,6 +59,7 @@ NODES = (
     "test_counting",
     "test_quantiles_tree",
     "test_pushed",
+    "test_chaos",
     "test_flight",
     "test_tree",
     "test_sources",
@@ -69,6 +70,7 @@ NODES = (
 
 LONG = (
     "test_bench",
+    "test_chaos",
     "test_demo",
     "test_examples",
     "test_spark_cli",

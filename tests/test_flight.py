@@ -440,7 +440,10 @@ def test_an_operator_sees_the_status_and_changes_queries(tmp_path: Path, root: R
     with pytest.raises(ValueError, match="there already is a query called 'most'"):
         ask(root.address, "add", {"text": sql})
     until(lambda: north.running.node.status()["plan"] == 2, "the plan at the node")
+    newest = int((BEGIN + timedelta(seconds=9.75)).timestamp() * 1e6)
+    until(lambda: ask(root.address, "status", {})["since"] == {"most": newest + 1}, "from when on it is answered")
     assert ask(root.address, "remove", {"text": "most"}) == {"removed": "most"}
+    assert ask(root.address, "status", {})["since"] == {}
     with pytest.raises(ValueError, match="there is no query called 'most'"):
         ask(root.address, "remove", {"text": "most"})
     with pytest.raises(ValueError, match="nobody can be asked for 'dance'"):

@@ -272,9 +272,12 @@ class Subtree:
     # --- state --------------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        if self.assembly is None:
+        """Plain data of the root's windows, and of queries that have come later from which event time on they hold."""
+        if self.assembly is None or self.query_set is None:
             return {}
-        return {"overflows": self.assembly.overflows, **self.assembly.status()}
+        pending = dict(self.query_set.pending)
+        since = {name: None if name in pending else time for name, time in self.query_set.since}
+        return {"overflows": self.assembly.overflows, "since": since, **self.assembly.status()}
 
     @property
     def _state(self) -> RootState | Merger:
