@@ -39,7 +39,7 @@ from windrow.io.tables import unpack
 from windrow.spark import Root, nodes
 from windrow.spark.slice_rows import delay_of, row_schema
 from windrow.spark.source.options import Settings, options_of
-from windrow.spark.source.reader import RootReader, RootStreamReader
+from windrow.spark.source.reader import BatchReader, RootStreamReader
 from windrow.spark.stream.bucket import Bucket, RequestedQuery
 from windrow.spark.stream.query import watermark_of
 
@@ -153,7 +153,7 @@ def test_a_batch_is_all_that_is_there(tmp_path: Path, seed: int) -> None:
     several = events_of(seed)
     Tree(tmp_path).run(several, end=False)
     settings = Settings.of({"root": str(tmp_path)})
-    one = RootReader(settings, row_schema(settings.origin))
+    one = BatchReader(settings, row_schema(settings.origin))
     found = [row for part in one.partitions() for batch in one.read(part) for row in batch.to_pylist()]
     held = Root(tmp_path).sink.head(Root(tmp_path).sink.newest).events
     assert sum(row["events"] for row in found) == held

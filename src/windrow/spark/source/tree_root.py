@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -25,7 +24,7 @@ from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import NODE
 from windrow.nodes.process.slice_sink import SliceSink
 from windrow.nodes.queries import QuerySet
-from windrow.spark.slice_rows import Limit, fingerprint
+from windrow.spark.slice_rows import Limit
 from windrow.spark.source.files import is_beyond, local_path
 
 KEEP = ("uncommitted", "all")
@@ -148,9 +147,3 @@ class Root:
                     gathered.add({group.name: compiled.conform(table)})
         merged = {name: slicer.merge(name, [table]) for name, table in gathered.tables().items()}
         return merged | {name: pl.concat(tables) for name, tables in ordered.items()}
-
-
-@lru_cache(maxsize=8)
-def plan_of(query_set: QuerySet) -> str:
-    """How the slices of a tree with these queries are cut."""
-    return fingerprint(query_set.job)
