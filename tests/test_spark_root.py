@@ -83,7 +83,7 @@ class Stream:
     """Buckets that see what Spark's do, with a watermark that moves as Spark's: after each micro-batch."""
 
     def __init__(self, one: RootStreamReader) -> None:
-        self.job = one._slices._job
+        self.job = one._slices.job
         self.stores = [Store() for _ in range(3)]
         self.milliseconds = self.dropped = 0
         self.results: list[dict[str, Any]] = []
@@ -326,7 +326,7 @@ def test_fewer_queries_at_the_root_end_a_stream_which_goes_on_once_it_is_started
     with pytest.raises(wr.QueryError, match=refused):
         one.latestOffset(last, ALL)
     again = reader(tmp_path)
-    stream.job = again._slices._job
+    stream.job = again._slices.job
     stream.run(again, offsets(again, ReadMaxFiles(3), last))
     kept = [query for query in QUERIES if query.name not in ("tumbling", "frames")]
     found = [row for row in stream.results if row["query"] not in ("tumbling", "frames")]

@@ -31,8 +31,7 @@ from windrow.core.plan.options import StreamOptions
 from windrow.core.query.query import QueryError
 from windrow.core.slices.binding import InputError, quoted
 from windrow.io.event_files import EventFiles, form_of
-from windrow.spark.pickling import mapped
-from windrow.spark.types import arrow_schema, struct, to_arrow
+from windrow.spark.types import mapped_to_frames, struct
 
 TIMES = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -101,17 +100,16 @@ class Source:
         files = self.files
         wanted = {name: dtype for name, dtype in files.columns.items() if needed is None or name in needed}
         types = _known(wanted)
-        schema = struct(types)
 
-        def events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def events(batches: Iterator[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
             for batch in batches:
                 for path in batch.column(0).to_pylist():
                     for frame in files.frames(path, wanted):
-                        yield from to_arrow(_complete(frame, path, types), arrow_schema(schema))
+                        yield _complete(frame, path, types)
 
         paths = [(os.path.abspath(path),) for path in files.paths]
         listed = spark.createDataFrame(paths, "path STRING").repartition(min(len(paths), 1000))
-        return mapped(listed, events, schema)
+        return mapped_to_frames(listed, events, types)
 
 
 def _known(columns: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:

@@ -70,10 +70,6 @@ class Slicer:
         """A group's own slices from those that it shares with others, or from those of its parent."""
         return roll_up(shared, self._edges[group.name][0], self._groups[group.name].schema)
 
-    def shared_schema(self, group: Group) -> SliceSchema:
-        """Of the slices that a group shares with those that are rolled up from it."""
-        return self._groups[group.name].shared_schema
-
     def spread(self, group: Group, shared: pl.DataFrame) -> Tables:
         """A group's own slices, and those of the groups that are rolled up from it."""
         return {one.name: self.rolled_up(one, shared) for one in (group, *group.children)}

@@ -162,7 +162,7 @@ def _of_root(given: Mapping[str, str]) -> Settings:
                 f"the option {name} is not for the root of a tree, which knows what it was asked; leave it out"
             )
     root = Root(given["root"], given.get("keep", KEEP[0]))
-    query_set = root.query_set
+    query_set = root.sink.query_set
     options = query_set.options
     if given.get("time", options.time) != options.time:
         raise QueryError(f"the slices of this root are cut along {options.time!r}, not along {given['time']!r}")

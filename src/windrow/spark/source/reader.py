@@ -45,7 +45,7 @@ from windrow.spark.slice_rows import Marks, fingerprint, row_schema, spark_time,
 from windrow.spark.source.files import Files
 from windrow.spark.source.generated import Generated
 from windrow.spark.source.options import Settings, options_of, origin_in
-from windrow.spark.source.tree_root import Root
+from windrow.spark.source.tree_root import Known, Root
 from windrow.spark.types import arrow_schema
 
 MOST_BYTES = 1 << 28  # of events for windows that need the order, beyond which a node sends them in several rows
@@ -59,7 +59,7 @@ class Part(InputPartition):
     new: Any  # of a root the first batch, the last one, none if it is before the first, and how many events they have
     first: int = 0  # the position of its first event
     streams: bool = False
-    watermark: int | None = None  # on the time column
+    watermark: int | None = None  # in Spark's microseconds
     to_all: bool = False  # it sends a row to every bucket, also where it has nothing for it
     newest: int | None = None  # the greatest time that any node had before
 
@@ -82,10 +82,10 @@ class Slices:
             gathered.add(slicer.slice(events))
             size += unordered.add(events)
             if size > MOST_BYTES and not partition.streams:
-                yield from self._rows(unordered.tables(), partition, 0)
+                yield from rows_of(unordered.tables(), job, self._schema, partition, 0)
                 unordered, size = Unordered(job.compiled), 0
         merged = {name: slicer.merge(name, [table]) for name, table in gathered.tables().items()}
-        yield from self._rows(merged | unordered.tables(), partition, count)
+        yield from rows_of(merged | unordered.tables(), job, self._schema, partition, count)
 
     def _events(self, part: Part) -> Iterator[tuple[pl.DataFrame, int]]:
         """Prepared events, and how many there were before those without a time were left out."""
@@ -108,13 +108,9 @@ class Slices:
             position += frame.height
             yield admitted.events, frame.height
 
-    def _rows(self, tables: Tables, part: Part, count: int) -> Iterator[pa.RecordBatch]:
-        mark = None if part.watermark is None else spark_time(part.watermark, self.job)
-        yield from rows_of(tables, self.job, self._schema, part, mark, count)
-
     def everything(self) -> list[Part]:
         """All that there is, each node in a part."""
-        return [Part(node, mark["new"]) for node, mark in self.feed.everything().items()]
+        return [Part(node, new) for node, new in self.feed.everything().items()]
 
 
 class RootSlices:
@@ -122,33 +118,30 @@ class RootSlices:
 
     def __init__(self, settings: Settings, schema: t.StructType) -> None:
         assert isinstance(settings.feed, Root)
-        origin = origin_in(schema)
+        origin, sink = origin_in(schema), settings.feed.sink
         self.root, self._schema = settings.feed, schema
-        self._job, self.known = origin.job(origin.cut_for), self.root.known
-        if fingerprint(self.root.query_set.job) != origin.plan:
+        self.job, self.known = origin.job(origin.cut_for), Known(sink.since, len(sink.changes))
+        if fingerprint(sink.query_set.job) != origin.plan:
             raise QueryError("the root is asked other queries since this DataFrame was made; make it again")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Part):  # of a root that has no batch yet
             return
         first, last, events = partition.new
-        mark = None if partition.watermark is None else time_before(partition.watermark, self._job)
-        tables = self.root.tables(first, last, self._job)
-        yield from rows_of(tables, self._job, self._schema, partition, mark, events)
+        tables = self.root.tables(first, last, self.job)
+        yield from rows_of(tables, self.job, self._schema, partition, events)
 
     def everything(self) -> list[Part]:
         """All batches that are there."""
         return [Part(None, batches) for batches in self.root.batch_ranges()]
 
 
-def rows_of(
-    tables: Tables, job: Job, schema: t.StructType, part: Part, mark: int | None, events: int
-) -> Iterator[pa.RecordBatch]:
+def rows_of(tables: Tables, job: Job, schema: t.StructType, part: Part, events: int) -> Iterator[pa.RecordBatch]:
     """Tables as rows: one for each bucket that has something, or for each where the part goes to all.
 
-    There is at least one row, because it carries the watermark (`mark`, in Spark's microseconds). The first row says
-    how many events there were. Each payload has `newest`, the greatest time that any node had before this micro-batch:
-    a query that comes takes effect after it.
+    There is at least one row, because it carries the watermark, and the first row says how many events there were. Each
+    payload has `newest`, the greatest time that any node had before this micro-batch: a query that comes takes effect
+    after it.
     """
     origin, columns = origin_in(schema), arrow_schema(schema)
     by_bucket = split(tables, job.compiled, origin.buckets)
@@ -156,7 +149,7 @@ def rows_of(
         by_bucket = {bucket: by_bucket.get(bucket, {}) for bucket in range(origin.buckets if part.to_all else 1)}
     for bucket, bucket_tables in by_bucket.items():
         payload = pack({"plan": origin.plan, "newest": part.newest}, bucket_tables)
-        row = {"bucket": bucket, "payload": payload, "watermark": mark, "node": part.node, "events": events}
+        row = {"bucket": bucket, "payload": payload, "watermark": part.watermark, "node": part.node, "events": events}
         yield pa.RecordBatch.from_pylist([row], schema=columns)
         events = 0
 
@@ -226,11 +219,12 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         before: Marks = start["nodes"]
         read = {node: mark["new"] for node, mark in end["nodes"].items() if "new" in mark}
         newest = max((mark["seen"] for mark in before.values() if mark["seen"] is not None), default=None)
+        watermark = None if end["watermark"] is None else spark_time(end["watermark"], self._job)
         parts = [
-            Part(node, new, before[node]["rows"] if node in before else 0, True, end["watermark"], not number, newest)
+            Part(node, new, before[node]["rows"] if node in before else 0, True, watermark, not number, newest)
             for number, (node, new) in enumerate(read.items())
         ]
-        return parts or [Part(None, None, 0, True, end["watermark"], True, newest)]
+        return parts or [Part(None, None, 0, True, watermark, True, newest)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._slices.read(partition)
@@ -262,7 +256,8 @@ class RootStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailable
             return []
         events = end["events"] - start["events"]
         batches = start["batch"] + 1, end["batch"], events
-        return [Part(None, batches, watermark=end["watermark"], to_all=True)]
+        watermark = None if end["watermark"] is None else time_before(end["watermark"], self._slices.job)
+        return [Part(None, batches, watermark=watermark, to_all=True)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._slices.read(partition)
@@ -342,7 +337,7 @@ def nodes(
     Spark's own reader are in `docs/spark-nodes.md`.
     """
     if isinstance(source, Root):
-        served = source.query_set
+        served = source.sink.query_set
         queries, time = served.queries if queries is None else queries, served.options.time if time is None else time
     if queries is None:
         raise TypeError("say for which queries slices are to be cut; only the root of a tree knows them")

@@ -23,7 +23,6 @@ from windrow.core.stream.job_slicer import Gathered, Slicer, Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import NODE
 from windrow.nodes.process.slice_sink import SliceSink
-from windrow.nodes.queries import QuerySet
 from windrow.spark.slice_rows import Limit
 from windrow.spark.source.files import is_beyond, local_path
 
@@ -60,19 +59,9 @@ class Root:
         return SliceSink(local_path(os.fspath(self.path), "a root is read from a directory that is"))
 
     @property
-    def query_set(self) -> QuerySet:
-        """The queries of the tree."""
-        return self.sink.query_set
-
-    @property
     def columns(self) -> dict[str, pl.DataType]:
         """Of the events, without the node."""
-        return {name: dtype for name, dtype in self.query_set.columns if name != NODE}
-
-    @property
-    def known(self) -> Known:
-        """What there is to know now."""
-        return Known(self.sink.since, len(self.sink.changes))
+        return {name: dtype for name, dtype in self.sink.query_set.columns if name != NODE}
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
