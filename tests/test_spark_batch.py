@@ -13,7 +13,7 @@ import windrow as wr
 from windrow.core.plan.options import StreamOptions
 from windrow.core.stream.job import job_of
 from windrow.io.tables import unpack
-from windrow.spark.batch import positions, quantiles
+from windrow.spark.batch import jvm_slicing, positions, quantiles
 from windrow.spark.batch import run as batch
 from windrow.spark.batch.time_cells import Cells
 from windrow.spark.settings import stages
@@ -279,7 +279,7 @@ class TestBags:
         monkeypatch.setattr(batch, "mapped", lambda df, function, schema: functions.append(function))
         monkeypatch.setattr(batch, "assembled", lambda rows, job: rows)
         batch.by_kernel(frame, job, False)
-        batches = batch.prepared(frame, job).toArrow().to_batches(max_chunksize=500)
+        batches = jvm_slicing.prepared(frame, job).toArrow().to_batches(max_chunksize=500)
         rows = [unpack(row) for made in functions[0](iter(batches)) for row in made.column(1).to_pylist()]
         assert len(rows) >= events.height // 1000
         values = [table["bag(x).values"].list.len().max() for _, tables in rows for table in tables.values()]

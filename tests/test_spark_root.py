@@ -39,7 +39,7 @@ from windrow.io.tables import unpack
 from windrow.spark import Root, nodes
 from windrow.spark.slice_rows import delay_of, row_schema
 from windrow.spark.source.options import Settings, options_of
-from windrow.spark.source.reader import RootReader, RootStreamReader
+from windrow.spark.source.reader import BatchReader, RootStreamReader
 from windrow.spark.stream.bucket import Bucket, RequestedQuery
 from windrow.spark.stream.query import watermark_of
 
@@ -83,7 +83,7 @@ class Stream:
     """Buckets that see what Spark's do, with a watermark that moves as Spark's: after each micro-batch."""
 
     def __init__(self, one: RootStreamReader) -> None:
-        self.job = one._slices._job
+        self.job = one._slices.job
         self.stores = [Store() for _ in range(3)]
         self.milliseconds = self.dropped = 0
         self.results: list[dict[str, Any]] = []
@@ -153,7 +153,7 @@ def test_a_batch_is_all_that_is_there(tmp_path: Path, seed: int) -> None:
     several = events_of(seed)
     Tree(tmp_path).run(several, end=False)
     settings = Settings.of({"root": str(tmp_path)})
-    one = RootReader(settings, row_schema(settings.origin))
+    one = BatchReader(settings, row_schema(settings.origin))
     found = [row for part in one.partitions() for batch in one.read(part) for row in batch.to_pylist()]
     held = Root(tmp_path).sink.head(Root(tmp_path).sink.newest).events
     assert sum(row["events"] for row in found) == held
@@ -326,7 +326,7 @@ def test_fewer_queries_at_the_root_end_a_stream_which_goes_on_once_it_is_started
     with pytest.raises(wr.QueryError, match=refused):
         one.latestOffset(last, ALL)
     again = reader(tmp_path)
-    stream.job = again._slices._job
+    stream.job = again._slices.job
     stream.run(again, offsets(again, ReadMaxFiles(3), last))
     kept = [query for query in QUERIES if query.name not in ("tumbling", "frames")]
     found = [row for row in stream.results if row["query"] not in ("tumbling", "frames")]

@@ -31,8 +31,7 @@ from windrow.cli.run_command import Where
 from windrow.core.plan.options import StreamOptions
 from windrow.core.slices.binding import InputError, quoted
 from windrow.io.event_files import EventFiles, form_of
-from windrow.spark.pickling import mapped
-from windrow.spark.types import arrow_schema, struct, to_arrow
+from windrow.spark.types import mapped_to_frames, struct
 
 TIMES = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -89,19 +88,18 @@ def _by_workers(spark: SparkSession, files: EventFiles, needed: Sequence[str] | 
     """Files that Python reads where Spark's tasks run, each of them one task."""
     wanted = {name: dtype for name, dtype in files.columns.items() if needed is None or name in needed}
     types = _known(wanted)
-    schema = struct(types)
 
-    def events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def events(batches: Iterator[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
         for batch in batches:
             for path in batch.column(0).to_pylist():
                 for frame in files.frames(path, wanted):
                     if lacking := [name for name in types if name not in frame.columns]:
                         raise InputError(f"file {path!r}: column {lacking[0]!r} is missing")
-                    yield from to_arrow(frame.cast(pl.Schema(types)), arrow_schema(schema))
+                    yield frame.cast(pl.Schema(types))
 
     paths = [(os.path.abspath(path),) for path in files.paths]
     listed = spark.createDataFrame(paths, "path STRING").repartition(min(len(paths), 1000))
-    return mapped(listed, events, schema)
+    return mapped_to_frames(listed, events, types)
 
 
 def _known(columns: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:

@@ -1,4 +1,4 @@
-"""`windows` on a Spark DataFrame: of events or of slices, whole or a stream, each in a way of its own (`_WAYS`).
+"""`windows` on a Spark DataFrame: of events or of slices, whole or a stream, each in a way of its own.
 
 A stream of events may have a query book instead of queries.
 """
@@ -6,10 +6,10 @@ A stream of events may have a query book instead of queries.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -23,7 +23,7 @@ from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.binding import ARRIVAL, quoted
 from windrow.core.stream.job import Job, job_of
 from windrow.spark.batch import run as batch
-from windrow.spark.settings import shuffle_partitions
+from windrow.spark.settings import check_streaming, shuffle_partitions
 from windrow.spark.slice_rows import META, fingerprint, is_slices, job_of_slices, origin_of, origin_of_slices
 from windrow.spark.stream import query as streaming
 from windrow.spark.stream.query_book import QueryBook
@@ -58,10 +58,25 @@ def windows(
     if sliced and time is None:
         time = origin_of_slices(df).options.time
     options = StreamOptions.of(listed, time, lateness, updates, order_by, bad_events)
-    call = _Call(df, listed, options, rates, partial, buckets, metrics)
-    if isinstance(given, QueryBook):
-        return _stream_with_book(call, given)
-    results = _WAYS["slices" if sliced else "events", "stream" if df.isStreaming else "whole"](call)
+    if df.isStreaming:
+        check_streaming(df.sparkSession)
+    if sliced:
+        job = job_of_slices(df, listed, options)
+        if df.isStreaming:
+            results = streaming.windows_of_slices(df, job, buckets, metrics)
+        else:
+            results = batch.assembled(df.select("bucket", "payload"), job, partial, fingerprint(job))
+    elif df.isStreaming:
+        buckets = max(8, shuffle_partitions(df.sparkSession)) if buckets is None else buckets
+        df = streaming.with_ties(df)
+        options = replace(options, order_by=(*options.order_by, streaming.TIE))
+        if isinstance(given, QueryBook):
+            return _with_book(df, given, _job(df.schema, (), options, rates, ties=False), buckets, metrics)
+        results = streaming.windows(df, _job(df.schema, listed, options, rates, ties=False), buckets, metrics)
+    else:
+        if any((query.time or options.time) == ARRIVAL for query in listed):
+            raise QueryError("a whole table has no arrival times; name a time column")
+        results = batch.windows(df, _job(df.schema, listed, options, rates), partial)
     own = {query.name: own_columns(query, results.columns) for query in listed}  # for `results_of`
     return results.withMetadata("query", {META: json.dumps(own)})
 
@@ -78,66 +93,13 @@ def _refuse(streams: bool, sliced: bool, has_book: bool, updates: bool, partial:
         raise ValueError("partial is for a whole DataFrame: a stream has no end")
 
 
-class _Call(NamedTuple):
-    """What `windows` was called with."""
-
-    df: DataFrame
-    queries: Sequence[Query]
-    options: StreamOptions
-    rates: Rates | None
-    partial: bool
-    buckets: int | None
-    metrics: str
-
-    def stream_buckets(self) -> int:
-        return max(8, shuffle_partitions(self.df.sparkSession)) if self.buckets is None else self.buckets
-
-
-def _whole_events(call: _Call) -> DataFrame:
-    if any((query.time or call.options.time) == ARRIVAL for query in call.queries):
-        raise QueryError("a whole table has no arrival times; name a time column")
-    job = _job(call.df.schema, call.queries, call.options, call.rates)
-    return batch.windows(call.df, job, call.partial)
-
-
-def _whole_slices(call: _Call) -> DataFrame:
-    job = job_of_slices(call.df, call.queries, call.options)
-    return batch.assembled(call.df.select("bucket", "payload"), job, call.partial, fingerprint(job))
-
-
-def _stream_of_events(call: _Call) -> DataFrame:
-    df, job = _with_ties(call)
-    return streaming.windows(df, job, call.stream_buckets(), call.metrics)
-
-
-def _stream_of_slices(call: _Call) -> DataFrame:
-    job = job_of_slices(call.df, call.queries, call.options)
-    return streaming.windows_of_slices(call.df, job, call.buckets, call.metrics)
-
-
-def _stream_with_book(call: _Call, book: QueryBook) -> DataFrame:
+def _with_book(df: DataFrame, book: QueryBook, job: Job, buckets: int, metrics: str) -> DataFrame:
     """The queries of a book over events, of which the book learns the columns, so that it refuses what does not fit."""
-    df, job = _with_ties(call._replace(queries=()))
     columns = [name for name, _ in job.columns if name != streaming.TIE]
-    order_by = call.options.order_by
+    order_by = job.options.order_by[:-1]
     with _spark_words(df.schema):
         book.bind({"schema": df.schema.jsonValue(), "columns": columns, "time": job.time, "order_by": order_by})
-    return streaming.windows_of_book(df, job, book, call.stream_buckets(), call.metrics)
-
-
-_WAYS: dict[tuple[str, str], Callable[[_Call], DataFrame]] = {
-    ("events", "whole"): _whole_events,
-    ("slices", "whole"): _whole_slices,
-    ("events", "stream"): _stream_of_events,
-    ("slices", "stream"): _stream_of_slices,
-}
-
-
-def _with_ties(call: _Call) -> tuple[DataFrame, Job]:
-    """Streaming events with what breaks ties in time, and the job over them."""
-    df = streaming.with_ties(call.df)
-    options = replace(call.options, order_by=(*call.options.order_by, streaming.TIE))
-    return df, _job(df.schema, call.queries, options, call.rates, ties=False)
+    return streaming.windows_of_book(df, job, book, buckets, metrics)
 
 
 def _job(

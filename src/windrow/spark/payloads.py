@@ -3,7 +3,7 @@
     events ── slice ──▶ tables, one per group ── split ──▶ one row (bucket, payload) per bucket
 
 A key always falls into the same bucket, in every process and version, because state is kept by bucket. A payload is
-`slices.table.pack` of one table per group.
+`io.tables.pack` of one table per group.
 """
 
 from __future__ import annotations
@@ -25,25 +25,32 @@ SCHEMA = pa.schema([("bucket", pa.int32()), ("payload", pa.binary())])
 ROW = "bucket INT, payload BINARY"
 
 
-def split(tables: Tables, bound: CompiledPlan, buckets: int) -> dict[int, Tables]:
+def packed(
+    tables: Tables, plan: CompiledPlan, buckets: int, header: Mapping[str, Any] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of tables, one for each bucket that has something."""
+    yield from rows(split(tables, plan, buckets), header or {})
+
+
+def split(tables: Tables, plan: CompiledPlan, buckets: int) -> dict[int, Tables]:
     """The tables of each bucket; a group without keys lies in one."""
     by_bucket: dict[int, Tables] = {}
-    for group in bound.plan.groups:
+    for group in plan.plan.groups:
         table = tables.get(group.name)
         if table is None or not table.height:
             continue
         keys = [name for name in table.columns if name.startswith("key:")]
-        if not group.keys:
-            at = int(hashed(pl.DataFrame({"name": [group.name]}))[0] % np.uint64(buckets))
-            by_bucket.setdefault(at, {})[group.name] = table
-            continue
-        bucket = (hashed(table.select(keys)) % np.uint64(buckets)).astype(np.int64)
-        order = np.argsort(bucket, kind="stable")
-        numbers, first = np.unique(bucket[order], return_index=True)
-        ordered = table[order]
-        for number, begin, end in zip(numbers, first, np.append(first[1:], len(order)), strict=True):
-            by_bucket.setdefault(int(number), {})[group.name] = ordered[int(begin) : int(end)]
+        hashes = hashed(table.select(keys) if group.keys else pl.DataFrame({"name": [group.name]}))
+        for bucket, part in parts_by(table, np.broadcast_to(hashes % np.uint64(buckets), table.height)):
+            by_bucket.setdefault(bucket, {})[group.name] = part
     return by_bucket
+
+
+def parts_by(table: pl.DataFrame, number: npt.NDArray[Any]) -> Iterator[tuple[int, pl.DataFrame]]:
+    """The rows of each number that stands beside some row."""
+    numbered = table.with_columns(pl.Series("_number", number, pl.Int64))
+    for key, part in numbered.partition_by("_number", as_dict=True, include_key=False).items():
+        yield int(key[0]), part
 
 
 def rows(split_tables: Mapping[int, Tables], header: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:

@@ -6,13 +6,12 @@ This module is itself sent by value, so that it runs on any worker and says what
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
@@ -34,44 +33,35 @@ def opened(data: bytes) -> Any:
     return pickle.loads(data)
 
 
+class Travels:
+    """What goes from where Spark plans to where it works: a function, a reader or a processor."""
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        return arrived, (cloudpickle.dumps((type(self), vars(self))),)  # type: ignore[no-untyped-call]
+
+
+def arrived(data: bytes) -> Any:
+    """What has travelled, where it works."""
+    kind, state = opened(data)
+    made = kind.__new__(kind)
+    vars(made).update(state)
+    return made
+
+
+class _Mapping(Travels):
+    """A function on batches, whose columns get back the names that they had."""
+
+    def __init__(self, function: Callable[[Iterator[Any]], Iterator[Any]], names: Sequence[str]) -> None:
+        self._function, self._names = function, names
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        return self._function(batch.rename_columns(self._names) for batch in batches)
+
+
 def mapped(df: DataFrame, function: Callable[[Iterator[Any]], Iterator[Any]], schema: StructType | str) -> DataFrame:
     """`mapInArrow` for columns of any name: it looks them up as text, and takes a dot for a field."""
-    names = df.columns
-
-    def call(batches: Iterator[Any]) -> Iterator[Any]:
-        return function(batch.rename_columns(names) for batch in batches)
-
-    return df.toDF(*(f"_{place}" for place in range(len(names)))).mapInArrow(_shipped(call), schema)
-
-
-def _shipped(function: Callable[[Iterator[Any]], Iterator[Any]]) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    data = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
-
-    def run(batches: Iterator[Any]) -> Iterator[Any]:
-        return opened(data)(batches)  # type: ignore[no-any-return]
-
-    return run
-
-
-class Shipped(StatefulProcessor):
-    """A processor for `transformWithState`."""
-
-    def __init__(self, processor: StatefulProcessor) -> None:
-        self._data = cloudpickle.dumps(processor)  # type: ignore[no-untyped-call]
-        self._processor: Any = None
-
-    def init(self, handle: Any) -> None:
-        self._processor = opened(self._data)
-        self._processor.init(handle)
-
-    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
-        return self._processor.handleInputRows(key, rows, timerValues)  # type: ignore[no-any-return]
-
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
-        return self._processor.handleExpiredTimer(key, timerValues, expiredTimerInfo)  # type: ignore[no-any-return]
-
-    def close(self) -> None:
-        self._processor.close()
+    numbered = df.toDF(*(f"_{place}" for place in range(len(df.columns))))
+    return numbered.mapInArrow(_Mapping(function, df.columns), schema)
 
 
 def source(kind: type[DataSource]) -> type[DataSource]:
@@ -93,18 +83,3 @@ def source(kind: type[DataSource]) -> type[DataSource]:
             return opened(data)(self.options).streamReader(schema)  # type: ignore[no-any-return]
 
     return Source
-
-
-class Travels:
-    """A reader, which goes from where Spark plans to where it reads."""
-
-    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-        return arrived, (cloudpickle.dumps((type(self), vars(self))),)  # type: ignore[no-untyped-call]
-
-
-def arrived(data: bytes) -> Any:
-    """A reader where it reads."""
-    kind, state = opened(data)
-    reader = kind.__new__(kind)
-    vars(reader).update(state)
-    return reader

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -27,11 +27,8 @@ from windrow.core.plan.watermark import Lengths
 from windrow.core.query.query import Query, QueryError
 from windrow.core.slices.binding import InputError
 from windrow.core.stream.job import Job, job_of
-from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX
-from windrow.io.tables import pack
-from windrow.spark.payloads import split
-from windrow.spark.types import END_MS, SHIFT_MS, arrow_schema
+from windrow.spark.types import END_MS, SHIFT_MS
 
 META = "windrow"  # the key of the metadata
 VERSION = 3
@@ -126,36 +123,6 @@ def row_schema(origin: Origin) -> t.StructType:
             t.StructField("events", t.LongType()),
         ]
     )
-
-
-def rows_of(
-    tables: Tables,
-    job: Job,
-    schema: t.StructType,
-    *,
-    mark: int | None,
-    node: str | None,
-    events: int,
-    to_all: bool,
-    newest: int | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Tables as rows: one for each bucket that has something, or with `to_all` for each.
-
-    There is at least one row, because it carries the watermark (`mark`, in Spark's microseconds). The first row says
-    how many events there were. Each payload has `newest`, the greatest time that any node had before this micro-batch:
-    a query that comes takes effect after it.
-    """
-    origin, columns = origin_of(schema), arrow_schema(schema)
-    assert origin is not None
-    by_bucket = split(tables, job.compiled, origin.buckets)
-    if to_all or not by_bucket:
-        by_bucket |= {bucket: {} for bucket in range(origin.buckets if to_all else 1) if bucket not in by_bucket}
-    for bucket, bucket_tables in by_bucket.items():
-        payload = pack({"plan": origin.plan, "newest": newest}, bucket_tables)
-        values = [[bucket], [payload], [mark], [node], [events]]
-        arrays = [pa.array(value, field.type) for value, field in zip(values, columns, strict=True)]
-        yield pa.record_batch(arrays, schema=columns)
-        events = 0
 
 
 def origin_of(schema: t.StructType) -> Origin | None:

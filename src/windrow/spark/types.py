@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from windrow.core.expressions.types import spark_type
 from windrow.core.query.query import QueryError
-from windrow.core.stream.job import Job
+from windrow.spark.pickling import mapped
 
 _SIMPLE: dict[type[t.DataType], pl.DataType] = {
     t.BooleanType: pl.Boolean(),
@@ -34,11 +36,6 @@ END_MS = 2**53  # Spark's watermark once nothing can come any more, later than a
 _BACK = {str(dtype): kind for kind, dtype in _SIMPLE.items()}
 
 
-def result_schema(job: Job) -> pa.Schema:
-    """The columns of a job's results as they go to Spark."""
-    return arrow_schema(struct(job.compiled.results.empty.schema))
-
-
 def polars_type(dtype: t.DataType) -> pl.DataType | None:
     """The type that a column of Spark has in Polars; None if Polars has none."""
     if isinstance(dtype, t.DecimalType):
@@ -47,13 +44,9 @@ def polars_type(dtype: t.DataType) -> pl.DataType | None:
         inner = polars_type(dtype.elementType)
         return None if inner is None else pl.List(inner)
     if isinstance(dtype, t.StructType):
-        fields = {field.name: polars_type(field.dataType) for field in dtype.fields}
-        known = {name: inner for name, inner in fields.items() if inner is not None}
-        return pl.Struct(known) if len(known) == len(fields) else None
-    for kind, known_type in _SIMPLE.items():
-        if isinstance(dtype, kind):
-            return known_type
-    return None
+        known = polars_columns(dtype)
+        return pl.Struct(known) if len(known) == len(dtype.fields) else None
+    return _SIMPLE.get(type(dtype))
 
 
 def polars_columns(schema: t.StructType) -> dict[str, pl.DataType]:
@@ -89,6 +82,20 @@ def to_arrow(frame: pl.DataFrame, schema: pa.Schema, most: int = 100_000) -> Ite
     yield from table.to_batches(max_chunksize=most)
 
 
+def mapped_to_frames(
+    df: DataFrame, function: Callable[[Iterator[Any]], Iterator[pl.DataFrame]], columns: Mapping[str, pl.DataType]
+) -> DataFrame:
+    """`mapped` for a function that gives frames with these columns."""
+    types = struct(columns)
+
+    def batches_of(batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+        schema = arrow_schema(types)
+        for frame in function(batches):
+            yield from to_arrow(frame, schema)
+
+    return mapped(df, batches_of, types)
+
+
 def arrow_schema(schema: t.StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
@@ -96,9 +103,12 @@ def arrow_schema(schema: t.StructType) -> pa.Schema:
 def from_arrow(batches: Iterable[pa.RecordBatch], types: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """Batches from Spark as one frame with the types that are expected; times come in the session's time zone."""
     several = [batch for batch in batches if batch.num_rows]
-    if not several:
-        return pl.DataFrame(schema=types)
-    frame = pl.from_arrow(pa.Table.from_batches(several))
+    return typed(pa.Table.from_batches(several), types) if several else pl.DataFrame(schema=types)
+
+
+def typed(table: pa.Table, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """A table from Spark as a frame; columns that are not mentioned stay as they are."""
+    frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
     casts = []
     for name, dtype in types.items():

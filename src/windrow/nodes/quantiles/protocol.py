@@ -81,7 +81,7 @@ def can_be_refined(query: Query) -> bool:
     return isinstance(query.window, FixedWindow | Session) and bool(of_multisets) and None not in of_multisets
 
 
-def _reads(signature: Signature) -> Iterator[tuple[Partial, float | None]]:
+def reads_of(signature: Signature) -> Iterator[tuple[Partial, float | None]]:
     """The multisets that a signature reads, and which quantiles of them; None for something else."""
     for leaf in leaves(signature.computed):
         for partial in partials_of(leaf, signature.where):
@@ -103,7 +103,7 @@ class MultisetSchema:
         self.multisets: dict[str, Partial] = {}
         self.qs: dict[tuple[str, int], set[float]] = {}  # of a multiset, in the windows of a timeline
         signatures = list(group.signatures)
-        reads = [(partial, q, line) for line, number in group.members for partial, q in _reads(signatures[number])]
+        reads = [(partial, q, line) for line, number in group.members for partial, q in reads_of(signatures[number])]
         whole = {partial for partial, q, _ in reads if q is None}
         for partial, q, timeline in reads if self.schema.lists else ():
             if partial not in whole and q is not None:

@@ -41,21 +41,17 @@ class Lifted:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a lift may look at, as SQL text: its inputs, null where the filter is not satisfied, and their types."""
+    """What a lift may look at: the operator with its filter, and the types of its inputs."""
 
     partial: Partial
-    name: str  # that its columns begin with
-    columns: list[str]
     types: list[pl.DataType]
-    keep: str | None  # the filter
-    place: Mapping[str, str]  # the order of events: its columns by the name of the state's field
-
-    def filtered(self, text: str) -> str:
-        return text if self.keep is None else f"CASE WHEN {self.keep} THEN {text} END"
 
     @property
     def x(self) -> str:
-        return self.filtered(self.columns[0])
+        """Its first input as SQL text, or 1 if it has none; null where the filter is not satisfied."""
+        inputs, where = self.partial.operator.inputs, self.partial.where
+        column = quoted(input_name(inputs[0].text)) if inputs else "1"
+        return column if where is None else f"CASE WHEN {quoted(filter_name(where.text))} THEN {column} END"
 
     @property
     def double(self) -> str:
@@ -63,7 +59,7 @@ class Inputs:
 
     def lifted(self, fields: Mapping[str, str]) -> Lifted:
         """A state whose fields are aggregates as they are."""
-        names = {field: f"{self.name}.{field}" for field in fields}
+        names = {field: f"{self.partial.text}.{field}" for field in fields}
         return Lifted(
             {names[field]: sql(text) for field, text in fields.items()},
             {field: pl.col(name) for field, name in names.items()},
@@ -88,30 +84,18 @@ def lifts(*operators: type[Operator]) -> Callable[[Lift], Lift]:
     return declare
 
 
-def lift(partial: Partial, schema: SliceSchema, time: str) -> Lifted | str:
-    """What Spark computes for an operator of a schema whose events have their time in a column; or why it cannot."""
-    declared = LIFTS.get(type(partial.operator))
+def lift(partial: Partial, schema: SliceSchema) -> Lifted | str:
+    """What Spark computes for an operator of a schema; or why it cannot."""
+    declared, text = LIFTS.get(type(partial.operator)), partial.operator.text
     if declared is None:
-        return f"Spark has no aggregate for {partial.operator.text}"
+        return REFUSALS.get(type(partial.operator), "Spark has no aggregate for {}").format(text)
     types = schema.input_types(partial)
-    if any(dtype == pl.Null() for dtype in types):
-        return f"{partial.operator.text} has an input without a type"
-    place = {name: quoted(f"order:{name}") for name in schema.place if name not in ("at", "nth")}
-    return declared(
-        Inputs(
-            partial,
-            partial.text,
-            [quoted(input_name(expression.text)) for expression in partial.operator.inputs],
-            types,
-            quoted(filter_name(partial.where.text)) if partial.where else None,
-            {"at": quoted(time), **place},
-        )
-    )
+    return f"{text} has an input without a type" if pl.Null() in types else declared(Inputs(partial, types))
 
 
 @lifts(Count)
 def _count(of: Inputs) -> Lifted | str:
-    return of.lifted({"count": f"COUNT({of.filtered(of.columns[0] if of.columns else '1')})"})
+    return of.lifted({"count": f"COUNT({of.x})"})
 
 
 @lifts(Sum)
@@ -124,25 +108,20 @@ def _sum(of: Inputs) -> Lifted | str:
     whole = f"CAST({of.x} AS BIGINT)"
     if dtype != pl.Int64():
         return of.lifted({"sum": f"SUM({whole})"})
-    high, low = f"{of.name}.high", f"{of.name}.low"
+    high, low = f"{of.partial.text}.high", f"{of.partial.text}.low"
     both = pl.col(high).cast(pl.Int128) * pl.lit(2**32, pl.Int128) + pl.col(low).cast(pl.Int128)
     columns = {high: sql(f"SUM(SHIFTRIGHT({whole}, 32))"), low: sql(f"SUM({whole} & 4294967295L)")}
     return Lifted(columns, {"sum": both})
 
 
-@lifts(Min)
-def _min(of: Inputs) -> Lifted | str:
-    return of.lifted({"value": f"MIN({of.x})"})
-
-
-@lifts(Max)
-def _max(of: Inputs) -> Lifted | str:
-    return of.lifted({"value": f"MAX({of.x})"})
+@lifts(Min, Max)
+def _extreme(of: Inputs) -> Lifted | str:
+    return of.lifted({"value": f"{'MIN' if isinstance(of.partial.operator, Min) else 'MAX'}({of.x})"})
 
 
 @lifts(Product)
 def _product(of: Inputs) -> Lifted | str:
-    name, x = f"{of.name}.product", of.double
+    name, x = f"{of.partial.text}.product", of.double
     return Lifted({name: lambda: F.product(F.expr(x))}, {"product": pl.col(name)})
 
 
@@ -160,7 +139,7 @@ def _logs(of: Inputs) -> Lifted | str:
 
 @lifts(Moments)
 def _moments(of: Inputs) -> Lifted | str:
-    n, mean, spread = (f"{of.name}.{field}" for field in ("n", "mean", "var"))
+    n, mean, spread = (f"{of.partial.text}.{field}" for field in ("n", "mean", "var"))
     columns = {n: f"COUNT({of.x})", mean: f"AVG({of.double})", spread: f"VAR_POP({of.double})"}
     unknown = pl.col(mean) * 0.0  # NaN where a value is infinite or NaN, also where it is the only one
     m2 = (pl.col(spread) * pl.col(n) + unknown).fill_null(0.0)
@@ -175,7 +154,7 @@ def _hll(of: Inputs) -> Lifted | str:
     (dtype,) = of.types
     if dtype not in (pl.Int32(), pl.Int64(), pl.String(), pl.Binary()):
         return f"Spark's hll_sketch_agg does not take {dtype}"
-    made, count = f"{of.name}.made", f"{of.name}.count"
+    made, count = f"{of.partial.text}.made", f"{of.partial.text}.count"
     sketch = sketch_formats.Hll(operator.lg_k)
 
     def written(states: pl.Series) -> pl.Series:
@@ -186,16 +165,11 @@ def _hll(of: Inputs) -> Lifted | str:
     return Lifted(columns, {"sketch": some.map_batches(written, return_dtype=pl.Binary)})
 
 
-@lifts(First, Last, ArgMin, ArgMax)
-def _selected(of: Inputs) -> Lifted | str:
-    return f"{of.partial.operator.text} compares places in the order of events, for which Spark would sort all of them"
-
-
-@lifts(Kll)
-def _kll(of: Inputs) -> Lifted | str:
-    return f"Spark tosses coins for {of.partial.operator.text}, so that no two runs would agree"
-
-
-@lifts(Collect)
-def _collect(of: Inputs) -> Lifted | str:
-    return f"{of.partial.operator.text} keeps every event's value"
+REFUSALS: dict[type[Operator], str] = {
+    **dict.fromkeys(
+        (First, Last, ArgMin, ArgMax),
+        "{} compares places in the order of events, for which Spark would sort all of them",
+    ),
+    Kll: "Spark tosses coins for {}, so that no two runs would agree",
+    Collect: "{} keeps every event's value",
+}

@@ -41,6 +41,14 @@ POSITION = "windrow position"  # the time column of counting windows, once event
 Batches = Iterator[pa.RecordBatch]
 
 
+def prepared(df: DataFrame, job: Job) -> DataFrame:
+    """The columns that kernels read, made by Spark; with `bad_events="drop"` what has no time is left out."""
+    binding = job.compiled.binding
+    chosen = df.selectExpr(*(f"{text} AS {quoted(name)}" for name, text in binding.sql.items()))
+    have_times = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in time_names(job))
+    return chosen.where(have_times) if job.options.bad_events == "drop" else chosen
+
+
 @dataclass(frozen=True)
 class Cut:
     """How events are cut, as SQL: the slice start, null for an event that has no place; the cell, for sessions."""
@@ -87,9 +95,9 @@ def without_contained(grids: Iterable[Grid]) -> list[Grid]:
     return kept
 
 
-def lifted(partials: Iterable[Partial], schema: SliceSchema, time: str) -> dict[Partial, Lifted]:
+def lifted(partials: Iterable[Partial], schema: SliceSchema) -> dict[Partial, Lifted]:
     """The lifts of operators that can be lifted."""
-    lifts = {partial: lift(partial, schema, time) for partial in partials}
+    lifts = {partial: lift(partial, schema) for partial in partials}
     return {partial: made for partial, made in lifts.items() if isinstance(made, Lifted)}
 
 
@@ -126,7 +134,7 @@ def placed(events: DataFrame, job: Job, group: Group, cut: Cut) -> DataFrame:
 
 def slices(events: DataFrame, job: Job, group: Group, cut: Cut, partials: Sequence[Partial], buckets: int) -> DataFrame:
     """Payloads of a group's slices, and of those that are rolled up from it, with the states of these operators."""
-    schema = job.compiled.binding.schema(group, shared=True)
+    schema = job.compiled.by_name[group.name].shared_schema
     grouped = placed(events, job, group, cut).groupBy(*by_slice(schema, cut)).agg(*aggregates(job, group, partials))
     name, states = group.name, tuple(partials)
 
@@ -141,11 +149,11 @@ def slices(events: DataFrame, job: Job, group: Group, cut: Cut, partials: Sequen
 
 def aggregates(job: Job, group: Group, partials: Sequence[Partial]) -> list[Column]:
     """What the JVM computes of a slice: states, the times that sessions need, and what `refuse_misplaced` looks at."""
-    schema = job.compiled.binding.schema(group, shared=True)
+    schema = job.compiled.by_name[group.name].shared_schema
     time = time_name(group.source.time)
-    lifts = lifted(partials, schema, time).values()
+    lifts = lifted(partials, schema).values()
     states = [make().alias(name) for made in lifts for name, make in made.columns.items()]
-    return [*states, *_checks(job, group), *_times(schema, time)]
+    return [*states, *_checks(job, group), *run_times(schema, time)]
 
 
 def by_slice(schema: SliceSchema, cut: Cut) -> list[Column]:
@@ -153,7 +161,7 @@ def by_slice(schema: SliceSchema, cut: Cut) -> list[Column]:
     return [F.col(quoted(name)) for name in (*schema.keys, "slice_start", *cells)]
 
 
-def _times(schema: SliceSchema, time: str) -> list[Column]:
+def run_times(schema: SliceSchema, time: str) -> list[Column]:
     """The times of the first and the last event, where sessions need them."""
     if not schema.has_runs:
         return []
@@ -162,7 +170,7 @@ def _times(schema: SliceSchema, time: str) -> list[Column]:
 
 def _checks(job: Job, group: Group) -> list[Column]:
     """What `refuse_misplaced` reports of events without a place: how many, without which time, how far out."""
-    checks = [F.expr("COUNT(1)").alias("events")]
+    checks = [F.count("*").alias("events")]
     if len(time_names(job)) > 1:
         checks += [F.expr(f"COUNT({quoted(name)})").alias(f"has {name}") for name in time_names(job)]
     if reach_of(job, group.source.time) is not None:
@@ -201,9 +209,9 @@ class Packing:
 
     def __init__(self, job: Job, name: str, partials: tuple[Partial, ...], exact: bool) -> None:
         self._job, self._slicer = job, Slicer(job.compiled)
-        self._group = group_of(job, name)
-        self._schema = job.compiled.by_name[name].shared_schema
-        self._lifts = lifted(partials, self._schema, time_name(self._group.source.time))
+        compiled = job.compiled.by_name[name]
+        self._group, self._schema = compiled.group, compiled.shared_schema
+        self._lifts = lifted(partials, self._schema)
         self._types = jvm_types(self._schema, self._lifts)
         self._as_they_are = exact and not self._group.children
         self._gathered = Gathered(job.compiled)
@@ -217,17 +225,13 @@ class Packing:
         self._gathered.add({self._group.name: table} if self._as_they_are else self._slicer.spread(self._group, table))
 
     def rows(self, buckets: int) -> Batches:
-        yield from payloads.rows(payloads.split(self._gathered.tables(), self._job.compiled, buckets), {})
+        yield from payloads.packed(self._gathered.tables(), self._job.compiled, buckets)
 
 
 def jvm_types(schema: SliceSchema, lifts: Mapping[Partial, Lifted]) -> dict[str, pl.DataType]:
     """The types of the JVM's columns that are already those of a slice table."""
-    columns = {column for made in lifts.values() for column in made.columns}
-    return {**schema.keys, **{column: dtype for column, dtype in schema.columns.items() if column in columns}}
-
-
-def group_of(job: Job, name: str) -> Group:
-    return next(group for group in job.compiled.plan.groups if group.name == name)
+    columns = [column for made in lifts.values() for column in made.columns if column in schema.columns]
+    return {**schema.keys, **{column: schema.columns[column] for column in columns}}
 
 
 def slice_table(frame: pl.DataFrame, schema: SliceSchema, lifts: dict[Partial, Lifted]) -> pl.DataFrame:

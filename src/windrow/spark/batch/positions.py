@@ -18,7 +18,6 @@ other. If windows are so short that most cells hold a cut, most events are shuff
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,20 +45,19 @@ from windrow.spark.batch.jvm_slicing import (
     cut_of,
     jvm_types,
     lifted,
+    prepared,
     slice_table,
     slices,
     without_contained,
 )
 from windrow.spark.batch.time_cells import NOWHERE, Cells
-from windrow.spark.types import from_arrow, struct
+from windrow.spark.types import struct, typed
 
 MILLISECOND = 10  # bits: 1,024 microseconds
 FEW = 64  # cells that are named one by one
 CROWD, SHARE = 100_000, 8  # so many events in a cell, and one in so many of all, are worth another pass
 TIME, FIRST, LAST, SIZE = (f"windrow {name}" for name in ("time", "first", "last", "size"))
 _CELL, _BEFORE = "windrow cell", "windrow before"
-
-Prepare = Callable[[DataFrame, Job], DataFrame]
 
 
 def in_positions(job: Job, bare: bool = False) -> Job:
@@ -88,7 +86,7 @@ def cut_in_positions(job: Job) -> Cut | str:
     return cut_of(group.timelines, None, time_name(POSITION))
 
 
-def counted(df: DataFrame, job: Job, buckets: int, prepare: Prepare) -> tuple[DataFrame, Job]:
+def counted(df: DataFrame, job: Job, buckets: int) -> tuple[DataFrame, Job]:
     """Payloads of slices between positions, and the job that they belong to; the JVM aggregates events by cell."""
     inner = in_positions(job)
     (group,) = inner.compiled.plan.groups
@@ -96,27 +94,23 @@ def counted(df: DataFrame, job: Job, buckets: int, prepare: Prepare) -> tuple[Da
     assert isinstance(cut, Cut)
 
     def sliced(events: DataFrame) -> DataFrame:
-        return slices(prepare(events, inner), inner, group, cut, group.needs(shared=True)[1], buckets)
+        return slices(prepared(events, inner), inner, group, cut, group.needs(shared=True)[1], buckets)
 
     events = _seen(df, job)
-    cells = _cell_table(events, job, inner, prepare)
-    if cells is None:
-        return sliced(events.where("FALSE").withColumn(POSITION, F.lit(0))), inner
-    schema = inner.compiled.binding.schema(group, shared=True)
+    cells = _cell_table(events, job, inner)
+    schema = inner.compiled.by_name[group.name].shared_schema
     whole = cells.table.with_columns(pl.Series("slice_start", cells.start)).filter(pl.Series(~cells.is_cut))
-    ready = payloads.rows(payloads.split({group.name: merge([whole], schema)}, inner.compiled, buckets), {})
+    ready = payloads.packed({group.name: merge([whole], schema)}, inner.compiled, buckets)
     rows = df.sparkSession.createDataFrame(pa.Table.from_batches(ready, payloads.SCHEMA), payloads.ROW)
     near = _near(events, job, cells)
     return rows if near is None else rows.union(sliced(near)), inner
 
 
-def numbered(df: DataFrame, job: Job, prepare: Prepare) -> tuple[DataFrame, Job]:
+def numbered(df: DataFrame, job: Job) -> tuple[DataFrame, Job]:
     """Events with positions, which lie in the same slices as their own, and the job over them."""
     inner, events = in_positions(job), _seen(df, job)
     columns = [quoted(name) for name, _ in inner.columns]
-    cells = _cell_table(events, job, in_positions(job, bare=True), prepare)
-    if cells is None:
-        return events.where("FALSE").withColumn(POSITION, F.lit(0)).select(*columns), inner
+    cells = _cell_table(events, job, in_positions(job, bare=True))
     uncut = pa.table({_CELL: cells.table["slice_start"].to_numpy(), POSITION: cells.before}).filter(~cells.is_cut)
     first_positions = F.broadcast(df.sparkSession.createDataFrame(uncut))
     far = cells.layout.placed(events, TIME, _CELL).join(first_positions, _CELL).select(*columns)
@@ -124,23 +118,20 @@ def numbered(df: DataFrame, job: Job, prepare: Prepare) -> tuple[DataFrame, Job]
     return far if near is None else far.union(near.select(*columns)), inner
 
 
-def _cell_table(events: DataFrame, job: Job, inner: Job, prepare: Prepare) -> CellTable | None:
-    """The cells of all events with the states of a job in positions; None if there are no events."""
+def _cell_table(events: DataFrame, job: Job, inner: Job) -> CellTable:
+    """The cells of all events with the states of a job in positions."""
     (group,) = inner.compiled.plan.groups
-    origin = _origin(events, job)
-    if origin is None:
-        return None
     dtype = dict(job.columns)[job.compiled.plan.groups[0].source.time]
-    schema = inner.compiled.binding.schema(group, shared=True)
+    schema = inner.compiled.by_name[group.name].shared_schema
     grids = without_contained(
         grid for window, *_ in group.timelines if isinstance(window, Sliding) for grid in window.grids()
     )
 
     def laid_out(layout: Cells) -> CellTable:
-        table = _in_cells(prepare(layout.placed(events, TIME, POSITION), inner), job, schema)
+        table = _in_cells(prepared(layout.placed(events, TIME, POSITION), inner), job, schema)
         return CellTable.of(layout, table, schema, grids)
 
-    cells = laid_out(Cells(origin, MILLISECOND if isinstance(dtype, pl.Datetime) else 0))
+    cells = laid_out(Cells(_origin(events, job), MILLISECOND if isinstance(dtype, pl.Datetime) else 0))
     crowd = cells.crowd()
     return cells if crowd is None else laid_out(Cells(crowd, 0))
 
@@ -193,11 +184,10 @@ def _sizes_and_times(schema: SliceSchema) -> list[str]:
 
 def _in_cells(placed: DataFrame, job: Job, schema: SliceSchema) -> pl.DataFrame:
     """The states of cells, whose number is the position of their events, as a slice table."""
-    position = time_name(POSITION)
-    lifts = lifted(schema.partials, schema, position)
+    lifts = lifted(schema.partials, schema)
     columns = [make().alias(name) for made in lifts.values() for name, make in made.columns.items()]
-    aggregated = placed.groupBy(F.col(quoted(position)).alias("slice_start")).agg(*columns).toArrow()
-    frame = from_arrow(aggregated.to_batches(), jvm_types(schema, lifts))
+    aggregated = placed.groupBy(F.col(quoted(time_name(POSITION))).alias("slice_start")).agg(*columns).toArrow()
+    frame = typed(aggregated, jvm_types(schema, lifts))
     has_time = frame["slice_start"] != NOWHERE
     table = slice_table(frame.filter(has_time), schema, lifts).sort("slice_start")
     rows, first, last = _sizes_and_times(schema)
@@ -230,16 +220,12 @@ def _seen(df: DataFrame, job: Job) -> DataFrame:
     return events.where(f"({sql[filter_name(group.source.where.text)]}) OR {quoted(TIME)} IS NULL")
 
 
-def _origin(events: DataFrame, job: Job) -> int | None:
-    """The time of any event; None if there are no events."""
-    time_column = job.compiled.plan.groups[0].source.time
+def _origin(events: DataFrame, job: Job) -> int:
+    """The time of any event."""
     row = events.select(quoted(TIME)).where(f"{quoted(TIME)} IS NOT NULL").head()
-    if row is None:
-        if job.options.bad_events == "raise" and (total := events.count()):
-            raise no_time(total, total, time_column)
-        return None
-    _refuse_far(row[0], time_column)
-    return int(row[0])
+    time = 0 if row is None else int(row[0])
+    _refuse_far(time, job.compiled.plan.groups[0].source.time)
+    return time
 
 
 def _refuse_far(time: int, time_column: str) -> None:

@@ -16,9 +16,8 @@ The first pass makes the slices of all other operators too:
     events ── count by (key, slice, value), in those ranges alone ◀────────────────┤
        └──▶ multisets in which every wanted rank is exact ◀── the other ranges ────┘
 
-It is the idea of `nodes.refine`, with blocks that are easier: there each slice has blocks of its own, which overlap, so
-that a rank lies between two bounds. Here all slices have the same ranges, which do not overlap. So the numbers of the
-ranges stand for the values in them, and `MultisetRanges.around` finds the numbers that a rank lies at.
+Unlike the blocks of `nodes.quantiles`, ranges are the same for all slices and do not overlap. So their numbers stand
+for the values in them, and `MultisetRanges.around` finds the numbers that a rank lies at.
 
 The number of a range is a monotone function of the value: the logarithm of its size, in `PER_OCTAVE` parts for each
 power of two. Values closer together than that lie in one range and are then counted one by one, which is as exact and
@@ -27,16 +26,14 @@ takes longer. The first pass is shuffled once and read several times; nothing ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import polars as pl
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from windrow.core.arrays.dataframes import in_parts
 from windrow.core.arrays.range_queries import Ints
@@ -44,7 +41,7 @@ from windrow.core.assemble.due import Rows
 from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.operators.base import Multiset
 from windrow.core.operators.multiset import Doubles, MultisetRanges
-from windrow.core.plan.groups import Group, Partial, partials_of
+from windrow.core.plan.groups import Group, Partial
 from windrow.core.slices.binding import quoted
 from windrow.core.slices.kernel import filter_name, input_name, time_name
 from windrow.core.slices.table import SliceSchema, merge
@@ -52,6 +49,7 @@ from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Slicer
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.io.tables import unpack
+from windrow.nodes.quantiles.protocol import reads_of
 from windrow.spark import payloads
 from windrow.spark.batch.jvm_slicing import (
     SLICES,
@@ -60,12 +58,12 @@ from windrow.spark.batch.jvm_slicing import (
     Packing,
     aggregates,
     by_slice,
-    group_of,
     placed,
+    run_times,
     slices,
 )
 from windrow.spark.pickling import mapped
-from windrow.spark.types import arrow_schema, from_arrow, struct, to_arrow
+from windrow.spark.types import from_arrow, mapped_to_frames
 
 PER_OCTAVE = 128  # ranges of values between two powers of two
 _OUTSIDE = 1 << 20  # beyond the range of every number
@@ -73,60 +71,31 @@ _RANGES = {"ranges": True}  # the header of payloads with ranges
 _BOUNDS = {"slice_start": pl.Int64(), "range": pl.Int64(), "low": pl.Float64(), "high": pl.Float64()}
 
 
-@dataclass
-class _Requests:
-    """Stands in for a combined multiset, and notes which quantiles an aggregate reads of it, or that it reads more."""
-
-    quantiles_read: set[float] = field(default_factory=set)
-    reads_all: bool = False
-
-    def quantiles(self, qs: Mapping[str, float]) -> pl.DataFrame:
-        self.quantiles_read |= set(qs.values())
-        return pl.DataFrame(schema=dict.fromkeys(qs, pl.Float64))
-
-    def mode(self) -> pl.Series:
-        self.reads_all = True
-        return pl.Series([], dtype=pl.Float64)
-
-    def distinct(self) -> pl.Series:
-        self.reads_all = True
-        return pl.Series([], dtype=pl.Int64)
-
-
-def quantiles_of(group: Group, schema: SliceSchema, multiset: Partial) -> tuple[float, ...] | None:
+def quantiles_of(group: Group, multiset: Partial) -> tuple[float, ...] | None:
     """The quantiles that a group's aggregates read of a multiset; None if they read more."""
-    nothing, empty, requests = np.empty(0, np.int64), schema.empty(), _Requests()
-    for signature in group.signatures:
-        for aggregate in signature.computed:
-            reads = partials_of(aggregate, signature.where)
-            if multiset in reads:
-                states: list[Any] = [
-                    requests
-                    if partial == multiset
-                    else partial.operator.combine(schema.state(empty, partial), nothing, nothing)
-                    for partial in reads
-                ]
-                aggregate.lower(states)
-    return None if requests.reads_all else tuple(sorted(requests.quantiles_read))
+    read = [q for signature in group.signatures for partial, q in reads_of(signature) if partial == multiset]
+    quantiles = {q for q in read if q is not None}
+    return None if None in read else tuple(sorted(quantiles))
 
 
 def sliced(events: DataFrame, job: Job, group: Group, cut: Cut, buckets: int) -> list[DataFrame]:
     """Payloads of a group's slices and of those that are rolled up from it, with the multisets that they need."""
     partials = group.needs(shared=True)[1]
-    schema = job.compiled.binding.schema(group, shared=True)
-    plain: list[Partial] | None = [one for one in partials if not isinstance(one.operator, Multiset)]
+    schema = job.compiled.by_name[group.name].shared_schema
+    plain = tuple(partial for partial in partials if not isinstance(partial.operator, Multiset))
     rows: list[DataFrame] = []
+    is_made = False  # whether a first pass has made the slices of all other operators
     for partial in partials:
         if isinstance(partial.operator, Multiset):
-            quantiles = quantiles_of(group, schema, partial)
+            quantiles = quantiles_of(group, partial)
             is_numeric = schema.input_types(partial)[0].is_numeric()
             if quantiles is None or group.children or schema.has_runs or not is_numeric:
                 rows.append(_in_one_pass(events, cut, _Values(job, group.name, partial, buckets)))
             else:
                 values = _Values(job, group.name, partial, buckets, quantiles)
-                rows += _in_two_passes(events, cut, values, plain)
-                plain = None  # the first pass has made them
-    return rows if plain is None else [slices(events, job, group, cut, plain, buckets), *rows]
+                rows += _in_two_passes(events, cut, values, () if is_made else plain)
+                is_made = True
+    return rows if is_made else [slices(events, job, group, cut, plain, buckets), *rows]
 
 
 @dataclass(frozen=True)
@@ -141,11 +110,11 @@ class _Values:
 
     @property
     def group(self) -> Group:
-        return group_of(self.job, self.name)
+        return self.job.compiled.by_name[self.name].group
 
     @property
     def schema(self) -> SliceSchema:
-        return self.job.compiled.binding.schema(self.group, shared=True)
+        return self.job.compiled.by_name[self.name].shared_schema
 
     @property
     def dtype(self) -> pl.DataType:
@@ -168,10 +137,8 @@ class _Values:
     def packed(self, counts: pl.DataFrame, slicer: Slicer) -> Batches:
         """The same of a table; payloads have the slices of the groups that are rolled up as well."""
         group = self.group
-        tables = slicer.spread(
-            group, multisets_of(counts, self.job.compiled.by_name[group.name].shared_schema, self.partial)
-        )
-        yield from payloads.rows(payloads.split(tables, self.job.compiled, self.buckets), {})
+        tables = slicer.spread(group, multisets_of(counts, self.schema, self.partial))
+        yield from payloads.packed(tables, self.job.compiled, self.buckets)
 
 
 def multisets_of(counts: pl.DataFrame, schema: SliceSchema, partial: Partial) -> pl.DataFrame:
@@ -181,22 +148,16 @@ def multisets_of(counts: pl.DataFrame, schema: SliceSchema, partial: Partial) ->
     runs = [pl.col("first").min(), pl.col("last").max()] if schema.has_runs else []
     grouped = counts.sort(*by, "value").group_by(by, maintain_order=True)
     table = grouped.agg(pl.col("value").alias(names["values"]), pl.col("events").alias(names["counts"]), *runs)
-    table = schema.conform(table.drop("cell") if "cell" in by else table)
+    table = schema.conform(table)
     return merge([table], schema) if schema.has_runs else table
-
-
-def _count() -> Column:
-    return F.expr("COUNT(1)").alias("events")
 
 
 def _in_one_pass(events: DataFrame, cut: Cut, values: _Values) -> DataFrame:
     """Payloads with multisets of all values."""
     frame, taken = values.of(events, cut)
-    time = quoted(time_name(values.group.source.time))
-    has_runs = values.schema.has_runs
-    ends = [F.expr(f"MIN({time})").alias("first"), F.expr(f"MAX({time})").alias("last")] if has_runs else []
+    ends = run_times(values.schema, time_name(values.group.source.time))
     by = [*by_slice(values.schema, cut), F.col("value")]
-    counted = frame.where(f"slice_start IS NOT NULL AND {taken}").groupBy(*by).agg(_count(), *ends)
+    counted = frame.where(f"slice_start IS NOT NULL AND {taken}").groupBy(*by).agg(F.count("*").alias("events"), *ends)
     return mapped(counted, values.pack, payloads.ROW)
 
 
@@ -211,23 +172,23 @@ def range_of(value: str) -> str:
     return f"CASE WHEN ISNAN({x}) THEN {_OUTSIDE}L WHEN {x} = 0 THEN 0L ELSE {signed} END"
 
 
-def _in_two_passes(events: DataFrame, cut: Cut, values: _Values, plain: Sequence[Partial] | None) -> list[DataFrame]:
+def _in_two_passes(events: DataFrame, cut: Cut, values: _Values, plain: tuple[Partial, ...]) -> list[DataFrame]:
     """Payloads with multisets that have the values around ranks, and of other ranges one value; and plain slices."""
     frame, taken = values.of(events, cut)
     frame = frame.withColumn("range", F.expr(f"CASE WHEN {taken} THEN {range_of('value')} END"))
-    ranges = _FirstPass(values, None if plain is None else tuple(plain), cut.exact)
+    ranges = _FirstPass(values, plain, cut.exact)
     counted = _counted_by_range(frame, cut, ranges)
-    wanted = mapped(counted, ranges.wanted, ranges.columns)
+    wanted = mapped_to_frames(counted, ranges.wanted, {**values.schema.keys, **_BOUNDS})
     near = _within(frame.where(taken), wanted, list(values.schema.keys))
-    exact = near.groupBy(*by_slice(values.schema, cut), "value").agg(_count())
+    exact = near.groupBy(*by_slice(values.schema, cut), "value").agg(F.count("*").alias("events"))
     return [mapped(counted, ranges.unwanted, payloads.ROW), mapped(exact, values.pack, payloads.ROW)]
 
 
 def _counted_by_range(frame: DataFrame, cut: Cut, ranges: _FirstPass) -> DataFrame:
     """Payloads of slices and of ranges, each bucket in one place."""
-    values, plain = ranges.values, ranges.plain
+    values = ranges.values
     several = F.expr("MIN(value) < MAX(value)").alias("several")  # a range with one value is exact as it is
-    states = [_count()] if plain is None else aggregates(values.job, values.group, plain)
+    states = aggregates(values.job, values.group, ranges.plain)
     by = [*by_slice(values.schema, cut), F.col("range")]
     counts = frame.groupBy(*by).agg(*states, F.min("value").alias("least"), several)
     return mapped(counts, ranges.pack, payloads.ROW).repartition(F.col("bucket")).sortWithinPartitions("bucket")
@@ -251,28 +212,20 @@ class _FirstPass:
     """What workers do with the counts of ranges: pack them, and once a bucket is in one place, find those wanted."""
 
     values: _Values
-    plain: tuple[Partial, ...] | None  # the operators of the slices that are made too
+    plain: tuple[Partial, ...]  # the operators of the slices that are made too
     exact: bool
-
-    @property
-    def columns(self) -> StructType:
-        """Of the ranges that are wanted."""
-        return struct({**self.values.schema.keys, **_BOUNDS})
 
     def pack(self, batches: Batches) -> Batches:
         """Turn rows of the JVM, a range of a slice each, into payloads: some of slices, and some of ranges."""
         values = self.values
-        packing = None if self.plain is None else Packing(values.job, values.name, self.plain, self.exact)
+        packing = Packing(values.job, values.name, self.plain, self.exact)
         keys, types = list(values.schema.keys), {**values.schema.keys, "least": values.dtype}
         for part in in_parts(batches, SLICES):
-            if packing is not None:
-                packing.add(part, parts=True)
+            packing.add(part, parts=True)
             ranges = from_arrow(part, types).filter(pl.col("range").is_not_null())
             table = ranges.select(*keys, "slice_start", "range", "events", "least", "several")
-            split = payloads.split({values.name: table}, values.job.compiled, values.buckets)
-            yield from payloads.rows(split, _RANGES)
-        if packing is not None:
-            yield from packing.rows(values.buckets)
+            yield from payloads.packed({values.name: table}, values.job.compiled, values.buckets, _RANGES)
+        yield from packing.rows(values.buckets)
 
     def unwanted(self, batches: Batches) -> Batches:
         """Keep payloads of slices, and turn ranges without a wanted rank into multisets with one value for each."""
@@ -283,14 +236,13 @@ class _FirstPass:
                 ranges = self._searched(tables).filter(~pl.col("wanted"))
                 yield from self.values.packed(ranges.with_columns(value="least"), slicer)
 
-    def wanted(self, batches: Batches) -> Batches:
+    def wanted(self, batches: Batches) -> Iterator[pl.DataFrame]:
         """Find the ranges that hold wanted ranks, each with bounds of its values."""
-        schema = arrow_schema(self.columns)
         for _, tables, _ in _bucket_by_bucket(batches):
             if tables:
                 ranges = self._searched(tables).filter("wanted")
                 low, high = bounds_of(ranges["range"].to_numpy())
-                yield from to_arrow(ranges.with_columns(low=low, high=high), schema)
+                yield ranges.with_columns(low=low, high=high)
 
     def _searched(self, tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
         """The ranges of a bucket, and of each whether it is `wanted`: it has several values, and a window's rank.

@@ -8,10 +8,11 @@ Queries are parted by how their events become slices, because each way is a scan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import polars as pl
 import pyarrow as pa
@@ -35,23 +36,19 @@ from windrow.io.tables import unpack
 from windrow.spark import payloads
 from windrow.spark.batch import positions, quantiles
 from windrow.spark.batch.jvm_operators import lift
-from windrow.spark.batch.jvm_slicing import POSITION, Cut, cut_of
+from windrow.spark.batch.jvm_slicing import Batches, Cut, cut_of, prepared
 from windrow.spark.pickling import mapped
 from windrow.spark.settings import shuffle_partitions
 from windrow.spark.slice_rows import check
-from windrow.spark.types import arrow_schema, from_arrow, result_schema, struct, to_arrow
+from windrow.spark.types import from_arrow, mapped_to_frames, struct
 
 EVENTS = 1_000_000  # that are sliced at a time
 SLICES = 500_000  # that are assembled at a time, if they are of several buckets
 
-Batches = Iterator[pa.RecordBatch]
-
-
 _IN_ORDER = "events are shuffled by key and put in order, which its windows depend on"
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(NamedTuple):
     """How a query is answered, why, and what else tells it apart from others that are answered so."""
 
     how: Callable[[DataFrame, Job, bool], DataFrame]
@@ -59,62 +56,49 @@ class Way:
     apart: Any = ()
 
 
-@dataclass(frozen=True)
-class Part:
-    """Queries that are answered in the same way: how, and why."""
-
-    job: Job
-    how: Callable[[DataFrame, Job, bool], DataFrame]
-    why: str
-
-
-def parts_of(job: Job) -> list[Part]:
+def parts_of(job: Job) -> list[tuple[Job, Way]]:
     """The queries of a job, parted by how they are answered."""
-    ways: dict[Any, tuple[Way, list[Entry]]] = {}
     groups = _groups(job)
+    ways = {entry.query.name: _way(entry, job, groups[entry.query.name]) for entry in job.entries}
+    for part, way in _parted(job, ways):  # what queries cannot do together
+        if way.how is by_position:
+            cut = positions.cut_in_positions(positions.in_positions(part))
+            if isinstance(cut, str):
+                ways |= {entry.query.name: Way(in_order, f"{_IN_ORDER}: {cut}") for entry in part.entries}
+        elif way.how is by_catalyst:
+            for group in part.compiled.plan.groups:
+                cut = _cut_of(group.parent or group)
+                if isinstance(cut, str):
+                    kernel = Way(by_kernel, f"sliced by the Polars kernel: {cut}")
+                    ways |= {part.entries[number].query.name: kernel for number in _numbers(group)}
+    return sorted(_parted(job, ways), key=lambda part: part[1].how is by_catalyst)
+
+
+def _parted(job: Job, ways: Mapping[str, Way]) -> list[tuple[Job, Way]]:
+    parts: dict[Any, list[Entry]] = {}
     for entry in job.entries:
-        way = _way(entry, job, groups[entry.query.name])
-        ways.setdefault((way.how, way.apart), (way, []))[1].append(entry)
-    for counted in [key for key in ways if key[0] is by_position]:
-        way, entries = ways[counted]
-        cut = positions.cut_in_positions(positions.in_positions(replace(job, entries=tuple(entries))))
-        if isinstance(cut, str):
-            ways.pop(counted)
-            ways.setdefault((in_order, ()), (Way(in_order, f"{_IN_ORDER}: {cut}"), []))[1].extend(entries)
-    for sliced in [key for key in ways if key[0] is by_catalyst]:
-        way, entries = ways.pop(sliced)
-        stay = list(entries)
-        for query, why in _too_fine(replace(job, entries=tuple(entries))).items():
-            stay = [entry for entry in stay if entry.query.name != query]
-            entry = next(entry for entry in entries if entry.query.name == query)
-            ways.setdefault((by_kernel, ()), (Way(by_kernel, f"sliced by the Polars kernel: {why}"), []))[1].append(
-                entry
-            )
-        if stay:
-            ways[sliced] = way, stay
-    return [Part(replace(job, entries=tuple(entries)), way.how, way.why) for way, entries in ways.values()]
+        way = ways[entry.query.name]
+        parts.setdefault((way.how, way.apart), []).append(entry)
+    return [(replace(job, entries=tuple(several)), ways[several[0].query.name]) for several in parts.values()]
 
 
 def _way(entry: Entry, job: Job, group: Group) -> Way:
     query = entry.query
     repeats_of = (query.distinct_on, query.time or job.time) if query.distinct_on else ()
-    if query.needs_order and (by_position := _by_position(entry, job)) is not None:
-        return by_position
     if query.needs_order:
-        return Way(in_order, _IN_ORDER, repeats_of)
+        return _by_position(entry, job) or Way(in_order, _IN_ORDER, repeats_of)
     if query.distinct_on:
         return Way(by_kernel, "repeats are dropped first, by the Polars kernel", repeats_of)
     schema = job.compiled.by_name[group.name].schema
     partials = dict.fromkeys(
         partial for aggregate in query.computed for partial in partials_of(aggregate, query.filter_inside)
     )
-    for one in partials:
-        if isinstance(one.operator, Multiset):
-            continue
-        made = lift(one, schema, time_name(query.time or job.time))
+    plain = [partial for partial in partials if not isinstance(partial.operator, Multiset)]
+    for partial in plain:
+        made = lift(partial, schema)
         if isinstance(made, str):
             return Way(by_kernel, f"sliced by the Polars kernel: {made}")
-    if any(isinstance(one.operator, Multiset) for one in partials):
+    if len(plain) < len(partials):
         why = "sliced by Spark's own aggregates, values counted by (key, slice, value)"
         return Way(by_catalyst, why, (query.by, query.time, query.filter_first))
     return Way(by_catalyst, "sliced by Spark's own aggregates")
@@ -131,32 +115,22 @@ def _by_position(entry: Entry, job: Job) -> Way | None:
     if any(one.query.needs_order for one in alone.entries):
         return None
     (group,) = alone.compiled.plan.groups
-    schema = alone.compiled.binding.schema(group, shared=True)
+    schema = alone.compiled.by_name[group.name].shared_schema
     why = "counted by cells of time; events are put in order only in the cells that hold a cut"
-    if any(isinstance(lift(one, schema, time_name(POSITION)), str) for one in group.partials):
+    if any(isinstance(lift(one, schema), str) for one in group.partials):
         return Way(by_number, f"{why}; then answered by position", (query.time, query.filter_first))
     return Way(by_position, why, (query.time, query.filter_first))
 
 
 def _groups(job: Job) -> dict[str, Group]:
     """The group of each query, by name."""
-    return {
-        job.entries[number].query.name: group
-        for group in job.compiled.plan.groups
-        for numbers in group.members.values()
-        for number in numbers
-    }
+    groups = job.compiled.plan.groups
+    return {job.entries[number].query.name: group for group in groups for number in _numbers(group)}
 
 
-def _too_fine(job: Job) -> dict[str, str]:
-    """The queries whose groups Catalyst cannot cut, with the reason."""
-    found: dict[str, str] = {}
-    for group in job.compiled.plan.groups:
-        root = group.parent or group
-        cut = _cut_of(root)
-        if isinstance(cut, str):
-            found |= {job.entries[number].query.name: cut for numbers in group.members.values() for number in numbers}
-    return found
+def _numbers(group: Group) -> Iterator[int]:
+    """The numbers of a group's queries."""
+    return chain.from_iterable(group.members.values())
 
 
 def _cut_of(group: Group) -> Cut | str:
@@ -166,66 +140,52 @@ def _cut_of(group: Group) -> Cut | str:
 
 def windows(df: DataFrame, job: Job, partial: bool) -> DataFrame:
     """All results, in the columns of the whole job."""
-    columns = job.compiled.results.empty.columns
     types = struct(job.compiled.results.empty.schema)
-    whole: DataFrame | None = None
-    for part in parts_of(job):
-        found = part.how(df, part.job, partial)
-        aligned = [
-            F.col(quoted(name)) if name in found.columns else F.lit(None).cast(types[name].dataType).alias(name)
-            for name in columns
-        ]
-        found = found.select(*aligned)
-        whole = found if whole is None else whole.unionByName(found)
-    return df.sparkSession.createDataFrame([], types) if whole is None else whole
+    found = [way.how(df, part, partial) for part, way in parts_of(job)]
+    aligned = [
+        results.select(
+            *(
+                F.col(quoted(name)) if name in results.columns else F.lit(None).cast(types[name].dataType).alias(name)
+                for name in types.names
+            )
+        )
+        for results in found
+    ]
+    return reduce(DataFrame.union, aligned) if aligned else df.sparkSession.createDataFrame([], types)
 
 
 def describe(job: Job) -> str:
     """How each query is answered, why so, and what is shuffled."""
     lines = []
-    for part in parts_of(job):
-        names = [entry.query.name for entry in part.job.entries]
+    for part, way in parts_of(job):
+        names = [entry.query.name for entry in part.entries]
         shown = ", ".join(names[:6]) + (f", and {len(names) - 6:,} more" if len(names) > 6 else "")
-        lines += [f"queries {shown}", f"  how        {part.why}"]
-        for group in part.job.compiled.plan.groups:
+        lines += [f"queries {shown}", f"  how        {way.why}"]
+        for group in part.compiled.plan.groups:
             if group.parent is not None:
                 lines.append(f"  group      {group.name}: rolled up from the shuffled slices {group.parent.name}")
             else:
-                cut = _cut_of(group) if part.how is by_catalyst else None
+                cut = _cut_of(group) if way.how is by_catalyst else None
                 lines.append(f"  group      {group.name}" + (f": cut at {cut.why}" if isinstance(cut, Cut) else ""))
-        lines.append(f"  shuffled   {_SHUFFLED[part.how]}")
-        if part.how is by_number:
-            lines += [f"  {line}" for line in describe(positions.in_positions(part.job)).splitlines()]
+        lines.append(f"  shuffled   {_SHUFFLED[way.how]}")
+        if way.how is by_number:
+            lines += [f"  {line}" for line in describe(positions.in_positions(part)).splitlines()]
     return "\n".join(lines)
 
 
 # --- events ---------------------------------------------------------------------------------------------------------
 
 
-def prepared(df: DataFrame, job: Job) -> DataFrame:
-    """The columns that kernels read, made by Spark; with `bad_events="drop"` what has no time is left out."""
-    binding = job.compiled.binding
-    chosen = df.selectExpr(*(f"{text} AS {quoted(name)}" for name, text in binding.sql.items()))
-    if job.options.bad_events == "drop":
-        for name in time_names(job):
-            chosen = chosen.where(F.col(quoted(name)).isNotNull())
-    return chosen
-
-
-def events_of(batches: Iterable[pa.RecordBatch], job: Job, most: int = EVENTS) -> Iterator[pl.DataFrame]:
+def events_of(batches: Iterable[pa.RecordBatch], job: Job) -> Iterator[pl.DataFrame]:
     """Prepared events as frames of about so many rows; refuses those without a time."""
     arrived = 0
-    for several in in_parts(batches, most):
-        frame = _numbered(from_arrow(several, job.compiled.binding.prepared), job, arrived)
-        arrived += frame.height
-        yield frame
-
-
-def _numbered(events: pl.DataFrame, job: Job, arrived: int) -> pl.DataFrame:
-    for name in time_names(job):
-        if missing := events[name].null_count():
-            raise no_time(missing, events.height, name.removeprefix("time:"))
-    return events.with_columns(nth=pl.int_range(arrived, arrived + pl.len(), dtype=pl.Int64))
+    for several in in_parts(batches, EVENTS):
+        events = from_arrow(several, job.compiled.binding.prepared)
+        for name in time_names(job):
+            if missing := events[name].null_count():
+                raise no_time(missing, events.height, name.removeprefix("time:"))
+        yield events.with_columns(nth=pl.int_range(arrived, arrived + pl.len(), dtype=pl.Int64))
+        arrived += events.height
 
 
 def _sorted_by(df: DataFrame, job: Job, by: Sequence[str], time: str) -> DataFrame:
@@ -241,17 +201,15 @@ def without_repeats(events: DataFrame, job: Job) -> DataFrame:
     if not source.distinct_on:
         return events
 
-    def drop(batches: Batches) -> Batches:
+    def drop(batches: Batches) -> Iterator[pl.DataFrame]:
         time_column, kept = job.time_columns[source.time], None
         for frame in events_of(batches, job):
             fresh, kept = deduplicate.fresh(frame, deduplicate.repeats_of(source), time_column, kept)
             time_column.watermark = int(frame[time_name(source.time)].max())  # type: ignore[arg-type]
-            yield from to_arrow(frame.filter(fresh), schema)
+            yield frame.filter(fresh)
 
-    spark_schema = struct(job.compiled.binding.prepared)
-    schema = arrow_schema(spark_schema)
     by = [f"distinct:{name}" for name in source.distinct_on]
-    return mapped(_sorted_by(events, job, by, time_name(source.time)), drop, spark_schema)
+    return mapped_to_frames(_sorted_by(events, job, by, time_name(source.time)), drop, job.compiled.binding.prepared)
 
 
 # --- slices ---------------------------------------------------------------------------------------------------------
@@ -278,12 +236,12 @@ def by_kernel(df: DataFrame, job: Job, partial: bool) -> DataFrame:
     def pack(batches: Batches) -> Batches:
         slicer = Slicer(job.compiled)
         gathered = Gathered(job.compiled)
-        for frame in events_of(batches, job, EVENTS):
+        for frame in events_of(batches, job):
             gathered.add(slicer.slice(frame))
             if keeps_values:
-                yield from payloads.rows(payloads.split(gathered.tables(), job.compiled, buckets), {})
+                yield from payloads.packed(gathered.tables(), job.compiled, buckets)
                 gathered = Gathered(job.compiled)
-        yield from payloads.rows(payloads.split(gathered.tables(), job.compiled, buckets), {})
+        yield from payloads.packed(gathered.tables(), job.compiled, buckets)
 
     events = without_repeats(prepared(df, job), job)
     return assembled(mapped(events, pack, payloads.ROW), job)
@@ -297,13 +255,12 @@ def buckets_of(df: DataFrame) -> int:
 def assembled(rows: DataFrame, job: Job, partial: bool = False, plan: str | None = None) -> DataFrame:
     """The results of payloads; with a plan, refuses payloads of another one."""
 
-    def assemble(batches: Batches) -> Batches:
-        schema = result_schema(job)
+    def assemble(batches: Batches) -> Iterator[pl.DataFrame]:
         several: dict[str, list[pl.DataFrame]] = {}
         size, last = 0, None
         for bucket, payload in payloads.read_rows(batches):
             if bucket != last and size > SLICES:
-                yield from to_arrow(results_of(several, job, partial), schema)
+                yield results_of(several, job, partial)
                 several, size = {}, 0
             last = bucket
             header, tables = unpack(payload)
@@ -313,10 +270,10 @@ def assembled(rows: DataFrame, job: Job, partial: bool = False, plan: str | None
                 several.setdefault(name, []).append(table)
                 size += table.height
         if several:
-            yield from to_arrow(results_of(several, job, partial), schema)
+            yield results_of(several, job, partial)
 
     shuffled = rows.repartition(F.col("bucket")).sortWithinPartitions("bucket")
-    return mapped(shuffled, assemble, struct(job.compiled.results.empty.schema))
+    return mapped_to_frames(shuffled, assemble, job.compiled.results.empty.schema)
 
 
 def results_of(tables: dict[str, list[pl.DataFrame]], job: Job, partial: bool = False) -> pl.DataFrame:
@@ -342,13 +299,13 @@ def emitted_at(watermark: int, states: GroupStates, partial: bool = False) -> pl
 
 def by_position(df: DataFrame, job: Job, partial: bool) -> DataFrame:
     """Counting windows over all events, sliced by the JVM between positions."""
-    rows, inner = positions.counted(df, job, buckets_of(df), prepared)
+    rows, inner = positions.counted(df, job, buckets_of(df))
     return positions.with_bounds(assembled(rows, inner), job, partial)
 
 
 def by_number(df: DataFrame, job: Job, partial: bool) -> DataFrame:
     """Counting windows over all events, whose functions the JVM cannot compute: windows on their positions."""
-    events, inner = positions.numbered(df, job, prepared)
+    events, inner = positions.numbered(df, job)
     return positions.with_bounds(windows(events, inner, False), job, partial)
 
 
@@ -358,30 +315,25 @@ def by_number(df: DataFrame, job: Job, partial: bool) -> DataFrame:
 def in_order(df: DataFrame, job: Job, partial: bool) -> DataFrame:
     """Events shuffled by key and sorted, each group in a pass of its own."""
     events = without_repeats(prepared(df, job), job)
-    whole: DataFrame | None = None
-    for group in job.compiled.plan.groups:
-        part = _through_state(events, job, group, partial)
-        whole = part if whole is None else whole.unionByName(part)
-    assert whole is not None
-    return whole
+    parts = [_through_state(events, job, group, partial) for group in job.compiled.plan.groups]
+    return reduce(DataFrame.union, parts)
 
 
 def _through_state(events: DataFrame, job: Job, group: Group, partial: bool) -> DataFrame:
     time, where, name = time_name(group.source.time), group.source.where, group.name
 
-    def answer(batches: Batches) -> Batches:
+    def answer(batches: Batches) -> Iterator[pl.DataFrame]:
         states = GroupStates(job.compiled, job.time_columns, [job.compiled.by_name[name].state()])
-        schema = result_schema(job)
         for frame in events_of(batches, job):
             states.absorb({name: frame})
             newest = int(frame[time].max())  # type: ignore[arg-type]
-            yield from to_arrow(emitted_at(newest, states), schema)  # nothing comes before it: events are in order
-        yield from to_arrow(emitted_at(INT64_MAX, states, partial), schema)
+            yield emitted_at(newest, states)  # nothing comes before it: events are in order
+        yield emitted_at(INT64_MAX, states, partial)
 
     if where is not None:
         events = events.where(F.col(quoted(filter_name(where.text))))
     ordered = _sorted_by(events, job, [key_name(key) for key in group.keys], time)
-    return mapped(ordered, answer, struct(job.compiled.results.empty.schema))
+    return mapped_to_frames(ordered, answer, job.compiled.results.empty.schema)
 
 
 _SHUFFLED: dict[Callable[..., DataFrame], str] = {

@@ -48,7 +48,6 @@ class Files:
             raise QueryError(f"option format must be one of {', '.join(FORMATS)}, not {form!r}")
         self.path, self._format = local_path(path, "nodes are read from directories that are"), form
         self.root = root_of(self.path)
-        self._is_pattern = glob.escape(self.path) != self.path
         self._facts: dict[str, tuple[tuple[int, int], Facts]] = {}  # of files to come, with their size and time
         self._stopped: dict[str, list[str]] | None = None
         self._listed: dict[str, list[str]] | None = None
@@ -61,7 +60,7 @@ class Files:
             return self._stopped
         if not os.path.isdir(self.root):
             raise InputError(f"there is no directory {self.root!r}")
-        if self._is_pattern:
+        if glob.escape(self.path) != self.path:  # a pattern
             paths = sorted(path for path in glob.glob(self.path) if not is_hidden(os.path.basename(path)))
             if not paths:
                 raise InputError(f"nothing fits {self.path!r}")
@@ -183,10 +182,9 @@ class Files:
         """The nodes that there are, as of the last time that something was taken."""
         return list(self.nodes() if self._listed is None else self._listed)
 
-    def everything(self) -> Marks:
-        """All files, which need not be looked into before they are read."""
-        whole = {node: [[name, None, None] for name in files] for node, files in self.nodes().items()}
-        return {node: {"new": new} for node, new in whole.items() if new}
+    def everything(self) -> dict[str, Any]:
+        """All files of each node, which need not be looked into before they are read."""
+        return {node: [[name, None, None] for name in files] for node, files in self.nodes().items() if files}
 
     def frames(
         self, node: str, new: Any, first: int, needed: Mapping[str, pl.DataType]

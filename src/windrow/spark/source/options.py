@@ -7,7 +7,7 @@ import importlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -37,25 +37,11 @@ from windrow.spark.types import polars_columns
 
 BUCKETS = 16
 
-OPTIONS = {
-    "path": "a directory with one for each node, or with the files of one, or a pattern",
-    "format": "parquet, arrow or csv; by default the suffix says it",
-    "columns": "the columns of the events, as DDL or as a schema's JSON; by default those of the first file",
-    "generator": "made-up events instead of files, as JSON",
-    "root": "the directory of the root of a tree that feeds slices, instead of files",
-    "keep": "of a root: all, or uncommitted, the default: what the stream is done with is deleted",
-    "queries": "a JSON list of what Query.to_dict() gives",
-    "imports": "the modules that define windows and aggregates of your own, as a JSON list or with commas",
-    "time": "the time column",
-    "lateness": "as in wr.windows",
-    "order_by": "columns after time and node, as a JSON list or with commas",
-    "bad_events": "raise or drop events without a time",
-    "node_column": "what the node is called in queries; by default node",
-    "buckets": f"into how many buckets keys are put; by default {BUCKETS}",
-    "idle": "after how long without anything new a node holds the watermark back no more; by default never",
-    "maxFilesPerTrigger": "how many files, or batches of a root, a micro-batch reads at most",
-    "maxRowsPerTrigger": "how many events a micro-batch reads at most, but at least a file, a second or a batch",
-}
+OPTIONS = (  # what each says is in docs/spark-nodes.md
+    *("path", "format", "columns", "generator", "root", "keep", "queries", "imports", "time", "lateness", "order_by"),
+    *("bad_events", "node_column", "buckets", "idle", "maxFilesPerTrigger", "maxRowsPerTrigger"),
+)
+NEEDED = {"queries": "a JSON list of what Query.to_dict() gives", "time": "the time column"}
 OF_A_ROOT = ("root", "keep", "queries", "time", "imports", "buckets", "maxFilesPerTrigger", "maxRowsPerTrigger")
 
 
@@ -95,12 +81,12 @@ class Settings:
             raise QueryError("the option keep is for the root of a tree; what else is read stays where it is")
         feed: Files | Generated
         if "generator" in given:
-            feed = Generated(Generator.from_json(given["generator"]))
+            feed = Generated(**asdict(Generator.from_json(given["generator"])))
         else:
             feed = Files(given["path"], given.get("format"))
-        for name in ("queries", "time"):
+        for name, meaning in NEEDED.items():
             if not given.get(name):
-                raise QueryError(f"the option {name} is missing: {OPTIONS[name]}")
+                raise QueryError(f"the option {name} is missing: {meaning}")
         if given["time"] == ARRIVAL:
             raise QueryError("nodes have no arrival times; name a time column")
         if isinstance(feed, Generated) and given["time"] != "ts":
@@ -176,7 +162,7 @@ def _of_root(given: Mapping[str, str]) -> Settings:
                 f"the option {name} is not for the root of a tree, which knows what it was asked; leave it out"
             )
     root = Root(given["root"], given.get("keep", KEEP[0]))
-    query_set = root.query_set
+    query_set = root.sink.query_set
     options = query_set.options
     if given.get("time", options.time) != options.time:
         raise QueryError(f"the slices of this root are cut along {options.time!r}, not along {given['time']!r}")

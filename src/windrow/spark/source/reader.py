@@ -32,30 +32,34 @@ from windrow.core.plan.watermark import Lengths, plain
 from windrow.core.query.query import Query, QueryError, time_of
 from windrow.core.slices.binding import InputError
 from windrow.core.stream.ingest import admit
+from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
 from windrow.core.windows.fixed import Duration, duration
 from windrow.core.windows.ordered import NODE
 from windrow.io.generator import Generator
+from windrow.io.tables import pack
+from windrow.spark.payloads import split
 from windrow.spark.pickling import Travels
 from windrow.spark.pickling import source as shipped
-from windrow.spark.slice_rows import Marks, row_schema, rows_of, spark_time, time_before
+from windrow.spark.slice_rows import Marks, fingerprint, row_schema, spark_time, time_before
 from windrow.spark.source.files import Files
 from windrow.spark.source.generated import Generated
 from windrow.spark.source.options import Settings, options_of, origin_in
-from windrow.spark.source.tree_root import Root, plan_of
+from windrow.spark.source.tree_root import Known, Root
+from windrow.spark.types import arrow_schema
 
 MOST_BYTES = 1 << 28  # of events for windows that need the order, beyond which a node sends them in several rows
 
 
 @dataclass
 class Part(InputPartition):
-    """What one task reads: something new of one node, or only a watermark that has moved on."""
+    """What one task reads: something new of one node or of a root, or only a watermark that has moved on."""
 
     node: str | None
-    new: Any
+    new: Any  # of a root the first batch, the last one, none if it is before the first, and how many events they have
     first: int = 0  # the position of its first event
     streams: bool = False
-    watermark: int | None = None  # on the time column
+    watermark: int | None = None  # in Spark's microseconds
     to_all: bool = False  # it sends a row to every bucket, also where it has nothing for it
     newest: int | None = None  # the greatest time that any node had before
 
@@ -78,9 +82,9 @@ class Slices:
             gathered.add(slicer.slice(events))
             size += unordered.add(events)
             if size > MOST_BYTES and not partition.streams:
-                yield from self._rows(unordered.tables(), partition, 0)
+                yield from rows_of(unordered.tables(), job, self._schema, partition, 0)
                 unordered, size = Unordered(job.compiled), 0
-        yield from self._rows(gathered.merged() | unordered.tables(), partition, count)
+        yield from rows_of(gathered.merged() | unordered.tables(), job, self._schema, partition, count)
 
     def _events(self, part: Part) -> Iterator[tuple[pl.DataFrame, int]]:
         """Prepared events, and how many there were before those without a time were left out."""
@@ -103,29 +107,60 @@ class Slices:
             position += frame.height
             yield admitted.events, frame.height
 
-    def _rows(self, tables: Tables, part: Part, count: int) -> Iterator[pa.RecordBatch]:
-        """A row for each bucket, but at least one, because it carries the watermark."""
-        mark = None if part.watermark is None else spark_time(part.watermark, self.job)
-        yield from rows_of(
-            tables,
-            self.job,
-            self._schema,
-            mark=mark,
-            node=part.node,
-            events=count,
-            to_all=part.to_all,
-            newest=part.newest,
-        )
+    def everything(self) -> list[Part]:
+        """All that there is, each node in a part."""
+        return [Part(node, new) for node, new in self.feed.everything().items()]
+
+
+class RootSlices:
+    """Reads batches of a root, and gives their slices as rows."""
+
+    def __init__(self, settings: Settings, schema: t.StructType) -> None:
+        assert isinstance(settings.feed, Root)
+        origin, sink = origin_in(schema), settings.feed.sink
+        self.root, self._schema = settings.feed, schema
+        self.job, self.known = origin.job(origin.cut_for), Known(sink.declared.since, len(sink.declared.changes))
+        if fingerprint(sink.query_set.job) != origin.plan:
+            raise QueryError("the root is asked other queries since this DataFrame was made; make it again")
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, Part):  # of a root that has no batch yet
+            return
+        first, last, events = partition.new
+        tables = self.root.tables(first, last, self.job)
+        yield from rows_of(tables, self.job, self._schema, partition, events)
+
+    def everything(self) -> list[Part]:
+        """All batches that are there."""
+        return [Part(None, batches) for batches in self.root.batch_ranges()]
+
+
+def rows_of(tables: Tables, job: Job, schema: t.StructType, part: Part, events: int) -> Iterator[pa.RecordBatch]:
+    """Tables as rows: one for each bucket that has something, or for each where the part goes to all.
+
+    There is at least one row, because it carries the watermark, and the first row says how many events there were. Each
+    payload has `newest`, the greatest time that any node had before this micro-batch: a query that comes takes effect
+    after it.
+    """
+    origin, columns = origin_in(schema), arrow_schema(schema)
+    by_bucket = split(tables, job.compiled, origin.buckets)
+    if part.to_all or not by_bucket:
+        by_bucket = {bucket: by_bucket.get(bucket, {}) for bucket in range(origin.buckets if part.to_all else 1)}
+    for bucket, bucket_tables in by_bucket.items():
+        payload = pack({"plan": origin.plan, "newest": part.newest}, bucket_tables)
+        row = {"bucket": bucket, "payload": payload, "watermark": part.watermark, "node": part.node, "events": events}
+        yield pa.RecordBatch.from_pylist([row], schema=columns)
+        events = 0
 
 
 class BatchReader(Travels, DataSourceReader):
     """All that there is, once."""
 
     def __init__(self, settings: Settings, schema: t.StructType) -> None:
-        self._slices = Slices(settings, schema)
+        self._slices = (RootSlices if isinstance(settings.feed, Root) else Slices)(settings, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Part(node, mark["new"]) for node, mark in self._slices.feed.everything().items()]
+        return self._slices.everything()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._slices.read(partition)
@@ -183,59 +218,12 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         before: Marks = start["nodes"]
         read = {node: mark["new"] for node, mark in end["nodes"].items() if "new" in mark}
         newest = max((mark["seen"] for mark in before.values() if mark["seen"] is not None), default=None)
+        watermark = None if end["watermark"] is None else spark_time(end["watermark"], self._job)
         parts = [
-            Part(node, new, before[node]["rows"] if node in before else 0, True, end["watermark"], not number, newest)
+            Part(node, new, before[node]["rows"] if node in before else 0, True, watermark, not number, newest)
             for number, (node, new) in enumerate(read.items())
         ]
-        return parts or [Part(None, None, 0, True, end["watermark"], True, newest)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._slices.read(partition)
-
-
-# --- the root of a tree ---------------------------------------------------------------------------------------------
-
-
-@dataclass
-class BatchRange(InputPartition):
-    """What one task reads of a root: some batches, none if the last is before the first, or only a watermark."""
-
-    first: int
-    last: int
-    events: int
-    watermark: int | None = None
-    to_all: bool = False
-
-
-class RootSlices:
-    """Reads batches of a root, and gives their slices as rows."""
-
-    def __init__(self, settings: Settings, schema: t.StructType) -> None:
-        assert isinstance(settings.feed, Root)
-        self.root, self.origin, self._schema = settings.feed, origin_in(schema), schema
-        self._job = self.origin.job(self.origin.cut_for)
-        self.known = self.root.known
-        if plan_of(self.root.query_set) != self.origin.plan:
-            raise QueryError("the root is asked other queries since this DataFrame was made; make it again")
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, BatchRange):  # of a root that has no batch yet
-            return
-        tables, events = self.root.tables(partition.first, partition.last, self._job), partition.events
-        mark = None if partition.watermark is None else time_before(partition.watermark, self._job)
-        yield from rows_of(
-            tables, self._job, self._schema, mark=mark, node=None, events=events, to_all=partition.to_all
-        )
-
-
-class RootReader(Travels, DataSourceReader):
-    """All batches that are there, once."""
-
-    def __init__(self, settings: Settings, schema: t.StructType) -> None:
-        self._slices = RootSlices(settings, schema)
-
-    def partitions(self) -> Sequence[InputPartition]:
-        return [BatchRange(*batches) for batches in self._slices.root.batch_ranges()]
+        return parts or [Part(None, None, 0, True, watermark, True, newest)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._slices.read(partition)
@@ -266,7 +254,9 @@ class RootStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailable
         if start == end:
             return []
         events = end["events"] - start["events"]
-        return [BatchRange(start["batch"] + 1, end["batch"], events, end["watermark"], to_all=True)]
+        batches = start["batch"] + 1, end["batch"], events
+        watermark = None if end["watermark"] is None else time_before(end["watermark"], self._slices.job)
+        return [Part(None, batches, watermark=watermark, to_all=True)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._slices.read(partition)
@@ -287,8 +277,7 @@ class WindrowSource(DataSource):
         return row_schema(Settings.of(self.options).origin)
 
     def reader(self, schema: t.StructType) -> DataSourceReader:
-        settings = Settings.of(self.options)
-        return (RootReader if isinstance(settings.feed, Root) else BatchReader)(settings, schema)
+        return BatchReader(Settings.of(self.options), schema)
 
     def streamReader(self, schema: t.StructType) -> DataSourceStreamReader:
         settings = Settings.of(self.options)
@@ -347,7 +336,7 @@ def nodes(
     Spark's own reader are in `docs/spark-nodes.md`.
     """
     if isinstance(source, Root):
-        served = source.query_set
+        served = source.sink.query_set
         queries, time = served.queries if queries is None else queries, served.options.time if time is None else time
     if queries is None:
         raise TypeError("say for which queries slices are to be cut; only the root of a tree knows them")

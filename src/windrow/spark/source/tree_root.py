@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -24,8 +23,7 @@ from windrow.core.stream.job_slicer import Gathered, Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import NODE
 from windrow.nodes.process.slice_sink import SliceSink
-from windrow.nodes.queries import QuerySet
-from windrow.spark.slice_rows import Limit, fingerprint
+from windrow.spark.slice_rows import Limit
 from windrow.spark.source.files import is_beyond, local_path
 
 KEEP = ("uncommitted", "all")
@@ -61,20 +59,9 @@ class Root:
         return SliceSink(local_path(os.fspath(self.path), "a root is read from a directory that is"))
 
     @property
-    def query_set(self) -> QuerySet:
-        """The queries of the tree."""
-        return self.sink.query_set
-
-    @property
     def columns(self) -> dict[str, pl.DataType]:
         """Of the events, without the node."""
-        return {name: dtype for name, dtype in self.query_set.columns if name != NODE}
-
-    @property
-    def known(self) -> Known:
-        """What there is to know now."""
-        declared = self.sink.declared
-        return Known(declared.since, len(declared.changes))
+        return {name: dtype for name, dtype in self.sink.query_set.columns if name != NODE}
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
@@ -148,9 +135,3 @@ class Root:
                 else:
                     gathered.add({group.name: compiled.conform(table)})
         return gathered.merged() | {name: pl.concat(tables) for name, tables in ordered.items()}
-
-
-@lru_cache(maxsize=8)
-def plan_of(query_set: QuerySet) -> str:
-    """How the slices of a tree with these queries are cut."""
-    return fingerprint(query_set.job)

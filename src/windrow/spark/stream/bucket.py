@@ -43,7 +43,7 @@ from windrow.core.stream.job import Job
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, ContextFreeWindow
 from windrow.core.windows.ordered import Counting, DataDrivenWindow
 from windrow.spark.stream.key_partitions import KeyPartitions, PartitionedState, closings
-from windrow.spark.stream.slice_store import Chunks, Store, chunks_of, from_bytes, needed_from, next_end, to_bytes
+from windrow.spark.stream.slice_store import Chunks, Store, StoredTables, chunks_of, needed_from, next_end
 
 VERSION = 3
 INDEX = "index"
@@ -86,7 +86,7 @@ class Bucket:
 
     def __init__(self, store: Store, job: Job, buckets: int) -> None:
         self._store, self._job, self._buckets = store, job, buckets
-        self._time_column = replace(job.time_columns[job.time])
+        self._time_column = job.time_columns[job.time]
         saved = store.get(INDEX)
         self.is_new = saved is None
         index = json.loads(saved) if saved else {}
@@ -138,20 +138,21 @@ class Bucket:
         step = replace(self._time_column, watermark=self._watermark).step_to(now)
         later = {entry.query.name: entry.since for entry in self._entries if entry.since > INT64_MIN}
         output = StepOutput(plan.results.empty, since=later)
-        emitted: dict[str, list[Emitted]] = {}
+        emitted: list[Emitted] = []
         dropped: dict[tuple[str, ...], int] = {}
         for compiled in plan.groups:
             name = compiled.group.name
             new = [part[name] for part in tables if name in part]
             if new or name in self._groups:
-                emitted[name], left_out = self._step_group(plan, compiled, new, step, output)
+                several, left_out = self._step_group(plan, compiled, new, step, output)
+                emitted += several
                 # windows of several kinds leave out the same events, by and large
                 keys = compiled.group.keys
                 dropped[keys] = max(left_out, dropped.get(keys, 0))
         output.dropped = sum(dropped.values())
         for name in set(self._groups) - set(plan.by_name):
             self._forget(name)
-        output.results, overflows = plan.results.build(one for several in emitted.values() for one in several)
+        output.results, overflows = plan.results.build(emitted)
         output.overflows = overflows.total()
         self._watermark = now
         entries = enumerate(self._entries)
@@ -181,7 +182,6 @@ class Bucket:
         return group.emitted, group.dropped
 
     def save(self, timer: int | None) -> None:
-        self.timer = timer
         index = {
             "windrow": VERSION,
             **self._identity,
@@ -212,21 +212,22 @@ class Bucket:
 
     def _sliced(self, group: _Group, new: list[pl.DataFrame], step: WatermarkStep, output: StepOutput) -> None:
         """Step a group whose slices merge in any order: of sessions, or of windows with fixed bounds."""
-        state, name = group.state, group.state.group.name
-        chunks = Chunks.read(name, self._store, group.saved.get("chunks"))
-        state.revisions.table = revisions = self._table(state.group, "revisions")
+        state, tables = group.state, StoredTables(group.state.group.name, self._store)
+        chunks = Chunks.read(tables, group.saved.get("chunks"))
+        state.revisions.table = revisions = tables.find("revisions")
         table = merge([state.schema.conform(part) for part in new], state.schema) if new else None
         if state.compiled.session_timelines:
             self._sessions(group, chunks, table, step)
         else:
             self._fixed(group, chunks, table, step)
         group.saved["chunks"] = chunks.saved()
-        self._put(state.group, "revisions", state.revisions.table, revisions)
+        if state.revisions.table is not None and state.revisions.table is not revisions:
+            tables.put("revisions", state.revisions.table)
         output.slices += chunks.rows
         self._note_over(state, chunks.oldest, step.final_before)
         if chunks.runs:
             ends = next_end(state, max(step.now, chunks.oldest)) if step.now > INT64_MIN else INT64_MIN
-            self.next_due = min(self.next_due, ends, chunks.closes + 1 if chunks.closes < INT64_MAX else INT64_MAX)
+            self.next_due = min(self.next_due, ends, min(chunks.closes, INT64_MAX - 1) + 1)
 
     def _fixed(self, group: _Group, chunks: Chunks, table: pl.DataFrame | None, step: WatermarkStep) -> None:
         """Step windows with fixed bounds: those that end need the chunks that they span.
@@ -237,10 +238,10 @@ class Bucket:
         state = group.state
         whole = False  # whether everything is read
         if step.now > step.before:
+            whole = bool(state.assembler.irregular)
             since = needed_from(state, step.before, step.now)
-            whole = since < INT64_MAX and bool(state.assembler.irregular)
             if since < INT64_MAX:
-                _load(state, chunks.load(INT64_MIN if whole else since))
+                _load(state, chunks.load(since))
             group.advance(step.now)
             if not whole:
                 chunks.forget(state.assembler.lattices.horizon(step.final_before))
@@ -314,7 +315,8 @@ class Bucket:
         """Step a group that buffers events until their order is final: read the key partitions in which one becomes
         final or is late, and all of them when windows may end at a time."""
         saved, time, moves = group.saved, state.ordering.time, step.now > step.before
-        partitioned = PartitionedState(state.group.name, self._store, self._buckets, saved.get("partitioned"))
+        tables = StoredTables(state.group.name, self._store)
+        partitioned = PartitionedState(tables, self._buckets, saved.get("partitioned"))
         opened: set[int] = set()
         if moves:
             opened = partitioned.numbers if self._concerns_all(state, step, saved) else partitioned.due(step.now)
@@ -347,7 +349,8 @@ class Bucket:
         saved["partitioned"] = partitioned.saved()
         output.slices += partitioned.slices
         output.held_events += partitioned.events
-        if self._has_times(state) and partitioned.has_tables:
+        ends_at_times = any(not isinstance(line.window, Counting | DataDrivenWindow) for line in state.group.timelines)
+        if ends_at_times and partitioned.has_tables:
             self.next_due = min(self.next_due, step.now + 1 if step.now > INT64_MIN else INT64_MIN)
         elif partitioned.first < INT64_MAX:
             self.next_due = min(self.next_due, partitioned.first + 1)
@@ -359,11 +362,6 @@ class Bucket:
         # sessions end, and what `updates` keeps is let go, without an event of their key
         without_event = bool(state.compiled.session_timelines) or self._time_column.updates > 0
         return ends or goes or without_event or saved.get("form", "") != _form(state.group)
-
-    @staticmethod
-    def _has_times(state: OrderedState) -> bool:
-        """Whether some of its windows end at a time, and not at an event."""
-        return any(not isinstance(line.window, Counting | DataDrivenWindow) for line in state.group.timelines)
 
     # --- queries that come and go -------------------------------------------------------------------------------
 
@@ -395,27 +393,14 @@ class Bucket:
         first = INT64_MIN if newest is None else (newest // unit + 1) * unit
         return first if watermark == INT64_MIN else max(first, watermark + -(-self._lateness // unit) * unit + unit)
 
-    # --- tables -------------------------------------------------------------------------------------------------
-
-    def _table(self, group: Group, name: str) -> pl.DataFrame | None:
-        found = self._store.get(f"{group.name}|{name}")
-        return None if found is None else from_bytes(found)
-
-    def _put(self, group: Group, name: str, table: pl.DataFrame | None, before: pl.DataFrame | None) -> None:
-        if table is before:
-            return
-        if table is None:
-            self._store.delete(f"{group.name}|{name}")
-        else:
-            self._store.put(f"{group.name}|{name}", to_bytes(table))
-
     def _forget(self, name: str) -> None:
         """Drop the state of a group that has no query any more."""
         saved = self._groups.pop(name)
-        Chunks.read(name, self._store, saved.get("chunks")).forget(INT64_MAX)
-        PartitionedState(name, self._store, self._buckets, saved.get("partitioned")).forget()
-        if self._store.get(f"{name}|revisions") is not None:
-            self._store.delete(f"{name}|revisions")
+        tables = StoredTables(name, self._store)
+        Chunks.read(tables, saved.get("chunks")).forget(INT64_MAX)
+        PartitionedState(tables, self._buckets, saved.get("partitioned")).forget()
+        if tables.find("revisions") is not None:
+            tables.delete("revisions")
 
 
 @dataclass

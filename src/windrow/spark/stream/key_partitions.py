@@ -23,8 +23,8 @@ from windrow.core.assemble.group_state import GroupState
 from windrow.core.assemble.sessions import gap_of, sessions
 from windrow.core.ordered.state import OrderedState
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.spark.payloads import hashed
-from windrow.spark.stream.slice_store import Store, from_bytes, parts_of, to_bytes
+from windrow.spark.payloads import hashed, parts_by
+from windrow.spark.stream.slice_store import StoredTables
 
 SIZE = 4096  # rows of a partition, and of a table of buffered events, about
 TABLES = 64  # of buffered events in a partition, before small ones are put together
@@ -60,7 +60,7 @@ class KeyPartitions:
 
     def split(self, table: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
         """The rows of each partition that has some."""
-        return parts_of(table, self.of(table))
+        return parts_by(table, self.of(table))
 
 
 def closings(state: GroupState, partitions: KeyPartitions, now: int, updates: int) -> dict[int, int]:
@@ -106,8 +106,8 @@ class Partition:
 class PartitionedState:
     """The state of an ordered group, by key partition."""
 
-    def __init__(self, name: str, store: Store, buckets: int, saved: Mapping[str, Any] | None) -> None:
-        self.name, self._store = name, store
+    def __init__(self, stored: StoredTables, buckets: int, saved: Mapping[str, Any] | None) -> None:
+        self._stored = stored
         index = saved or {"count": 1, "tables": 0, "partitions": {}}
         self.partitions = KeyPartitions(buckets, index["count"])
         self._tables: int = index["tables"]  # of buffered events so far
@@ -167,13 +167,13 @@ class PartitionedState:
             table = Buffered(self._tables, int(part[time][0]), part.height)
             self._tables += 1
             partition.buffered.append(table)
-            self._store.put(f"{self.name}|events {table.number}", to_bytes(part))
+            self._stored.put(f"events {table.number}", part)
 
     def _take_events(self, partition: Partition, tables: Iterable[Buffered]) -> list[pl.DataFrame]:
         taken = []
         for table in tables:
-            taken.append(self._get(f"events {table.number}"))
-            self._store.delete(f"{self.name}|events {table.number}")
+            taken.append(self._stored.get(f"events {table.number}"))
+            self._stored.delete(f"events {table.number}")
             partition.buffered.remove(table)
         return taken
 
@@ -183,15 +183,13 @@ class PartitionedState:
         buffered: list[pl.DataFrame] = []
         for number in sorted(set(opened) & self.numbers):
             partition = self._by_number[number]
-            tables = {name: self._get(f"{number} {name}") for name in partition.tables}
+            tables = {name: self._stored.get(f"{number} {name}") for name in partition.tables}
             for name, table in ({"now": tables["base"]} | tables if tables else {}).items():
                 by_name.setdefault(name, []).append(table)
             buffered += self._take_events(partition, [table for table in partition.buffered if table.first < upto])
         if by_name:
             whole = {name: pl.concat(parts) for name, parts in by_name.items()}
-            if len(by_name["slices"]) > 1:
-                whole["slices"] = state.schema.conform(whole["slices"]).sort(state.schema.order)
-            state.load(whole)
+            state.load(whole | {"slices": state.schema.conform(whole["slices"]).sort(state.schema.order)})
         if buffered:
             events = pl.concat(buffered, how="diagonal").sort("nth")  # as they came
             is_due = events[state.ordering.time] < upto
@@ -200,7 +198,7 @@ class PartitionedState:
 
     def replace(self, state: OrderedState, opened: Iterable[int]) -> None:
         """Put the tables of a state in place of those of the partitions that it was filled from."""
-        tables = dict(state.tables())
+        tables = state.tables()
         assert "waiting" not in tables  # a step leaves none of the events that it was given
         for number in opened:
             partition = self._by_number.setdefault(number, Partition())
@@ -219,21 +217,21 @@ class PartitionedState:
 
     def _put(self, number: int, name: str, table: pl.DataFrame) -> None:
         partition = self._by_number.setdefault(number, Partition())
-        self._store.put(f"{self.name}|{number} {name}", to_bytes(table))
+        self._stored.put(f"{number} {name}", table)
         partition.tables.append(name)
         partition.slices += table.height if name in ("slices", "recent") else 0
         partition.final += table.height if name == "held" else 0
 
     def _drop_tables(self, number: int, partition: Partition) -> None:
         for name in partition.tables:
-            self._store.delete(f"{self.name}|{number} {name}")
+            self._stored.delete(f"{number} {name}")
 
     def forget(self) -> None:
         """Drop everything."""
         for number, partition in self._by_number.items():
             self._drop_tables(number, partition)
         for table in self._buffered:
-            self._store.delete(f"{self.name}|events {table.number}")
+            self._stored.delete(f"events {table.number}")
         self._by_number = {}
 
     def split_anew(self, state: OrderedState, partitions: KeyPartitions) -> None:
@@ -249,9 +247,3 @@ class PartitionedState:
         self.replace(state, ())
         for events in buffered:
             self.buffer(events, state.ordering.time)
-
-    def _get(self, name: str) -> pl.DataFrame:
-        data = self._store.get(f"{self.name}|{name}")
-        if data is None:
-            raise ValueError(f"the state of group {self.name!r} is damaged: {name} is missing")
-        return from_bytes(data)

@@ -32,16 +32,24 @@ from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.io.tables import unpack
 from windrow.spark import payloads
-from windrow.spark.batch.run import EVENTS, events_of, prepared
-from windrow.spark.pickling import Shipped, mapped
-from windrow.spark.settings import check_streaming
+from windrow.spark.batch.jvm_slicing import prepared
+from windrow.spark.batch.run import EVENTS, events_of
+from windrow.spark.pickling import Travels, mapped
 from windrow.spark.slice_rows import check as check_plan
-from windrow.spark.slice_rows import fingerprint, from_text, origin_of, spark_time, text_of, watermarked
+from windrow.spark.slice_rows import (
+    delay_of,
+    fingerprint,
+    from_text,
+    origin_of_slices,
+    spark_time,
+    text_of,
+    watermarked,
+)
 from windrow.spark.stream import query_book_files
 from windrow.spark.stream.bucket import INDEX, Bucket, RequestedQuery, StepOutput
 from windrow.spark.stream.query_book import QueryBook, refuse_unstreamable, result_columns
 from windrow.spark.stream.slice_store import from_bytes, to_bytes
-from windrow.spark.types import END_MS, SHIFT_MS, arrow_schema, from_arrow, polars_type, struct, to_arrow
+from windrow.spark.types import END_MS, SHIFT_MS, from_arrow, mapped_to_frames, polars_type
 
 MARK = "windrow_watermark"
 BOOK = "windrow_book"
@@ -91,8 +99,7 @@ def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name
 
 def windows_of_slices(df: DataFrame, job: Job, buckets: int | None, name: str) -> DataFrame:
     """The same for slices that were made where the events are."""
-    origin = origin_of(df.schema)
-    assert origin is not None
+    origin = origin_of_slices(df)
     if buckets not in (None, origin.buckets):
         raise ValueError(f"these slices are in {origin.buckets} buckets, not in {buckets}; say so where they are made")
     refuse_unstreamable([entry.query for entry in job.entries], job.time)
@@ -131,11 +138,12 @@ def raw_events_of(
 
 def with_watermark(df: DataFrame, job: Job) -> tuple[DataFrame, Job]:
     """The events with Spark's watermark on their time: that of the user if there is one, else one of ours."""
-    delays = {field.name: field.metadata.get("spark.watermarkDelayMs") for field in df.schema.fields}
-    users = {name: delay for name, delay in delays.items() if delay is not None}
+    key = "spark.watermarkDelayMs"
+    users = {field.name: field.metadata[key] for field in df.schema.fields if key in field.metadata}
     units, late = job.compiled.binding.sql[time_name(job.time)], job.time_columns[job.time].lateness
     if late is None:
         raise ValueError("a stream on Spark moves its watermark by the events that it sees: say a lateness, not None")
+    ours = delay_of(job)
     if users:
         (name, delay), *_ = users.items()
         if name != job.time:
@@ -143,18 +151,18 @@ def with_watermark(df: DataFrame, job: Job) -> tuple[DataFrame, Job]:
                 f"the DataFrame already has a watermark on {name!r}, and Spark allows no second one; "
                 f"leave it off, or put it on {job.time!r}"
             )
-        if late and -(-late // 1000) != delay:
+        if late and ours != delay:
             raise QueryError(
-                f"the DataFrame already has a watermark of {delay} ms on {name!r}, and lateness is "
-                f"{-(-late // 1000)} ms; say one of them"
+                f"the DataFrame already has a watermark of {delay} ms on {name!r}, and lateness is {ours} ms; "
+                "say one of them"
             )
         return df, replace(job, options=replace(job.options, lateness={job.time: f"{delay} milliseconds"}))
     if job.is_integer:
         within = f"{units} BETWEEN -{SHIFT_MS}L AND {SHIFT_MS}L"  # what is further out is refused once it is read
-        moment, delay = f"TIMESTAMP_MILLIS(CASE WHEN {within} THEN {units} + {SHIFT_MS}L END)", late
+        moment = f"TIMESTAMP_MILLIS(CASE WHEN {within} THEN {units} + {SHIFT_MS}L END)"
     else:
-        moment, delay = f"TIMESTAMP_MICROS({units})", -(-late // 1000)
-    return df.withColumn(MARK, F.expr(moment)).withWatermark(MARK, f"{delay} milliseconds"), job
+        moment = f"TIMESTAMP_MICROS({units})"
+    return df.withColumn(MARK, F.expr(moment)).withWatermark(MARK, f"{ours} milliseconds"), job
 
 
 def watermark_of(milliseconds: int, is_integer: bool) -> int:
@@ -219,7 +227,7 @@ class _Store:
         self._tables.removeKey((name,))
 
 
-class Processor(StatefulProcessor):
+class Processor(Travels, StatefulProcessor):
     """A bucket at work in `transformWithState`."""
 
     def __init__(self, job: Job, buckets: int, plan: str) -> None:
@@ -244,9 +252,6 @@ class Processor(StatefulProcessor):
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
         return self._step([], timerValues, None, None)
-
-    def close(self) -> None:
-        pass
 
     def _step(
         self, tables: Sequence[Tables], timer_values: Any, queries: list[RequestedQuery] | None, newest: int | None
@@ -273,14 +278,9 @@ def _row(output: StepOutput) -> Row:
     `transformWithState` makes a Python `Row` for each row that it gives out, which for results would be work per
     result, and it gives out no Arrow. So results leave it packed, and `answered` unpacks them in a `mapInArrow`.
     """
-    return Row(
-        results=to_bytes(output.results) if output.results.height else None,
-        dropped=output.dropped,
-        overflows=output.overflows,
-        slices=output.slices,
-        held_events=output.held_events,
-        since=json.dumps(output.since) if output.since else None,
-    )
+    results = to_bytes(output.results) if output.results.height else None
+    since = json.dumps(output.since) if output.since else None
+    return Row(**{**vars(output), "results": results, "since": since})
 
 
 # --- results --------------------------------------------------------------------------------------------------------
@@ -290,26 +290,22 @@ def answered(
     rows: DataFrame, job: Job, columns: Mapping[str, pl.DataType], buckets: int, name: str, plan: str = ""
 ) -> DataFrame:
     """The results of a stream of payloads, in these columns."""
-    check_streaming(rows.sparkSession)
     mode = "Update" if job.time_columns[job.time].updates else "Append"
     outputs = rows.groupBy("bucket").transformWithState(
-        statefulProcessor=Shipped(Processor(job, buckets, plan)),
+        statefulProcessor=Processor(job, buckets, plan),
         outputStructType=OUTPUT,
         outputMode=mode,
         timeMode="EventTime",
     )
     sums: list[Column] = [F.coalesce(F.sum(column), F.lit(0)).alias(column) for column in METRICS]
     outputs = outputs.observe(name, *sums, F.max("since").alias("since"))
-    types = struct(columns)
 
-    def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        schema = arrow_schema(types)
+    def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
         for batch in batches:
-            for payload in batch.column(0).to_pylist():
-                if payload is not None:
-                    yield from to_arrow(aligned(from_bytes(payload), columns), schema)
+            for payload in batch.column(0).drop_null().to_pylist():
+                yield aligned(from_bytes(payload), columns)
 
-    return mapped(outputs, unpacked, types)
+    return mapped_to_frames(outputs, unpacked, columns)
 
 
 def aligned(results: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:

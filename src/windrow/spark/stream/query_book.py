@@ -102,9 +102,8 @@ class QueryBook:
             now = self.read()
             removed = [entry for entry in now.requested if entry.query.name == name and not entry.closing]
             if not removed:
-                raise QueryError(
-                    f"there is no query called {name!r}; there are {', '.join(map(repr, _names(now))) or 'none'}"
-                )
+                names = ", ".join(repr(query.name) for query in self.queries)
+                raise QueryError(f"there is no query called {name!r}; there are {names or 'none'}")
             entries = [entry for entry in now.requested if entry.query.name != name]
             if when == "windows_closed":
                 entries.append(RequestedQuery(removed[0].query, removed[0].since, closing=True))
@@ -214,7 +213,3 @@ def _columns(events: Mapping[str, Any]) -> dict[str, pl.DataType]:
     """The columns of the stream that queries can read."""
     types = polars_columns(t.StructType.fromJson(events["schema"]))
     return {name: types[name] for name in events["columns"] if name in types}
-
-
-def _names(version: Version) -> list[str]:
-    return [entry.query.name for entry in version.requested if not entry.closing]

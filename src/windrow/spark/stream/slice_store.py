@@ -13,7 +13,7 @@ tree. A window that ends costs the chunks that it spans, and a chunk that no win
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -24,6 +24,7 @@ from windrow.core.arrays.range_queries import Ints
 from windrow.core.assemble.group_state import GroupState
 from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.spark.payloads import parts_by
 
 CHUNKS = 64  # that the longest window spans, at most
 ROWS = 512  # that a table brings to each of its chunks, about: fewer are not worth a chunk
@@ -60,25 +61,42 @@ def from_bytes(data: bytes) -> pl.DataFrame:
     return pl.read_ipc_stream(io.BytesIO(data))
 
 
-def parts_of(table: pl.DataFrame, number: Ints) -> Iterator[tuple[int, pl.DataFrame]]:
-    """The rows of each number that stands beside some row."""
-    for value in np.unique(number).tolist():
-        yield value, table if (number == value).all() else table.filter(pl.Series(number == value))
+@dataclass(frozen=True)
+class StoredTables:
+    """The tables of a group in a state store, by name."""
+
+    group: str
+    store: Store
+
+    def find(self, name: str) -> pl.DataFrame | None:
+        data = self.store.get(f"{self.group}|{name}")
+        return None if data is None else from_bytes(data)
+
+    def get(self, name: str, what: str = "") -> pl.DataFrame:
+        """A table that is there; `what` it is called otherwise."""
+        table = self.find(name)
+        if table is None:
+            raise ValueError(f"the state of group {self.group!r} is damaged: {what or name} is missing")
+        return table
+
+    def put(self, name: str, table: pl.DataFrame) -> None:
+        self.store.put(f"{self.group}|{name}", to_bytes(table))
+
+    def delete(self, name: str) -> None:
+        self.store.delete(f"{self.group}|{name}")
 
 
 @dataclass
 class Chunks:
     """The slices of one group, as runs; the index has them, the tables stay in the store until they are read."""
 
-    name: str
-    store: Store
+    tables: StoredTables
     runs: list[Run] = field(default_factory=list)
     count: int = 0  # runs so far
 
     @staticmethod
-    def read(name: str, store: Store, saved: Any) -> Chunks:
-        saved = saved or {"runs": [], "count": 0}
-        return Chunks(name, store, [Run(*run) for run in saved["runs"]], saved["count"])
+    def read(tables: StoredTables, saved: Any) -> Chunks:
+        return Chunks(tables, [Run(*run) for run in saved["runs"]], saved["count"]) if saved else Chunks(tables)
 
     def saved(self) -> dict[str, Any]:
         return {"runs": self.runs, "count": self.count}
@@ -88,7 +106,7 @@ class Chunks:
 
         A run of at most twice the size is merged with the new one, so that the runs of a chunk are few.
         """
-        for chunk, part in parts_of(table, number):
+        for chunk, part in parts_by(table, number):
             there = [run for run in self.runs if run.chunk == chunk and run.level == level]
             joined: list[Run] = []
             size = part.height
@@ -108,7 +126,7 @@ class Chunks:
     def replace(self, chunks: set[int], table: pl.DataFrame, number: Ints, closes: Mapping[int, int]) -> None:
         """Replace all slices of some chunks by these."""
         self._drop([run for run in self.runs if run.chunk in chunks])
-        for chunk, part in parts_of(table, number):
+        for chunk, part in parts_by(table, number):
             self._put(chunk, part, closes.get(chunk, INT64_MAX))
 
     def load(self, since: int = INT64_MIN) -> list[pl.DataFrame]:
@@ -146,22 +164,16 @@ class Chunks:
         run = Run(self.count, chunk, table.height, int(start.min()), int(start.max()), closes, level)  # type: ignore[arg-type]
         self.count += 1
         self.runs.append(run)
-        self.store.put(self._name_of(run), to_bytes(table))
+        self.tables.put(str(run.number), table)
 
     def _get(self, run: Run) -> pl.DataFrame:
-        data = self.store.get(self._name_of(run))
-        if data is None:
-            raise ValueError(f"the state of group {self.name!r} is damaged: run {run.number} is missing")
-        return from_bytes(data)
+        return self.tables.get(str(run.number), f"run {run.number}")
 
     def _drop(self, runs: Iterable[Run]) -> None:
         gone = set(runs)
         for run in gone:
-            self.store.delete(self._name_of(run))
+            self.tables.delete(str(run.number))
         self.runs = [run for run in self.runs if run not in gone]
-
-    def _name_of(self, run: Run) -> str:
-        return f"{self.name}|{run.number}"
 
 
 def chunks_of(state: GroupState, table: pl.DataFrame) -> tuple[Ints, int]:
@@ -184,21 +196,15 @@ def needed_from(state: GroupState, before: int, now: int) -> int:
     """The start of the earliest window that ends after one time and at or before another; INT64_MAX if none does."""
     if state.assembler.irregular:
         return INT64_MIN
-    lattices = state.assembler.lattices
-    if not len(lattices.period):
-        return INT64_MAX
     if before == INT64_MIN or now == INT64_MAX:
         return INT64_MIN
+    lattices = state.assembler.lattices
     first = lattices.ends.after(before)
-    due = first <= now
-    return int((first - lattices.length)[due].min()) if due.any() else INT64_MAX
+    return int((first - lattices.length)[first <= now].min(initial=INT64_MAX))
 
 
 def next_end(state: GroupState, after: int) -> int:
     """The first time after another at which a window with fixed bounds ends; INT64_MAX if there are none."""
     if state.assembler.irregular:
         return after + 1
-    lattices = state.assembler.lattices
-    if not len(lattices.period):
-        return INT64_MAX
-    return int(lattices.ends.after(after).min())
+    return int(state.assembler.lattices.ends.after(after).min(initial=INT64_MAX))
