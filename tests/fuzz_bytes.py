@@ -11,7 +11,7 @@ printed repeats it.
     snapshots    of an engine: any change at all is refused
     batches      that a root leaves for Spark, and what it says of its queries: likewise
     spools       a commit that is cut short is dropped; any other change is refused
-    checkpoints  the tables of a bucket of a stream on Spark: any change at all is refused
+    checkpoints  the state of a bucket of a stream on Spark: a change is refused by the step that reads it
 """
 
 from __future__ import annotations
@@ -210,6 +210,37 @@ def spools() -> Border:
     return Border([path.read_bytes()], read, (LogStoreError,), changed)
 
 
+def checkpoints() -> Border:
+    import copy
+
+    import polars as pl
+
+    import windrow as wr
+    from test_spark_buckets import Buckets
+    from windrow.spark.stream.slice_store import StateError
+
+    queries = [
+        wr.Query("tumbling", wr.tumbling(10), ["sum(x)", "median(x)"], by="k"),
+        wr.Query("session", wr.session(3), ["count()"], by="k"),
+        wr.Query("counting", wr.counting(4), ["first(x)"], by="k"),
+    ]
+    schema = {"t": pl.Int64(), "k": pl.Int64(), "x": pl.Float64()}
+    buckets = Buckets(queries, lateness=20, buckets=1, schema=schema)
+    rows = [{"t": time, "k": time % 3, "x": float(time)} for time in range(40)]
+    buckets.push(pl.DataFrame(rows, schema=schema))
+    names = {value: name for name, value in buckets.stores[0].items()}
+    last = pl.DataFrame([{"t": 100, "k": 1, "x": 1.0}], schema=schema)
+    right = copy.deepcopy(buckets).push(last)
+
+    def read(data: bytes, before: bytes) -> None:
+        again = copy.deepcopy(buckets)
+        again.stores[0][names[before]] = data
+        if again.push(last) != right:
+            raise AssertionError("other results follow from a changed checkpoint")
+
+    return Border(list(names), read, (StateError,), changed)
+
+
 def void(_: object) -> None:
     """What was read is of no use."""
 
@@ -225,6 +256,7 @@ BORDERS: dict[str, Callable[[], Border]] = {
     "snapshots": snapshots,
     "batches": batches,
     "spools": spools,
+    "checkpoints": checkpoints,
 }
 
 

@@ -26,7 +26,8 @@ from windrow.io.tables import pack, unpack
 from windrow.spark import payloads
 from windrow.spark.stream import key_partitions
 from windrow.spark.stream import query as streaming
-from windrow.spark.stream.bucket import Bucket, RequestedQuery, StateError
+from windrow.spark.stream.bucket import Bucket, RequestedQuery
+from windrow.spark.stream.slice_store import StateError
 from windrow.testing import Oracle, differences
 from windrow.testing.oracle import microseconds
 from windrow.testing.strategies import ORDERED, SCHEMA, Row, Stream, frame, streams

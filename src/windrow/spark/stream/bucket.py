@@ -43,14 +43,19 @@ from windrow.core.stream.job import Job
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, ContextFreeWindow
 from windrow.core.windows.ordered import Counting, DataDrivenWindow
 from windrow.spark.stream.key_partitions import KeyPartitions, PartitionedState, closings
-from windrow.spark.stream.slice_store import Chunks, Store, StoredTables, chunks_of, needed_from, next_end
+from windrow.spark.stream.slice_store import (
+    Chunks,
+    StateError,
+    Store,
+    StoredTables,
+    Summed,
+    chunks_of,
+    needed_from,
+    next_end,
+)
 
-VERSION = 3
+VERSION = 4
 INDEX = "index"
-
-
-class StateError(ValueError):
-    """A checkpoint that cannot be gone on with: by which version or plan it was written, and what is here."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +90,9 @@ class Bucket:
     """One bucket, for the length of a micro-batch: `step` once, then `save`."""
 
     def __init__(self, store: Store, job: Job, buckets: int) -> None:
-        self._store, self._job, self._buckets = store, job, buckets
+        self._store, self._job, self._buckets = Summed(store), job, buckets
         self._time_column = job.time_columns[job.time]
-        saved = store.get(INDEX)
+        saved = self._store.get(INDEX)
         self.is_new = saved is None
         index = json.loads(saved) if saved else {}
         self._identity = {"buckets": buckets, "time": job.time, "updates": self._time_column.updates > 0}

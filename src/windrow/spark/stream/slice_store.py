@@ -13,6 +13,7 @@ tree. A window that ends costs the chunks that it spans, and a chunk that no win
 from __future__ import annotations
 
 import io
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -49,6 +50,43 @@ class Run(NamedTuple):
     last: int  # slice start
     closes: int
     level: int = 0  # how often the length of a chunk was doubled, so that it is not too small
+
+
+class StateError(ValueError):
+    """A checkpoint that this query cannot go on with: why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A store in which each value has a sum over itself and its name, so that a checkpoint that was changed, or whose
+    values were exchanged, is refused instead of counted."""
+
+    store: Store
+
+    def get(self, name: str) -> bytes | None:
+        data = self.store.get(name)
+        if data is None or data.startswith(_WITHOUT_SUM):
+            return data
+        if int.from_bytes(data[:_SUM], "little") != _sum_of(name, data[_SUM:]):
+            raise StateError(
+                f"the checkpoint is damaged: {name!r} is not what was written; put back the whole checkpoint from "
+                "before, or start with a new one"
+            )
+        return data[_SUM:]
+
+    def put(self, name: str, value: bytes) -> None:
+        self.store.put(name, _sum_of(name, value).to_bytes(_SUM, "little") + value)
+
+    def delete(self, name: str) -> None:
+        self.store.delete(name)
+
+
+_SUM = 4  # bytes
+_WITHOUT_SUM = b'{"windrow": '  # the index of an older version, which says so
+
+
+def _sum_of(name: str, value: bytes) -> int:
+    return zlib.crc32(value, zlib.crc32(name.encode()))
 
 
 def to_bytes(table: pl.DataFrame) -> bytes:
