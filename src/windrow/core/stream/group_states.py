@@ -34,10 +34,10 @@ from windrow.core.windows.ordered import Mask
 
 
 class Taken(NamedTuple):
-    """What became of a batch: which events some window leaves out, how many were behind the watermark, how many were
-    repeats, and the events of which repeats are dropped from now on."""
+    """What became of a batch: which events some window leaves out (None if no event was behind a watermark), how many
+    were behind, how many were repeats, and the events of which repeats are dropped from now on."""
 
-    left_out: Mask
+    left_out: Mask | None
     late: int
     repeats: int
     kept: Kept
@@ -60,12 +60,12 @@ class GroupStates:
 
     def take(self, events: pl.DataFrame, spans: Mapping[str, tuple[int, int]], kept: Kept) -> Taken:
         """Slice the prepared events of a batch for every group, and buffer them for those that need the order."""
-        late, left_out = np.zeros(events.height, np.bool_), np.zeros(events.height, np.bool_)
         behind: dict[str, Mask] = {}
         for name, (oldest, _) in spans.items():
             if oldest < self.time_columns[name].watermark:
                 behind[name] = events[time_name(name)].to_numpy() < self.time_columns[name].watermark
-                late |= behind[name]
+        late = int(np.count_nonzero(np.logical_or.reduce([*behind.values()]))) if behind else 0
+        left_out = np.zeros(events.height, np.bool_) if behind else None
         by_source: dict[Source, list[GroupState]] = {}
         for state in self.states.values():
             by_source.setdefault(state.group.source, []).append(state)
@@ -79,12 +79,12 @@ class GroupStates:
             ahead[source] = seen if mask is None else seen.filter(pl.Series(~mask))
             for state in states:
                 out = self._take_in(state, seen, mask)
-                if out is not None:
+                if left_out is not None and out is not None:
                     left_out[out if place is None else place[out]] = True
         for name, table in Slicer(self.plan).slice_by_source(ahead).items():
             self.states[name].absorb(table)
         repeats = sum(int((~is_fresh).sum()) for is_fresh in fresh.values())
-        return Taken(left_out, int(late.sum()), repeats, kept_now)
+        return Taken(left_out, late, repeats, kept_now)
 
     def _without_repeats(
         self, events: pl.DataFrame, sources: Iterable[Source], kept: Kept
@@ -146,7 +146,7 @@ class GroupStates:
             if isinstance(state, OrderedState):
                 behind = table[time_name(state.group.source.time)].to_numpy() < self._time_column(state).watermark
                 left_out = self._take_in(state, table, behind if behind.any() else None)
-                dropped += 0 if left_out is None else int(left_out.sum())
+                dropped += 0 if left_out is None else int(np.count_nonzero(left_out))
                 continue
             if (_begins(state, table) < self._time_column(state).watermark).any():
                 table, out = self.without_late(state, merge([table], state.schema))

@@ -117,7 +117,7 @@ class Live:
         taken = states.take(events, spans, self.kept)
         self.columns |= {name: dtype for name, dtype in batch.schema.items() if name not in self.columns}
         self.kept = taken.kept
-        dropped = int(taken.left_out.sum())
+        dropped = 0 if taken.left_out is None else int(np.count_nonzero(taken.left_out))
         self.counts.update(events=events.height, late=taken.late, dropped=dropped, repeats=taken.repeats)
         left_out = None
         if dropped:
