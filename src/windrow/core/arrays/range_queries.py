@@ -68,7 +68,8 @@ def fold(
     left = tuple(np.full(size, unit, leaf.dtype) for leaf, unit in zip(leaves, identity, strict=True))
     right = tuple(array.copy() for array in left)
     open_ = np.flatnonzero(lo < hi)
-    lo, hi = lo[open_], hi[open_]
+    if len(open_) < size:
+        lo, hi = lo[open_], hi[open_]
     while len(open_):
         _absorb(left, leaves, open_, lo, (lo & 1) == 1, merge, from_left=True)
         _absorb(right, leaves, open_, hi - 1, (hi & 1) == 1, merge, from_left=False)

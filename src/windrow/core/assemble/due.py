@@ -193,6 +193,8 @@ class Windows:
     @staticmethod
     def join(parts: Iterable[Windows]) -> Windows:
         several = list(parts)
+        if len(several) == 1:
+            return several[0]
         nothing = np.empty(0, np.int64)
         bounds = {name: np.concatenate([nothing, *(getattr(part, name) for part in several)]) for name in _BOUNDS}
         if all(part.position is None for part in several):
