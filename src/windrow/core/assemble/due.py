@@ -367,8 +367,8 @@ class Assembler:
             for where in full.keys() & {block.where for block in self._users[one]}:
                 timelines = np.logical_or.reduce([block.wanted for block in self._users[one] if block.where == where])
                 wanted |= full[where] if timelines.all() else full[where] & timelines[windows.timeline]
-            state = one.operator.combine(rows.schema.state(rows.table, one), windows.lo[wanted], windows.hi[wanted])
-            combined[one] = state, np.cumsum(wanted)
+            lo, hi = (windows.lo, windows.hi) if wanted.all() else (windows.lo[wanted], windows.hi[wanted])
+            combined[one] = one.operator.combine(rows.schema.state(rows.table, one), lo, hi), np.cumsum(wanted)
         state, counts = combined[one]  # how many states there are up to each window
         return state if len(index) == counts[-1] else state.take(counts[index] - 1)
 
