@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windrow.core.expressions.limits import shown
 from windrow.core.expressions.parse import Expression, ExpressionError, parse
 from windrow.testing.expressions import evaluate
 
@@ -541,7 +542,7 @@ def test_refused_when_read(text: str, reason: str) -> None:
     with pytest.raises(ExpressionError, match=reason) as caught:
         parse(text)
     assert caught.value.text == text
-    assert repr(text) in str(caught.value)
+    assert shown(repr(text)) in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from windrow.core.expressions.limits import QUERIES, beyond
 from windrow.core.query.query import Query, QueryError
 from windrow.core.query.sql.statements import sql
 from windrow.core.windows.fixed import duration
@@ -86,6 +87,8 @@ def queries_in(given: Fields) -> tuple[Query, ...]:
     listed = given["queries"]
     if not isinstance(listed, list) or not listed:
         raise given.wrong("queries must be a list: - name: …", "queries")
+    if len(listed) > QUERIES:
+        raise given.wrong(f"there are {beyond('queries', len(listed), QUERIES)}", "queries")
     return tuple(_query(described, number) for number, described in enumerate(listed, 1))
 
 

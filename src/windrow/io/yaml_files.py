@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from windrow.core.expressions.errors import hint
+from windrow.core.expressions.limits import DEPTH, VALUES, not_text, shown, too_long
 
 Check = Callable[[Any, str], Any]
 
@@ -133,6 +134,8 @@ def text_of(path: Path, kind: type[Exception], more: str) -> str:
 
 def load(text: str, folder: Path = Path()) -> Any:
     """Read a text; nothing in it is evaluated."""
+    if reason := too_long(text):
+        raise Wrong(f"it has {reason}")
     loader = _Loader(text)
     loader.folder = folder
     return loader.get_single_data()
@@ -154,9 +157,45 @@ def placed(name: str, kind: type[Exception]) -> Iterator[None]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in plain values."""
+    """YAML in plain values, of so many levels and values, where an alias counts like what it stands for."""
 
     folder: Path
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._level = self._values = 0
+        self._sizes: dict[int, int] = {}  # of the nodes that there are
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event, before = self.peek_event(), self._values
+        line = event.start_mark.line + 1
+        self._level += 1
+        if self._level > DEPTH:
+            raise Wrong(f"it is nested too deeply, and the limit is {DEPTH} levels", line)
+        node = super().compose_node(parent, index)
+        self._level -= 1
+        if isinstance(event, yaml.AliasEvent):
+            self._values += self._sizes.get(id(node), 0)
+        else:
+            self._values += 1
+            self._sizes[id(node)] = self._values - before
+        if self._values > VALUES:
+            raise Wrong(f"it has more than {VALUES:,} values, which is the limit", line)
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        line = node.start_mark.line + 1
+        try:
+            value = super().construct_object(node, deep)
+        except (Wrong, yaml.YAMLError):
+            raise
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+            raise Wrong(f"{shown(repr(node.value))} is no {node.tag.rpartition(':')[2]}", line) from error
+        if isinstance(value, int) and value.bit_length() > 64:
+            raise Wrong("a number is out of range: at most 64 bits", line)
+        if isinstance(value, str) and not_text(value) is not None:
+            raise Wrong(f"{shown(repr(value))} has half of a character", line)
+        return value
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> Fields:

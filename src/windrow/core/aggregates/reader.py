@@ -69,7 +69,7 @@ class Reader:
 
     def read(self, phrase: Phrase, what: str) -> Aggregate:
         """A phrase as one aggregate: a call alone, or an expression over calls; columns stand in calls alone."""
-        parts: list[Aggregate] = []
+        parts: dict[Aggregate, int] = {}
         over_parts: list[Token] = []
         index = 0
         while index < len(phrase):
@@ -81,16 +81,16 @@ class Reader:
                 index += 1
                 continue
             part, index = self._part(phrase, index)
-            if part not in parts:
-                parts.append(part)
+            number = parts.setdefault(part, len(parts))
             # with a blank, because what may follow a bracket may not follow a name
-            over_parts.append(replace(token, kind=TokenType.VAR, text=f"p{parts.index(part)} ", name=""))
+            over_parts.append(replace(token, kind=TokenType.VAR, text=f"p{number} ", name=""))
         if parts and len(over_parts) == 1:
-            return parts[0]
+            return next(iter(parts))
         rest = replace(phrase, tokens=tuple(over_parts))
         expression = rest.expression(what, phrase.text, {*self.translations, *FUNCTIONS, *SYNONYMS})
+        columns = set(expression.columns)
         for index, token in enumerate(over_parts):
-            if token.is_name and token.name in expression.columns:
+            if token.is_name and token.name in columns:
                 rest.refuse(self.outside(phrase, token.name, what), index)
         if not parts:
             phrase.refuse(self.nothing(phrase))
@@ -120,10 +120,7 @@ class Reader:
     def _own(self, call: AggregateCall) -> Aggregate:
         """One of our own aggregates, or a user's, called as in Python."""
         if call.name == "formula" and len(call.arguments) == 1:
-            try:
-                return as_formula(self.read(call.arguments[0], "a formula"))
-            except RecursionError:
-                call.refuse("it is nested too deeply")
+            return as_formula(self.read(call.arguments[0], "a formula"))
         make = FUNCTIONS[SYNONYMS.get(call.name, call.name)].make
         kinds = _kinds(make)
         positional, named = call.parted(kinds, self.sign, self.first_named)

@@ -5,9 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from windrow.core.expressions.limits import shown
+
 
 class QueryError(ValueError):
     """A query that cannot be answered: which one, which column, and why."""
+
+    def __str__(self) -> str:
+        return shown(super().__str__())
 
 
 class SqlError(QueryError):
@@ -23,7 +28,7 @@ class SqlError(QueryError):
         self.reason, self.line, self.column = reason, line, column
 
     def __str__(self) -> str:
-        return f"line {self.line}, column {self.column}: {self.reason}"
+        return f"line {self.line}, column {self.column}: {shown(self.reason)}"
 
 
 class TextError(SqlError):
@@ -38,11 +43,12 @@ class TextError(SqlError):
 
     def __str__(self) -> str:
         if (self.line, self.column) == (1, 1):
-            return self.reason
-        return f"{self.reason} (line {self.line}, column {self.column}{self.text and f' of {self.text!r}'})"
+            return shown(self.reason)
+        of = f" of {shown(repr(self.text))}" if self.text else ""
+        return f"{shown(self.reason)} (line {self.line}, column {self.column}{of})"
 
 
 def hint(word: str, words: Iterable[str]) -> str:
     """What a word may have been meant to be."""
-    near = difflib.get_close_matches(word, list(words), 1)
+    near = difflib.get_close_matches(word[:100], list(words), 1)  # which takes the square of their length
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(words)}"

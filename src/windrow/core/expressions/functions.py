@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 
 import polars as pl
 from sqlglot import exp
@@ -100,7 +100,7 @@ def _in(term: Term, *items: Term) -> Term:
     if values and (dtype.is_integer() or dtype.is_float() or dtype == STRING):
         found = term.polars.is_in(values)
     else:
-        found = reduce(operator.or_, [term.polars == t.polars for t in listed])
+        found = pl.any_horizontal([term.polars == t.polars for t in listed])
     if len(values) < len(listed):  # SQL: not found among unknowns is unknown
         found = pl.when(found).then(True)
     return Term(BOOLEAN, found, f"({term.spark} IN ({', '.join(t.spark for t in listed)}))")
@@ -108,12 +108,22 @@ def _in(term: Term, *items: Term) -> Term:
 
 def choose(what: str, choices: Sequence[tuple[Term, Term]], default: Term) -> Term:
     dtype = common([*(value for _, value in choices), default], what)
-    expr, spark = (last := convert(default, dtype)).polars, f" ELSE {last.spark} END"
+    choices = [(need(BOOLEAN, condition, what), convert(value, dtype)) for condition, value in choices]
+    last = convert(default, dtype)
+    expr = _chosen([(condition.polars, value.polars) for condition, value in choices], last.polars)
+    whens = "".join(f" WHEN {condition.spark} THEN {value.spark}" for condition, value in choices)
+    return Term(dtype, expr, f"CASE{whens} ELSE {last.spark} END")
+
+
+def _chosen(choices: Sequence[tuple[pl.Expr, pl.Expr]], otherwise: pl.Expr) -> pl.Expr:
+    """The value of the first condition that holds; of many, found by halves, because Polars nests each in the next."""
+    if len(choices) > 32:
+        half = len(choices) // 2
+        is_before = pl.any_horizontal([condition for condition, _ in choices[:half]])
+        return pl.when(is_before).then(_chosen(choices[:half], otherwise)).otherwise(_chosen(choices[half:], otherwise))
     for condition, value in reversed(choices):
-        condition, value = need(BOOLEAN, condition, what), convert(value, dtype)
-        expr = pl.when(condition.polars).then(value.polars).otherwise(expr)
-        spark = f" WHEN {condition.spark} THEN {value.spark}{spark}"
-    return Term(dtype, expr, f"CASE{spark}")
+        otherwise = pl.when(condition).then(value).otherwise(otherwise)
+    return otherwise
 
 
 def _pick(name: str, *terms: Term) -> Term:
@@ -280,6 +290,17 @@ def cast(term: Term, target: pl.DataType) -> Term:
 
 _PAIR, _LIST, _DAY = "this expression", "this expressions", "86400000000L"
 _WEEKDAY = f"(PMOD(({{0}} - PMOD({{0}}, {_DAY})) DIV {_DAY} + 4L, 7L) + 1L)"
+# How often a rule writes its operands down, at most, where one of them stands there more than once; the last number is
+# that of all further ones. Of IN it is as often as there are values.
+COPIES: dict[type[exp.Expr], tuple[int, ...]] = {
+    **dict.fromkeys((exp.NullSafeEQ, exp.NullSafeNEQ, exp.Is, exp.Greatest, exp.Pow), (2,)),
+    **dict.fromkeys((exp.Abs, exp.Ln, exp.Log, exp.DayOfWeek), (2,)),
+    **dict.fromkeys((exp.Ceil, exp.Floor), (3,)),
+    **dict.fromkeys((exp.Between, exp.Nullif), (2, 1)),
+    exp.Div: (1, 2),
+    exp.Least: (4,),
+    exp.Mod: (5,),
+}
 # Node class: the arguments that the rule understands, in its order, and the rule. What is not here is refused.
 RULES: dict[type[exp.Expr], tuple[str, _Rule]] = {
     exp.Paren: ("this", lambda term: term),

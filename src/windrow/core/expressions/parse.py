@@ -35,13 +35,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import chain, repeat
 
 import polars as pl
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
-from windrow.core.expressions.functions import CASTS, RULES, cast, choose, compare, negate
+from windrow.core.expressions.functions import CASTS, COPIES, RULES, cast, choose, compare, negate
+from windrow.core.expressions.limits import DEPTH, DIGITS, LEVELS, SIZE, TOKENS, beyond, not_text, shown, too_deep, too_long
 from windrow.core.expressions.terms import INT64, NULL, STRING, Refusal, Term, day, instant, literal, refuse
 
 Schema = Mapping[str, pl.DataType]
@@ -57,7 +59,7 @@ class ExpressionError(ValueError):
         self.text, self.reason = text, reason
 
     def __str__(self) -> str:
-        return f"expression {self.text!r}: {self.reason}"
+        return shown(f"expression {shown(repr(self.text))}: {self.reason}")
 
 
 @contextmanager
@@ -70,6 +72,8 @@ def _naming(text: str) -> Iterator[None]:
         raise error from None
     except RecursionError:
         raise ExpressionError(text, "it is nested too deeply") from None
+    except SqlglotError as error:  # in how it writes what is refused
+        raise ExpressionError(text, f"it is not a complete SQL expression: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,7 @@ def parse(text: str) -> Expression:
     """Read and check one expression. Needs no schema; types are checked by `dtype`, `polars` and `spark`."""
     with _naming(text):
         node = _read(text)
+        _check_levels(node)
         for part in node.walk():
             _check(part)
         columns = dict.fromkeys(column.name for column in node.find_all(exp.Column, bfs=False))
@@ -133,10 +138,19 @@ def both(a: Expression | None, b: Expression | None) -> Expression | None:
 
 
 def _read(text: str) -> exp.Expr:
+    if reason := too_long(text):
+        raise Refusal(f"it has {reason}")
+    if (at := not_text(text)) is not None:
+        raise Refusal(f"it has half of a character, {text[at]!r}", at + 1)
     dialect = Spark()
     try:
+        tokens = dialect.tokenize(text)
+        if len(tokens) > TOKENS:
+            raise Refusal(f"it has {beyond('words and signs', len(tokens), TOKENS)}", tokens[TOKENS].end + 1)
+        if deep := too_deep([token.token_type for token in tokens]):
+            raise Refusal(f"it is nested too deeply: {beyond('levels', deep[1], DEPTH)}", tokens[deep[0]].end + 1)
         # as a condition, not as a statement: `load > 0.8` is a comparison, not LOAD DATA
-        nodes = dialect.parser().parse_into(exp.Condition, dialect.tokenize(text), text)
+        nodes = dialect.parser().parse_into(exp.Condition, tokens, text)
     except SqlglotError as error:
         if re.match(r"\s*(SELECT|WITH)\b", text, re.IGNORECASE):
             refuse("it is a query; write an expression over columns, such as speed * 3.6")
@@ -146,6 +160,21 @@ def _read(text: str) -> exp.Expr:
     if len(nodes) > 1:
         refuse("it holds several statements")
     return nodes[0].unnest() if nodes[0] is not None else refuse("it is empty")
+
+
+_CHAINS = (exp.Connector, exp.DPipe)  # of which a long one is one level
+
+
+def _check_levels(node: exp.Expr) -> None:
+    """Refuse an expression of more levels than all that read it after this can take."""
+    deepest, waiting = 0, [(node, 1)]
+    while waiting:
+        one, level = waiting.pop()
+        deepest = max(deepest, level)
+        for part in one.iter_expressions():
+            waiting.append((part, level + (type(part) is not type(one) or not isinstance(one, _CHAINS))))
+    if deepest > LEVELS:
+        refuse(f"it is nested too deeply: {beyond('levels', deepest, LEVELS)}; compute parts of it as columns before")
 
 
 def _check(node: exp.Expr) -> None:
@@ -200,7 +229,7 @@ def _reason(node: exp.Expr) -> str:
 def unknown(name: str, also: Collection[str] = (), otherwise: str = "") -> str:
     """The refusal of a function that there is not: those whose names are near, or what to do otherwise."""
     known = {one.lower(): one for one in (*FUNCTIONS, *also)}
-    near = [known[one] for one in difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.65)]
+    near = [known[one] for one in difflib.get_close_matches(name.lower()[:100], known, n=2, cutoff=0.65)]
     hint = f"did you mean {' or '.join(near)}?" if near else otherwise
     return f"there is no function {name}" + (f"; {hint}" if hint else "")
 
@@ -218,13 +247,28 @@ def _is_plain(name: str) -> bool:
 
 
 def _number(text: str) -> int | float:
-    return int(text) if text.isdigit() else float(text)
+    return int(text) if text.isdecimal() and len(text) <= DIGITS else float(text)
 
 
 # --- binding ------------------------------------------------------------------------------------------------------
 
 
 def _bind(node: exp.Expr, schema: Schema) -> Term:
+    """The term of a node, with its size: that of its operands, as often as its rule writes them down."""
+    size = 1
+
+    def bound(part: exp.Expr, times: int = 1) -> Term:
+        nonlocal size
+        term = _bind(part, schema)
+        size += term.size * times
+        if size > SIZE:
+            refuse(f"it becomes {beyond('terms', size, SIZE)}: %, greatest and their like repeat what they are over")
+        return term
+
+    return replace(_term(node, schema, bound), size=size)
+
+
+def _term(node: exp.Expr, schema: Schema, bind: Callable[..., Term]) -> Term:
     if isinstance(node, exp.Column):
         term = _column(node.name, schema)
         if isinstance(term.dtype, (pl.Categorical, pl.Enum)):
@@ -238,26 +282,28 @@ def _bind(node: exp.Expr, schema: Schema) -> Term:
             if node.args["to"].this.name == "DATE":
                 return literal(day(node.this.name), pl.Date())
             return literal(instant(node.this.name), pl.Datetime("us", "UTC"))
-        return cast(_bind(node.this, schema), CASTS[node.args["to"].this.name])
+        return cast(bind(node.this), CASTS[node.args["to"].this.name])
     if isinstance(node, exp.Case):
-        subject = _bind(node.this, schema) if node.this else None
-        ifs = [(_bind(part.this, schema), _bind(part.args["true"], schema)) for part in node.args["ifs"]]
+        subject = bind(node.this, len(node.args["ifs"])) if node.this else None
+        ifs = [(bind(part.this), bind(part.args["true"])) for part in node.args["ifs"]]
         choices = [(compare("=", subject, when) if subject else when, then) for when, then in ifs]
         default = node.args.get("default")
-        return choose("CASE", choices, _bind(default, schema) if default else literal(None))
-    if isinstance(node, exp.Connector):  # a long chain is one level deep
+        return choose("CASE", choices, bind(default) if default else literal(None))
+    if isinstance(node, _CHAINS):
         parts = list(node.flatten())
     else:
         values = [node.args[name] for name in _FORMS[type(node)].split() if node.args.get(name)]
         parts = [part for value in values for part in (value if isinstance(value, list) else [value])]
     parts = [part.this if isinstance(part, exp.TsOrDsToDate) else part for part in parts]
-    term = RULES[type(node)][1](*(_bind(part, schema) for part in parts))
+    first, *others = (len(parts), 1) if isinstance(node, exp.In) else COPIES.get(type(node), (1,))
+    times = chain([first], others, repeat((others or [first])[-1]))
+    term = RULES[type(node)][1](*map(bind, parts, times))
     return negate(term) if node.args.get("negate") else term
 
 
 def _column(name: str, schema: Schema) -> Term:
     if name not in schema:
-        near = difflib.get_close_matches(name, schema) or list(schema)[:8]
+        near = difflib.get_close_matches(name[:100], schema) or list(schema)[:8]
         refuse(f"there is no column {name!r}; there are {', '.join(near)}")
     quoted = name.replace("`", "``")
     return Term(schema[name], pl.col(name), f"`{quoted}`")

@@ -38,6 +38,7 @@ class Term:
     spark: str
     is_literal: bool = False
     value: object = None  # of a literal
+    size: int = 1  # how many terms it is made of
 
 
 def literal(value: object, dtype: pl.DataType | None = None) -> Term:

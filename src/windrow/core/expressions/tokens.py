@@ -22,6 +22,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
 from windrow.core.expressions.errors import SqlError, TextError
+from windrow.core.expressions.limits import DEPTH, TOKENS, beyond, not_text, too_deep, too_long
 from windrow.core.expressions.parse import Expression, ExpressionError, parse, unknown
 
 
@@ -112,6 +113,13 @@ class Phrase:
             self.refuse("a bracket is not closed", opened[0])
         if extra:
             self.refuse("this bracket closes nothing", extra[0])
+        if deep := too_deep([token.kind for token in self.tokens]):
+            self.refuse(f"it is nested too deeply: {beyond('levels', deep[1], DEPTH)}", deep[0])
+
+    def check_length(self) -> None:
+        """Refuse more tokens than anything but a text of several statements may have."""
+        if len(self) > TOKENS:
+            self.refuse(beyond("words and signs", len(self), TOKENS), TOKENS)
 
     def split(self) -> list[Phrase]:
         """The phrases between commas that are not within brackets."""
@@ -235,12 +243,17 @@ class _Tokenizer(Spark.Tokenizer):
 def phrase_of(text: str) -> Phrase:
     """The tokens of one aggregate, or one window."""
     phrase = tokenize(text, is_statement=False)
+    phrase.check_length()
     phrase.check_brackets()
     return phrase
 
 
 def tokenize(source: str, is_statement: bool = True) -> Phrase:
     """All tokens of a text."""
+    if reason := too_long(source):
+        raise refusal(source, 0, f"the text has {reason}", is_statement)
+    if (at := not_text(source)) is not None:
+        raise refusal(source, at, f"half of a character stands here, {source[at]!r}", is_statement)
     try:
         raw = _Tokenizer(dialect=Spark()).tokenize(source)
     except SqlglotError:

@@ -6,9 +6,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import polars as pl
 import sqlglot
 from sqlglot import exp
+
+from windrow.core.expressions.limits import not_text, shown, too_long
 
 SIMPLE: dict[str, pl.DataType] = {
     "BOOLEAN": pl.Boolean(),
@@ -30,12 +35,10 @@ _ALSO = {"VARCHAR": "STRING", "CHAR": "STRING", "TIMESTAMP_LTZ": "TIMESTAMP"}
 
 def types_of(text: str) -> dict[str, pl.DataType]:
     """Columns and their types; lists and structs, which a text file cannot hold, are refused."""
-    try:
+    with _refusing(text, "a list such as 'ts TIMESTAMP, speed DOUBLE'"):
         table = sqlglot.parse_one(f"CREATE TABLE events ({text})", dialect="spark")
         parsed = {one.name: one.args["kind"] for one in table.this.expressions}
-    except (sqlglot.errors.SqlglotError, KeyError, AttributeError) as error:
-        raise ValueError(f"{text!r} is not a list such as 'ts TIMESTAMP, speed DOUBLE'") from error
-    found = {name: _type(node) for name, node in parsed.items()}
+        found = {name: _type(node) for name, node in parsed.items()}
     for name, dtype in found.items():
         if dtype.is_nested():
             raise _unknown(parsed[name])
@@ -44,17 +47,35 @@ def types_of(text: str) -> dict[str, pl.DataType]:
 
 def type_of(text: str) -> pl.DataType:
     """One type; lists and structs as `array<double>` and `struct<a: int, b: string>`."""
+    with _refusing(text, "a type of Spark, such as 'double'"):
+        return _type(exp.DataType.build(text, dialect="spark"))
+
+
+class UnknownType(ValueError):
+    """A type that there is not."""
+
+
+@contextmanager
+def _refusing(text: str, what: str) -> Iterator[None]:
+    """Whatever the SQL reader makes of a text that it does not understand, one error says so."""
     try:
-        node = exp.DataType.build(text, dialect="spark")
-    except sqlglot.errors.SqlglotError:
-        raise ValueError(f"{text!r} is not a type of Spark, such as 'double'") from None
-    return _type(node)
+        if reason := too_long(text):
+            raise UnknownType(f"columns have {reason}")
+        if not_text(text) is not None:
+            raise UnknownType(f"{text!r} has half of a character")
+        yield
+    except UnknownType:
+        raise
+    except (sqlglot.errors.SqlglotError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+        raise ValueError(f"{shown(repr(text))} is not {what}") from error
 
 
 def _type(node: exp.Expression) -> pl.DataType:
     name, inner = node.sql("spark").partition("(")[0], node.expressions
     if name == "DECIMAL":
         precision, scale, *_ = [*(int(one.name) for one in inner), 0] if inner else (10, 0)
+        if not 0 <= scale <= precision <= 38:
+            raise UnknownType(f"{node.sql('spark')} has more than 38 digits, or more behind the point than in all")
         return pl.Decimal(precision, scale)
     if isinstance(node, exp.DataType) and inner and node.this == exp.DType.ARRAY:
         return pl.List(_type(inner[0]))
@@ -65,8 +86,8 @@ def _type(node: exp.Expression) -> pl.DataType:
     return SIMPLE[_ALSO.get(name, name)]
 
 
-def _unknown(node: exp.Expression) -> ValueError:
-    return ValueError(f"{node.sql('spark')} is none of {', '.join(SIMPLE)} and DECIMAL")
+def _unknown(node: exp.Expression) -> UnknownType:
+    return UnknownType(f"{node.sql('spark')} is none of {', '.join(SIMPLE)} and DECIMAL")
 
 
 def spark_type(dtype: pl.DataType) -> str:

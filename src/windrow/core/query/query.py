@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import Any
 from windrow.core.aggregates.formula import aggregate, formula
 from windrow.core.aggregates.functions import Aggregate
 from windrow.core.expressions.errors import QueryError as QueryError
+from windrow.core.expressions.limits import COLUMNS, beyond, not_text
 from windrow.core.expressions.parse import Expression, parse
 from windrow.core.windows.fixed import Session, Window, window_from_dict
 from windrow.core.windows.ordered import JOINED, NODE, OrderedWindow, scope_of
@@ -68,6 +70,7 @@ class Query:
             distinct_on=_columns(name, "distinct_on", distinct_on),
             having=_read(formula, having, name, "having"),
         )
+        _check_names(self)
         scope, ordered = scope_of(window), next((one for one in self.computed if one.needs_order), None)
         if scope in JOINED and ordered:
             raise QueryError(
@@ -92,11 +95,16 @@ class Query:
     @staticmethod
     def from_dict(described: dict[str, Any]) -> Query:
         """The query that `to_dict` described; windows and aggregates of your own must have been imported."""
-        fields = dict(described, window=window_from_dict(described["window"]))
-        fields["aggregates"] = [Aggregate.from_dict(part) for part in described["aggregates"]]
-        if "having" in described:
-            fields["having"] = Aggregate.from_dict(described["having"])
-        return Query(**fields)
+        try:
+            fields = dict(described, window=window_from_dict(described["window"]))
+            fields["aggregates"] = [Aggregate.from_dict(part) for part in described["aggregates"]]
+            if "having" in described:
+                fields["having"] = Aggregate.from_dict(described["having"])
+            return Query(**fields)
+        except QueryError:
+            raise
+        except NOT_DESCRIBED as error:
+            raise QueryError(f"this does not describe a query: {type(error).__name__}: {error}") from error
 
     @property
     def computed(self) -> tuple[Aggregate, ...]:
@@ -117,6 +125,19 @@ class Query:
     def filter_inside(self) -> Expression | None:
         """The predicate, where it can be applied inside the operators so that the slices are shared."""
         return None if isinstance(self.window, Session | OrderedWindow) else self.where
+
+
+NOT_DESCRIBED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)  # by plain data
+
+
+def _check_names(query: Query) -> None:
+    """Refuse more columns than a query may have, and names that cannot be written down."""
+    if len(query.aggregates) > COLUMNS:
+        raise QueryError(f"query {query.name!r} has {beyond('columns', len(query.aggregates), COLUMNS)}; make several")
+    named = (query.name, query.time or "", *query.by, *query.distinct_on, *(one.name for one in query.aggregates))
+    for name in named:
+        if not_text(name) is not None:
+            raise QueryError(f"query {query.name!r}: the name {name!r} has half of a character")
 
 
 def time_of(queries: Iterable[Query], given: str | None) -> str:
@@ -184,7 +205,7 @@ def _aggregates(
         raise QueryError(f"query {name!r} has no aggregates")
     names = [aggregate.name for aggregate in aggregates]
     if len(set(names)) < len(names):
-        twice = next(column for column in names if names.count(column) > 1)
+        twice = Counter(names).most_common(1)[0][0]
         raise QueryError(f"query {name!r} has two columns called {twice!r}; give one an alias")
     if reserved := set(names) & set(RESERVED):
         raise QueryError(f"query {name!r}: {min(reserved)!r} is a column of every result; choose another alias")

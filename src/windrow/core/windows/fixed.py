@@ -31,6 +31,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.expressions.limits import DIGITS, STEPS, beyond
+
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 FURTHEST = 2**62  # times and bounds stay within ±FURTHEST, so that differences of two never wrap around
 
@@ -75,7 +77,8 @@ def duration(value: Duration, what: str = "length") -> Length:
     else:
         length = Length(value, False) if isinstance(value, int) else Length(_micros(value, what), True)
     if abs(length.units) > FURTHEST:
-        raise ValueError(f"{what} {value!r} is longer than any time column: at most {FURTHEST} units")
+        given = repr(value) if not isinstance(value, int) or value.bit_length() < 1000 else "with so many digits"
+        raise ValueError(f"{what} {given} is longer than any time column: at most {FURTHEST} units")
     return length
 
 
@@ -83,6 +86,8 @@ def _micros(given: str, what: str) -> int:
     text, at, total = given.strip(), 0, Fraction()
     if not text:
         raise ValueError(f"{what} is empty: write it like '90 seconds'")
+    if len(text) > DIGITS:
+        raise ValueError(f"{what} has {beyond('characters', len(text), DIGITS)}: write it like '90 seconds'")
     while at < len(text):
         part = _PART.match(text, at)
         unit = part[2].lower() if part else ""
@@ -377,6 +382,8 @@ def cumulating(length: Duration, step: Duration, offset: Duration | None = None)
     read = lengths_of("cumulating", offset, "length", length=length, step=step)
     if read["length"] % read["step"]:
         raise ValueError(f"cumulating: step {step!r} must divide length {length!r}")
+    if (steps := read["length"] // read["step"]) > STEPS:
+        raise ValueError(f"cumulating: length {length!r} has {beyond('steps', steps, STEPS)}; take a longer step")
     return Cumulating(**read)
 
 

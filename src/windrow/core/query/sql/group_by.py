@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from sqlglot import TokenType
 
 from windrow.core.expressions.errors import SqlError
+from windrow.core.expressions.limits import whole_number
 from windrow.core.expressions.tokens import Phrase, Token, tokenize
 from windrow.core.query.sql.calls import READER
 from windrow.core.windows.fixed import Duration, Window, cumulating, duration, session, sliding, tumbling
@@ -105,10 +106,10 @@ def _everything(clause: Phrase, selected: Sequence[Item]) -> Iterator[Phrase]:
         if not item.tokens:
             item.refuse("a key is missing here")
         windows = [shown for shown, alias in selected if alias and alias.name == item.text and is_window(shown)]
-        if item.text.isdigit():
-            number = int(item.text)
+        if item.text.isdecimal():
+            number = int(item.text) if len(item.text) < 9 else 0
             if not 1 <= number <= len(selected):
-                item.refuse(f"SELECT has {len(selected)} columns, and so there is no column {number}")
+                item.refuse(f"SELECT has {len(selected)} columns, and so there is no column {item.text}")
             shown = selected[number - 1][0]
             if shown not in plain:
                 item.refuse(f"column {number} is {shown.text}, an aggregate; GROUP BY takes keys and a window")
@@ -176,7 +177,7 @@ def _value(argument: Phrase, kind: str, name: str) -> Any:
     if kind.startswith("str"):
         return _quoted(argument) if is_string else argument.expression("a predicate").text
     if re.fullmatch(r"[+-]?\s*\d+", text):
-        return int(text.replace(" ", ""))
+        return whole_number(text.replace(" ", ""))
     if kind.startswith("Duration"):
         if is_string or first.word == "INTERVAL":
             length = re.sub(r"^\s*INTERVAL\b", "", re.sub(r"['\"]", "", text), flags=re.IGNORECASE).strip()

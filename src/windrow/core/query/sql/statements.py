@@ -20,6 +20,7 @@ from sqlglot import TokenType
 
 from windrow.core.aggregates.functions import Aggregate
 from windrow.core.aggregates.reader import as_formula
+from windrow.core.expressions.limits import QUERIES, TOKENS, beyond
 from windrow.core.expressions.tokens import Phrase, Token, line_of, refusal, tokenize
 from windrow.core.query.query import Query, QueryError
 from windrow.core.query.sql.calls import READER
@@ -54,6 +55,8 @@ def sql(text: str) -> list[Query]:
         table = table or (read.lower(), clauses["FROM"].at)
         clauses = {word: _unqualified(clause, {read.lower().split(".")[-1], alias}) for word, clause in clauses.items()}
         queries[name], places[name] = _query(name, statement, clauses), at
+        if len(queries) > QUERIES:
+            raise refusal(text, at, f"more than {QUERIES:,} statements, which is the limit of a text; make several")
     if not queries:
         raise refusal(text, 0, "there is no statement; write SELECT … FROM … GROUP BY window(…)")
     return list(queries.values())
@@ -240,6 +243,8 @@ def _having(clause: Phrase, columns: Mapping[str, tuple[Aggregate, Phrase]]) -> 
                 opening, closing = (TokenType.L_PAREN, "(", "("), (TokenType.R_PAREN, ")", ")")
                 written = [Token(*opening, 0, token.spaced), *written, Token(*closing, 0, False)]
             tokens += [replace(part, start=token.start) for part in written]
+            if len(tokens) > TOKENS:
+                clause.refuse(f"with what its names stand for it has {beyond('words', len(tokens), TOKENS)}", index)
             continue
         tokens.append(token)
         if token.kind == TokenType.L_PAREN:
