@@ -47,6 +47,11 @@ from windrow.testing.tree_simulation import Disk, Faults
 PARTS, TREES = 8, 50  # make soak goes on
 
 
+def added(root: Node, query: wr.Query) -> Out:
+    """What a root sends when a query comes."""
+    return root.add(root.planned([query]), 0) or []
+
+
 @pytest.mark.parametrize("part", range(PARTS))
 def test_400_trees_give_what_one_process_gives_whatever_breaks(part: int, seed: int) -> None:
     begin = (seed * PARTS + part) * TREES
@@ -441,7 +446,7 @@ def test_a_query_that_comes_begins_after_everything_that_was_cut_without_it() ->
     a, b = welcomed(Node("a", "root"), root), welcomed(Node("b", "root"), root)
     talk(a, root, a.read(events(1, 23), {"at": 2}, 0))
     talk(b, root, b.read(events(2), {"at": 1}, 0))
-    plans = dict(root.add(wr.Query("more", wr.tumbling(4), ["sum(x)"]), 0))
+    plans = dict(added(root, wr.Query("more", wr.tumbling(4), ["sum(x)"])))
     assert root.query_set is not None
     assert root.query_set.pending == (("more", 2),)
     for machine in (a, b):
@@ -488,7 +493,7 @@ def test_a_query_begins_after_what_a_node_left_that_has_gone_without_it() -> Non
     talk(a, root, a.leave(0))
     talk(a, root, a.tick(AGAIN))
     assert a.left
-    talk(b, root, b.receive("root", dict(root.add(wr.Query("more", wr.tumbling(4), ["count()"]), 0))["b"], 0))
+    talk(b, root, b.receive("root", dict(added(root, wr.Query("more", wr.tumbling(4), ["count()"])))["b"], 0))
     assert root.query_set is not None
     assert root.query_set.pending == ()
     assert dict(root.query_set.since) == {"more": 39}
@@ -505,7 +510,7 @@ def silenced(*windows: wr.Query) -> tuple[Node, Node, Node]:
         root.tick(now)
     assert root.status()["children"]["b"]["state"] == "silent"
     for query in windows:
-        plan = dict(root.add(query, 0))["a"]
+        plan = dict(added(root, query))["a"]
         talk(a, root, a.receive("root", plan, 0))
     return root, a, b
 
@@ -539,7 +544,7 @@ def test_a_query_does_not_begin_again_because_of_nodes_that_come_to_others() -> 
                     talk(middle, root, [(to, answer)])
 
     pass_on("a", a.read(events(1, 12), {"at": 2}, 0))
-    plan = dict(root.add(wr.Query("more", wr.tumbling(4), ["count()"]), 0))["middle"]
+    plan = dict(added(root, wr.Query("more", wr.tumbling(4), ["count()"])))["middle"]
     plans = middle.receive("root", plan, 0)
     talk(middle, root, [one for one in plans if one[0] == "root"])
     pass_on("a", a.receive("middle", dict(plans)["a"], 0))
@@ -568,7 +573,7 @@ def test_an_intermediate_node_whose_children_have_left_holds_no_query_and_no_wat
     talk(middle, root, [one for one in out if one[0] == "root"])
     assert root.status()["children"]["middle"]["state"] == "idle"
     assert counts(talk(b, root, b.read(events(30), {"at": 1}, 0))) == [1, 1]
-    plans = dict(root.add(wr.Query("more", wr.tumbling(4), ["sum(x)"]), 0))
+    plans = dict(added(root, wr.Query("more", wr.tumbling(4), ["sum(x)"])))
     for machine in (middle, b):
         talk(machine, root, machine.receive("root", plans[machine.name], 0))
     assert root.query_set is not None

@@ -237,7 +237,7 @@ def test_what_travels_is_explained() -> None:
     assert "events: k, node, t, x, x > 2" in raw[2]
     assert "could be found at the local nodes: set push_down" in raw[2]
     assert "chained(x) depends on the order over all nodes; if a key lives at one node, name it in local_keys" in raw[3]
-    later = local.added(wr.Query("later", wr.counting(2, scope="node"), "sum(x)"), 10)
+    later = local.added([wr.Query("later", wr.counting(2, scope="node"), "sum(x)")], 10)
     assert "came at run time" in later.explain().splitlines()[-1]
 
 
@@ -270,7 +270,7 @@ def test_a_name_that_comes_again_is_not_answered_by_windows_of_before() -> None:
     queries = [wr.Query(name, wr.counting(size, scope="node"), "sum(x)") for name, size in (("p", 2), ("q", 3))]
     asked = QuerySet.of(queries, "t", COLUMNS, push_down=True)
     rows = pl.DataFrame({"query": ["p", "q"], "window_start": [1, 1], "window_end": [2, 3], "revision": [0, 0]})
-    reported = Reported(asked.removed("q").added(queries[1], 5).job)
+    reported = Reported(asked.removed("q").added([queries[1]], 5).job)
     reported.absorb({"by (node) on t (at nodes)": rows.cast({"revision": pl.Int32})})
     assert reported.joined_to(asked.job.compiled.results.empty)["query"].to_list() == ["p"]
 

@@ -365,7 +365,7 @@ def test_what_is_refined_and_what_is_not() -> None:
     asked = QuerySet.of([*QUERIES, *more], "t", COLUMNS)
     assert asked.refined == tuple(query.name for query in QUERIES[:8])
     assert QuerySet.of(QUERIES, "t", COLUMNS, quantiles="whole").refined == ()
-    assert asked.added(wr.Query("later", wr.tumbling(5), ["median(x)"]), 0).refined == asked.refined
+    assert asked.added([wr.Query("later", wr.tumbling(5), ["median(x)"])], 0).refined == asked.refined
     assert QuerySet.from_dict(asked.to_dict(), asked.table) == asked
     fed = Node("root", None, ("n",), 1, Disk(), asked, feeds="slices")
     assert fed.query_set is not None

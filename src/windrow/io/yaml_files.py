@@ -167,7 +167,7 @@ class _Loader(yaml.SafeLoader):
         self._sizes: dict[int, int] = {}  # of the nodes that there are
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event, before = self.peek_event(), self._values
+        event, before = self.peek_event(), self._values  # type: ignore[no-untyped-call]
         line = event.start_mark.line + 1
         self._level += 1
         if self._level > DEPTH:

@@ -16,10 +16,11 @@ from typing import Any
 
 import polars as pl
 
+from windrow.core.expressions.limits import QUERIES, beyond
 from windrow.core.expressions.types import spark_type
 from windrow.core.plan.groups import Entry, Placement, cut_from
 from windrow.core.plan.options import StreamOptions
-from windrow.core.query.query import Query, QueryError
+from windrow.core.query.query import NOT_DESCRIBED, Query, QueryError
 from windrow.core.slices.binding import ARRIVAL
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.job import Job, job_of
@@ -85,6 +86,8 @@ class QuerySet:
 
     def check(self) -> None:
         """Refuse what a tree cannot do."""
+        if len(self.queries) > QUERIES:
+            raise QueryError(f"a tree has {beyond('queries', len(self.queries), QUERIES)}")
         for query in self.queries:
             if query.distinct_on:
                 raise QueryError(f"query {query.name!r}: no node sees the repeats of all, so distinct_on is refused")
@@ -175,17 +178,20 @@ class QuerySet:
 
     # --- queries that come and go ---------------------------------------------------------------------------------
 
-    def added(self, query: Query, since: int) -> QuerySet:
-        """With one more query, which is there from an event time on that is not before this one."""
-        if any(one.name == query.name for one in self.queries):
-            raise QueryError(f"there already is a query called {query.name!r}; remove it first, or choose a name")
+    def added(self, queries: Sequence[Query], since: int) -> QuerySet:
+        """With more queries, which are there from an event time on that is not before this one."""
+        names = {query.name for query in self.queries}
+        for query in queries:
+            if query.name in names:
+                raise QueryError(f"there already is a query called {query.name!r}; remove it first, or choose a name")
+            names.add(query.name)
         version = self.version + 1
         query_set = replace(
             self,
-            queries=(*self.queries, query),
+            queries=(*self.queries, *queries),
             version=version,
-            since=(*self.since, (query.name, since)),
-            pending=(*self.pending, (query.name, version)),
+            since=(*self.since, *((query.name, since) for query in queries)),
+            pending=(*self.pending, *((query.name, version) for query in queries)),
         )
         query_set.check()
         return query_set
@@ -274,15 +280,20 @@ class QuerySet:
 
     @staticmethod
     def from_dict(described: Mapping[str, Any], table: pl.DataFrame) -> QuerySet:
-        return QuerySet(
-            tuple(Query.from_dict(query) for query in described["queries"]),
-            StreamOptions.from_dict(described["options"]),
-            tuple(table.schema.items()),
-            described["push_down"],
-            tuple(described["local_keys"]),
-            tuple(described["counting"].items()),
-            described["quantiles"],
-            described["version"],
-            tuple(described["since"].items()),
-            tuple(described["pending"].items()),
-        )
+        try:
+            return QuerySet(
+                tuple(Query.from_dict(query) for query in described["queries"]),
+                StreamOptions.from_dict(described["options"]),
+                tuple(table.schema.items()),
+                described["push_down"],
+                tuple(described["local_keys"]),
+                tuple(described["counting"].items()),
+                described["quantiles"],
+                described["version"],
+                tuple(described["since"].items()),
+                tuple(described["pending"].items()),
+            )
+        except QueryError:
+            raise
+        except NOT_DESCRIBED as error:
+            raise QueryError(f"this does not describe a query set: {type(error).__name__}: {error}") from error

@@ -260,7 +260,7 @@ class Simulation:
         self.trace.append(f"{self.now}: {change if isinstance(change, str) else change.name} changes")
         if isinstance(change, Query):
             self._came[change.name] = root.status()["batches"]["made"]
-            self._post("root", root.add(change, self.now))
+            self._post("root", root.add(root.planned([change]), self.now) or [])
         else:
             (life,) = [life for life in self._living() if life.query.name == change]
             until, watermark = root.status()["batches"]["made"], self._emitted_until(life.query)

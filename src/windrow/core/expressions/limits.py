@@ -15,6 +15,7 @@ from sqlglot import TokenType
 CHARACTERS = 2_000_000  # of a text: 10,000 queries of usual length
 QUERIES = 10_000  # of a text, and of a tree
 COLUMNS = 5_000  # that one query asks for
+LENGTH = 200_000  # characters of an expression, an aggregate or a window
 TOKENS = 20_000  # of an expression, an aggregate or a window; of a list of literals, half as many
 DEPTH = 40  # brackets and CASEs around one another; levels of a YAML text
 LEVELS = 200  # of an expression: `a + b + c` has two, however long AND, OR and || are
@@ -27,9 +28,9 @@ OPENS = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CA
 CLOSES = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
 
 
-def too_long(text: str) -> str | None:
+def too_long(text: str, most: int = CHARACTERS) -> str | None:
     """Why a text is too long to be read, or None."""
-    return beyond("characters", len(text), CHARACTERS) if len(text) > CHARACTERS else None
+    return beyond("characters", len(text), most) if len(text) > most else None
 
 
 def beyond(what: str, found: int, most: int) -> str:

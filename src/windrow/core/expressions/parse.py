@@ -43,7 +43,19 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
 from windrow.core.expressions.functions import CASTS, COPIES, RULES, cast, choose, compare, negate
-from windrow.core.expressions.limits import DEPTH, DIGITS, LEVELS, SIZE, TOKENS, beyond, not_text, shown, too_deep, too_long
+from windrow.core.expressions.limits import (
+    DEPTH,
+    DIGITS,
+    LENGTH,
+    LEVELS,
+    SIZE,
+    TOKENS,
+    beyond,
+    not_text,
+    shown,
+    too_deep,
+    too_long,
+)
 from windrow.core.expressions.terms import INT64, NULL, STRING, Refusal, Term, day, instant, literal, refuse
 
 Schema = Mapping[str, pl.DataType]
@@ -138,7 +150,7 @@ def both(a: Expression | None, b: Expression | None) -> Expression | None:
 
 
 def _read(text: str) -> exp.Expr:
-    if reason := too_long(text):
+    if reason := too_long(text, LENGTH):
         raise Refusal(f"it has {reason}")
     if (at := not_text(text)) is not None:
         raise Refusal(f"it has half of a character, {text[at]!r}", at + 1)

@@ -22,7 +22,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
 from windrow.core.expressions.errors import SqlError, TextError
-from windrow.core.expressions.limits import DEPTH, TOKENS, beyond, not_text, too_deep, too_long
+from windrow.core.expressions.limits import CHARACTERS, DEPTH, LENGTH, TOKENS, beyond, not_text, too_deep, too_long
 from windrow.core.expressions.parse import Expression, ExpressionError, parse, unknown
 
 
@@ -150,6 +150,7 @@ class Phrase:
         """
         if not self.tokens:
             self.refuse(f"{what} is missing here")
+        self.check_length()
         try:
             return parse(self.text)
         except ExpressionError as error:
@@ -250,7 +251,7 @@ def phrase_of(text: str) -> Phrase:
 
 def tokenize(source: str, is_statement: bool = True) -> Phrase:
     """All tokens of a text."""
-    if reason := too_long(source):
+    if reason := too_long(source, CHARACTERS if is_statement else LENGTH):
         raise refusal(source, 0, f"the text has {reason}", is_statement)
     if (at := not_text(source)) is not None:
         raise refusal(source, at, f"half of a character stands here, {source[at]!r}", is_statement)

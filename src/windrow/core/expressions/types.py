@@ -13,7 +13,7 @@ import polars as pl
 import sqlglot
 from sqlglot import exp
 
-from windrow.core.expressions.limits import not_text, shown, too_long
+from windrow.core.expressions.limits import LENGTH, not_text, shown, too_long
 
 SIMPLE: dict[str, pl.DataType] = {
     "BOOLEAN": pl.Boolean(),
@@ -59,7 +59,7 @@ class UnknownType(ValueError):
 def _refusing(text: str, what: str) -> Iterator[None]:
     """Whatever the SQL reader makes of a text that it does not understand, one error says so."""
     try:
-        if reason := too_long(text):
+        if reason := too_long(text, LENGTH):
             raise UnknownType(f"columns have {reason}")
         if not_text(text) is not None:
             raise UnknownType(f"{text!r} has half of a character")

@@ -22,8 +22,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import polars as pl
 
@@ -36,6 +37,7 @@ from windrow.nodes.process.slice_sink import SliceSink
 from windrow.nodes.process.source_thread import SourceThread
 from windrow.nodes.protocol.messages import Ack, Batch, Leave, Message, Out, Refused
 from windrow.nodes.protocol.node import SINK, Node
+from windrow.nodes.protocol.subtree import Planned
 from windrow.nodes.queries import QuerySet
 from windrow.nodes.sources import source_of
 from windrow.nodes.transport.client import Client
@@ -50,6 +52,7 @@ PATIENCE = 5.0  # seconds that it waits for others when it ends
 RETURN = 12.0  # seconds after its start in which a child comes that looks for it: more than between two attempts
 
 
+T = TypeVar("T")
 Sink = ResultFiles | ResultLines | SliceSink  # each takes a batch of a root once, by its number
 
 
@@ -348,36 +351,66 @@ class NodeProcess:
     # --- an operator ------------------------------------------------------------------------------------------------
 
     def _operate(self, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer an operator on the node's thread; refusals are ValueErrors."""
-        answer: Future[dict[str, Any]] = Future()
-
-        def work() -> None:
-            try:
-                answer.set_result(self._answer(kind, given))
-            except ValueError as error:
-                answer.set_exception(error)
-
-        self._inbox.put(work)
-        return answer.result(timeout=30)
+        """Answer an operator, on the thread that brings the request; whatever goes wrong is a ValueError."""
+        try:
+            return self._answer(kind, given)
+        except ValueError:
+            raise
+        except (Exception, pl.exceptions.PanicException) as error:
+            first_line = (str(error).splitlines() or [""])[0]
+            raise ConfigError(f"{kind} cannot be done: {type(error).__name__}: {first_line}") from error
 
     def _answer(self, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if kind == "status":
-            return self.status()
+            return self._on_node_thread(self.status)
         if self.config.role != "root":
             raise ConfigError(f"queries are changed at the root, not at {self.config.name!r}")
         text = given.get("text", "")
         if kind == "remove" and isinstance(text, str):
-            self._do(self.node.remove(text, _now()))
-            if isinstance(self._sink, SliceSink) and self.node.query_set is not None:
-                self._sink.set_queries(self.node.query_set)  # slices of the queries before are in the sink
+            self._on_node_thread(lambda: self._remove(text))
             return {"removed": text}
         if kind == "add" and isinstance(text, str):
             read = query_files.of_yaml if given.get("format") == "yaml" else query_files.of_sql
             queries = read(text, str(given.get("name", "query"))).queries
-            for query in queries:
-                self._do(self.node.add(query, _now()))
+            # planned here, while the node serves its children; again if other queries have come or gone meanwhile
+            while not self._on_node_thread(partial(self._add, self.node.planned(queries))):
+                pass
             return {"added": [query.name for query in queries]}
         raise ConfigError(f"nobody can be asked for {kind!r}; there are status, add and remove")
+
+    def _add(self, planned: Planned) -> bool:
+        """Answer more queries; False if they have to be planned anew."""
+        out = self.node.add(planned, _now())
+        self._do(out or [])
+        return out is not None
+
+    def _remove(self, name: str) -> None:
+        self._do(self.node.remove(name, _now()))
+        if isinstance(self._sink, SliceSink) and self.node.query_set is not None:
+            self._sink.set_queries(self.node.query_set)  # slices of the queries before are in the sink
+
+    def _on_node_thread(self, work: Callable[[], T]) -> T:
+        """Let the node's thread work on something, and wait for what comes of it."""
+        answer: Future[T] = Future()
+
+        def answered() -> None:
+            if not answer.set_running_or_notify_cancel():
+                return
+            try:
+                answer.set_result(work())
+            except (OSError, MemoryError) as error:  # not because of what was asked
+                answer.set_exception(error)
+                raise
+            except (Exception, pl.exceptions.PanicException) as error:
+                answer.set_exception(error)
+
+        self._inbox.put(answered)
+        try:
+            return answer.result(timeout=30)
+        except TimeoutError:
+            if answer.cancel():
+                raise ConfigError(f"{self.config.name!r} is busy, and nothing was done; ask again") from None
+            return answer.result()
 
     # --- its status ---------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ the query begins again after them, because they cannot be put into its windows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Literal
@@ -51,7 +52,7 @@ from windrow.nodes.protocol.messages import (
 )
 from windrow.nodes.protocol.parent import ParentRole, refused
 from windrow.nodes.protocol.send_window import SendWindow
-from windrow.nodes.protocol.subtree import Subtree
+from windrow.nodes.protocol.subtree import Planned, Subtree
 from windrow.nodes.queries import QuerySet
 
 SINK = ""  # the root's parent: the sink takes its batches, each number once, and acknowledges them as a parent does
@@ -194,10 +195,18 @@ class Node:
             return out
         return [*out, (self.parent, Leave(self.name, self.epoch))]
 
-    def add(self, query: Query, now: int) -> Out:
-        """At the root: answer one more query, from an event time on that is known once all nodes cut by it."""
+    def planned(self, queries: Sequence[Query]) -> Planned:
+        """At the root: plan more queries, on any thread, while the node goes on."""
+        return self._subtree.planned(queries)
+
+    def add(self, planned: Planned, now: int) -> Out | None:
+        """At the root: answer more queries, each from an event time on that is known once all nodes cut by it.
+
+        None, and nothing has changed, if other queries have come or gone since they were planned.
+        """
         assert self.as_parent is not None
-        return self.as_parent.pass_on_queries(self._subtree.add(query), now)
+        reports = self._subtree.put_in(planned)
+        return None if reports is None else self.as_parent.pass_on_queries(reports, now)
 
     def remove(self, name: str, now: int) -> Out:
         assert self.as_parent is not None

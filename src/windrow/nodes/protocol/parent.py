@@ -203,8 +203,8 @@ class ParentRole:
             removed, added = self.subtree.query_set.differs(given, self._initial)
             for query in removed:
                 self.pass_on_queries(self.subtree.remove(query.name), 0)
-            for query in added:
-                self.pass_on_queries(self.subtree.add(query), 0)
+            if added:
+                self.pass_on_queries(self.subtree.put_in(self.subtree.planned(added)) or [], 0)
             if self._initial != given.queries:  # noted last: after a crash before this line all is done again
                 self._initial = given.queries
                 self.checkpoint()

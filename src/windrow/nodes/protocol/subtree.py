@@ -10,9 +10,9 @@ after which `parent.py` makes a checkpoint. Who gets which number, and what is o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import polars as pl
 
@@ -29,6 +29,13 @@ from windrow.nodes.queries import QuerySet
 from windrow.nodes.tables import GONE, gone_table
 
 _COLUMNS = "columns"  # in a checkpoint, an empty table of events
+
+
+class Planned(NamedTuple):
+    """A query set that was made of another one."""
+
+    before: QuerySet
+    query_set: QuerySet
 
 
 class Subtree:
@@ -69,15 +76,27 @@ class Subtree:
         else:
             self.merger = Merger(query_set.job)
 
-    def add(self, query: Query) -> list[Report]:
+    def planned(self, queries: Sequence[Query]) -> Planned:
+        """Plan more queries; nothing changes here, so that any thread may ask for it while the node goes on.
+
+        If the watermark has moved by the time the plan is put in, it is still right: until a query begins, which is
+        behind the watermark of that moment, its windows are dropped.
+        """
         if self.feeds_spark:
             raise QueryError(
                 "a root that feeds Spark asks what it began with; to ask more, take a new spool and checkpoint"
             )
-        assert self.query_set is not None
-        query_set = self.query_set.added(query, after(self.watermark))
-        self._added[query.name] = query_set.version
-        return self.switch(query_set)
+        before = self.query_set
+        assert before is not None
+        return Planned(before, before.added(queries, after(self.watermark)))
+
+    def put_in(self, planned: Planned) -> list[Report] | None:
+        """Go on with a plan; None, and nothing has changed, if its query set is not that of the node any more."""
+        if planned.before is not self.query_set:
+            return None
+        new = planned.query_set
+        self._added |= {name: version for name, version in new.pending if version == new.version}
+        return self.switch(new)
 
     def remove(self, name: str) -> list[Report]:
         assert self.query_set is not None

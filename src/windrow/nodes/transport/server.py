@@ -247,6 +247,8 @@ class Server:
         try:
             given = json.loads(body or b"{}")
             return self._answer(kind, given if isinstance(given, dict) else {})
+        except RecursionError:
+            raise fl.FlightServerError("what is asked is nested too deeply") from None
         except ValueError as error:
             raise fl.FlightServerError(str(error)) from error
 
