@@ -12,6 +12,7 @@ printed repeats it.
     batches      that a root leaves for Spark, and what it says of its queries: likewise
     spools       a commit that is cut short is dropped; any other change is refused
     checkpoints  the state of a bucket of a stream on Spark: a change is refused by the step that reads it
+    texts        that people write, from SQL to YAML: read within a second, or refused in words (`fuzz_texts`)
 """
 
 from __future__ import annotations
@@ -241,6 +242,15 @@ def checkpoints() -> Border:
     return Border(list(names), read, (StateError,), changed)
 
 
+def texts() -> Border:
+    import fuzz_texts
+
+    def read(data: bytes, _: bytes) -> None:
+        fuzz_texts.read(data)
+
+    return Border(fuzz_texts.samples(), read, (fuzz_texts.Refusal,), fuzz_texts.change)
+
+
 def void(_: object) -> None:
     """What was read is of no use."""
 
@@ -257,6 +267,7 @@ BORDERS: dict[str, Callable[[], Border]] = {
     "batches": batches,
     "spools": spools,
     "checkpoints": checkpoints,
+    "texts": texts,
 }
 
 

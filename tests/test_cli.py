@@ -316,6 +316,40 @@ def test_what_is_wrong_is_said_in_one_sentence(windrow: Windrow, arguments: str,
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        (
+            "q.sql",
+            "SELECT key,\ncount(*)oops n FROM e GROUP BY key, window(ts, '1 hour')",
+            "q.sql: line 2, column 9: count(*)oops: it is not",
+        ),
+        ("q.sql", f"SELECT sum({'(' * 500}x{')' * 500}) FROM e", "q.sql: line 1, column 51: it is nested too deeply"),
+        ("q.sql", "SELECT count(*) FROM e GROUP BY count_window(" + "9" * 5000 + ")", "5,000 digits, and the limit"),
+        ("q.sql", "SELECT x\u202e FROM e GROUP BY k, window(ts, '1 hour')", "x\\u202e: there is no aggregate"),
+        ("q.yaml", "queries: " + "[" * 5000, "q.yaml, line 1: it is nested too deeply, and the limit is 40 levels"),
+        ("q.yaml", "queries:\n- !!timestamp x", "q.yaml, line 2: 'x' is no timestamp"),
+        ("q.yaml", "queries:\n- " + "9" * 5000, "q.yaml, line 2: '9999"),
+        (
+            "q.yaml",
+            "queries:\n- {window: 'cumulating(1000 days, 1 us)', aggregates: count()}",
+            "steps, and the limit is 100,000",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["explain", "run --engine local --events e.csv"])
+def test_whatever_stands_in_a_file_of_queries_one_sentence_says_what_is_wrong(
+    windrow: Windrow, command: str, name: str, text: str, sentence: str
+) -> None:
+    write(events(5), Path("e.csv"))
+    Path(name).write_text(text)
+    done = windrow(*command.split(), name)
+    assert (done.code, done.out) == (2, ""), done.err
+    assert sentence in done.err
+    assert done.err.count("\n") == 1
+    assert len(done.err) < 3000
+
+
+@pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("", "file 'e.csv' is empty, and so has no columns; CSV needs a header"),

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import pickle
 import random
 import re
 from collections.abc import Callable
+from itertools import product
+from typing import Any
 
+import polars as pl
 import pytest
 
 import windrow as wr
+from windrow.core.expressions.functions import COPIES, RULES, least
+from windrow.core.expressions.parse import ExpressionError, parse
+from windrow.core.expressions.terms import Refusal, Term
 from windrow.core.windows.parse import MAKERS, window
 
 
@@ -180,3 +188,122 @@ def test_however_deep_it_is_read_or_refused(around: str, depth: int) -> None:
     inner = before * depth + "x" + behind * depth
     for text in (f"sum({inner})", inner.replace("x", "sum(x)"), f"frames({inner})", f"counting({inner})"):
         refusal_of(window if text.split("(")[0] in MAKERS else wr.aggregate, text)
+
+
+# --- limits ---------------------------------------------------------------------------------------------------------
+
+
+def statement(selected: str, where: str = "true", having: str = "true") -> str:
+    return f"SELECT {selected}\nFROM e WHERE {where} GROUP BY k, window(ts, '1 hour') HAVING count(*) > 0 AND {having}"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "reason"),
+    [
+        (statement(f"sum({'(' * 41}x{')' * 41})"), (1, 51), "it is nested too deeply: 42 levels, and the limit is 40"),
+        (statement("count(*) n", "CASE WHEN " * 45 + "x" + " END" * 45), (2, 414), "45 levels, and the limit is 40"),
+        (statement("count(*) n", "NOT " * 600 + "x"), (2, 14), "it is nested too deeply"),
+        (statement("sum(" + " + ".join("x" * 202) + ") n"), (1, 12), "203 levels, and the limit is 200"),
+        (statement("count(*) n", f"x IN ({'1, ' * 10_000}1)"), (2, 30015), "20,005 words and signs, and the limit is"),
+        (statement("max(s) || 'x' n", having=" || ".join(["n"] * 5000)), (2, 11181), "words, and the limit is 20,000"),
+        (statement("count(*) n") + " " * 2_000_001, (1, 1), "characters, and the limit is 2,000,000"),
+        (statement("count(*) \ud800"), (1, 17), r"half of a character stands here, '\ud800'"),
+        (statement("quantile(x, " + "9" * 5000 + ")"), (1, 8), "q must be between 0 and 1"),
+        (statement("sum(21e)"), (1, 12), "'21e' is not a number"),
+    ],
+)
+def test_what_is_too_much_is_refused_with_the_limit_the_number_and_its_place(
+    text: str, place: tuple[int, int], reason: str
+) -> None:
+    with pytest.raises(wr.SqlError) as raised:
+        wr.sql(text)
+    assert reason in str(raised.value)
+    assert (raised.value.line, raised.value.column) == place
+    assert len(str(raised.value)) < 1500
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " AND ".join(f"x > {number}" for number in range(3000)),
+        " || ".join(["s"] * 5000) + " = 'a'",
+        f"x IN ({', '.join(map(str, range(9000)))})",
+        "CASE " + "".join(f"WHEN x = {number} THEN {number} " for number in range(1500)) + "END = 5",
+        "(" * 38 + "x > 1" + ")" * 38,
+        " + ".join("x" * 190) + " > 5",
+    ],
+    ids=["AND", "||", "IN", "CASE", "brackets", "+"],
+)
+def test_what_is_long_and_within_the_limits_is_read_and_computed(text: str) -> None:
+    frame = pl.DataFrame({"x": [5, None], "s": ["a", "b"]})
+    expression = parse(text)
+    assert frame.select(expression.polars(frame.schema)).height == 2
+    assert expression.spark(frame.schema)
+
+
+@pytest.mark.parametrize(
+    "text", [" % ".join("x" * 20), "greatest(y, " * 20 + "y" + ")" * 20, "(" * 20 + "b" + " <=> b)" * 20]
+)
+def test_what_grows_with_each_level_is_refused_where_it_is_bound(text: str) -> None:
+    schema = {"x": pl.Int64(), "y": pl.Float64(), "b": pl.Boolean()}
+    with pytest.raises(ExpressionError, match="terms, and the limit is 50,000"):
+        parse(text).polars(schema)
+
+
+def test_rules_write_their_operands_down_as_often_as_is_said() -> None:
+    """What `COPIES` says of each rule is the most that it does with any types, in Polars and in Spark's SQL."""
+    types = [pl.Int64(), pl.Float64(), pl.String(), pl.Boolean(), pl.Datetime("us", "UTC"), pl.Decimal(36, 0)]
+    for kind, (form, rule) in RULES.items():
+        said = COPIES.get(kind, (1,))
+        sizes = (2, 3) if "expressions" in form else range(least(rule) or 1, len(form.split()) + 1)
+        for dtypes in (dtypes for size in sizes for dtypes in product(types, repeat=size)):
+            try:
+                term = rule(*(Term(dtype, pl.col(f"c{at}"), f"c{at}") for at, dtype in enumerate(dtypes)))
+            except (Refusal, TypeError):
+                continue
+            for at in range(len(dtypes)):
+                polars = term.polars.meta.root_names().count(f"c{at}")
+                spark = len(re.findall(rf"\bc{at}\b", term.spark))
+                assert max(polars, spark) <= said[min(at, len(said) - 1)], (kind, dtypes, at)
+
+
+def test_what_stands_in_an_error_is_shown_escaped_and_cut() -> None:
+    with pytest.raises(wr.QueryError) as raised:
+        wr.Query("q", "tumbling(1)", "count()", where="\u202e" + "nope\0" * 1000 + "(x)")
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 1500
+    for name in ("\ud800", "a\udfff"):
+        with pytest.raises(wr.QueryError, match="half of a character"):
+            wr.Query(name, "tumbling(1)", "count()")
+        with pytest.raises(wr.QueryError, match="half of a character"):
+            wr.Query("q", "tumbling(1)", "count()", by=name)
+
+
+@pytest.mark.parametrize(
+    "length", ["0 seconds", 0, "9" * 5000 + " days", 10**5000, "1e9 days", "300000000 weeks"], ids=list("abcdef")
+)
+def test_lengths_that_cannot_be_are_refused(length: str | int) -> None:
+    with pytest.raises(ValueError, match=r"greater than zero|is longer than|characters, and|is not a duration"):
+        wr.tumbling(length)
+
+
+def test_what_does_not_describe_a_query_is_refused_in_one_way(seed: int) -> None:
+    dice = random.Random(seed)
+    query = wr.Query(
+        "q", wr.sliding(10, 5), ["sum(x) / count()", "quantile(x, 0.5)"], "k", "x > 1", having="count() > 1"
+    )
+    for _ in range(500):
+        described = json.loads(json.dumps(query.to_dict()))
+        inside: Any = described
+        outside, key = inside, "window"
+        while isinstance(inside, dict | list) and inside and dice.random() < 0.8:
+            keys = list(inside) if isinstance(inside, dict) else list(range(len(inside)))
+            key, outside = dice.choice(keys), inside
+            inside = inside[key]
+        if dice.random() < 0.3:
+            del outside[key]
+        else:
+            outside[key] = dice.choice([None, 5, -1.5, "x", "", [], {}, [[]], {"a": 1}, 10**30, "\ud800", True])
+        with contextlib.suppress(wr.QueryError):
+            wr.Query.from_dict(described)

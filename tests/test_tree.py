@@ -27,6 +27,8 @@ from windrow.nodes.process.process import locked
 from windrow.nodes.process.result_sink import read_results
 from windrow.nodes.process.tree import Member, Tree, read
 from windrow.nodes.sources import source_of
+from windrow.nodes.transport.client import ask
+from windrow.nodes.transport.security import Address
 from windrow.testing import differences, recompute
 
 PATIENCE = 30.0  # seconds until a test that waits has failed
@@ -330,3 +332,49 @@ def test_no_node_outlives_the_command_that_started_it(tmp_path: Path) -> None:
         until(lambda: all(member.status.get("state") == "running" for member in tree), "the tree")
         running.kill()
     until(lambda: all(member.status["state"] == "stopped" for member in tree), "the end of all")
+
+
+# --- what an operator asks ------------------------------------------------------------------------------------------
+
+WRONG = {  # texts, each with a part of the sentence that refuses it
+    "SELECT key, count(*)oops n FROM events GROUP BY key, window(ts, '1 second')": "complete SQL expression at 'oops'",
+    f"SELECT max({'(' * 5000}value{')' * 5000}) FROM events GROUP BY window(ts, '1 second')": "nested too deeply",
+    f"SELECT max({' % '.join(['value'] * 500)}) FROM events GROUP BY window(ts, '1 second')": "nested too deeply",
+    f"SELECT max({' % '.join(['key'] * 20)}) FROM events GROUP BY window(ts, '1 second')": "terms, and the limit is",
+    "SELECT count(*) FROM events GROUP BY window(ts, '1 second')\ud800": "half of a character",
+    "SELECT count(*) FROM events" + " " * 3_000_000: "characters, and the limit is 2,000,000",
+    "queries: " + "[" * 5000: "nested too deeply",
+    "queries: !!int x": "'x' is no int",
+}
+
+
+def test_an_operator_ends_no_root_and_children_are_served_while_it_plans(
+    tmp_path: Path, started: Callable[[Tree], Processes]
+) -> None:
+    made = {"rate": 50, "keys": 2, "speed": 10}
+    processes = started(tree_of(tmp_path, {"north": {"source": {"generator": made}}}))
+    processes.start("root")
+    processes.start("north")
+    until(lambda: processes.accepted, "the first batch")
+    address = Address.of(processes.status("root")["address"])
+
+    for text, reason in WRONG.items():
+        form = "yaml" if text.startswith("queries") else "sql"
+        with pytest.raises(ValueError, match=reason):
+            ask(address, "add", {"text": text, "format": form, "name": "more"})
+
+    many = [
+        f"SELECT avg(value + {number}) FROM events WHERE value > {number} GROUP BY window(ts, '{number} minutes')"
+        for number in range(1, 301)
+    ]
+    asking = threading.Thread(target=ask, args=(address, "add", {"text": ";\n".join(many), "name": "many"}))
+    asking.start()
+    accepted, moved, longest = processes.accepted, time.monotonic(), 0.0
+    while asking.is_alive():
+        asking.join(0.01)
+        if processes.accepted != accepted:
+            accepted, moved = processes.accepted, time.monotonic()
+        longest = max(longest, time.monotonic() - moved)
+    until(lambda: len(processes.status("root")["queries"]) == len(QUERIES) + len(many), "the queries")
+    until(lambda: processes.accepted > accepted, "another batch")
+    assert longest < 5, "batches waited"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 import re
@@ -255,6 +256,12 @@ def _clock(name: str, from_micros: str, polars: Callable[[pl.Expr], pl.Expr], te
     # Spark's own functions would use the session's time zone
     expr = polars(term.polars.dt.convert_time_zone("UTC")).cast(INT64)
     return Term(INT64, expr, from_micros.format(f"UNIX_MICROS({term.spark})"))
+
+
+def least(rule: _Rule) -> int:
+    """How many operands a rule needs."""
+    parameters = inspect.signature(rule).parameters.values()
+    return sum(one.kind == one.POSITIONAL_OR_KEYWORD and one.default is one.empty for one in parameters)
 
 
 CASTS = {

@@ -16,6 +16,7 @@ CHARACTERS = 2_000_000  # of a text: 10,000 queries of usual length
 QUERIES = 10_000  # of a text, and of a tree
 COLUMNS = 5_000  # that one query asks for
 LENGTH = 200_000  # characters of an expression, an aggregate or a window
+KEPT = 2_000  # characters of one that is kept once it has been read
 TOKENS = 20_000  # of an expression, an aggregate or a window; of a list of literals, half as many
 DEPTH = 40  # brackets and CASEs around one another; levels of a YAML text
 LEVELS = 200  # of an expression: `a + b + c` has two, however long AND, OR and || are

@@ -42,10 +42,11 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
-from windrow.core.expressions.functions import CASTS, COPIES, RULES, cast, choose, compare, negate
+from windrow.core.expressions.functions import CASTS, COPIES, RULES, cast, choose, compare, least, negate
 from windrow.core.expressions.limits import (
     DEPTH,
     DIGITS,
+    KEPT,
     LENGTH,
     LEVELS,
     SIZE,
@@ -130,9 +131,12 @@ class Expression:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
     """Read and check one expression. Needs no schema; types are checked by `dtype`, `polars` and `spark`."""
+    return _parsed(text) if len(text) <= KEPT else _parse(text)
+
+
+def _parse(text: str) -> Expression:
     with _naming(text):
         node = _read(text)
         _check_levels(node)
@@ -140,6 +144,9 @@ def parse(text: str) -> Expression:
             _check(part)
         columns = dict.fromkeys(column.name for column in node.find_all(exp.Column, bfs=False))
         return Expression(node.sql(dialect="spark", comments=False), tuple(columns), node)
+
+
+_parsed = lru_cache(maxsize=4096)(_parse)
 
 
 def both(a: Expression | None, b: Expression | None) -> Expression | None:
@@ -155,6 +162,7 @@ def _read(text: str) -> exp.Expr:
     if (at := not_text(text)) is not None:
         raise Refusal(f"it has half of a character, {text[at]!r}", at + 1)
     dialect = Spark()
+    dialect.to_json_path = lambda path: path  # type: ignore[method-assign]  # it logs what it cannot read
     try:
         tokens = dialect.tokenize(text)
         if len(tokens) > TOKENS:
@@ -169,9 +177,11 @@ def _read(text: str) -> exp.Expr:
         detail = (getattr(error, "errors", None) or [{}])[0]
         where = f" at {detail['highlight']!r}, column {detail['col']}" if detail.get("highlight") else ""
         raise Refusal(f"it is not a complete SQL expression{where}", detail.get("col") or 0) from None
+    except (LookupError, AttributeError, TypeError, ValueError) as error:  # of a reader that did not expect this text
+        raise Refusal("it is not a complete SQL expression") from error
     if len(nodes) > 1:
         refuse("it holds several statements")
-    return nodes[0].unnest() if nodes[0] is not None else refuse("it is empty")
+    return nodes[0].unnest() if nodes and nodes[0] is not None else refuse("it is empty, or not an expression")
 
 
 _CHAINS = (exp.Connector, exp.DPipe)  # of which a long one is one level
@@ -203,6 +213,8 @@ def _check(node: exp.Expr) -> None:
     known = {*_FORMS[type(node)].split(), "negate", "safe", "typed", "coalesce", "ignore_nulls"}
     if any(value and name not in known for name, value in node.args.items()):
         refuse("subqueries are not allowed" if node.find(exp.Query) else f"{node.sql('spark')} is not supported")
+    if sum(len(one) if isinstance(one, list) else one is not None for one in node.args.values()) < _NEEDED[type(node)]:
+        refuse(f"{node.sql('spark')} lacks an argument")
     if isinstance(node, exp.Is) and not isinstance(node.expression, (exp.Null, exp.Boolean)):
         refuse(f"{node.sql('spark')} is not supported")
     if isinstance(node, (exp.Cast, exp.TryCast)):
@@ -259,7 +271,10 @@ def _is_plain(name: str) -> bool:
 
 
 def _number(text: str) -> int | float:
-    return int(text) if text.isdecimal() and len(text) <= DIGITS else float(text)
+    try:
+        return int(text) if text.isdecimal() and len(text) <= DIGITS else float(text)
+    except ValueError:
+        refuse(f"{text!r} is not a number")
 
 
 # --- binding ------------------------------------------------------------------------------------------------------
@@ -331,6 +346,7 @@ _FORMS: dict[type[exp.Expr], str] = {
     exp.TryCast: "this to",
     exp.Case: "this ifs default",
 }
+_NEEDED = dict.fromkeys(_FORMS, 0) | {kind: least(rule) for kind, (_, rule) in RULES.items()}
 FUNCTIONS = sorted(
     {name for kind in RULES if issubclass(kind, exp.Func) for name in kind.sql_names()}
     - {"AND", "OR", "LIKE", "IS_NAN", "DAY_OF_WEEK", "IIF", "LEN"}

@@ -22,7 +22,17 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
 from windrow.core.expressions.errors import SqlError, TextError
-from windrow.core.expressions.limits import CHARACTERS, DEPTH, LENGTH, TOKENS, beyond, not_text, too_deep, too_long
+from windrow.core.expressions.limits import (
+    CHARACTERS,
+    DEPTH,
+    KEPT,
+    LENGTH,
+    TOKENS,
+    beyond,
+    not_text,
+    too_deep,
+    too_long,
+)
 from windrow.core.expressions.parse import Expression, ExpressionError, parse, unknown
 
 
@@ -240,13 +250,19 @@ class _Tokenizer(Spark.Tokenizer):
     COMMANDS: ClassVar[set[TokenType]] = set()  # an aggregate may be called `show`
 
 
-@lru_cache(maxsize=4096)
 def phrase_of(text: str) -> Phrase:
     """The tokens of one aggregate, or one window."""
+    return _kept_phrase(text) if len(text) <= KEPT else _phrase_of(text)
+
+
+def _phrase_of(text: str) -> Phrase:
     phrase = tokenize(text, is_statement=False)
     phrase.check_length()
     phrase.check_brackets()
     return phrase
+
+
+_kept_phrase = lru_cache(maxsize=4096)(_phrase_of)
 
 
 def tokenize(source: str, is_statement: bool = True) -> Phrase:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import polars as pl
 import sqlglot
 from sqlglot import exp
+from sqlglot.dialects.spark import Spark
 
 from windrow.core.expressions.limits import LENGTH, not_text, shown, too_long
 
@@ -36,8 +37,11 @@ _ALSO = {"VARCHAR": "STRING", "CHAR": "STRING", "TIMESTAMP_LTZ": "TIMESTAMP"}
 def types_of(text: str) -> dict[str, pl.DataType]:
     """Columns and their types; lists and structs, which a text file cannot hold, are refused."""
     with _refusing(text, "a list such as 'ts TIMESTAMP, speed DOUBLE'"):
-        table = sqlglot.parse_one(f"CREATE TABLE events ({text})", dialect="spark")
-        parsed = {one.name: one.args["kind"] for one in table.this.expressions}
+        dialect, written = Spark(), f"CREATE TABLE events ({text})"
+        parser = dialect.parser()
+        vars(parser)["_warn_unsupported"] = lambda: None  # which would go to a log
+        (table,) = parser.parse(dialect.tokenize(written), written)
+        parsed = {one.name: one.args["kind"] for one in table.this.expressions} if table else {}
         found = {name: _type(node) for name, node in parsed.items()}
     for name, dtype in found.items():
         if dtype.is_nested():
@@ -62,7 +66,7 @@ def _refusing(text: str, what: str) -> Iterator[None]:
         if reason := too_long(text, LENGTH):
             raise UnknownType(f"columns have {reason}")
         if not_text(text) is not None:
-            raise UnknownType(f"{text!r} has half of a character")
+            raise UnknownType(f"{shown(repr(text))} has half of a character")
         yield
     except UnknownType:
         raise
@@ -75,7 +79,9 @@ def _type(node: exp.Expression) -> pl.DataType:
     if name == "DECIMAL":
         precision, scale, *_ = [*(int(one.name) for one in inner), 0] if inner else (10, 0)
         if not 0 <= scale <= precision <= 38:
-            raise UnknownType(f"{node.sql('spark')} has more than 38 digits, or more behind the point than in all")
+            raise UnknownType(
+                f"{shown(node.sql('spark'))} has more than 38 digits, or more behind the point than in all"
+            )
         return pl.Decimal(precision, scale)
     if isinstance(node, exp.DataType) and inner and node.this == exp.DType.ARRAY:
         return pl.List(_type(inner[0]))
@@ -87,7 +93,7 @@ def _type(node: exp.Expression) -> pl.DataType:
 
 
 def _unknown(node: exp.Expression) -> UnknownType:
-    return UnknownType(f"{node.sql('spark')} is none of {', '.join(SIMPLE)} and DECIMAL")
+    return UnknownType(f"{shown(node.sql('spark'))} is none of {', '.join(SIMPLE)} and DECIMAL")
 
 
 def spark_type(dtype: pl.DataType) -> str:

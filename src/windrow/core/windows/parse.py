@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import warnings
 from collections.abc import Callable
 from itertools import chain, repeat
 from typing import Any
@@ -70,6 +71,7 @@ def _maker(name: str) -> Callable[..., Window]:
 def _value(argument: Phrase, is_predicate: bool) -> Any:
     """A literal as Python writes it, a predicate, or the words themselves."""
     try:
-        return ast.literal_eval(argument.text)
+        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # of `1or 2`
+            return ast.literal_eval(argument.text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return argument.expression("a predicate").text if is_predicate else argument.text

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import polars as pl
 
+from windrow.core.expressions.limits import shown
 from windrow.core.expressions.types import type_of, types_of
 from windrow.core.query.query import Query
 from windrow.core.windows.fixed import duration
@@ -69,6 +70,9 @@ _CHECKED_TOGETHER = ("lateness", "order_by", "local_keys", "counting")  # with t
 
 class ConfigError(ValueError):
     """A file that does not say what it has to: where, and what to write."""
+
+    def __str__(self) -> str:
+        return shown(super().__str__())
 
 
 def _name(value: Any, word: str) -> Any:
