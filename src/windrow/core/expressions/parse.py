@@ -72,7 +72,7 @@ class ExpressionError(ValueError):
         self.text, self.reason = text, reason
 
     def __str__(self) -> str:
-        return shown(f"expression {shown(repr(self.text))}: {self.reason}")
+        return f"expression {shown(repr(self.text))}: {shown(self.reason)}"
 
 
 @contextmanager
