@@ -30,7 +30,7 @@ class SmallTree:
         """Start the local node."""
         self._epoch += 1
         self.source = self._make()
-        self.local = Node("n", "root", epoch=self._epoch, eager=not self.source.replayable, ahead=None)
+        self.local = Node("n", "root", life=self._epoch, eager=not self.source.replayable, ahead=None)
         self._is_begun = False
         self._carry("n", self.local.start(self._now))
 
@@ -68,7 +68,7 @@ class SmallTree:
             if to == SINK and sender == "root":
                 assert isinstance(message, Batch)
                 self._results += [message.tables["results"]] if "results" in message.tables else []
-                answer = self.root.receive(SINK, Ack(self.root.epoch, message.number), self._now)
+                answer = self.root.receive(SINK, Ack(self.root.life, message.number), self._now)
                 self._carry("root", answer)
             else:
                 machine = self.root if to == "root" else self.local

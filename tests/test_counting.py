@@ -327,7 +327,7 @@ def settled(out: Out, machines: Mapping[str, Node], sender: str, now: int = 0) -
         sender, to, message = waiting.pop(0)
         if to == SINK:
             found += windows([message])
-            waiting.append((SINK, "root", Ack(message.epoch, message.number)))  # type: ignore[union-attr]
+            waiting.append((SINK, "root", Ack(message.life, message.number)))  # type: ignore[union-attr]
         else:
             waiting += [(to, *one) for one in machines[to].receive(sender, message, now)]
     return found
@@ -336,7 +336,7 @@ def settled(out: Out, machines: Mapping[str, Node], sender: str, now: int = 0) -
 def test_a_node_below_another_that_dies_holds_no_counting_window_back() -> None:
     root = Node("root", None, ("middle",), 1, Disk(), REFINED, timeout=50 * AGAIN)
     middle = welcomed(Node("middle", "root", ("a", "b"), 1, Disk(), timeout=5 * AGAIN), root)
-    a, b = welcomed(Node("a", "middle"), middle), welcomed(Node("b", "middle"), middle)
+    a, b = (welcomed(Node(name, "middle"), middle, root) for name in "ab")
     machines = {"root": root, "middle": middle, "a": a, "b": b}
     found = settled(b.read(events(2, 3), {"at": 2}, 0), machines, "b")
     found += settled(a.read(events(*range(9)), {"at": 9}, 0), machines, "a")
@@ -346,7 +346,7 @@ def test_a_node_below_another_that_dies_holds_no_counting_window_back() -> None:
             found += settled(machines[name].tick(now), machines, name, now)
     assert middle.status()["children"]["b"]["state"] == "silent"
     assert found == [0, 4]  # of 2 events of b, and those of a before its watermark
-    machines["b"] = Node("b", "middle", epoch=2)
+    machines["b"] = Node("b", "middle", life=2)
     settled(machines["b"].start(9 * AGAIN), machines, "b", 9 * AGAIN)
     assert root.as_parent.subtree.assembly is not None
     assert "b" not in root.as_parent.subtree.assembly.counting._requests.lost
@@ -403,7 +403,7 @@ def test_what_waits_at_a_node_that_cannot_read_again_outlives_it() -> None:
     root = Node("root", None, ("a",), 1, Disk(), asked)
     local = welcomed(Node("a", "root", eager=True), root)
     talk(local, root, local.read(events(*range(10)), {"at": 10}, 0))  # 5 to 9 wait
-    again = welcomed(Node("a", "root", epoch=2, eager=True), root)
+    again = welcomed(Node("a", "root", life=2, eager=True), root)
     assert again.mark == {"at": 10}
     told = talk(again, root, again.read(events(30), {"at": 11}, 0))
     assert windows(told) == [4]
@@ -533,7 +533,7 @@ def test_a_key_of_another_type_is_refused() -> None:
 def test_a_node_below_another_child_is_not_spoken_for() -> None:
     root = Node("root", None, ("middle", "b"), 1, Disk(), REFINED)
     middle = welcomed(Node("middle", "root", ("a",), 1, Disk()), root)
-    a, b = welcomed(Node("a", "middle"), middle), welcomed(Node("b", "root"), root)
+    a, b = welcomed(Node("a", "middle"), middle, root), welcomed(Node("b", "root"), root)
     settled(a.read(events(1, 2), {"at": 2}, 0), {"root": root, "middle": middle, "a": a}, "a")
     ((_, batch),) = b.read(events(1), {"at": 1}, 0)
     assert isinstance(batch, Batch)
@@ -656,7 +656,7 @@ class Flat:
             self.begin(name, 1)
 
     def begin(self, name: str, epoch: int) -> None:
-        self.machines[name] = Node(name, "root", epoch=epoch, unit=2)
+        self.machines[name] = Node(name, "root", life=epoch, unit=2)
         self.post(name, self.machines[name].start(self.now))
 
     def post(self, sender: str, out: Out) -> None:
@@ -667,7 +667,7 @@ class Flat:
                 assert isinstance(message, Batch)
                 self.rows.append(message.tables["results"])
                 waiting += [
-                    ("root", *one) for one in self.root.receive(SINK, Ack(message.epoch, message.number), self.now)
+                    ("root", *one) for one in self.root.receive(SINK, Ack(message.life, message.number), self.now)
                 ]
             elif not {to, whose} & self.deaf:
                 self.requests += [message] if isinstance(message, Request) else []

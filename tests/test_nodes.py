@@ -25,11 +25,14 @@ from windrow.nodes.protocol.messages import (
     Ack,
     Alive,
     Batch,
+    Claim,
+    Claimed,
     Hello,
     Leave,
     Left,
     Message,
     MessageError,
+    Offer,
     Out,
     Queries,
     Refused,
@@ -141,10 +144,13 @@ def test_a_planted_error_is_found_within_200_seeds(
 
 TABLE = pl.DataFrame({"slice_start": [0, 10], "count().count": [3, 4]})
 MESSAGES: list[Message] = [
-    Hello("a", 3),
+    Hello("a", 3, 2),
+    Claim("middle", 3, "a", "middle"),
     Batch("a", 3, 8, {"mark": {"at": 80}}, 75, 1, -5, 0, {"a": 80}, {"by () on t": TABLE}),
     Alive("a", 3, 1),
     Leave("a", 3),
+    Offer(3, 2),
+    Claimed(3, "a", "middle", ""),
     Welcome(3, 7, {"mark": {"at": 70}}, {"queries": []}, {"columns": TABLE.clear()}),
     Queries(3, {"queries": []}, {"columns": TABLE.clear()}),
     Ack(3, 8),
@@ -189,11 +195,11 @@ def test_garbled_bytes_are_refused_and_nothing_else_happens(message: Message, se
     [
         (b"", "cannot be read"),
         (b"GET / HTTP/1.1", "cannot be read"),
-        (pack({"message": "Nak", "fields": {"epoch": 1, "number": 2}}, {}), "there is no message 'Nak'"),
-        (pack({"message": "Ack", "fields": {"epoch": 1, "number": "2"}}, {}), r"Ack\.number is '2'"),
+        (pack({"message": "Nak", "fields": {"life": 1, "number": 2}}, {}), "there is no message 'Nak'"),
+        (pack({"message": "Ack", "fields": {"life": 1, "number": "2"}}, {}), r"Ack\.number is '2'"),
         (
-            pack({"message": "Ack", "fields": {"epoch": 1, "figure": 2}}, {}),
-            r"Ack has epoch, number, not \['epoch', 'figure'\]",
+            pack({"message": "Ack", "fields": {"life": 1, "figure": 2}}, {}),
+            r"Ack has life, number, not \['life', 'figure'\]",
         ),
     ],
 )
@@ -214,13 +220,14 @@ def events(*times: int) -> pl.DataFrame:
     return pl.DataFrame({"t": list(times), "k": ["a"] * len(times), "x": [1] * len(times)}, schema=COLUMNS)
 
 
-def welcomed(machine: Node, parent: Node, now: int = 0) -> Node:
-    """A machine whose Hello was answered; what it has to say then, it has said."""
-    said: Out = []
-    for _, message in machine.start(now):
-        for to, answer in parent.receive(machine.name, message, now):
-            said += machine.receive(parent.name, answer, now) if to == machine.name else []
-    talk(machine, parent, said, now)
+def welcomed(machine: Node, parent: Node, *above: Node, now: int = 0) -> Node:
+    """A machine whose Hello was answered, for which its parent may have to ask; what it has to say then, it has said."""
+    nodes = {node.name: node for node in (machine, parent, *above)}
+    way = [(machine.name, *sent) for sent in machine.start(now)]
+    while way:
+        sender, to, message = way.pop(0)
+        if to in nodes:
+            way += [(to, *sent) for sent in nodes[to].receive(sender, message, now)]
     return machine
 
 
@@ -256,9 +263,9 @@ def test_a_slice_is_sent_once_it_is_over() -> None:
 
 def test_a_node_that_has_lost_everything_reads_again_what_was_in_open_slices() -> None:
     root = root_of("a")
-    local = welcomed(Node("a", "root", epoch=1), root)
+    local = welcomed(Node("a", "root", life=1), root)
     talk(local, root, local.read(events(1, 12), {"at": 2}, 0))
-    again = welcomed(Node("a", "root", epoch=2), root)
+    again = welcomed(Node("a", "root", life=2), root)
     assert again.mark == {}  # the one at 12 is in no batch
     assert counts(talk(again, root, again.read(events(1, 12), {"at": 2}, 0))) == []
     assert counts(talk(again, root, again.read(events(25), {"at": 3}, 0))) == [1]
@@ -286,11 +293,13 @@ def test_a_node_reads_no_more_once_too_much_is_not_acknowledged() -> None:
 def test_an_acknowledgement_that_overtakes_the_welcome_is_not_taken_for_a_loss() -> None:
     root, disk = root_of("middle"), Disk()
     middle = welcomed(Node("middle", "root", ("a",), 1, disk), root)
-    local = welcomed(Node("a", "middle"), middle)
+    local = welcomed(Node("a", "middle"), middle, root)
     made = middle.receive("a", local.read(events(1, 12), {"at": 2}, 0)[0][1], 0)  # and lost on the way to the root
     assert any(to == "root" for to, _ in made)
     middle = Node("middle", "root", ("a",), 2, disk)
     ((_, hello),) = middle.start(0)
+    ((_, offer),) = root.receive("middle", hello, 0)
+    ((_, hello),) = middle.receive("root", offer, 0)
     ((_, welcome),) = root.receive("middle", hello, 0)
     out = middle.receive("a", local.read(events(25), {"at": 3}, 0)[0][1], 0)
     for batch in [*middle._window.unacknowledged]:
@@ -402,7 +411,7 @@ def test_events_far_ahead_of_the_clock_are_refused_where_they_are_and_by_the_par
     ahead = pl.DataFrame({"t": [3 * 86_400_000_000]}, schema=columns)
     with pytest.raises(ValueError, match="has the t 1970-01-04 00:00:00, further ahead of the clock than 1970-01-02"):
         local.read(ahead, {"at": 1}, 0)
-    trusting = welcomed(Node("a", "root", epoch=2, ahead=None), root)
+    trusting = welcomed(Node("a", "root", life=2, ahead=None), root)
     talk(trusting, root, trusting.read(ahead, {"at": 1}, 0))
     assert trusting.refused == "its clock is 259,200 seconds ahead; mend it, or raise max_ahead"
     assert trusting.mark is None
@@ -432,7 +441,7 @@ def test_random_messages_disturb_no_parent(seed: int) -> None:
         kind = dice.choice([Hello, Batch, Alive, Leave, Ack, Left, Refused, Request])
         given = {name: fixed.get(name, dice.randint(-2, 3)) for name in kind.__dataclass_fields__}
         if kind is Leave:
-            given["epoch"] = -7  # else it goes, as it may
+            given["life"] = -7  # else it goes, as it may
         root.receive(dice.choice(["a", "b", "c"]), kind(**given), at)
     talk(local, root, local.read(events(1, 12), {"at": 2}, 0))
     assert root.status()["children"]["a"]["batches"] == 1
@@ -535,7 +544,7 @@ def test_a_query_begins_again_if_a_node_comes_back_that_has_gone_on_without_it()
 def test_a_query_does_not_begin_again_because_of_nodes_that_come_to_others() -> None:
     root = root_of("middle", joins=True)
     middle = welcomed(Node("middle", "root", ("a", "late"), 1, Disk(), joins=True), root)
-    a = welcomed(Node("a", "middle", epoch=1), middle)
+    a = welcomed(Node("a", "middle", life=1), middle, root)
 
     def pass_on(name: str, out: Out) -> None:
         for _, message in out:
@@ -551,10 +560,10 @@ def test_a_query_does_not_begin_again_because_of_nodes_that_come_to_others() -> 
     assert root.query_set is not None
     assert (root.query_set.pending, dict(root.query_set.since)) == ((), {"more": 13})
     pass_on("a", a.read(events(25), {"at": 3}, 0))
-    again = welcomed(Node("a", "middle", epoch=2), middle)
+    again = welcomed(Node("a", "middle", life=2), middle, root)
     pass_on("a", again.read(events(12, 25, 26), {"at": 4}, 0))
     for name in ("late", "new"):
-        new = welcomed(Node(name, "middle"), middle)
+        new = welcomed(Node(name, "middle"), middle, root)
         pass_on(name, new.read(events(30), {"at": 1}, 0))
     welcomed(direct := Node("direct", "root"), root)
     talk(direct, root, direct.read(events(30), {"at": 1}, 0))
@@ -564,7 +573,7 @@ def test_a_query_does_not_begin_again_because_of_nodes_that_come_to_others() -> 
 def test_an_intermediate_node_whose_children_have_left_holds_no_query_and_no_watermark_back() -> None:
     root = root_of("middle", "b")
     middle = welcomed(Node("middle", "root", ("a",), 1, Disk()), root)
-    a, b = welcomed(Node("a", "middle"), middle), welcomed(Node("b", "root"), root)
+    a, b = welcomed(Node("a", "middle"), middle, root), welcomed(Node("b", "root"), root)
     sent = [one for _, batch in a.read(events(1, 12), {"at": 2}, 0) for one in middle.receive("a", batch, 0)]
     a.receive("middle", sent[0][1], 0)
     talk(middle, root, sent[1:])
@@ -594,7 +603,7 @@ def test_a_root_that_crashes_among_its_changes_makes_them_all() -> None:
 
     disk = Breaks()
     welcomed(Node("a", "root"), Node("root", None, ("a",), 1, disk, asked))
-    for left in range(4):
+    for left in range(5):
         disk.left = left
         with contextlib.suppress(OSError):
             Node("root", None, ("a",), 2, disk, other)
@@ -610,7 +619,7 @@ def test_a_root_that_crashes_among_its_changes_makes_them_all() -> None:
 def test_a_parent_that_is_slow_slows_its_grandchildren_down() -> None:
     root = root_of("middle")
     middle = welcomed(Node("middle", "root", ("a",), 1, Disk()), root)
-    local = welcomed(Node("a", "middle"), middle)
+    local = welcomed(Node("a", "middle"), middle, root)
     made: Out = []
     at = 0
     while local.mark is not None:
@@ -646,13 +655,46 @@ def test_a_long_slice_of_many_reads_needs_no_more_room_than_a_short_one() -> Non
 # --- what cannot be -------------------------------------------------------------------------------------------------
 
 
-def test_a_node_whose_clock_was_set_back_is_told_so() -> None:
+def test_a_process_that_another_one_of_its_name_has_overtaken_is_told_so() -> None:
+    """What it has read meanwhile has the numbers of the other's batches, and would be taken for theirs."""
     root = root_of("a")
-    local, other = welcomed(Node("a", "root", epoch=9), root), Node("a", "root", epoch=5)
-    welcomed(other, root)
-    assert other.refused == "a has been here with a greater epoch; mend its clock"
-    talk(local, root, local.read(events(1), {"at": 1}, 0))
+    first = welcomed(Node("a", "root", life=5), root)
+    second = welcomed(Node("a", "root", life=9), root)
+    talk(second, root, second.read(events(1, 12), {"at": 2}, 0))
+    first.read(events(3, 13), {"at": 2}, 0)
+    welcomed(first, root)  # its connection is opened again
+    assert first.refused == "another process called 'a' has come since; give one of them another name"
+    talk(second, root, second.read(events(25), {"at": 3}, 0))
+    assert root.status()["children"]["a"]["batches"] == 2
+
+
+def test_a_hello_that_comes_after_its_life_is_over_changes_nothing() -> None:
+    root = root_of("a")
+    first, second = welcomed(Node("a", "root", life=5), root), Node("a", "root", life=9)
+    ((_, of_second),) = second.start(0)
+    welcomed(second, root)
+    hellos = [*(message for _, message in first.start(0)), Hello("a", 7), of_second]
+    answers = [answer for hello in hellos for _, answer in root.receive("a", hello, 0)]
+    assert answers[:2] == [Offer(5, 3), Offer(7, 3)]
+    assert isinstance(answers[2], Welcome)
+    talk(second, root, second.read(events(1, 12), {"at": 2}, 0))
     assert root.status()["children"]["a"]["batches"] == 1
+
+
+def test_two_lives_that_are_offered_the_same_epoch_do_not_both_have_it() -> None:
+    root = root_of("a")
+    welcomed(Node("a", "root", life=1), root)
+    lives = [Node("a", "root", life=life) for life in (2, 3)]
+    offers = [root.receive("a", node.start(0)[0][1], 0)[0][1] for node in lives]
+    hellos = [node.receive("root", offer, 0)[0][1] for node, offer in zip(lives, offers, strict=True)]
+    answers = [root.receive("a", hello, 0)[0][1] for hello in hellos]
+    assert (offers, answers[1]) == ([Offer(2, 2), Offer(3, 2)], Offer(3, 3))
+    assert isinstance(answers[0], Welcome)
+
+
+def test_a_root_counts_its_lives_so_that_no_two_have_a_request_in_common() -> None:
+    disk, asked = Disk(), QuerySet.of([COUNTED], "t", COLUMNS)
+    assert [Node("root", None, ("a",), 7, disk, asked).epoch for _ in range(3)] == [1, 2, 3]
 
 
 def test_a_child_that_its_parent_is_not_configured_with_any_more_holds_nothing_back() -> None:
@@ -672,18 +714,18 @@ def test_events_without_a_time_are_counted_once_though_they_are_read_again() -> 
     asked = QuerySet.of([COUNTED], "t", COLUMNS, bad_events="drop")
     root = Node("root", None, ("a",), 1, Disk(), asked)
     several = pl.DataFrame({"t": [1, 12, None], "k": ["a"] * 3, "x": [1] * 3}, schema=COLUMNS)
-    local = welcomed(Node("a", "root", epoch=1), root)
+    local = welcomed(Node("a", "root", life=1), root)
     talk(local, root, local.read(several, {"at": 3}, 0))
-    again = welcomed(Node("a", "root", epoch=2), root)
+    again = welcomed(Node("a", "root", life=2), root)
     again.read(several, {"at": 3}, 0)
     assert again.status()["events"]["left_out"] == 1
 
 
 def test_a_source_that_has_lost_events_is_an_error() -> None:
     root = root_of("a")
-    local = welcomed(Node("a", "root", epoch=1), root)
+    local = welcomed(Node("a", "root", life=1), root)
     talk(local, root, local.read(events(1, 12, 13), {"at": 3}, 0))
-    again = welcomed(Node("a", "root", epoch=2), root)
+    again = welcomed(Node("a", "root", life=2), root)
     with pytest.raises(InputError, match="ends before what it had"):
         again.read(events(1, 12), {"at": 2}, 0, last=True)
 

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 import windrow as wr
+from test_nodes import welcomed
 from windrow.core.windows.ordered import scope_of
 from windrow.nodes.protocol.local import LocalRole
 from windrow.nodes.protocol.messages import Alive, Batch, Out, Refused, to_bytes
@@ -216,7 +217,7 @@ def test_a_silent_node_holds_nobody_s_windows_back() -> None:
         run._deliver()
     assert not run.emitted
     for now in range(0, 10_000_000, 1_000_000):
-        root.receive("a", Alive("a", a.epoch, 1), now)
+        root.receive("a", Alive("a", a.life, 1), now)
         run._post("root", root.tick(now))
     assert any("b is silent" in note for note in root.notes)
     assert run.results.select("position", "sum(x)").rows() == [(0, 1)]
@@ -256,7 +257,7 @@ def test_windows_that_cannot_be_are_refused(name: str, table: dict[str, list[Any
     run = tree_of(queries, {"a": [(1, 1)]})
     while run.machines["a"].mark is None:
         run._deliver()
-    bad = Batch("a", run.machines["a"].epoch, 1, {}, 5, 1, 0, 0, {"a": 1}, {name: pl.DataFrame(table)})
+    bad = Batch("a", run.machines["a"].life, 1, {}, 5, 1, 0, 0, {"a": 1}, {name: pl.DataFrame(table)})
     ((_, answer),) = [one for one in run.machines["root"].receive("a", bad, 0) if isinstance(one[1], Refused)]
     assert isinstance(answer, Refused)
     assert reason in answer.reason
@@ -279,10 +280,7 @@ def test_a_node_goes_on_from_where_it_was_and_its_spool_keeps_no_windows_of_earl
     run = tree_of([wr.Query("q", wr.counting(2, scope="node"), "sum(x)")], {"a": [(at, 1) for at in range(40)]})
     root, disk = run.machines["root"], Disk()
     for life in range(1, 6):
-        local = Node("a", "root", (), 10 * life, disk)
-        for _, message in local.start(0):
-            for _, answer in root.receive("a", message, 0):
-                local.receive("root", answer, 0)
+        local = welcomed(Node("a", "root", (), 10 * life, disk), root)
         for _ in range(6):
             assert local.mark is not None
             at = local.mark.get("at", 0)

@@ -203,7 +203,7 @@ class Flat:
 
     def begin(self, name: str, epoch: int) -> None:
         more = {"unit": self.settings["unit"], "eager": name in self.settings.get("eager", ())}
-        self.machines[name] = Node(name, "root", epoch=epoch, **more)
+        self.machines[name] = Node(name, "root", life=epoch, **more)
         self.post(name, self.machines[name].start(self.now))
 
     def post(self, sender: str, out: Out) -> None:
@@ -215,7 +215,7 @@ class Flat:
             if to == SINK:
                 assert isinstance(message, Batch)
                 self.rows.append(message.tables["results"])
-                more = self.root.receive(SINK, Ack(message.epoch, message.number), self.now)
+                more = self.root.receive(SINK, Ack(message.life, message.number), self.now)
                 waiting += [("root", *one) for one in more]
             elif to not in self.deaf and whose not in self.deaf:
                 data = to_bytes(message)

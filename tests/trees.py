@@ -70,7 +70,7 @@ class Faulty(Simulation):
         assert isinstance(batch, Batch)
         self.outlet.put(batch)
         if not self._happens(self.faults.crash):
-            self.machines["root"].receive(SINK, Ack(batch.epoch, batch.number), self.now)
+            self.machines["root"].receive(SINK, Ack(batch.life, batch.number), self.now)
 
 
 class Tree:
@@ -83,9 +83,9 @@ class Tree:
         self.machines = {
             "root": Node("root", None, ("middle", "c"), 1, Disk(), self.asked, feeds="slices"),
             "middle": Node("middle", "root", ("a", "b"), 1, Disk()),
-            "a": Node("a", "middle", epoch=1),
-            "b": Node("b", "middle", epoch=1),
-            "c": Node("c", "root", epoch=1),
+            "a": Node("a", "middle", life=1),
+            "b": Node("b", "middle", life=1),
+            "c": Node("c", "root", life=1),
         }
         for name, machine in self.machines.items():
             self.deliver(name, machine.start(0))
@@ -96,7 +96,7 @@ class Tree:
             if to == SINK:
                 assert isinstance(message, Batch)
                 self.outlet.put(message)
-                self.deliver(SINK, [(sender, Ack(message.epoch, message.number))])
+                self.deliver(SINK, [(sender, Ack(message.life, message.number))])
             else:
                 self.deliver(to, self.machines[to].receive(sender, message, 0))
 

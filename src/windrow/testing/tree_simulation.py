@@ -4,7 +4,7 @@
 
 Every link loses, delays, doubles and reorders messages and can be cut for a while; every node can crash and start
 again, with its log store as it was after the last thing that it did. Queries come and go, and come again under the same
-name; nodes come later, leave and come again. After a time the faults end, the sources come to their end, and what the
+name; nodes come later, leave and come again, and are moved to other parents, which refuse them. After a time the faults end, the sources come to their end, and what the
 root has emitted can be compared with one process that has all events. The same seed gives the same run.
 """
 
@@ -55,11 +55,12 @@ class Faults:
     crash: float = 0.02
     cut: float = 0.01
     leave: float = 0.0
+    move: float = 0.0
     until: int = 40 * AGAIN  # when the faults end
 
     @staticmethod
     def none() -> Faults:
-        return Faults(0.0, 0.0, 1, 0.0, 0.0, 0.0, 0)
+        return Faults(0.0, 0.0, 1, 0.0, 0.0, 0.0, 0.0, 0)
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,7 @@ class Simulation:
     messages: int = 0
     bytes: int = 0
     crashes: int = 0
+    moves: int = 0  # to another parent, and back
     emitted: dict[int, pl.DataFrame] = field(default_factory=dict)  # results of the root, by number of the batch
     trace: list[str] = field(default_factory=list)
 
@@ -133,6 +135,7 @@ class Simulation:
         self._epochs = dict.fromkeys(self.tree.parents, 0)
         self._cuts: dict[tuple[str, str], int] = {}  # links that are cut, until when
         self._away: dict[str, int] = {}  # nodes that have left, until when
+        self._elsewhere: dict[str, str] = {}  # the parents of nodes that were moved
         self._changes = list(self.changes)
         self._lives: list[Life] = []  # of queries that have gone
         self._came = {query.name: 0 for query in self.query_set.queries}
@@ -144,15 +147,15 @@ class Simulation:
     def _begin(self, name: str) -> None:
         self._epochs[name] += 1
         self._away.pop(name, None)
-        children = self.tree.children[name]
+        children, parent = self.tree.children[name], self._parent(name)
         self.machines[name] = self.machine(
             name,
-            self.tree.parents[name],
+            parent,
             tuple(child for child in children if child not in self.joining),
-            self._epochs[name],
+            (1 << 40) - self._epochs[name],  # unlike those before, and not greater
             self._disks.get(name),
-            self.query_set if self.tree.parents[name] is None else None,
-            joins=any(child in self.joining for child in children),
+            self.query_set if parent is None else None,
+            joins=bool(children) and bool(self.faults.move or any(child in self.joining for child in children)),
             lateness=self.lateness.get(name),
             **self.settings,
         )
@@ -174,7 +177,7 @@ class Simulation:
         if not before.equals(batch.tables["results"]):
             raise AssertionError(f"the root says {batch.number} otherwise than before")
         if not self._happens(self.faults.crash):
-            self.machines["root"].receive(SINK, Ack(batch.epoch, batch.number), self.now)
+            self.machines["root"].receive(SINK, Ack(batch.life, batch.number), self.now)
 
     def _put(self, sender: str, to: str, message: Message) -> None:
         data = to_bytes(message)
@@ -203,7 +206,7 @@ class Simulation:
         """Go on until the root has everything; refuses to go on for ever."""
         for _ in range(steps):
             waits = self._root_queries.pending or len(self.machines) < len(self.tree.parents)
-            if not waits and all(machine.done for machine in self.machines.values()):
+            if not (waits or self._elsewhere) and all(machine.done for machine in self.machines.values()):
                 return
             self._step()
         raise RuntimeError(f"not done after {steps:,} steps")
@@ -229,6 +232,13 @@ class Simulation:
                 self._away[name] = self.now + self.dice.randrange(5 * AGAIN)
                 self.trace.append(f"{self.now}: {name} leaves")
                 self._post(name, self.machines[name].leave(self.now))
+        if self._happens(self.faults.move):
+            self._move(self.dice.choice(sorted(self.machines)))
+        for name in [name for name in self._elsewhere if self.machines[name].refused]:
+            self._elsewhere.pop(name)
+            self.trace.append(f"{self.now}: {name} goes back, because {self.machines[name].refused}")
+            self.moves += 1
+            self._begin(name)
         for name, until in list(self._away.items()):
             if until < self.now and self.machines[name].left:
                 self._begin(name)
@@ -249,6 +259,24 @@ class Simulation:
         else:
             self.now += AGAIN
             self._tick()
+
+    def _move(self, name: str) -> None:
+        """Begin a node anew below another parent than the one that has welcomed it: none below the node itself."""
+        is_welcome = self.machines[name].query_set is not None and name not in self._away
+        parents = [other for other in self.machines if self.tree.children[other] and name not in self._above(other)]
+        parents = [other for other in parents if other != self.tree.parents[name]]
+        if parents and is_welcome and name not in self._elsewhere:
+            self._elsewhere[name] = self.dice.choice(parents)
+            self.trace.append(f"{self.now}: {name} moves to {self._elsewhere[name]}")
+            self._begin(name)
+
+    def _parent(self, name: str) -> str | None:
+        return self._elsewhere.get(name, self.tree.parents[name])
+
+    def _above(self, name: str) -> list[str]:
+        """A node and all above it, wherever it is now."""
+        parent = self._parent(name)
+        return [name, *(self._above(parent) if parent is not None else ())]
 
     def _tick(self) -> None:
         for name, machine in self.machines.items():

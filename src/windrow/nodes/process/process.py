@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 import queue
+import secrets
 import sys
 import threading
 import time
@@ -167,7 +168,7 @@ class NodeProcess:
             config.name,
             str(config.parent) if config.parent else None,
             config.children,
-            time.time_ns() // 1_000_000,
+            secrets.randbits(60),
             self._store,
             config.query_set,
             joins=config.joins,
@@ -280,7 +281,7 @@ class NodeProcess:
 
     def _receive(self, sender: str, message: Message) -> None:
         if sender in self._banned and self._server is not None:
-            self._server.send(sender, Refused(message.epoch, self._banned[sender]))
+            self._server.send(sender, Refused(message.life, self._banned[sender]))
             return
         try:
             out = self.node.receive(sender, message, _now())
@@ -302,10 +303,10 @@ class NodeProcess:
         self._banned[child] = reason
         self._say(f"refused {child}: {reason}")
         if self._server is not None:
-            self._server.send(child, Refused(message.epoch, reason))
+            self._server.send(child, Refused(message.life, reason))
         self.node = self._new_node()
         self._do(self.node.start(_now()))
-        out = self.node.receive(child, Leave(child, message.epoch), _now())  # the watermark does not wait for it
+        out = self.node.receive(child, Leave(child, message.life), _now())  # the watermark does not wait for it
         self._do([(to, answer) for to, answer in out if to != child])
 
     def _do(self, out: Out) -> None:
@@ -328,7 +329,7 @@ class NodeProcess:
         self._sink.put(batch)
         if "results" in batch.tables:
             self._rows += batch.tables["results"].height
-        self._do(self.node.receive(SINK, Ack(self.node.epoch, batch.number), _now()))
+        self._do(self.node.receive(SINK, Ack(self.node.life, batch.number), _now()))
 
     def _follow_source(self) -> None:
         """Give the node what was read, while it wants events."""

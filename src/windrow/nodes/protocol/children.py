@@ -10,7 +10,7 @@ import polars as pl
 
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.nodes.counting.tables import COUNTING
-from windrow.nodes.protocol.messages import Announced, Batch, Position, Up
+from windrow.nodes.protocol.messages import Announced, Batch, Hello, Position, Up
 from windrow.nodes.pushdown import NODES
 from windrow.nodes.quantiles.tables import QUANTILES
 from windrow.nodes.tables import GONE
@@ -20,7 +20,8 @@ from windrow.nodes.tables import GONE
 class Child:
     """A child, as its last accepted batch leaves it."""
 
-    epoch: int = -1
+    life: int = -1  # the last one that was welcomed; no life is so called
+    epoch: int = 0  # how many lives were welcomed
     accepted: int = 0  # number of the last accepted batch
     position: Position = field(default_factory=dict)
     watermark: int = INT64_MIN
@@ -41,21 +42,30 @@ class Child:
         return self.state in ("expected", "live")
 
     def is_of_this_life(self, message: Up) -> bool:
-        return message.epoch == self.epoch
+        return message.life == self.life
 
     def is_next(self, batch: Batch) -> bool:
         """Whether a batch follows on the last accepted one: numbers have no gap, and none is taken twice."""
         return batch.number == self.accepted + 1
 
-    def begin(self, epoch: int, version: int) -> None:
-        """Begin another life of the child, which cuts by the version that its Welcome has.
+    def may_begin(self, hello: Hello) -> bool:
+        """Whether a Hello is of the last life, or takes the epoch that was offered to it.
+
+        A Hello that was on its way for long does neither: its epoch was offered before the last life began. So one of a
+        life that is over gets an offer that nobody takes.
+        """
+        return self.is_of_this_life(hello) or hello.epoch == self.epoch + 1
+
+    def begin(self, life: int, version: int) -> None:
+        """Begin another life of the child, or go on with one, which cuts by the version that its Welcome has.
 
         An intermediate node (it has no position) may still hold slices that were cut by an older version.
         """
         is_new = bool(self.position) or not self.accepted
         if is_new and self.announced.version < version:
             self.announced = self.announced._replace(version=version, since=after(self.newest))
-        self.epoch = epoch
+        if life != self.life:
+            self.life, self.epoch = life, self.epoch + 1
 
     def take(self, batch: Batch, has_push_down: bool) -> None:
         """Accept a batch: note how far the child and the local nodes below it have come."""

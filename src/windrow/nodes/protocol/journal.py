@@ -1,5 +1,6 @@
 """The journal of a node with children: in its log store, a checkpoint and the batches that it has accepted since.
 
+    epoch        of a root, how many lives it has begun
     checkpoint   the state, the query set, and all counters
     log 17       a batch that was accepted after the checkpoint
     out 8        a batch of the node's own that was not acknowledged when the checkpoint was made
@@ -45,6 +46,12 @@ class Journal:
         self._entry = 0  # number of the last entry of the log
         self._entries, self._bytes = 0, 0  # of the log since the checkpoint
         self._size = 0  # bytes of the checkpoint
+
+    def begin_life(self) -> int:
+        """Count the lives of the node, this one among them."""
+        epoch = int(self._store.get("epoch") or 0) + 1
+        self._store.commit({"epoch": b"%d" % epoch}, [])
+        return epoch
 
     def read(self) -> Kept | None:
         """Read what an earlier life has kept; None if there was none."""

@@ -2,9 +2,11 @@
 
     up      Hello    a node starts (again)                Batch    slices, or raw events where the order counts
             Alive    nothing new, but the node is there   Leave    the node goes
+            Claim    to the root: may a node come here?
     down    Welcome  the query set, where to go on from   Ack      batches up to here are safely stored
-            Queries  the query set has changed            Left     the node may go
-            Refused  and why                              Request  from the root to one local node
+            Offer    say Hello with this epoch            Left     the node may go
+            Queries  the query set has changed            Request  from the root to one local node
+            Refused  and why                              Claimed  the root's answer to a claim
 
 Bytes are a JSON line and Arrow IPC streams with checksums (`io.tables.pack`). They are compressed as a whole, because
 the description of a table is often larger than its rows, and in nothing that is inside them, so that the size that a
@@ -73,11 +75,22 @@ class Up:
     """A message of a child: which one, and in which of its lives."""
 
     node: str
-    epoch: int
+    life: int  # drawn at random when the node started, so that no two of its lives have the same
 
 
+@dataclass(frozen=True)
 class Hello(Up):
-    """A node starts; each of its lives has a greater epoch."""
+    """A node starts, or its connection was opened again."""
+
+    epoch: int = 1  # how many lives of the node its parent has welcomed with this one, as far as the node knows
+
+
+@dataclass(frozen=True)
+class Claim(Up):
+    """A node wants to come in for the first time; every parent on the way to the root passes this on as its own."""
+
+    child: str
+    parent: str  # below which it wants to come in
 
 
 @dataclass(frozen=True)
@@ -114,7 +127,23 @@ class Leave(Up):
 class Down:
     """A message of a parent to one life of a child."""
 
+    life: int
+
+
+@dataclass(frozen=True)
+class Offer(Down):
+    """The parent's answer to a Hello of another life than the last; it becomes the last with a Hello of this epoch."""
+
     epoch: int
+
+
+@dataclass(frozen=True)
+class Claimed(Down):
+    """The root's answer to a Claim."""
+
+    child: str
+    parent: str
+    refusal: str  # why the node may not come in below that parent; nothing if it may
 
 
 @dataclass(frozen=True)

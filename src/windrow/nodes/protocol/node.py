@@ -10,9 +10,21 @@ batches into a `Subtree` (`subtree.py`). There are no threads, no sockets and no
 one process, with every fault that a seed can think of.
 
 **Nothing lost, nothing twice.** A node's batches are numbered without a gap, over all its lives; a parent takes number
-n + 1 after n and nothing else, and acknowledges what is in its log store. A node that was restarted says Hello with a
-greater epoch; the Welcome says which batch was the last and where in the source it ended, and the node reads on from
-there. Whatever an earlier life had sent after that is void: batches of an old epoch are not taken any more.
+n + 1 after n and nothing else, and acknowledges what is in its log store. A node that was restarted says Hello as
+another life; the Welcome says which batch was the last and where in the source it ended, and the node reads on from
+there. Whatever an earlier life had sent after that is void: batches of another life than the last are not taken.
+
+    child                         parent
+    Hello, life, epoch 1  ──────▶ welcomed, if no life of that name was before
+                 epoch 6  ◀────── else an Offer: five lives were; nothing has changed yet
+    Hello, life, epoch 6  ──────▶ takes it: messages of the fifth life are void from now on
+                          ◀────── Welcome
+
+Parents count lives, because clocks err; and they offer first, because a Hello may be on its way for longer than its
+life lasts. A node that was welcomed before and gets an Offer of a greater epoch was overtaken by another process.
+
+**No event by two ways.** A node that comes to a parent for the first time is welcomed once the root has given it that
+home (`homes.py`): the parent claims it, and the claim travels up and its answer down.
 
 **Queries come and go.** A node that learns of another query set sends what it has cut so far, cuts by the new set from
 then on, and announces it with the first event time from which all its events are cut by it. A new query begins at the
@@ -33,16 +45,19 @@ import polars as pl
 from windrow.core.query.query import Query
 from windrow.core.windows.fixed import INT64_MAX
 from windrow.nodes.protocol.children import Children
+from windrow.nodes.protocol.homes import Homes
 from windrow.nodes.protocol.journal import Journal, LogStore
 from windrow.nodes.protocol.local import LocalRole, Mark, Reader
 from windrow.nodes.protocol.messages import (
     Ack,
     Alive,
+    Claimed,
     Hello,
     Leave,
     Left,
     Message,
     Notes,
+    Offer,
     Out,
     Queries,
     Refused,
@@ -66,7 +81,7 @@ class Node:
     name: str
     parent: str | None = None
     children: tuple[str, ...] = ()  # that are awaited from the beginning
-    epoch: int = 0
+    life: int = 0  # a number that no other life of the node has
     store: LogStore | None = None  # of a node with children, and of one that finds windows itself
     initial: QuerySet | None = None  # of the root: the query set to begin with; the others get it from their parents
     _: KW_ONLY
@@ -88,7 +103,9 @@ class Node:
         self.left = False  # the parent does not wait for it any more: it may go
         self._is_leaving = False
         self._is_welcome = self.parent is None
-        self._window = SendWindow(self.name, self.epoch, SINK if self.parent is None else self.parent)
+        self._was_welcome = False
+        self.epoch = 1  # how many lives it has had, as its parent counts them; a root counts its own
+        self._window = SendWindow(self.name, self.life, SINK if self.parent is None else self.parent)
         self.as_local: LocalRole | None = None
         self.as_parent: ParentRole | None = None
         if self.role == "local":
@@ -101,8 +118,10 @@ class Node:
         if self.store is None:
             raise ValueError(f"{self.name} has children, so it needs a spool")
         feeds_spark, children = self.feeds == "slices", Children(self.children, self.joins)
-        subtree = Subtree(children, self.epoch, self.role == "root", feeds_spark, self.notes)
         journal = Journal(self.store, self.log)
+        if self.role == "root":
+            self.epoch = journal.begin_life()
+        subtree = Subtree(children, Homes(self.name), self.epoch, self.role == "root", feeds_spark, self.notes)
         role = ParentRole(self.name, subtree, self._window, journal, self.timeout, self.ahead)
         role.recover(self.initial.as_events() if self.initial is not None and feeds_spark else self.initial)
         return role
@@ -171,11 +190,11 @@ class Node:
         if self.parent is None:
             return []
         if not self._is_welcome:
-            return [(self.parent, Hello(self.name, self.epoch))]
+            return [(self.parent, Hello(self.name, self.life, self.epoch))]
         if self._is_leaving:
-            return [(self.parent, Leave(self.name, self.epoch))]
+            return [(self.parent, Leave(self.name, self.life))]
         version = self.query_set.version if self.query_set is not None else 0
-        return [(self.parent, Alive(self.name, self.epoch, version))]
+        return [(self.parent, Alive(self.name, self.life, version))]
 
     def read(self, events: pl.DataFrame, mark: Mark, now: int, last: bool = False) -> Out:
         """Take events of the source, and its mark after them; after the last ones nothing comes."""
@@ -193,7 +212,7 @@ class Node:
         self.left = not self._is_welcome and not self._window.unacknowledged
         if self._window.unacknowledged or self.parent is None:
             return out
-        return [*out, (self.parent, Leave(self.name, self.epoch))]
+        return [*out, (self.parent, Leave(self.name, self.life))]
 
     def planned(self, queries: Sequence[Query]) -> Planned:
         """At the root: plan more queries, on any thread, while the node goes on."""
@@ -219,12 +238,16 @@ class Node:
             if self.as_parent is None:
                 return refused(sender, message, f"{self.name} has no child {message.node!r}", self.notes)
             return self.as_parent.receive(sender, message, now)
-        if sender != self._window.receiver or message.epoch != self.epoch:
+        if sender != self._window.receiver or message.life != self.life:
             return []  # of an earlier life, or not for this node
         if isinstance(message, Welcome):
             return self._welcome(message, now)
+        if isinstance(message, Offer):
+            return self._offer(message)
         if isinstance(message, Queries):
             return self._adopt(QuerySet.from_dict(message.query_set, message.tables["columns"]), now)
+        if isinstance(message, Claimed):
+            return self.as_parent.claimed(message, now) if self.as_parent is not None else []
         if isinstance(message, Request):
             return self._request(message, now)
         if isinstance(message, Ack):
@@ -235,6 +258,16 @@ class Node:
             self.refused = message.reason
         return []
 
+    def _offer(self, message: Offer) -> Out:
+        """Take the epoch that the parent offers, unless another process has taken it since this one was welcomed."""
+        if self._is_welcome or self.parent is None:
+            return []
+        if self._was_welcome and message.epoch > self.epoch:
+            self.refused = f"another process called {self.name!r} has come since; give one of them another name"
+            return []
+        self.epoch = message.epoch
+        return [(self.parent, Hello(self.name, self.life, self.epoch))]
+
     def _welcome(self, message: Welcome, now: int) -> Out:
         if self._is_welcome or self.parent is None:
             return []
@@ -242,7 +275,7 @@ class Node:
         if has_lost and self.as_local is None:
             self.refused = f"{self.parent} has lost what it had acknowledged: its spool is another one"
             return []
-        self._is_welcome = True
+        self._is_welcome = self._was_welcome = True
         self._window.reset_pause(now)
         self._window.forget(message.accepted, now)
         query_set = QuerySet.from_dict(message.query_set, message.tables["columns"])
@@ -250,7 +283,7 @@ class Node:
             self.refused = self.as_local.begin(query_set, message) or self.refused
             return []
         out = self._window.send_again()
-        out += self.as_parent.acknowledge_withheld() if self.as_parent is not None else []
+        out += [*self.as_parent.acknowledge_withheld(), *self.as_parent.claims()] if self.as_parent is not None else []
         return [*out, *self._adopt(query_set, now)]
 
     def _adopt(self, query_set: QuerySet, now: int) -> Out:
@@ -272,7 +305,7 @@ class Node:
         self._window.forget(message.number, now)
         out = self.as_parent.acknowledge_withheld() if self.as_parent is not None else []
         if self._is_leaving and not self._window.unacknowledged and not self.left and self.parent is not None:
-            out.append((self.parent, Leave(self.name, self.epoch)))
+            out.append((self.parent, Leave(self.name, self.life)))
         return out
 
     # --- its status ---------------------------------------------------------------------------------------------------

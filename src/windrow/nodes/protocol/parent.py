@@ -10,6 +10,7 @@ slows its children down.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Literal
 
 from windrow.core.query.query import Query
@@ -20,10 +21,13 @@ from windrow.nodes.protocol.messages import (
     Ack,
     Alive,
     Batch,
+    Claim,
+    Claimed,
     Hello,
     Leave,
     Left,
     Notes,
+    Offer,
     Out,
     Queries,
     Refused,
@@ -39,7 +43,7 @@ from windrow.nodes.requests import AGAIN
 
 def refused(sender: str, message: Up, reason: str, notes: Notes) -> Out:
     notes.once(reason, f"refused {sender}: {reason}")
-    return [(sender, Refused(message.epoch, reason))]
+    return [(sender, Refused(message.life, reason))]
 
 
 class ParentRole:
@@ -52,6 +56,7 @@ class ParentRole:
         self._children, self._notes = subtree.children, subtree.notes
         self._name, self._window, self._journal, self._timeout, self._ahead = name, window, journal, timeout, ahead
         self._withheld: set[str] = set()  # children that wait for an Ack
+        self._hellos: dict[str, Hello] = {}  # of children that wait until the root has answered a claim
         self._initial: tuple[Query, ...] = ()  # of the root: the queries that it was started with last
 
     # --- messages of children -----------------------------------------------------------------------------------------
@@ -68,27 +73,36 @@ class ParentRole:
         out = self._resume(sender, child, now) if child.state == "silent" else []
         if isinstance(message, Batch):
             out += [*self._batch(sender, child, message, now), *self.subtree.requests(now)]
+        elif isinstance(message, Claim):
+            return [*out, *self._claim(sender, message, now)]
         elif isinstance(message, Leave):
             if child.state != "left":
                 self._notes.append(f"{sender} has left")
                 out += self._suspend(child, now, "left")
-            return [(sender, Left(message.epoch)), *out]
+            return [(sender, Left(message.life)), *out]
         assert isinstance(message, Alive | Batch)
         return [*out, *self._queries_again(sender, child, message.version, now)]
 
     def _hello(self, sender: str, message: Hello, now: int) -> Out:
         if self.subtree.query_set is None:
             return []  # the child repeats its Hello
-        child = self._children.setdefault(sender, Child())
-        if message.epoch < child.epoch:  # an overtaken life, which gets no more messages; or its clock was set back
-            return refused(sender, message, f"{sender} has been here with a greater epoch; mend its clock", self._notes)
+        homes = self.subtree.homes
+        if refusal := homes.refusal(sender, self._name):
+            return refused(sender, message, refusal, self._notes)
+        if sender not in homes and not self.subtree.is_root:
+            self._hellos[sender] = message
+            return [self._claim_for(sender, self._name)]
+        child = self._children.get(sender) or Child()
+        if not child.may_begin(message):
+            return [(sender, Offer(message.life, child.epoch + 1))]
+        homes[sender], self._children[sender] = self._name, child
         self._children.last_contact[sender] = now
         out: Out = []
-        if message.epoch > child.epoch or child.state in ("expected", "silent"):
-            child.begin(message.epoch, self.subtree.query_set.version)
+        if not child.is_of_this_life(message) or child.state in ("expected", "silent"):
+            child.begin(message.life, self.subtree.query_set.version)
             out = self._resume(sender, child, now)
         queries = self._queries(child)
-        welcome = Welcome(message.epoch, child.accepted, child.position, queries.query_set, queries.tables)
+        welcome = Welcome(message.life, child.accepted, child.position, queries.query_set, queries.tables)
         return [*out, (sender, welcome)]
 
     def _batch(self, sender: str, child: Child, batch: Batch, now: int) -> Out:
@@ -114,12 +128,47 @@ class ParentRole:
         if self._window.is_full:
             self._withheld.add(sender)
             return []
-        return [(sender, Ack(child.epoch, child.accepted))]
+        return [(sender, Ack(child.life, child.accepted))]
 
     def acknowledge_withheld(self) -> Out:
         """The send window has room again: send the Acks that were withheld."""
         names, self._withheld = sorted(self._withheld), set()
         return [message for name in names for message in self._acknowledge(name, self._children[name])]
+
+    # --- where nodes belong -------------------------------------------------------------------------------------------
+
+    def _claim_for(self, child: str, parent: str) -> tuple[str, Claim]:
+        return self._window.receiver, Claim(self._name, self._window.life, child, parent)
+
+    def claims(self) -> Out:
+        """The claims without an answer; else one is made again when the child repeats its Hello."""
+        return [self._claim_for(child, self._name) for child in self._hellos]
+
+    def _claim(self, sender: str, claim: Claim, now: int) -> Out:
+        """Answer a claim, at the root or if the home of the node is known, or pass it on."""
+        homes = self.subtree.homes
+        if homes.above(claim.parent) != sender:
+            return refused(sender, claim, f"it claims nodes for {claim.parent!r}, which is not below it", self._notes)
+        refusal = homes.refusal(claim.child, claim.parent)
+        if refusal or claim.child in homes or self.subtree.is_root:
+            return self.claimed(Claimed(claim.life, claim.child, claim.parent, refusal), now)
+        return [self._claim_for(claim.child, claim.parent)]
+
+    def claimed(self, answer: Claimed, now: int) -> Out:
+        """Keep where a node belongs, and let the parent know that wants it: this node, or one below it."""
+        homes, child, parent = self.subtree.homes, answer.child, answer.parent
+        if not answer.refusal and child not in homes:
+            homes[child] = parent
+            self.checkpoint()
+        if parent != self._name:
+            through = homes.above(parent)
+            return [] if through is None else [(through, replace(answer, life=self._children[through].life))]
+        hello = self._hellos.pop(child, None)
+        if hello is None:
+            return []
+        if answer.refusal:
+            return refused(child, hello, answer.refusal, self._notes)
+        return self._hello(child, hello, now)
 
     # --- children that come and go ------------------------------------------------------------------------------------
 
@@ -150,7 +199,7 @@ class ParentRole:
     def _queries(self, child: Child) -> Queries:
         query_set = self.subtree.query_set
         assert query_set is not None
-        return Queries(child.epoch, query_set.to_dict(), {"columns": query_set.table})
+        return Queries(child.life, query_set.to_dict(), {"columns": query_set.table})
 
     def _queries_again(self, sender: str, child: Child, version: int, now: int) -> Out:
         """Send the query set again to a child that knows an older version, but not with every message."""

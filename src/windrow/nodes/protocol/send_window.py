@@ -18,16 +18,16 @@ WEIGHT = 64 << 20  # and bytes of their tables
 
 
 class SendWindow:
-    """The batches of `node` in its life `epoch` that `receiver` has not acknowledged."""
+    """The batches of `node` in its life `life` that `receiver` has not acknowledged."""
 
-    def __init__(self, node: str, epoch: int, receiver: str) -> None:
-        self.receiver = receiver
+    def __init__(self, node: str, life: int, receiver: str) -> None:
+        self.receiver, self.life = receiver, life
         self.number = 0  # of the newest batch
         self.acknowledged = 0
         self.confirmed: Position = {}  # the position of the last batch that is acknowledged
         self.unacknowledged: list[Batch] = []
         self.deletable: list[int] = []  # batches that were acknowledged, and may still be in the log store
-        self._node, self._epoch = node, epoch
+        self._node = node
         self._sent_at, self._pause = 0, AGAIN
 
     @property
@@ -38,7 +38,7 @@ class SendWindow:
     def send(self, report: Report, now: int) -> Out:
         """Number what the node has for its parent, and keep it."""
         contents = report.events, report.tables, report.newest
-        head = self._node, self._epoch, self.number + 1, report.position, report.watermark
+        head = self._node, self.life, self.number + 1, report.position, report.watermark
         batch = Batch(*head, *report.announced, *contents)
         self.unacknowledged.append(batch)
         self.number, self._sent_at = batch.number, now
@@ -64,7 +64,7 @@ class SendWindow:
 
     def restore(self, batches: Iterable[Batch], number: int) -> None:
         """Go on with batches of an earlier life; the receiver takes them as those of this one."""
-        self.unacknowledged = [replace(batch, epoch=self._epoch) for batch in batches]
+        self.unacknowledged = [replace(batch, life=self.life) for batch in batches]
         self.number = number
 
     def is_due(self, now: int, answered: bool) -> bool:

@@ -21,6 +21,7 @@ from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.nodes.counting.tables import COUNTING, groups_of, names_in
 from windrow.nodes.protocol.children import Child, Children, after, cut_since
+from windrow.nodes.protocol.homes import Homes
 from windrow.nodes.protocol.intermediate import Merger
 from windrow.nodes.protocol.messages import Announced, Batch, Notes, Out, Report, Request
 from windrow.nodes.protocol.root import RootState
@@ -41,14 +42,16 @@ class Planned(NamedTuple):
 class Subtree:
     """The tree below a node; a root either assembles windows or `feeds_spark` with slices."""
 
-    def __init__(self, children: Children, epoch: int, is_root: bool, feeds_spark: bool, notes: Notes) -> None:
-        self.children, self.notes = children, notes
+    def __init__(
+        self, children: Children, homes: Homes, epoch: int, is_root: bool, feeds_spark: bool, notes: Notes
+    ) -> None:
+        self.children, self.homes, self.notes = children, homes, notes
         self.query_set: QuerySet | None = None
         self.watermark = INT64_MIN
         self.assembly: RootState | None = None
         self.merger: Merger | None = None
         self.feeds_spark = is_root and feeds_spark
-        self._epoch, self._is_root = epoch, is_root
+        self._epoch, self.is_root = epoch, is_root
         self._announced = Announced()
         self._added: dict[str, int] = {}  # queries that came at run time, and the version that they came with
 
@@ -71,7 +74,7 @@ class Subtree:
         if query_set.pushed and self.feeds_spark:
             raise QueryError("a root that feeds Spark passes slices and events on; leave push_down out")
         self.query_set = query_set
-        if self._is_root and not self.feeds_spark:
+        if self.is_root and not self.feeds_spark:
             self.assembly = RootState(query_set.job, self._epoch)
         else:
             self.merger = Merger(query_set.job)
@@ -154,17 +157,18 @@ class Subtree:
     def _wrong_names(self, batch: Batch) -> str | None:
         """Check for which local nodes a batch speaks.
 
-        A local node (its batches have a position) counts its own events. An intermediate one passes on what its local
-        nodes count, none of which may be below another child, and each must have announced itself before.
+        Those are the child itself, if it is a local node, and those that have their home below it. Of counted groups,
+        each must have announced itself before.
         """
         assert self.query_set is not None
         forms, tables = self.query_set.forms, batch.tables
+        for name in (*batch.events, *names_in(forms, tables)):
+            above = self.homes.above(name)
+            if above != batch.node:
+                where = "another node" if above in (None, name) else f"below {above}"
+                return f"it counts for {name!r}, which is {where}"
         if not forms:
             return None
-        for name in names_in(forms, tables):
-            others = [other for other, child in self.children.items() if other != batch.node and name in child.counting]
-            if others or (batch.position and name != batch.node):
-                return f"it counts for {name!r}, which is {f'below {others[0]}' if others else 'another node'}"
         announced = {*self.children[batch.node].counting, *(tables[COUNTING]["node"] if COUNTING in tables else ())}
         for name in names_in(forms, {part: table for part, table in tables.items() if part != GONE}):
             if name not in announced:
@@ -275,7 +279,7 @@ class Subtree:
         requests = list(self.assembly.requests(now))
         child_of = self.children.by_local_node() if requests else {}
         return [
-            (child_of[node], Request(self.children[child_of[node]].epoch, node, number, int(is_over), tables))
+            (child_of[node], Request(self.children[child_of[node]].life, node, number, int(is_over), tables))
             for node, number, is_over, tables in requests
             if node in child_of
         ]
@@ -283,7 +287,7 @@ class Subtree:
     def pass_on(self, request: Request) -> Out:
         """A request of the root goes to every child that has the local node below it."""
         return [
-            (name, replace(request, epoch=child.epoch))
+            (name, replace(request, life=child.life))
             for name, child in self.children.items()
             if request.node in child.counting or request.node in child.quantiles
         ]
@@ -312,6 +316,7 @@ class Subtree:
             "watermark": self.watermark,
             "announced": self._announced,
             "children": self.children.saved(),
+            "homes": dict(self.homes),
             "query_set": self.query_set.to_dict(),
             "added": self._added,
             "state": state,
@@ -322,6 +327,7 @@ class Subtree:
         tables = dict(tables)
         self.begin(QuerySet.from_dict(header["query_set"], tables.pop(_COLUMNS)))
         self.children.restore(header["children"])
+        self.homes.update(header["homes"])
         self.watermark, self._announced = header["watermark"], Announced(*header["announced"])
         self._added = header["added"]
         self._state.restore(header["state"], tables)
