@@ -19,7 +19,7 @@ Faults, which `--faults` chooses:
     half      a connection is half-open for good: somebody has to notice, and to connect anew
     damage    the spool of a node is damaged while the node is down. What goes on from it must be right; what refuses it
               must name it, and gets the right file back
-    move      a local node gets another parent; if that is refused by name, it goes back
+    move      a local node gets another parent, which must refuse it by name, and goes back
 
 Some trees have a node that reads from a broker, where Mosquitto is installed; every so-manieth feeds Spark (`--spark`).
 """
@@ -62,7 +62,7 @@ from windrow.nodes.transport.security import Address
 # How many seconds lie between two faults of a kind, on average.
 FAULTS = {"kill": 3.0, "stop": 8.0, "cut": 6.0, "delay": 10.0, "queries": 5.0}
 FAULTS |= {"half": 8.0, "damage": 4.0, "move": 6.0}
-HOLD = ("kill", "stop", "cut", "delay", "queries")  # those that a tree bears today
+HOLD = ("kill", "stop", "cut", "delay", "queries", "move")  # those that a tree bears today
 RATE = 40  # events in a second at a node
 LOOK = 0.03  # seconds between two looks at the processes
 NOTICED = 30.0  # seconds in which a half-open connection has to be noticed
@@ -595,7 +595,7 @@ class Storm:
         self._suspects.clear()
 
     def _move(self, dice: random.Random) -> Fault:
-        node = yield from self._soon(dice, lambda node: node.role == "local" and node.is_let_in)
+        node = yield from self._soon(dice, lambda node: node.role == "local" and node.status.get("plan"))
         parents = [one for one in self.nodes.values() if one.role != "local" and node and one is not node.parent]
         if node is None or not parents or node.name == self.shape.published:
             return
@@ -610,7 +610,7 @@ class Storm:
             node.start()
         yield from self._until_refused_or_let_in(node)
         with self._with(node):
-            if node.name not in self._refused:
+            if node.name not in self._refused:  # the root was away, and could not be asked
                 self._kill_now(node)
             node.parent = before
             self.log(f"move {node.name} back")

@@ -55,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 NODES = (
     "test_nodes",
+    "test_homes",
     "test_wire",
     "test_counting",
     "test_quantiles_tree",

@@ -65,22 +65,23 @@ class Scenario:
 def scenario_of(dice: random.Random) -> Scenario:
     kind = dice.random()
     settings = {"log": dice.choice([1, 3, 16]), "eager": dice.random() < 0.2}
-    most = dice.choice([3, 6, 10])
+    most, faults = dice.choice([3, 6, 10]), Faults(move=0.03 if dice.random() < 0.2 else 0.0)
     if kind < 0.003:
-        return Scenario(QUERIES, settings=settings)
+        return Scenario(QUERIES, faults=faults, settings=settings)
     if kind < 0.14:
         queries = dice.sample(QUERIES, 3)
-        return Scenario(queries[:1], changes_of(dice, queries, 1), settings=settings, most=most)
+        return Scenario(queries[:1], changes_of(dice, queries, 1), faults, settings, most=most)
     if kind < 0.34:
         rest = dice.choice([{"timeout": dice.randint(2, 20) * AGAIN}, {"idle": dice.randint(1, 5) * AGAIN}, {}])
         joins = dice.random() < 0.3
-        faults = replace(Faults(), leave=0.03 if dice.random() < 0.5 or not (rest or joins) else 0.0)
+        faults = replace(faults, leave=0.03 if dice.random() < 0.5 or not (rest or joins) else 0.0)
         changes = changes_of(dice, [COUNTED, *FINER], 1) if dice.random() < 0.5 else []
         return Scenario([COUNTED], changes, faults, {**settings, **rest}, most=most, joins=joins, exact=False)
     if kind < 0.345:
         queries = dice.sample([*AT_NODES, QUERIES[0]], 3)
-        return Scenario(queries[:2], changes_of(dice, queries, 2), settings=settings, most=most, push_down=True)
-    return Scenario(dice.sample(QUERIES, 1), settings=settings, own_lateness=dice.random() < 0.2, most=most)
+        return Scenario(queries[:2], changes_of(dice, queries, 2), faults, settings, most=most, push_down=True)
+    own_lateness = dice.random() < 0.2
+    return Scenario(dice.sample(QUERIES, 1), faults=faults, settings=settings, own_lateness=own_lateness, most=most)
 
 
 def changes_of(dice: random.Random, queries: list[wr.Query], first: int) -> list[wr.Query | str]:

@@ -20,6 +20,7 @@ from windrow.core.slices.binding import InputError
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.io.tables import pack
 from windrow.nodes.protocol.children import Child
+from windrow.nodes.protocol.homes import Homes
 from windrow.nodes.protocol.local import Mark, Reader
 from windrow.nodes.protocol.messages import (
     Ack,
@@ -116,12 +117,18 @@ def begins_too_soon(subtree: Subtree) -> None:
         subtree.assembly = subtree.assembly.switched(subtree.query_set.job)
 
 
+def knows_no_home(homes: Homes, node: str, parent: str) -> str:
+    """Takes a node wherever it comes."""
+    return ""
+
+
 PLANTED = [
     (Child, "is_next", takes_twice),
     (Child, "is_of_this_life", takes_of_an_old_life),
     (Child, "is_next", leaves_gaps),
     (Reader, "safe", property(forgets_open_slices)),
     (Subtree, "_begin_queries", begins_too_soon),
+    (Homes, "refusal", knows_no_home),
 ]
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,16 +72,20 @@ class Processes:
         self._members = {member.name: member for member in tree}
 
     def start(self, *names: str) -> None:
-        environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
         for name in names:
-            member = self._members[name]
-            parent = self.tree.parent(member)
-            member.write(parent.status["address"] if parent else None, member.status.get("address"))
-            command = [sys.executable, "-m", "windrow", "node", member.role, "--config", str(member.config)]
-            with (member.folder / "log").open("ab") as log:
-                self.running[name] = subprocess.Popen(command, stderr=log, env=environment)
+            self.begin(name)
         for name in names:
             until(lambda name=name: self.is_there(name), f"the start of {name}")
+
+    def begin(self, name: str, elsewhere: str | None = None, python: Sequence[str] = ("-m", "windrow")) -> None:
+        """Start a node below its parent, or elsewhere."""
+        member = self._members[name]
+        parent = self._members[elsewhere] if elsewhere else self.tree.parent(member)
+        member.write(parent.status["address"] if parent else None, member.status.get("address"))
+        command = [sys.executable, *python, "node", member.role, "--config", str(member.config)]
+        with (member.folder / "log").open("ab") as log:
+            environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
+            self.running[name] = subprocess.Popen(command, stderr=log, env=environment)
 
     def is_there(self, name: str) -> bool:
         process, said = self.running[name], self._members[name].status
@@ -213,6 +217,51 @@ def test_whatever_is_killed_while_nodes_agree_on_windows_they_hold_what_they_hol
     assert [child["late"] for child in root["children"].values()] == [0, 0]
     assert {one["scheme"] for one in root["counting"].values()} == {"refine", "async"}
     assert sum(one.get("units", 0) for one in root["counting"].values()) > 0
+
+
+def test_a_node_that_is_moved_is_refused_by_name_and_goes_on_where_it_was(
+    tmp_path: Path, started: Callable[[Tree], Processes]
+) -> None:
+    source = {"source": {"generator": {"rate": 30, "length": "12 seconds", "disorder": "400 ms", "speed": 4}}}
+    below = {name: {"parent": parent, **source} for name, parent in (("a", "plant"), ("b", "plant"), ("c", "hall"))}
+    tree = tree_of(tmp_path, {"plant": {}, "hall": {}, **below})
+    for member in tree:
+        if member.role != "local":
+            object.__setattr__(member, "described", {**member.described, "joins": True})
+    rows = [row for member in tree if member.role == "local" for row in events_of(member)]
+    processes = started(tree)
+    for names in (["root"], ["plant", "hall"], ["a"]):  # b and c come in the end, so that nobody ends before
+        processes.start(*names)
+    until(lambda: processes.status("plant")["children"].get("a", {}).get("events"), "events of a")
+    for name, elsewhere, home in (("a", "hall", "plant"), ("plant", "hall", "root")):
+        processes.kill(name)
+        processes.begin(name, elsewhere)
+        assert processes.running[name].wait(PATIENCE) == 2
+        last = processes.log(name).splitlines()[-1]
+        assert f"refuses '{name}': '{name}' belongs below '{home}', which it came to first" in last
+        processes.start(name)
+    processes.start("b", "c")
+    processes.wait()
+    rows.sort(key=lambda row: (row["ts"], row["node"]))
+    told = recompute(rows, QUERIES, time="ts", order_by=("node",))
+    assert differences(read_results(tmp_path / "results").to_dicts(), told, QUERIES) == []
+
+
+def test_a_node_whose_clock_was_wrong_once_goes_on_when_it_is_right(
+    tmp_path: Path, started: Callable[[Tree], Processes]
+) -> None:
+    tree = tree_of(tmp_path, {"north": {"source": {"generator": {"rate": 30, "length": "6 seconds", "speed": 4}}}})
+    processes = started(tree)
+    processes.start("root")
+    wrong = "import time; right = time.time_ns; time.time_ns = lambda: right() + {}; from windrow.cli import main; main()"
+    for years in (100, -40):
+        processes.begin("north", python=("-c", wrong.format(years * 365 * 86_400 * 10**9)))
+        until(lambda: processes.is_there("north") and processes.accepted, "events of the node")
+        processes.kill("north")
+    processes.start("north")
+    processes.wait()
+    found = read_results(tmp_path / "results")
+    assert differences(found.to_dicts(), recompute(events_of(tree.members[1]), QUERIES, time="ts"), QUERIES) == []
 
 
 # --- the command line -----------------------------------------------------------------------------------------------

@@ -206,7 +206,7 @@ class Simulation:
         """Go on until the root has everything; refuses to go on for ever."""
         for _ in range(steps):
             waits = self._root_queries.pending or len(self.machines) < len(self.tree.parents)
-            if not (waits or self._elsewhere) and all(machine.done for machine in self.machines.values()):
+            if not waits and all(machine.done for machine in self.machines.values()):
                 return
             self._step()
         raise RuntimeError(f"not done after {steps:,} steps")
@@ -265,7 +265,10 @@ class Simulation:
         is_welcome = self.machines[name].query_set is not None and name not in self._away
         parents = [other for other in self.machines if self.tree.children[other] and name not in self._above(other)]
         parents = [other for other in parents if other != self.tree.parents[name]]
-        if parents and is_welcome and name not in self._elsewhere:
+        # Of nodes with children one at a time, so that none comes to be below itself.
+        inner = [other for other in (name, *self._elsewhere) if self.tree.children[other]]
+        is_free = name not in self._elsewhere and (name not in inner or len(inner) == 1)
+        if parents and is_welcome and is_free:
             self._elsewhere[name] = self.dice.choice(parents)
             self.trace.append(f"{self.now}: {name} moves to {self._elsewhere[name]}")
             self._begin(name)

@@ -20,7 +20,7 @@ from typing import BinaryIO
 from windrow.io.atomic import replacing
 
 _HEAD = struct.Struct("<QI")  # the length of a commit, and its checksum
-_MAGIC = b"windrow spool 2\n"
+_MAGIC = b"windrow spool 3\n"
 SMALL = 1 << 20  # bytes of a file that is not worth writing anew
 
 

@@ -8,6 +8,7 @@ never given to another parent: what the first one has accepted stays counted, wh
 from __future__ import annotations
 
 MOST = 100_000  # nodes of a tree
+LONGEST = 100  # characters of a name
 
 
 class Homes(dict[str, str]):
@@ -22,6 +23,8 @@ class Homes(dict[str, str]):
         home = self.get(node)
         if node == self._top:
             return f"a node above it is called {node!r}, too: give it another name"
+        if len(node) > LONGEST:
+            return f"a name has {LONGEST} characters at most"
         if home is None and len(self) >= MOST:
             return f"the tree has {MOST:,} nodes, and takes no more"
         if home in (None, parent):
