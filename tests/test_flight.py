@@ -23,7 +23,7 @@ from windrow.nodes.process.config import ConfigError, read
 from windrow.nodes.process.process import NodeProcess, NodeRefused
 from windrow.nodes.process.result_sink import read_results
 from windrow.nodes.process.slice_sink import SliceSink
-from windrow.nodes.protocol.messages import Ack, Alive, Batch, Hello, Leave, Message, Refused, Welcome, to_bytes
+from windrow.nodes.protocol.messages import Ack, Alive, Batch, Hello, Leave, Message, Offer, Refused, Welcome, to_bytes
 from windrow.nodes.transport import client
 from windrow.nodes.transport import server as flight_server
 from windrow.nodes.transport.client import Client, ask
@@ -289,7 +289,10 @@ def leave_all(root: Running, north: North) -> None:
         if name != "north" and child["state"] != "left":
             with Raw(root.address, name) as raw:
                 raw.say(Hello(name, 2))
-                raw.hear()
+                offer = raw.hear()
+                if isinstance(offer, Offer):
+                    raw.say(Hello(name, 2, offer.epoch))
+                    raw.hear()
                 raw.say(Leave(name, 2))
                 raw.hear()
     north.goes_on()
@@ -319,7 +322,7 @@ def test_a_name_that_has_not_been_heard_for_long_is_free_again(tmp_path: Path, m
         assert "stranger is connected already" in refused(root.address, Hello("stranger", 2))
         until(lambda: "sends Ack" in refused(root.address, Ack(1, 1), name="stranger"), "a free name")
         with Raw(root.address) as second:
-            second.say(Hello("stranger", 2))
+            second.say(Hello("stranger", 2, 2))
             assert isinstance(second.hear(), Welcome)
             second.say(Leave("stranger", 2))
             second.hear()

@@ -228,7 +228,7 @@ def events(*times: int) -> pl.DataFrame:
 
 
 def welcomed(machine: Node, parent: Node, *above: Node, now: int = 0) -> Node:
-    """A machine whose Hello was answered, for which its parent may have to ask; what it has to say then, it has said."""
+    """A machine whose Hello was answered, perhaps by those above; what it has to say then, it has said."""
     nodes = {node.name: node for node in (machine, parent, *above)}
     way = [(machine.name, *sent) for sent in machine.start(now)]
     while way:

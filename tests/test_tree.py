@@ -253,7 +253,7 @@ def test_a_node_whose_clock_was_wrong_once_goes_on_when_it_is_right(
     tree = tree_of(tmp_path, {"north": {"source": {"generator": {"rate": 30, "length": "6 seconds", "speed": 4}}}})
     processes = started(tree)
     processes.start("root")
-    wrong = "import time; right = time.time_ns; time.time_ns = lambda: right() + {}; from windrow.cli import main; main()"
+    wrong = "import time; now = time.time_ns; time.time_ns = lambda: now() + {}; from windrow.cli import main; main()"
     for years in (100, -40):
         processes.begin("north", python=("-c", wrong.format(years * 365 * 86_400 * 10**9)))
         until(lambda: processes.is_there("north") and processes.accepted, "events of the node")

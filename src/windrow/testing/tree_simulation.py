@@ -4,8 +4,9 @@
 
 Every link loses, delays, doubles and reorders messages and can be cut for a while; every node can crash and start
 again, with its log store as it was after the last thing that it did. Queries come and go, and come again under the same
-name; nodes come later, leave and come again, and are moved to other parents, which refuse them. After a time the faults end, the sources come to their end, and what the
-root has emitted can be compared with one process that has all events. The same seed gives the same run.
+name; nodes come later, leave and come again, and are moved to other parents, which refuse them. After a time the faults
+end, the sources come to their end, and what the root has emitted can be compared with one process that has all events.
+The same seed gives the same run.
 """
 
 from __future__ import annotations
