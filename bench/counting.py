@@ -49,7 +49,7 @@ class Wired:
         self._number = 0
         names = tuple(self.made.names)
         self.machines = {"root": Node("root", None, names, 1, Disk(), self.asked)}
-        self.machines |= {name: Node(name, "root", epoch=1) for name in names}
+        self.machines |= {name: Node(name, "root", life=1) for name in names}
         for name, machine in self.machines.items():
             self._post(name, machine.start(self.now))
         self._deliver(self.now + 10 * DELAY)

@@ -236,7 +236,7 @@ def _root_cost(asked: QuerySet, nodes: int, keys: int, seconds: int, folder: Pat
     waiting: list[list[bytes]] = [[] for _ in range(seconds)]
     slices = 0
     for name, of in zip(names, made.names, strict=True):
-        local = Node(name, "root", epoch=1)
+        local = Node(name, "root", life=1)
         for _, hello in local.start(0):
             for _, answer in machine.receive(name, hello, 0):
                 local.receive("root", answer, 0)

@@ -43,7 +43,7 @@ class Links:
         asked = QuerySet.of(queries, "ts", COLUMNS, quantiles=quantiles)
         names = tuple(f"n{number}" for number in range(NODES))
         self.machines = {"root": Node("root", None, names, 1, Disk(), asked, ahead=None)}
-        self.machines |= {name: Node(name, "root", epoch=1, ahead=None) for name in names}
+        self.machines |= {name: Node(name, "root", life=1, ahead=None) for name in names}
         self.up, self.down, self.now = 0, 0, 1
         self.rows: list[pl.DataFrame] = []
         self._ends: dict[tuple[str, str], tuple[Writer, Reader]] = defaultdict(lambda: (Writer(), Reader()))
@@ -58,7 +58,7 @@ class Links:
             if to == SINK:
                 assert isinstance(message, Batch)
                 self.rows.append(message.tables["results"])
-                more = self.machines["root"].receive(SINK, Ack(message.epoch, message.number), self.now)
+                more = self.machines["root"].receive(SINK, Ack(message.life, message.number), self.now)
                 waiting += [("root", *one) for one in more]
                 continue
             writer, reader = self._ends[whose, to]

@@ -160,7 +160,7 @@ class Nodes:
             if to == SINK:
                 assert isinstance(message, Batch)
                 self.grown.said.append(message.tables["results"])
-                self._post(sender, self.machines[sender].receive(SINK, Ack(message.epoch, message.number), 0))
+                self._post(sender, self.machines[sender].receive(SINK, Ack(message.life, message.number), 0))
                 continue
             with self.grown.at(sender):
                 encoded = self._ends[sender, to][0].write(message)

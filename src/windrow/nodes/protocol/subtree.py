@@ -162,7 +162,8 @@ class Subtree:
         """
         assert self.query_set is not None
         forms, tables = self.query_set.forms, batch.tables
-        for name in (*batch.events, *names_in(forms, tables)):
+        gone = tables[NODES]["node"] if self.query_set.pushed and NODES in tables else ()
+        for name in (*batch.events, *gone, *names_in(forms, tables)):
             above = self.homes.above(name)
             if above != batch.node:
                 where = "another node" if above in (None, name) else f"below {above}"
