@@ -69,6 +69,7 @@ NOTICED = 30.0  # seconds in which a half-open connection has to be noticed
 ENDING = 120.0  # seconds in which all processes have to end, once their sources have
 STREAMED = 300.0  # and in which Spark has to
 SETTLED = 4.0  # seconds after which a node that is connected to all its neighbours will not be refused any more
+NEVER = 2**63 - 1  # from when on a query is answered that came when some sources had ended, and nothing came after them
 SMALL = 500  # bytes of a spool in which there is nothing to be damaged
 FAILED = re.compile(r"Traceback|panicked|Error:")
 Fault = Iterator[float]  # what breaks, and then how many seconds it waits until it goes on
@@ -402,7 +403,7 @@ class Storm:
             if since is not None and self.since.get(name) != since:
                 self.log(f"{name} is answered from {since} on")
                 self.since[name] = since
-                if since > self._newest + 1_000_000:
+                if self._newest + 1_000_000 < since < NEVER:
                     raise Failure(f"{name} is to be answered from {since} on, and the newest event is {self._newest}")
 
     def _take_refusal(self, node: Node, code: int) -> None:
