@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import random
 import re
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date
@@ -881,3 +882,29 @@ def test_a_run_is_the_same_again() -> None:
     assert isinstance(one, Ran)
     assert one.run.results.equals(other.run.results)
     assert one.run.messages == other.run.messages
+
+
+@pytest.mark.parametrize("scheme", ["monitoring", "refine"])
+def test_many_small_windows_are_agreed_on_in_few_messages(scheme: str) -> None:
+    names, size, each = ("a", "b", "c"), 60, 8_000
+    query = wr.Query("q", wr.counting(size), ["count()", "sum(x)"])
+    root = Node("root", None, names, 1, Disk(), QuerySet.of([query], "t", COLUMNS, counting=scheme))
+    nodes = {name: welcomed(Node(name, "root"), root) for name in names}
+    way: deque[tuple[str, str, Any]] = deque()
+    for number, (name, node) in enumerate(nodes.items()):
+        rows = {"t": range(number, 3 * each, 3), "k": "k", "x": 1.0, "y": 0}
+        way += [(name, *one) for one in node.read(pl.DataFrame(rows, schema=COLUMNS), {"count": each}, 0, True)]
+    batches = windows = now = 0
+    while not root.done:
+        if not way:
+            now += AGAIN
+            way += [("root", *one) for one in root.tick(now)]
+        sender, to, message = way.popleft()
+        if to == SINK:
+            windows += message.tables["results"].height
+            message = Ack(1, message.number)
+        batches += isinstance(message, Batch) and to == "root"
+        node = root if to in ("root", SINK) else nodes[to]
+        way += [(node.name, *one) for one in node.receive(SINK if to == SINK else sender, message, now)]
+    assert windows == 3 * each // size
+    assert batches < windows / 4

@@ -165,6 +165,8 @@ def test_tokens_that_are_opened_while_they_are_used_are_named(tmp_path: Path) ->
     path.chmod(0o600)
     assert tokens.allows("south", PASSWORD)
     assert tokens.unread is None
+    path.write_text(f"south: {PASSWORD}")
+    assert not tokens.allows("north", PASSWORD), "a token that was taken out is good no more"
 
 
 @pytest.mark.parametrize(

@@ -84,17 +84,11 @@ class Tokens:
 
     def allows(self, name: str, token: str) -> bool:
         """Whether this is the token of the name. It takes as long for a wrong one as for a right one."""
-        if self._fits(name, token):
-            return True
         try:
             self._refresh()
+            self.unread = None
         except AccessError as error:
-            self.unread = str(error)  # it may be half written: the next attempt reads it whole
-            return False
-        self.unread = None
-        return self._fits(name, token)
-
-    def _fits(self, name: str, token: str) -> bool:
+            self.unread = str(error)  # it may be half written: until it is whole, what it held before is good
         expected = self._by_name.get(name)
         same = hmac.compare_digest((expected or "\0").encode(), token.encode())
         return same and expected is not None
@@ -102,7 +96,7 @@ class Tokens:
     def _refresh(self) -> None:
         try:
             stat = self._path.stat()
-            if (stat.st_mtime_ns, stat.st_size) == self._read:
+            if (stat.st_ctime_ns, stat.st_size) == self._read:
                 return
             given = yaml.safe_load(read_secret(self._path).decode()) or {}
         except FileNotFoundError:
@@ -113,7 +107,7 @@ class Tokens:
         except (OSError, ValueError) as error:
             raise AccessError(f"{self._path} cannot be read as names and tokens: {error}") from error
         self._by_name = _names_and_tokens(given, self._path)
-        self._read = stat.st_mtime_ns, stat.st_size
+        self._read = stat.st_ctime_ns, stat.st_size
 
 
 def _names_and_tokens(given: object, path: Path) -> dict[str, str]:
