@@ -5,6 +5,7 @@ What a seed makes of a tree is in `counting_scenarios.py`, which also tries more
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
 import re
@@ -881,3 +882,43 @@ def test_a_run_is_the_same_again() -> None:
     assert isinstance(one, Ran)
     assert one.run.results.equals(other.run.results)
     assert one.run.messages == other.run.messages
+
+
+@pytest.mark.parametrize("scheme", ["monitoring", "refine"])
+def test_many_small_windows_are_agreed_on_in_few_messages(scheme: str, seed: int) -> None:
+    names, size, each = ("a", "b", "c"), 60, 8_000
+    query = wr.Query("q", wr.counting(size), ["count()", "sum(x)"])
+    root = Node("root", None, names, 1, Disk(), QuerySet.of([query], "t", COLUMNS, counting=scheme))
+    nodes = {name: welcomed(Node(name, "root"), root) for name in names}
+    way: list[tuple[float, int, str, str, Any]] = []
+    dice, now, sent = random.Random(seed), 0, 0
+
+    def post(sender: str, out: Out) -> None:  # each message takes a while of its own, and none overtakes another
+        nonlocal sent
+        for to, message in out:
+            sent += 1
+            before = max((at for at, _, *ends, _ in way if ends == [sender, to]), default=now)
+            heapq.heappush(way, (before + dice.random(), sent, sender, to, message))
+
+    for number, (name, node) in enumerate(nodes.items()):
+        rows = [{"t": time, "k": "k", "x": 1} for time in range(number, 3 * each, 3)]
+        for at in range(0, each, 100):
+            events = pl.DataFrame(rows[at : at + 100], schema=COLUMNS)
+            post(name, node.read(events, {}, 0, at + 100 == each))
+    batches = windows = 0
+    while not root.done:
+        if not way:
+            now += AGAIN
+            post("root", root.tick(now))
+            continue
+        at, _, sender, to, message = heapq.heappop(way)
+        now = max(now, int(at))
+        if to == SINK:
+            windows += message.tables["results"].height
+            post("root", root.receive(SINK, Ack(1, message.number), now))
+            continue
+        batches += isinstance(message, Batch) and to == "root"
+        post(to, (root if to == "root" else nodes[to]).receive(sender, message, now))
+    assert windows == 3 * each // size
+    reads = len(names) * each // 100
+    assert batches - reads < windows / 3

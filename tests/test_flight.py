@@ -345,6 +345,7 @@ def test_streams_that_are_opened_too_often_are_refused(
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Running]:
     (tmp_path / "tokens.yaml").write_text("north: north-secret\noperator: operator-secret\n")
+    (tmp_path / "tokens.yaml").chmod(0o600)
     with Running(tmp_path / "root.yaml", "root", f"{ROOT}tokens: tokens.yaml\n") as one:
         yield one
 
@@ -426,6 +427,7 @@ def test_only_loopback_may_go_without_tls_and_tokens(tmp_path: Path, role: Any, 
 @pytest.mark.parametrize("text", ["[a, b]", "a: short", "a: [1]", ": :"])
 def test_a_file_of_tokens_is_names_and_tokens(tmp_path: Path, text: str) -> None:
     (tmp_path / "tokens").write_text(text)
+    (tmp_path / "tokens").chmod(0o600)
     with pytest.raises(AccessError, match=r"tokens"):
         Tokens(tmp_path / "tokens")
 

@@ -412,6 +412,7 @@ def test_passwords_and_certificates(installed: None, tmp_path: Path) -> None:
     assert hashed.returncode == 0
     more = [f"password_file {tmp_path / 'users'}", f"cafile {certificate}", f"certfile {certificate}", f"keyfile {key}"]
     (tmp_path / "secret").write_text("secret\n")
+    (tmp_path / "secret").chmod(0o600)
     with Mosquitto(tmp_path, *more, anonymous=False) as broker:
         known = {"username": "north", "password_file": str(tmp_path / "secret"), "ca": str(certificate)}
         made = begun(broker, **known)

@@ -52,6 +52,7 @@ def read(folder: Path, role: Any, text: str) -> config.NodeConfig:
 
 def test_a_local_node(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("a-secret\n")
+    (tmp_path / "token").chmod(0o600)
     more = "token_file: token\nlateness: 2 seconds\nidle: 1 minute\nspool: here\nmax_ahead: never\nat_stop: stay\n"
     found = read(tmp_path, "local", LOCAL + more)
     assert (found.name, found.role, str(found.parent)) == ("north", "local", "grpc://127.0.0.1:8815")

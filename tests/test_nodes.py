@@ -771,3 +771,19 @@ def test_a_refusal_outlives_a_crash_of_the_parent() -> None:
 def test_what_a_tree_cannot_do_is_refused(query: wr.Query, columns: Mapping[str, Any], reason: str) -> None:
     with pytest.raises(QueryError, match=reason):
         QuerySet.of([query], "t", columns)
+
+
+def test_an_event_that_several_groups_leave_out_is_late_once() -> None:
+    queries = [
+        wr.Query("each", wr.tumbling(10), ["count()"], by="k"),
+        wr.Query("all", wr.tumbling(20), ["count()"]),
+        wr.Query("runs", wr.session(3), ["count()"], by="k"),
+    ]
+    root = Node("root", None, ("a",), 1, Disk(), QuerySet.of(queries, "t", COLUMNS, lateness=0), joins=True)
+    first = welcomed(Node("a", "root"), root)
+    rows = {"k": "x", "x": 1.0, "y": 0}
+    talk(first, root, first.read(pl.DataFrame([{"t": 100, **rows}], schema=COLUMNS), {"count": 1}, 0))
+    second = welcomed(Node("b", "root"), root)
+    late = pl.DataFrame([{"t": time, **rows} for time in (1, 2, 3, 42, 43)], schema=COLUMNS)
+    talk(second, root, second.read(late, {"count": 5}, 0, True))
+    assert {name: child["late"] for name, child in root.status()["children"].items()} == {"a": 0, "b": 5}

@@ -277,7 +277,7 @@ def test_late_slices_are_judged_as_at_a_root_with_windows(tmp_path: Path, seed: 
     wanted, dropped = [], 0
     for number in tree.outlet.numbers:
         batch = tree.outlet.read(number)
-        dropped += root.absorb(batch.tables)
+        dropped += root.absorb(batch.tables).total()
         wanted += root.advance(batch.watermark).to_dicts()
     one = reader(tmp_path)
     stream = Stream(one)

@@ -316,6 +316,7 @@ def test_streams_that_are_blocked_hold_nobody_else_back() -> None:
 
 def test_nobody_comes_in_by_the_name_of_the_operator_or_of_the_node_itself(tmp_path: Path) -> None:
     (tmp_path / "tokens.yaml").write_text("operator: operator-secret\nroot: root-secret\n")
+    (tmp_path / "tokens.yaml").chmod(0o600)
     with Running(tmp_path / "root.yaml", "root", f"{ROOT}tokens: tokens.yaml\n") as root:
         for name, whose in (("operator", "of who may ask"), ("root", "of its parent itself")):
             reason = refused(root.address, Hello(name, 1), name=name, token=f"{name}-secret")

@@ -9,6 +9,7 @@ was there before goes only then.
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
@@ -26,6 +27,7 @@ from rich.text import Text
 from windrow.api import results_of
 from windrow.cli.failures import Failed, Refused
 from windrow.core.query.query import Query
+from windrow.io.private import naming
 from windrow.report.runs import FILE
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%S%.6f"
@@ -97,9 +99,12 @@ class Parts:
     def _flush(self) -> None:
         frame, path = pl.concat(self._pending), self._folder / f"part-{self._number:05}.{self._form}"
         if self._form == "parquet":
-            frame.write_parquet(path)
+            frame.write_parquet(written := io.BytesIO())
+            data = written.getvalue()
         else:
-            path.write_text(TEXTS[self._form](frame), encoding="utf-8")
+            data = TEXTS[self._form](frame).encode()
+        with naming(path):
+            path.write_bytes(data)
         self._pending, self._number = [], self._number + 1
 
 
@@ -166,11 +171,12 @@ class Output(Console):
 def show(frame: pl.DataFrame, queries: Sequence[Query], form: str | None, rows: int | None) -> None:
     """Results on standard output: tables in a terminal or with `--format console`, otherwise CSV."""
     found = in_order(frame, queries)
-    if (form := form or ("console" if sys.stdout.isatty() else "csv")) == "console":
-        tables(found, queries, 10 if rows is None else rows)
-    else:
-        sys.stdout.write(TEXTS[form](_head(found, rows)))
-    sys.stdout.flush()
+    with naming("standard output"):
+        if (form := form or ("console" if sys.stdout.isatty() else "csv")) == "console":
+            tables(found, queries, 10 if rows is None else rows)
+        else:
+            sys.stdout.write(TEXTS[form](_head(found, rows)))
+        sys.stdout.flush()
 
 
 def _head(frame: pl.DataFrame, rows: int | None) -> pl.DataFrame:

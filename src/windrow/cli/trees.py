@@ -24,6 +24,7 @@ from rich.text import Text
 from windrow.cli.failures import FAILED, Failed, Interrupted, Refused
 from windrow.cli.nodes import UP
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.io.private import naming, open_private
 from windrow.nodes.process.tree import Member, Tree
 
 LOOK = 0.2  # seconds between two looks at the nodes
@@ -70,7 +71,6 @@ class _Processes:
             return False
         for member in ended:
             self.say(f"{member.name}: all its events have come before")
-        environment = {**os.environ, UP: str(os.getpid())}
         for level in self.tree.levels:
             level = [member for member in level if member not in ended]
             parents = [self.tree.parent(member) for member in level]
@@ -78,6 +78,7 @@ class _Processes:
             for member, parent in zip(level, above, strict=True):
                 member.write(parent)
                 command = [sys.executable, "-m", "windrow", "node", member.role, "--config", str(member.config)]
+                environment = {**os.environ, **member.environment, UP: str(os.getpid())}
                 # of a group of its own: Ctrl-C is for this process, which ends the others in order
                 process = subprocess.Popen(
                     command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
@@ -116,12 +117,19 @@ class _Processes:
     def _listen(self, member: Member, process: subprocess.Popen[str]) -> None:
         """Keep and show what a node logs."""
         assert process.stderr is not None
-        with process.stderr as lines, (member.folder / "log").open("a") as log:
+        path, is_kept = member.folder / "log", True
+        with process.stderr as lines:
             for line in lines:
-                log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line}")
-                log.flush()
                 self._last[member.name] = line.strip().removeprefix("windrow ")
                 self.say(line.rstrip().removeprefix("windrow "))
+                try:
+                    with naming(path), open_private(path, "ab") as log:
+                        log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line}".encode())
+                    is_kept = True
+                except OSError as error:  # what it logs is shown nevertheless, and it does not wait for a reader
+                    if is_kept:
+                        self.say(f"{member.name}: its log is not kept: {error.filename}: {error.strerror}")
+                    is_kept = False
 
     def watch(self) -> None:
         if not self._console.is_terminal:
@@ -148,6 +156,7 @@ class _Processes:
                 del self._running[member.name]
                 if code < 0:
                     again = f"windrow node {member.role} --config {member.config}"
+                    again += "".join(f", with its password in {name}" for name in member.environment)
                     self.say(f"{member.name} was ended by signal {-code}; to start it again: {again}")
                     self.code = FAILED
                 elif code:

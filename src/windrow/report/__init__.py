@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from windrow.io.private import naming
 from windrow.report import page, runs
 from windrow.report.runs import Figure, Run
 
@@ -29,5 +30,6 @@ def write(results_path: str | Path, out_path: str | Path | None = None) -> Path:
     if out.is_dir():
         out = out / "report.html"
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page.html(frame, run, results.resolve().name), encoding="utf-8")
+    with naming(out):
+        out.write_text(page.html(frame, run, results.resolve().name), encoding="utf-8")
     return out

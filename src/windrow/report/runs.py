@@ -20,6 +20,7 @@ import polars as pl
 import windrow
 from windrow.core.query.query import Query
 from windrow.io.event_files import below
+from windrow.io.private import naming
 
 FILE = "_windrow.json"
 _KINDS = (".parquet", ".csv", ".json", ".jsonl", ".ndjson")
@@ -93,7 +94,8 @@ class Run:
     def write(self, results: str | Path) -> Path:
         """Put it beside results."""
         path = Path(results) / FILE
-        path.write_text(self.to_json(), encoding="utf-8")
+        with naming(path):
+            path.write_text(self.to_json(), encoding="utf-8")
         return path
 
 

@@ -131,13 +131,13 @@ class GroupStates:
             closed = state.closed_sessions(time_column.watermark)
             self._changes[state.group.name] = Change(merge([late], state.schema), time_column.final_before, closed)
 
-    def absorb(self, tables: Mapping[str, pl.DataFrame]) -> int:
+    def absorb(self, tables: Mapping[str, pl.DataFrame]) -> Counter[str]:
         """Take in slices, and events of ordered groups, that were made elsewhere, by the names of their groups.
 
-        Returns how many events some window leaves out. Tables of groups that are not here are passed over: no query
-        asks for them any more.
+        Returns how many events some window leaves out, for each group. Tables of groups that are not here are passed
+        over: no query asks for them any more.
         """
-        dropped = 0
+        dropped: Counter[str] = Counter()
         for name, table in tables.items():
             state = self.states.get(name)
             if state is None:
@@ -146,11 +146,11 @@ class GroupStates:
             if isinstance(state, OrderedState):
                 behind = table[time_name(state.group.source.time)].to_numpy() < self._time_column(state).watermark
                 left_out = self._take_in(state, table, behind if behind.any() else None)
-                dropped += 0 if left_out is None else int(np.count_nonzero(left_out))
+                dropped[name] += 0 if left_out is None else int(np.count_nonzero(left_out))
                 continue
             if (_begins(state, table) < self._time_column(state).watermark).any():
                 table, out = self.without_late(state, merge([table], state.schema))
-                dropped += out
+                dropped[name] += out
             state.absorb(table)
         return dropped
 

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from windrow.core.arrays.range_queries import Ints
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Mask
@@ -45,7 +46,7 @@ from windrow.nodes.counting.schemes import (
 from windrow.nodes.counting.tables import ANEW, Form, Key
 from windrow.nodes.refine import Bounds, bounds, undecided
 
-AHEAD = 64  # boundaries for which requests are made at once
+AHEAD = 64  # boundaries for which requests are made at once, and again once half of them are found
 Ask = tuple[int, int, str]  # ranks, and what is requested of them
 
 
@@ -138,38 +139,42 @@ class BoundaryResolver:
     def absorb(self, node: str, segments: list[tuple[Segment, int | None, int | None]]) -> None:
         """Segments of a node, in order; some are the content of one that is here, or take the place of several."""
         line = self.lines.setdefault(node, Line())
+        answers: dict[tuple[int | None, int | None], list[Segment]] = {}
+        for segment, *of in segments:
+            answers.setdefault((of[0], of[1]), []).append(segment)
         for (of_lo, of_hi), group in groupby(segments, key=lambda row: row[1:]):
             content = [segment for segment, *_ in group]
             if of_hi == ANEW:
                 since = max(of_lo or 0, line.gone)  # what was left out stays left out
-                line.segments = [segment for segment in line.segments if segment.hi <= since]
+                del line.segments[line.before(since) :]
                 line.segments += [segment for segment in content if segment.hi > since]
                 line.covered = content[-1].hi
             elif of_lo is None or of_hi is None:
                 line.segments += content
                 line.covered = content[-1].hi
             else:
-                self._open(line, of_lo, of_hi, [segment for segment, *of in segments if of == [of_lo, of_hi]])
+                self._open(line, of_lo, of_hi, answers[of_lo, of_hi])
         line.trim(self.form.time)
         self._leave_out_late(node, line)
 
     @staticmethod
     def _open(line: Line, lo: int, hi: int, content: list[Segment]) -> None:
         """Put the content of segments in their place, if they are still here as they were requested."""
-        inside = [index for index, segment in enumerate(line.segments) if lo <= segment.lo and segment.hi <= hi]
-        if not inside or any(line.segments[index].kind == "events" for index in inside):
+        inside = slice(line.beginning_before(lo), line.before(hi))
+        here = line.segments[inside]
+        if not here or any(segment.kind == "events" for segment in here):
             return
-        if line.segments[inside[0]].lo == lo and line.segments[inside[-1]].hi == hi:
+        if here[0].lo == lo and here[-1].hi == hi:
             is_partial = lo < line.gone < hi  # a part of it was left out
-            fresh = [segment for segment in content if not is_partial or segment.hi > line.gone]
-            line.segments[inside[0] : inside[-1] + 1] = fresh
+            line.segments[inside] = [segment for segment in content if not is_partial or segment.hi > line.gone]
 
     def _leave_out_late(self, node: str, line: Line) -> None:
         """Drop events before the last boundary: they come too late. A slice with others is left to be opened."""
         since, kept, cut = self._from(node), list[Segment](), line.cut
-        for segment in line.segments:
+        older = line.older_than(since)
+        for segment in line.segments[:older]:
             late = 0
-            if segment.lo >= cut and segment.first < since:
+            if segment.lo >= cut:
                 if segment.events is not None:
                     late = int((segment.events[self.form.time] < since).sum())
                 elif segment.last < since:
@@ -179,7 +184,7 @@ class BoundaryResolver:
                 line.cut = segment.lo + late
             if late < segment.size:
                 kept.append(segment.after(line.cut, self.form.time) if late else segment)
-        line.segments = kept
+        line.segments[:older] = kept
 
     def _from(self, node: str) -> int:
         """The first time at which an event of a node may come after the last boundary."""
@@ -233,14 +238,19 @@ class BoundaryResolver:
             self._request_ahead(self.position + size, reached)
         return None
 
-    @property
-    def _size(self) -> int:
-        """How many events are here after the last boundary."""
-        return sum(line.size for line in self.lines.values())
+    def _size(self, most: int) -> int:
+        """How many events are here after the last boundary; of more than `most`, no matter how many."""
+        size = 0
+        for line in self.lines.values():
+            for segment in line.segments:
+                if size >= most:
+                    return size
+                size += segment.size
+        return size
 
     def _candidate(self, size: int) -> _Candidate | None:
         """The boundary after so many events, as far as segments say; None if there are not so many."""
-        if self._size < size:
+        if self._size(size) < size:
             return None
         runs = Runs.of(self.lines, self.form.time, size)
         is_partly_late = runs.first_time < np.array([self._from(name) for name in runs.names])[runs.node]
@@ -282,13 +292,19 @@ class BoundaryResolver:
 
     # --- requests -------------------------------------------------------------------------------------------------
 
-    def _request(self, runs: Runs, opened: Mask, counts: Mask) -> None:
-        """Request what is in some slices, and the states of some counts."""
+    def _request(self, runs: Runs, opened: Mask, counts: Mask, between: Ints | None = None) -> None:
+        """Request what is in some slices, and the states of some counts.
+
+        between:  of each run, behind which boundary it lies: a slice of counts reaches across none
+        """
         for index in np.flatnonzero(opened):
             self._ask(runs.names[runs.node[index]], int(runs.lo[index]), int(runs.hi[index]), "events")
         for node, name in enumerate(runs.names):  # counts that follow each other become one slice
             own = np.flatnonzero(counts & (runs.node == node))
-            for run in np.split(own, np.flatnonzero(runs.lo[own][1:] != runs.hi[own][:-1]) + 1) if len(own) else ():
+            ends = runs.lo[own][1:] != runs.hi[own][:-1]
+            if between is not None:
+                ends |= between[own][1:] != between[own][:-1]
+            for run in np.split(own, np.flatnonzero(ends) + 1) if len(own) else ():
                 self._ask(name, int(runs.lo[run[0]]), int(runs.hi[run[-1]]), "slice")
 
     def _ask(self, node: str, lo: int, hi: int, what: str) -> None:
@@ -296,9 +312,13 @@ class BoundaryResolver:
 
     def _request_ahead(self, position: int, reached: Reached) -> None:
         """Request at once what the boundaries after a position will need, as far as segments reach."""
-        size, nth = self._size, list[int]()
-        while len(nth) < AHEAD and (position := self.form.boundaries.after(position)) - self.position <= size:
+        nth = list[int]()
+        # with each boundary that is found one more would be requested, in a message for each
+        for _ in range(AHEAD - self.boundaries % (AHEAD // 2)):
+            position = self.form.boundaries.after(position)
             nth.append(position - self.position)
+        size = self._size(nth[-1])
+        nth = [one for one in nth if one <= size]
         if not nth:
             return
         runs = Runs.of(self.lines, self.form.time, nth[-1])
@@ -307,12 +327,12 @@ class BoundaryResolver:
         found = Bounds(*(bound[complete] for bound in found))
         here = np.isin(runs.node, [node for node, name in enumerate(runs.names) if name not in reached.lost])
         opened = here & undecided(*runs.keys, found) & runs.is_slice
-        nothing = np.zeros_like(opened)
-        self._request(runs, opened, nothing)
         counts = here & ~opened & runs.is_count
         # a slice of counts must not reach across a boundary: those between two of them go together
-        for since, upto in zip(found.upper[:-1], found.lower[1:], strict=True) if counts.any() else ():
-            self._request(runs, nothing, counts & (runs.first > since) & (runs.last <= upto))
+        between = np.searchsorted(found.upper, runs.first) - 1
+        counts &= (between >= 0) & (between < len(found.upper) - 1)
+        counts[counts] = runs.last[counts] <= found.lower[between[counts] + 1]
+        self._request(runs, opened, counts, between)
 
     def _request_more(self, scheme: Scheme, time: int | None, reached: Reached) -> None:
         """Of nodes that wait for a request, request what they hold back, once all others have come as far."""
@@ -335,9 +355,8 @@ class BoundaryResolver:
         between, of_nodes = Interval(self.key, self.position), {}
         for name, line in self.lines.items():
             cut = cuts.get(name, line.cut)
-            for segment in line.segments:
-                if segment.lo < cut:
-                    between.add(name, segment, cut, self.form.time)
+            for segment in line.segments[: line.beginning_before(cut)]:
+                between.add(name, segment, cut, self.form.time)
             of_nodes[name], line.cut = cut - line.cut, cut
             line.trim(self.form.time)
         self.position += size

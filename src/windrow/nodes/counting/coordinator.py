@@ -60,8 +60,8 @@ class CountingCoordinator:
 
     # --- what comes in --------------------------------------------------------------------------------------------
 
-    def absorb(self, tables: Mapping[str, pl.DataFrame], now: int = 0) -> int:
-        """Take the tables of a batch in; returns how many events came too late."""
+    def absorb(self, tables: Mapping[str, pl.DataFrame], now: int = 0) -> Counter[str]:
+        """Take the tables of a batch in; returns how many events came too late for each group."""
         for name, form in self._forms.items():
             pieces = tables.get(f"{name}|pieces")
             if pieces is not None:
@@ -75,7 +75,8 @@ class CountingCoordinator:
         self._requests.absorb({report.node: report.over for report in reports}, tables)
         for report in reports:
             self._absorb_report(report, now)
-        return sum(report.late for report in reports)
+        late = sum(report.late for report in reports)
+        return Counter(dict.fromkeys(self._forms, late) if late else {})
 
     def _absorb_segments(self, form: Form, table: pl.DataFrame, events: pl.DataFrame | None) -> None:
         for (key, node), of_node in _segments(form, table, events).items():
@@ -174,9 +175,10 @@ class CountingCoordinator:
             if resolver.let_go(needed.get(key, {})):
                 self._note(name, key, resolver)
 
-    def late(self) -> Counter[str]:
-        """The events of each node that have come too late since this was asked last."""
-        return drained(resolver.late for _, _, resolver in self._all_resolvers())
+    def late(self) -> Iterator[tuple[str, Counter[str]]]:
+        """For each group, the events of each node that have come too late since this was called last."""
+        for name, resolvers in self._resolvers.items():
+            yield name, drained(resolver.late for resolver in resolvers.values())
 
     # --- requests -------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import numpy as np
 import polars as pl
@@ -47,7 +49,19 @@ class Line:
     next: int | None = None  # the time of the first event that the node holds back
     rewind: int = 0  # it has to cut again what it has cut since; until it has, no boundary is found
     gone: int = 0  # what is not here of the events before this rank was left out, and stays so if it comes again
-    segments: list[Segment] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)  # in order; many thousands, so none is passed in vain
+
+    def before(self, rank: int) -> int:
+        """How many segments end before a rank, or at it."""
+        return bisect_right(self.segments, rank, key=attrgetter("hi"))
+
+    def beginning_before(self, rank: int) -> int:
+        """How many segments begin before a rank."""
+        return bisect_left(self.segments, rank, key=attrgetter("lo"))
+
+    def older_than(self, time: int) -> int:
+        """How many segments begin before a time."""
+        return bisect_left(self.segments, time, key=attrgetter("first"))
 
     def since(self, lo: int, hi: int) -> int:
         """The first rank of a segment that counts: what is before it lies before the boundary, or was left out."""
@@ -55,11 +69,12 @@ class Line:
 
     def trim(self, time: str) -> None:
         """Keep what comes after the boundary; a slice that reaches across it is left to be requested."""
-        kept = [(segment, self.since(segment.lo, segment.hi)) for segment in self.segments if segment.hi > self.cut]
-        self.segments = [
-            segment.after(since, time) if segment.lo < since and segment.events is not None else segment
-            for segment, since in kept
-        ]
+        del self.segments[: self.before(self.cut)]
+        for rank in (self.cut, self.gone):  # no other segment has events that do not count
+            index = self.before(rank)
+            segment = self.segments[index] if index < len(self.segments) else None
+            if segment is not None and segment.lo < rank and segment.events is not None:
+                self.segments[index] = segment.after(self.since(segment.lo, segment.hi), time)
 
     @property
     def size(self) -> int:

@@ -24,6 +24,7 @@ from windrow.core.expressions.types import type_of, types_of
 from windrow.core.query.query import Query
 from windrow.core.windows.fixed import duration
 from windrow.io import query_files
+from windrow.io.private import Secret, secret
 from windrow.io.yaml_files import (
     Check,
     Fields,
@@ -58,6 +59,7 @@ from windrow.nodes.transport.security import (
 from windrow.nodes.transport.server import LIMITS, Limits
 
 _FILES = ("files", "path", "password_file", "ca", "certificate", "key")  # of a source
+_PASSWORD = "password"
 Role = Literal["local", "intermediate", "root"]
 ROLES: tuple[Role, ...] = ("local", "intermediate", "root")
 _CHILD, _PARENT = ROLES[:2], ROLES[1:]
@@ -98,13 +100,15 @@ def _source(value: Any, word: str) -> Mapping[str, Any]:
 
 
 def source_from(described: Fields) -> Fields:
-    """A source with its files found from the folder."""
+    """A source with its files found from the folder, and a password that is not shown."""
     source = described.over({})
     for word, value in described.items():
         if isinstance(value, Fields):
             source[word] = source_from(value)
         elif word in _FILES and isinstance(value, str):
             source[word] = str(described.folder / value)
+        elif word == _PASSWORD and value is not None:
+            source[word] = secret(value, word)
     return source
 
 
@@ -165,7 +169,7 @@ class NodeConfig:
     max_ahead: Annotated[int | None, _time_or_never, ROLES] = AHEAD
     limits: Annotated[Limits, _limits, ROLES] = LIMITS
     parent: Annotated[Address | None, _address, _CHILD] = None
-    token: Annotated[str | None, text, _CHILD] = None
+    token: Annotated[Secret | None, secret, _CHILD] = None
     token_file: Annotated[Path | None, _path, _CHILD] = None
     at_stop: Annotated[Literal["leave", "stay"], one_of("leave", "stay"), _CHILD] = "stay"
     listen: Annotated[Address | None, _address, _PARENT] = None
@@ -248,7 +252,7 @@ def _check(config: NodeConfig, given: Fields) -> None:
         raise Wrong(str(error), given.lines.get(blamed)) from error
 
 
-def _token(given: Fields, token_file: Path) -> str:
+def _token(given: Fields, token_file: Path) -> Secret:
     if "token" in given:
         raise given.wrong("token and token_file are both there; leave one of them out", "token")
     with given.blaming("token_file"):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from windrow.io.atomic import replacing
+from windrow.io.private import make_folder, naming, open_private
 
 _HEAD = struct.Struct("<QI")  # the length of a commit, and its checksum
 _MAGIC = b"windrow spool 3\n"
@@ -33,10 +34,10 @@ class LogFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._path.parent)
         self._kept: dict[str, bytes] = {}
         end = self._read()
-        self._file: BinaryIO = self._path.open("r+b" if self._path.exists() else "w+b")
+        self._file: BinaryIO = open_private(self._path, "r+b" if self._path.exists() else "w+b")
         if end:
             self._file.truncate(end)  # a commit that was cut short
             self._file.seek(end)
@@ -60,12 +61,14 @@ class LogFile:
             self._compact()
 
     def close(self) -> None:
-        self._file.close()
+        with naming(self._path):  # what a full disk has not taken is tried once more
+            self._file.close()
 
     def _write(self, data: bytes) -> None:
-        self._file.write(data)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with naming(self._path):
+            self._file.write(data)
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def _read(self) -> int:
         """Read what the file holds; returns where its last complete commit ends."""

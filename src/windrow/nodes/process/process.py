@@ -31,6 +31,7 @@ import polars as pl
 
 from windrow.io import query_files
 from windrow.io.atomic import replacing
+from windrow.io.private import make_folder, open_private
 from windrow.nodes.process.config import ConfigError, NodeConfig
 from windrow.nodes.process.log_store import LogFile
 from windrow.nodes.process.result_sink import ResultFiles, ResultLines
@@ -452,8 +453,8 @@ def needed_columns(query_set: QuerySet, replayable: bool) -> Mapping[str, pl.Dat
 
 def locked(folder: Path) -> BinaryIO:
     """Keep any other process away from a directory, while this is open."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / "lock").open("wb")
+    make_folder(folder)
+    file = open_private(folder / "lock", "wb")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

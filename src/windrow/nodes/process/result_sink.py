@@ -9,6 +9,7 @@ of them may be written again.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TextIO
 import polars as pl
 
 from windrow.io.atomic import replacing
+from windrow.io.private import make_folder, naming
 from windrow.nodes.protocol.messages import Batch
 
 DIGITS = 20
@@ -29,7 +31,7 @@ class ResultFiles:
         """`made` batches were sent so far: a file with a greater number is of another root, and would pass for one of
         this root's."""
         self._folder = Path(path)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         if any(file.stem.isdecimal() and int(file.stem) > made for file in self._folder.glob("*.parquet")):
             raise ValueError(
                 f"results: {str(path)!r} has results of another tree, or of this one before its spool was deleted; "
@@ -40,8 +42,10 @@ class ResultFiles:
         name = f"{batch.number:0{DIGITS}}.parquet"
         if (self._folder / name).exists():
             return
-        with replacing(self._folder / name) as file:
-            batch.tables["results"].write_parquet(file)
+        written = io.BytesIO()  # Polars would not say which file has no room
+        batch.tables["results"].write_parquet(written)
+        with replacing(self._folder / name, shared=True) as file:
+            file.write(written.getbuffer())
 
 
 class ResultLines:
@@ -51,8 +55,9 @@ class ResultLines:
         self._stream = stream or sys.stdout
 
     def put(self, batch: Batch) -> None:
-        self._stream.write(batch.tables["results"].write_ndjson())
-        self._stream.flush()
+        with naming("standard output"):
+            self._stream.write(batch.tables["results"].write_ndjson())
+            self._stream.flush()
 
 
 def read_results(path: str | os.PathLike[str]) -> pl.DataFrame:

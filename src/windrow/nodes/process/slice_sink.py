@@ -26,6 +26,7 @@ from typing import BinaryIO, NamedTuple
 from windrow.core.query.query import QueryError
 from windrow.core.windows.ordered import JOINED, scope_of
 from windrow.io.atomic import replacing
+from windrow.io.private import make_folder
 from windrow.io.tables import pack, read_header, unpack
 from windrow.nodes.process.result_sink import DIGITS
 from windrow.nodes.protocol.journal import LogStore
@@ -70,7 +71,7 @@ class SliceSink:
 
     def tie(self, store: LogStore) -> None:
         """Be filled from this log store, and from no other: both have the same random name."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         path, name_in_store = self._folder / TIED, store.get("sink")
         name_here = path.read_bytes() if path.exists() else None
         if name_here is None and self.newest == 0:  # an empty sink; a crash may have come between the two writes
@@ -118,8 +119,8 @@ class SliceSink:
         self._last = batch.number
 
     def _write(self, name: str, data: bytes) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with replacing(self._folder / name) as file:
+        make_folder(self._folder)
+        with replacing(self._folder / name, shared=True) as file:
             file.write(data)
 
     # --- the reader's side --------------------------------------------------------------------------------------------

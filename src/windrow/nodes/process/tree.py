@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from windrow.io.atomic import replacing
+from windrow.io.private import Secret, make_folder
 from windrow.io.yaml_files import Fields, Wrong, is_text, must, placed
 from windrow.nodes.process.config import QUERY_SET, ConfigError, Role, fields_of, node_of, source_from
 from windrow.nodes.transport.security import NAMES, OPERATOR
@@ -31,6 +33,7 @@ _ROOT = (*QUERY_SET, "results", "feeds")
 _SHARED = ("timeout", "max_ahead", "limits")
 _OWN = ("source", "lateness", "idle", "timeout")
 _NODE = ("parent", *_OWN)
+PASSWORD = "WINDROW_PASSWORD"  # in the environment of a node: the password of its source
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Member:
     parent: str | None
     folder: Path
     described: Mapping[str, Any] = field(default_factory=dict)
+    password: Secret | None = None  # of its source, as tree.yaml has it: the node gets it as PASSWORD, not in its file
 
     @property
     def config(self) -> Path:
@@ -49,11 +53,17 @@ class Member:
 
     def write(self, parent: str | None, listen: str | None = None) -> None:
         """Write its file, with the address of its parent, and its own once that is known."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         addresses = {"parent": parent, "listen": listen and listen.partition("://")[2]}
         described = {"name": self.name, **self.described, **{word: text for word, text in addresses.items() if text}}
         text = yaml.safe_dump(described, sort_keys=False, allow_unicode=True)
-        self.config.write_text(text, encoding="utf-8")
+        with replacing(self.config, durable=False) as file:
+            file.write(text.encode())
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its process has to have in its environment."""
+        return {} if self.password is None else {PASSWORD: self.password}
 
     @property
     def status(self) -> dict[str, Any]:
@@ -114,6 +124,9 @@ def _members(given: Fields) -> Iterator[Member]:
         described |= {} if role == "local" else {"listen": "127.0.0.1:0", "children": children}
         member = Member(name, role, parents.get(name), given.folder / spool / name, described)
         _check(member, described)
+        if role == "local":
+            source, password = _without_password(described["source"])
+            member = replace(member, described={**described, "source": source}, password=password)
         if role == "local" and _is_piped(described["source"]):
             piped.append(name)
             if len(piped) > 1:
@@ -134,8 +147,24 @@ def _root(given: Fields) -> Fields:
 def _node(given: Fields, shared: Fields) -> Fields:
     described = given.only(_OWN).over(shared.only(_SHARED)).over({"spool": ".", "at_stop": "stay"})
     if isinstance(described.get("source"), Fields):
-        described["source"] = source_from(described["source"])
+        with described.blaming("source"):
+            described["source"] = source_from(described["source"])
     return described
+
+
+def _without_password(source: Any) -> tuple[Any, Secret | None]:
+    """A source that names its password instead of having it, and the password."""
+    if not isinstance(source, Mapping):
+        return source, None
+    found: Secret | None = None
+    named: dict[str, Any] = {}
+    for word, value in source.items():
+        if isinstance(value, Secret):
+            found, named["password_env"] = value, PASSWORD
+        else:
+            named[word], inner = _without_password(value)
+            found = inner or found
+    return named, found
 
 
 def _parent(name: Any, described: Any, nodes: Fields) -> str:

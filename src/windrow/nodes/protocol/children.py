@@ -33,7 +33,9 @@ class Child:
     counting: dict[str, bool] = field(default_factory=dict)  # about counting windows
     quantiles: dict[str, bool] = field(default_factory=dict)  # about values for quantiles
     unreachable: list[str] = field(default_factory=list)  # of these, those that a node on the way does not wait for
-    late: int = 0  # events that came too late for some window; counted at the root
+    left_out: dict[str, int] = field(
+        default_factory=dict
+    )  # of each group, events too late for some window; at the root
     state: Literal["expected", "live", "silent", "left"] = "expected"
 
     @property
@@ -80,6 +82,20 @@ class Child:
             self.unreachable = _with_gone(self.unreachable, tables[GONE])
         self.counting |= _answering(tables, COUNTING)
         self.quantiles |= _answering(tables, QUANTILES)
+
+    @property
+    def late(self) -> int:
+        """Events that some window leaves out: each once, although several groups leave it out.
+
+        A slice does not say which events it has. Where groups leave out different ones, it is as many as that one
+        leaves out which leaves out most.
+        """
+        return max(self.left_out.values(), default=0)
+
+    def count_late(self, left_out: Mapping[str, int]) -> None:
+        for group, events in left_out.items():
+            if events:
+                self.left_out[group] = self.left_out.get(group, 0) + events
 
     def answers(self, nodes: Mapping[str, bool]) -> bool:
         """Whether the root can still request something from one of these nodes below."""

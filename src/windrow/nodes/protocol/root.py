@@ -25,7 +25,7 @@ from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables, parts_of
 from windrow.core.windows.fixed import INT64_MAX
 from windrow.nodes.counting.coordinator import CountingCoordinator
-from windrow.nodes.pushdown import Reported
+from windrow.nodes.pushdown import NODES, Reported
 from windrow.nodes.quantiles.coordinator import QuantileCoordinator
 from windrow.nodes.quantiles.state import RefinedState
 from windrow.nodes.quantiles.tables import schemas_of
@@ -63,14 +63,17 @@ class RootState:
         count = sum(states.slices + states.held_events for states in (self._states, *self._waiting.values()))
         return count + self._reported.size + self.counting.size
 
-    def absorb(self, tables: Mapping[str, pl.DataFrame], now: int = 0) -> int:
-        """Take in the tables of a batch, by the names of their groups; returns how many events came too late."""
-        late = self._reported.absorb(tables) + self.counting.absorb(tables, now)
+    def absorb(self, tables: Mapping[str, pl.DataFrame], now: int = 0) -> Counter[str]:
+        """Take in the tables of a batch, by the names of their groups; returns how many events each leaves out."""
+        late = self.counting.absorb(tables, now)
+        late[NODES] += self._reported.absorb(tables)
         self.quantiles.absorb(tables)
         for name, state in self._refined.items():
             if name in tables:
                 state.see(merge([state.compiled.conform(tables[name])], state.schema))
-        return late + sum(states.absorb(tables) for states in (self._states, *self._waiting.values()))
+        for states in (self._states, *self._waiting.values()):
+            late += states.absorb(tables)
+        return late
 
     def advance(self, watermark: int) -> pl.DataFrame:
         """Move the watermark, and give the results that are due: of windows that it passes, and of those of nodes."""
@@ -95,9 +98,10 @@ class RootState:
         """Why tables do not follow on from what is here; None if they do."""
         return self.counting.wrong_with(tables)
 
-    def late(self) -> Counter[str]:
-        """The events of each local node that some window has left out since the last call."""
-        return self.counting.late() + self.quantiles.late()
+    def late(self) -> Iterator[tuple[str, Counter[str]]]:
+        """For each group, the events of each local node that some window has left out since the last call."""
+        yield from self.counting.late()
+        yield from self.quantiles.late()
 
     def requests(self, now: int) -> Iterator[tuple[str, int, bool, Tables]]:
         """The requests that are due: for each the node, its number, whether it is the last one, and the tables."""

@@ -181,16 +181,18 @@ class Subtree:
         child, is_late = self.children[batch.node], batch.watermark <= self.watermark
         self._begin_again(child, batch)
         child.take(batch, self.query_set is not None and bool(self.query_set.pushed))
-        child.late += self._absorb(batch.tables, now, batch.events)
+        child.count_late(self._absorb(batch.tables, now, batch.events))
         return self.advance(is_late)
 
-    def _absorb(self, tables: Mapping[str, pl.DataFrame], now: int = 0, events: Mapping[str, int] | None = None) -> int:
-        """Take tables in; returns how many events came too late, which only the root can know."""
+    def _absorb(
+        self, tables: Mapping[str, pl.DataFrame], now: int = 0, events: Mapping[str, int] | None = None
+    ) -> Mapping[str, int]:
+        """Take tables in; returns how many events each group leaves out, which only the root can know."""
         if self.assembly is not None:
             return self.assembly.absorb(tables, now)
         if self.merger is not None:
             self.merger.absorb(tables, events or {})
-        return 0
+        return {}
 
     def suspend(self, child: Child, state: Literal["silent", "left"]) -> list[Report]:
         child.state = state
@@ -237,11 +239,12 @@ class Subtree:
         """The windows that are due; those of pending queries are dropped, because they are not complete."""
         assert self.query_set is not None
         results = assembly.advance(self.watermark)
-        late = assembly.late()
+        late = {group: of_nodes for group, of_nodes in assembly.late() if of_nodes}
         if late:
             child_of = self.children.by_local_node()
-            for node, events in late.items():
-                self.children[child_of[node]].late += events
+            for group, of_nodes in late.items():
+                for node, events in of_nodes.items():
+                    self.children[child_of[node]].count_late({group: events})
         if self.query_set.pending:
             results = results.filter(~pl.col("query").is_in([name for name, _ in self.query_set.pending]))
         return [self._report({"results": results})] if results.height else []

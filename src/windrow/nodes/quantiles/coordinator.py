@@ -56,9 +56,10 @@ class QuantileCoordinator:
             yield from state.finish(watermark, self._requests.lost)
         self._is_over = watermark == INT64_MAX and not any(state.multisets.wanted for state in self._states.values())
 
-    def late(self) -> Counter[str]:
-        """The events of each node that were left out since this was asked last."""
-        return drained(state.late for state in self._states.values())
+    def late(self) -> Iterator[tuple[str, Counter[str]]]:
+        """For each group, the events of each node that were left out since this was called last."""
+        for name, state in self._states.items():
+            yield name, drained([state.late])
 
     def requests(self, now: int) -> Iterator[tuple[str, Tables]]:
         """The requests that are to be made now: node and tables."""

@@ -6,15 +6,17 @@ breaks is made again; what can only fail again, such as a wrong password, ends i
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from windrow.core.windows.fixed import duration
+from windrow.io.private import check_private, read_secret, secret
 from windrow.io.yaml_files import must, whole
 from windrow.nodes.sources.base import FLAG, Source, SourceError
 
@@ -40,6 +42,11 @@ def _file(value: Any, word: str) -> Any:
     return value
 
 
+def _secret_file(value: Any, word: str) -> Any:
+    check_private(Path(_file(value, word)))
+    return value
+
+
 _text = must("be text, not {!r}", lambda value: isinstance(value, str) and value != "")
 _short = whole(65535)
 _topics = must(
@@ -62,21 +69,23 @@ class BrokerSource(Source):
     port: Annotated[int | None, _short] = None
     client: Annotated[str | None, _text] = None
     username: Annotated[str | None, _text] = None
-    password: Annotated[str | None, _text] = None
-    password_file: Annotated[str | None, _file] = None
+    password: Annotated[str | None, secret] = field(default=None, repr=False)
+    password_file: Annotated[str | None, _secret_file] = None
+    password_env: Annotated[str | None, _text] = None
     tls: Annotated[bool, FLAG] = False
     ca: Annotated[str | None, _file] = None
     certificate: Annotated[str | None, _file] = None
-    key: Annotated[str | None, _file] = None
+    key: Annotated[str | None, _secret_file] = None
     keepalive: Annotated[int, _short] = 60
     unconfirmed: Annotated[int, _short] = 10_000
     session: str = "7 days"
 
     def __post_init__(self) -> None:
         self.client = self.client or f"windrow-{self.node}"
-        if self.password and self.password_file:
-            raise SourceError("mqtt: give a password or a password_file, not both")
-        if (self.password or self.password_file) and not self.username:
+        passwords = [word for word in ("password", "password_file", "password_env") if getattr(self, word)]
+        if len(passwords) > 1:
+            raise SourceError(f"mqtt: give a {' or a '.join(passwords)}, not both")
+        if passwords and not self.username:
             raise SourceError("mqtt: a password needs a username")
         if self.key and not self.certificate:
             raise SourceError("mqtt: a key needs a certificate")
@@ -100,7 +109,15 @@ class BrokerSource(Source):
 
     @property
     def secret(self) -> str | None:
-        return self.password if self.password_file is None else Path(self.password_file).read_text("utf-8").strip()
+        """The password, from where it is; a file or a variable is looked at whenever a connection is begun."""
+        if self.password_file is not None:
+            try:
+                return read_secret(Path(self.password_file)).decode().strip()
+            except (OSError, ValueError) as error:
+                raise SourceError(f"mqtt: password_file: {error}") from error
+        if self.password_env is not None and not (password := os.environ.get(self.password_env)):
+            raise SourceError(f"mqtt: password_env: the environment has no {self.password_env}; set it to the password")
+        return self.password if self.password_env is None else password
 
     @property
     def expiry(self) -> int:

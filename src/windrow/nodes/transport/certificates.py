@@ -9,7 +9,6 @@ An authority that is there already is used again, so that hosts can come later.
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -20,6 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from windrow.io.atomic import replacing
 from windrow.nodes.transport.security import AccessError
 
 _KEY = ec.EllipticCurvePrivateKey
@@ -89,6 +89,6 @@ def _save(folder: Path, name: str, cert: x509.Certificate, key: _KEY) -> list[Pa
     paths = folder / f"{name}.pem", folder / f"{name}.key"
     paths[0].write_bytes(cert.public_bytes(serialization.Encoding.PEM))
     pem, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    with os.fdopen(os.open(paths[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+    with replacing(paths[1]) as file:
         file.write(key.private_bytes(serialization.Encoding.PEM, pem, plain))
     return list(paths)

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import yaml
 
+from windrow.io.private import Secret, read_secret
+
 OPERATOR = "operator"  # the name whose token may ask for the status and change queries
 NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")  # of nodes: they are headers, and names of files
 
@@ -75,21 +77,18 @@ class Tokens:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.unread: str | None = None  # why what the file holds now is not known
         self._read: tuple[int, int] = (0, 0)
         self._by_name: dict[str, str] = {}
         self._refresh()
 
     def allows(self, name: str, token: str) -> bool:
         """Whether this is the token of the name. It takes as long for a wrong one as for a right one."""
-        if self._fits(name, token):
-            return True
         try:
             self._refresh()
-        except AccessError:
-            return False  # half written: the next attempt reads it whole
-        return self._fits(name, token)
-
-    def _fits(self, name: str, token: str) -> bool:
+            self.unread = None
+        except AccessError as error:
+            self.unread = str(error)  # it may be half written: until it is whole, what it held before is good
         expected = self._by_name.get(name)
         same = hmac.compare_digest((expected or "\0").encode(), token.encode())
         return same and expected is not None
@@ -97,15 +96,18 @@ class Tokens:
     def _refresh(self) -> None:
         try:
             stat = self._path.stat()
-            if (stat.st_mtime_ns, stat.st_size) == self._read:
+            if (stat.st_ctime_ns, stat.st_size) == self._read:
                 return
-            given = yaml.safe_load(self._path.read_text(encoding="utf-8")) or {}
+            given = yaml.safe_load(read_secret(self._path).decode()) or {}
         except FileNotFoundError:
             raise AccessError(f"there is no file {str(self._path)!r} of tokens") from None
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        except yaml.YAMLError as error:  # whose own words show the line, and with it the token
+            line = f" of line {mark.line + 1}" if (mark := getattr(error, "problem_mark", None)) else ""
+            raise AccessError(f"{self._path} cannot be read as names and tokens{line}: it is not YAML") from None
+        except (OSError, ValueError) as error:
             raise AccessError(f"{self._path} cannot be read as names and tokens: {error}") from error
         self._by_name = _names_and_tokens(given, self._path)
-        self._read = stat.st_mtime_ns, stat.st_size
+        self._read = stat.st_ctime_ns, stat.st_size
 
 
 def _names_and_tokens(given: object, path: Path) -> dict[str, str]:
@@ -117,10 +119,10 @@ def _names_and_tokens(given: object, path: Path) -> dict[str, str]:
     return dict(given)
 
 
-def token_of(path: Path) -> str:
+def token_of(path: Path) -> Secret:
     try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
+        return Secret(read_secret(path).decode().strip())
+    except (OSError, ValueError) as error:
         raise AccessError(f"the token file {str(path)!r} cannot be read: {error}") from error
 
 
@@ -155,9 +157,11 @@ def pem(path: Path | None, what: str) -> bytes | None:
     if path is None:
         return None
     try:
-        content = path.read_bytes()
+        content = read_secret(path) if what == "key" else path.read_bytes()
     except OSError as error:
         raise AccessError(f"tls: {what}: {str(path)!r} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise AccessError(f"tls: {what}: {error}") from error
     if b"-----BEGIN " not in content:
         raise AccessError(f"tls: {what}: {str(path)!r} is not PEM")
     return content

@@ -142,6 +142,8 @@ class Server:
             )
         token = fields["authorization"].removeprefix("Bearer ")
         if not is_name or (self._tokens is not None and not self._tokens.allows(name, token)):
+            if self._tokens is not None and self._tokens.unread:
+                self._note_once("", self._tokens.unread)
             raise self._refusal(name, "does not have the token of that name", fl.FlightUnauthenticatedError)
         if method != fl.FlightMethod.DO_EXCHANGE and name != OPERATOR:
             raise self._refusal(name, f"is not {OPERATOR!r}, who alone may ask that", fl.FlightUnauthorizedError)
@@ -154,12 +156,15 @@ class Server:
 
     def _refusal(self, name: str, reason: str, kind: type[Exception] = fl.FlightServerError) -> Exception:
         """Say why, and log it once until that name has come in well."""
+        self._note_once(name, reason)
+        return kind(f"{name} {reason}")
+
+    def _note_once(self, name: str, reason: str) -> None:
         with self._lock:
             is_new = (name, reason) not in self._noted and len(self._noted) < 1000
             self._noted.add((name, reason))
         if is_new:
-            self._note(f"refused {name}: it {reason}")
-        return kind(f"{name} {reason}")
+            self._note(f"refused {name}: it {reason}" if name else reason)
 
     def _open(self, name: str, peer: str, writer: Any) -> StreamEnd:
         with self._lock:

@@ -430,7 +430,7 @@ class _Group:
         return table
 
     def absorb(self, table: pl.DataFrame) -> None:
-        self.dropped += self.states.absorb({self.state.group.name: table})
+        self.dropped += self.states.absorb({self.state.group.name: table}).total()
 
 
 def _load(state: GroupState, runs: list[pl.DataFrame]) -> None:

@@ -134,7 +134,7 @@ def _put(system: Any, place: str, text: str) -> None:
         with system.open_output_stream(place) as file:
             file.write(text.encode())
         return
-    with replacing(Path(place), contended=True) as local:
+    with replacing(Path(place), contended=True, shared=True) as local:
         local.write(text.encode())
 
 
