@@ -584,6 +584,8 @@ class Storm:
             node.start()
         yield from self._until_refused_or_let_in(node)
         if self._refused:
+            while node.is_busy:  # somebody kills it, and starts it again
+                yield 0.1
             with self._with(node):
                 if node.name not in self._refused:
                     self._kill_now(node)

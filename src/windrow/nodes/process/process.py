@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -30,11 +30,13 @@ import polars as pl
 
 from windrow.io import query_files
 from windrow.io.atomic import replacing
+from windrow.nodes.process import blame
 from windrow.nodes.process.config import ConfigError, NodeConfig
 from windrow.nodes.process.log_store import LogFile
 from windrow.nodes.process.result_sink import ResultFiles, ResultLines
 from windrow.nodes.process.slice_sink import SliceSink
 from windrow.nodes.process.source_thread import SourceThread
+from windrow.nodes.protocol.journal import WHAT_TO_DO, LogStore
 from windrow.nodes.protocol.messages import Ack, Batch, Leave, Message, Out, Refused
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.protocol.subtree import Planned
@@ -57,7 +59,7 @@ Sink = ResultFiles | ResultLines | SliceSink  # each takes a batch of a root onc
 
 
 class NodeRefused(Exception):
-    """The parent does not take this node, and why."""
+    """The node and its parent cannot go on together, and why."""
 
 
 class NodeProcess:
@@ -119,10 +121,12 @@ class NodeProcess:
             stack.enter_context(locked(config.spool))
             store = LogFile(config.spool / "spool")
             stack.callback(store.close)
+            if store.torn:
+                self._say(f"the last write to its spool was cut short, and is undone: {store.torn:,} bytes")
         source = source_of(config.source, config.name) if config.role == "local" else None
         self._is_eager = source is not None and not source.replayable
         self._store = store
-        self.node = self._new_node()
+        self.node = self._recovered()
         if config.role == "root":
             self._sink = self._new_sink()
         if source is not None:
@@ -160,7 +164,20 @@ class NodeProcess:
             self._client.start()
             stack.callback(self._client.close)
 
-    def _new_node(self) -> Node:
+    def _recovered(self) -> Node:
+        """The node of an earlier life, without what it cannot work on."""
+        if self._aside is not None:
+            self._banned = blame.banned(self._aside)
+        try:
+            return self._new_node(self._store)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            if not self._set_aside(lambda _: None, error):
+                raise
+            return self._recovered()
+
+    def _new_node(self, store: LogStore | None) -> Node:
         """The node in its next life, as the log store has it."""
         config = self.config
         return Node(
@@ -168,7 +185,7 @@ class NodeProcess:
             str(config.parent) if config.parent else None,
             config.children,
             time.time_ns() // 1_000_000,
-            self._store,
+            store,
             config.query_set,
             joins=config.joins,
             lateness=config.lateness,
@@ -182,15 +199,21 @@ class NodeProcess:
     def _new_sink(self) -> Sink:
         if self.config.feeds == "slices":
             assert self.config.spool is not None
-            assert self._store is not None
             assert self.node.query_set is not None
             sink = SliceSink(self.config.spool)
-            sink.tie(self._store)
+            self._check(sink, f"the outlet in {str(self.config.spool)!r}")
             sink.set_queries(self.node.query_set)
             return sink
         if self.config.results == "-":
             return ResultLines()
-        return ResultFiles(self.config.results, self.node.status()["batches"]["made"])
+        files = ResultFiles(self.config.results)
+        self._check(files, f"results: {str(self.config.results)!r}")
+        return files
+
+    def _check(self, sink: ResultFiles | SliceSink, called: str) -> None:
+        """Refuse a sink that has batches which this root has not made, or not with this spool."""
+        if reason := self.node.behind(called, *sink.last):
+            raise ConfigError(f"{reason}. If these are of another tree, name another directory")
 
     def _work(self) -> None:
         tick = status = time.monotonic()
@@ -200,13 +223,13 @@ class NodeProcess:
             now = time.monotonic()
             if now >= tick:
                 tick = now + TICK
-                self._do(self.node.tick(_now()))
+                self._tick()
             if now >= status:
                 status = now + STATUS
                 self._write_status()
             self._follow_source()
             if self.node.refused:
-                self._refused(self.node.refused)
+                self._fail(NodeRefused(f"no going on below {self.config.parent}: {self.node.refused}"))
             if self._error is not None:
                 raise self._error
             if self._may_go() or (until is not None and now >= until):
@@ -289,24 +312,66 @@ class NodeProcess:
         except Exception as error:
             if sender == self.node.parent:
                 raise
-            self._ban(sender, message, error)
+            self._break(sender, message, error)
             return
         if isinstance(message, Leave):
             self._have_left.add(sender)
         self._do(out)
 
-    def _ban(self, child: str, message: Message, error: Exception) -> None:
-        """Refuse a child whose message breaks the node, and go on from the log store, which does not have it."""
-        first_line = (str(error).splitlines() or [""])[0]
-        reason = f"its {type(message).__name__} cannot be taken: {type(error).__name__}: {first_line}"
+    def _tick(self) -> None:
+        now = _now()
+        try:
+            out = self.node.tick(now)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            if not self._set_aside(lambda node: node.tick(now), error):
+                raise
+            self._begin_again()
+            return
+        self._do(out)
+
+    def _break(self, child: str, message: Message, error: Exception) -> None:
+        """Go on from the log store, which does not have the message that broke the node.
+
+        If it breaks the node even without its tables, something is to blame that came earlier. Otherwise its child is.
+        """
+        assert self._store is not None
+        now, bare = _now(), replace(message, tables={}) if isinstance(message, Batch) else message
+        step: blame.Step = lambda node: node.receive(child, bare, now)  # noqa: E731
+        if bare is message or not blame.breaks(self._store, self._new_node, step):
+            self._banned[child] = f"its {type(message).__name__} cannot be taken: {_named(error)}"
+            self._say(f"refused {child}: {self._banned[child]}")
+            if self._server is not None:
+                self._server.send(child, Refused(message.epoch, self._banned[child]))
+        elif not self._set_aside(step, error):
+            raise ConfigError(
+                f"what its children have sent before cannot be worked on ({_named(error)}), and whose it is cannot be "
+                f"told: it is in the checkpoint of {str(self.config.spool)!r}; {WHAT_TO_DO}"
+            ) from error
+        self._begin_again()
+
+    def _set_aside(self, step: blame.Step, error: Exception) -> bool:
+        """Set aside the batches without which a step does not break the node; false if there are none."""
+        child = blame.blamed(self._store, self._new_node, step) if self._store is not None else None
+        if child is None or self._store is None or self._aside is None:
+            return False
+        reason = f"what it has sent cannot be worked on: {_named(error)}; its batches were set aside in the spool"
+        blame.set_aside(self._store, self._aside, child, reason)
         self._banned[child] = reason
-        self._say(f"refused {child}: {reason}")
-        if self._server is not None:
-            self._server.send(child, Refused(message.epoch, reason))
-        self.node = self._new_node()
+        self._say(f"refused {child}: {reason}: {str(self._aside)!r}")
+        return True
+
+    def _begin_again(self) -> None:
+        """Be the node that the log store has, without those that are refused."""
+        self.node = self._new_node(self._store)
         self._do(self.node.start(_now()))
-        out = self.node.receive(child, Leave(child, message.epoch), _now())  # the watermark does not wait for it
-        self._do([(to, answer) for to, answer in out if to != child])
+        for child in self._banned:  # the watermark does not wait for it
+            self._do(self.node.give_up(child, _now()))
+
+    @property
+    def _aside(self) -> Path | None:
+        return self.config.spool / "aside" if self.config.spool is not None else None
 
     def _do(self, out: Out) -> None:
         """Send the messages of the node, and log its notes."""
@@ -465,6 +530,11 @@ def locked(folder: Path) -> BinaryIO:
 
 def _now() -> int:
     return time.time_ns() // 1000
+
+
+def _named(error: Exception) -> str:
+    """An error in a line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def _nothing() -> None:

@@ -33,7 +33,7 @@ import polars as pl
 from windrow.core.query.query import Query
 from windrow.core.windows.fixed import INT64_MAX
 from windrow.nodes.protocol.children import Children
-from windrow.nodes.protocol.journal import Journal, LogStore
+from windrow.nodes.protocol.journal import WHAT_TO_DO, Journal, Lives, LogStore
 from windrow.nodes.protocol.local import LocalRole, Mark, Reader
 from windrow.nodes.protocol.messages import (
     Ack,
@@ -84,13 +84,14 @@ class Node:
         has_children = bool(self.children or self.joins)
         self.role = "root" if self.parent is None else "intermediate" if has_children else "local"
         self.notes = Notes()
-        self.refused: str | None = None  # the parent's reason, or why the node cannot go on with this parent
+        self.refused: str | None = None  # why the node cannot go on with this parent, who may have said so
         self.left = False  # the parent does not wait for it any more: it may go
         self._is_leaving = False
         self._is_welcome = self.parent is None
         self._window = SendWindow(self.name, self.epoch, SINK if self.parent is None else self.parent)
         self.as_local: LocalRole | None = None
         self.as_parent: ParentRole | None = None
+        self._lives: Lives | None = None  # of a node with children
         if self.role == "local":
             cut = partial(Reader, node=self.name, lateness=self.lateness, eager=self.eager, unit=self.unit)
             self.as_local = LocalRole(self.name, self._window, self.store, self.notes, cut, self.idle, self.ahead)
@@ -102,6 +103,7 @@ class Node:
             raise ValueError(f"{self.name} has children, so it needs a spool")
         feeds_spark, children = self.feeds == "slices", Children(self.children, self.joins)
         subtree = Subtree(children, self.epoch, self.role == "root", feeds_spark, self.notes)
+        self._lives = Lives(self.store, self.epoch)
         journal = Journal(self.store, self.log)
         role = ParentRole(self.name, subtree, self._window, journal, self.timeout, self.ahead)
         role.recover(self.initial.as_events() if self.initial is not None and feeds_spark else self.initial)
@@ -212,6 +214,11 @@ class Node:
         assert self.as_parent is not None
         return self.as_parent.pass_on_queries(self._subtree.remove(name), now)
 
+    def give_up(self, child: str, now: int) -> Out:
+        """Go on without a child: its messages are not taken any more."""
+        assert self.as_parent is not None
+        return self.as_parent.give_up(child, now)
+
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def receive(self, sender: str, message: Message, now: int) -> Out:
@@ -238,20 +245,47 @@ class Node:
     def _welcome(self, message: Welcome, now: int) -> Out:
         if self._is_welcome or self.parent is None:
             return []
-        has_lost = message.accepted < self._window.acknowledged
-        if has_lost and self.as_local is None:
-            self.refused = f"{self.parent} has lost what it had acknowledged: its spool is another one"
+        is_other = not self._window.has(message.accepted, message.position)
+        reason = self.behind(self.parent, message.accepted, message.life)
+        if reason is None and is_other and self._window.number:
+            other = (
+                f"{self.parent} has {message.accepted} batches of {self.name!r}, other ones than it had acknowledged: "
+                "its spool was emptied, or an older copy was put back, or it is another parent than before"
+            )
+            if self.as_local is None or self.eager:
+                reason = f"{other}; {WHAT_TO_DO}"
+            else:
+                self.notes.append(f"{other}; the source is read again from there")
+        if reason is not None:
+            self.refused = reason
             return []
         self._is_welcome = True
         self._window.reset_pause(now)
         self._window.forget(message.accepted, now)
         query_set = QuerySet.from_dict(message.query_set, message.tables["columns"])
-        if self.as_local is not None and (self.as_local.reader is None or has_lost):
+        if self.as_local is not None and (self.as_local.reader is None or is_other):
             self.refused = self.as_local.begin(query_set, message) or self.refused
             return []
         out = self._window.send_again()
         out += self.as_parent.acknowledge_withheld() if self.as_parent is not None else []
         return [*out, *self._adopt(query_set, now)]
+
+    def behind(self, receiver: str, accepted: int, life: int) -> str | None:
+        """Why the log store is not the one that the node had last, if its parent or sink has more of it; else None.
+
+        A node that went on from less would number other batches as those that were accepted before, and they would be
+        dropped as repeats. Its children cannot give again what it lacks: slices of many of their batches were merged.
+        """
+        if self._lives is None:
+            return None
+        if self._window.number < accepted or (life and not self._lives.has(life)):
+            return (
+                f"the spool of {self.name!r} is behind {receiver}, which has {accepted} batches of it: the spool was "
+                f"emptied, or an older copy was put back; {WHAT_TO_DO}"
+            )
+        if life and life != self.epoch:
+            self._lives.forget_before(life)
+        return None
 
     def _adopt(self, query_set: QuerySet, now: int) -> Out:
         """Go on with the parent's query set, if it is newer; what comes before a Welcome is in it as well."""

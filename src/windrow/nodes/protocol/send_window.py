@@ -6,6 +6,7 @@ that a slow parent needs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -27,7 +28,7 @@ class SendWindow:
         self.confirmed: Position = {}  # the position of the last batch that is acknowledged
         self.unacknowledged: list[Batch] = []
         self.deletable: list[int] = []  # batches that were acknowledged, and may still be in the log store
-        self._node, self._epoch = node, epoch
+        self._node, self.epoch = node, epoch
         self._sent_at, self._pause = 0, AGAIN
 
     @property
@@ -38,7 +39,7 @@ class SendWindow:
     def send(self, report: Report, now: int) -> Out:
         """Number what the node has for its parent, and keep it."""
         contents = report.events, report.tables, report.newest
-        head = self._node, self._epoch, self.number + 1, report.position, report.watermark
+        head = self._node, self.epoch, self.number + 1, report.position, report.watermark
         batch = Batch(*head, *report.announced, *contents)
         self.unacknowledged.append(batch)
         self.number, self._sent_at = batch.number, now
@@ -57,6 +58,15 @@ class SendWindow:
             self.acknowledged, self.confirmed = done[-1].number, done[-1].position
             self.reset_pause(now)
 
+    def has(self, number: int, position: Position) -> bool:
+        """Whether what follows on this batch is here: it is the last one that was acknowledged, or one after it.
+
+        A receiver that went on from an older copy of its log store may have another batch of that number, which says
+        another position.
+        """
+        known = {self.acknowledged: self.confirmed, **{batch.number: batch.position for batch in self.unacknowledged}}
+        return number in known and json.dumps(known[number]) == json.dumps(position)
+
     def restart(self, accepted: int, position: Position) -> None:
         """Go on after the last batch that the receiver has, and drop whatever was made since."""
         self.unacknowledged = []
@@ -64,8 +74,8 @@ class SendWindow:
 
     def restore(self, batches: Iterable[Batch], number: int) -> None:
         """Go on with batches of an earlier life; the receiver takes them as those of this one."""
-        self.unacknowledged = [replace(batch, epoch=self._epoch) for batch in batches]
-        self.number = number
+        self.unacknowledged = [replace(batch, epoch=self.epoch) for batch in batches]
+        self.number, self.acknowledged = number, number - len(self.unacknowledged)
 
     def is_due(self, now: int, answered: bool) -> bool:
         """Whether to send something again now; the pause doubles as long as no answer comes."""
