@@ -62,7 +62,7 @@ from windrow.nodes.transport.security import Address
 # How many seconds lie between two faults of a kind, on average.
 FAULTS = {"kill": 3.0, "stop": 8.0, "cut": 6.0, "delay": 10.0, "queries": 5.0}
 FAULTS |= {"half": 8.0, "damage": 4.0, "move": 6.0}
-HOLD = ("kill", "stop", "cut", "delay", "queries")  # those that a tree bears today
+HOLD = ("kill", "stop", "cut", "delay", "queries", "damage")  # those that a tree bears today
 RATE = 40  # events in a second at a node
 LOOK = 0.03  # seconds between two looks at the processes
 NOTICED = 30.0  # seconds in which a half-open connection has to be noticed

@@ -30,7 +30,7 @@ from windrow.nodes.queries import QuerySet
 from windrow.testing.tree_simulation import Faults, Simulation
 from windrow.testing.tree_simulation import Tree as Simulated
 
-TREES = 40  # of the simulation
+TREES = 25  # of the simulation
 
 
 class Stuck(Exception):
@@ -189,26 +189,40 @@ def test_a_spool_that_is_not_what_it_was_is_refused_and_with_the_right_one_all_g
         plant = stack.enter_context(Running(tmp_path / "plant.yaml", "intermediate", text))
         text = text.replace("127.0.0.1:0", str(plant.address).removeprefix("grpc://"))
         north = North(tmp_path, plant)
-        stack.enter_context(north.running)
-        north.goes_on()
+        with north.running:
+            north.goes_on()
         for name, role, described in (("plant", "intermediate", text), ("root", "root", root_text)):
             spool, running = tmp_path / name / "spool", {"plant": plant, "root": root}
             running[name].node.stop()
             running[name].join()
             older = spool.read_bytes()
             with Running(tmp_path / f"{name}.yaml", role, described):
-                north.goes_on()
+                north.comes_back()
             for how in damaged(spool, older, dice):
                 reason = refusal(tmp_path, role, described)
                 assert name in reason, how
                 assert ("put back what it was when the node ran last" in reason) or "has version" in reason, how
             stack.enter_context(Running(tmp_path / f"{name}.yaml", role, described))
-            north.goes_on()
+            north.comes_back()
         os.truncate(tmp_path / "plant" / "spool", 100)
     command = [sys.executable, "-m", "windrow", "node", "intermediate", "--config", str(tmp_path / "plant.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2
     assert re.fullmatch(r"windrow plant: the spool '.*/plant/spool' is damaged: it has 100 bytes, .*\n", done.stderr)
+
+
+def test_an_outlet_that_has_more_than_the_spool_is_refused(tmp_path: Path) -> None:
+    text = f"{ROOT}feeds: slices\n"
+    with Running(tmp_path / "root.yaml", "root", text) as root, Raw(root.address, "north") as north:
+        north.say(Hello("north", 1))
+        assert isinstance(north.hear(), Welcome)
+        north.say(slices("north", 1, 0, 3_000_000))
+        assert isinstance(north.hear(), Ack)
+    (tmp_path / "root" / "spool").unlink()
+    reason = refusal(tmp_path, "root", text)
+    assert re.match(
+        r"the spool of 'root' is behind the outlet in '.*', which has 1 batches of it: the spool was", reason
+    )
 
 
 # --- batches that break a node ----------------------------------------------------------------------------------------

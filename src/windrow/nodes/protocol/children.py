@@ -22,7 +22,7 @@ class Child:
 
     epoch: int = -1
     accepted: int = 0  # number of the last accepted batch
-    life: int = 0  # and in which epoch of the child it was sent
+    sent_in: int = 0  # the life of the child in which it was sent
     position: Position = field(default_factory=dict)
     watermark: int = INT64_MIN
     announced: Announced = field(default_factory=Announced)
@@ -60,7 +60,7 @@ class Child:
 
     def take(self, batch: Batch, has_push_down: bool) -> None:
         """Accept a batch: note how far the child and the local nodes below it have come."""
-        self.accepted, self.life, self.position = batch.number, batch.epoch, batch.position
+        self.accepted, self.sent_in, self.position = batch.number, batch.epoch, batch.position
         self.announced = batch.announced
         self.watermark, self.newest = max(self.watermark, batch.watermark), max(self.newest, batch.newest)
         self.events |= batch.events

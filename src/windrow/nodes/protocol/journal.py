@@ -3,7 +3,7 @@
     checkpoint   the state, the query set, and all counters
     log 17       a batch that was accepted after the checkpoint
     out 8        a batch of the node's own that was not acknowledged when the checkpoint was made
-    lives        the lives of the node, by their epochs
+    lives        the lives of the node
 
 A checkpoint is due once the log is larger than the last one, so that it costs at most a fixed share of what comes in.
 """
@@ -100,19 +100,19 @@ class Lives:
     then, each from before its first message, so one that does not have that life is not the one of that life.
     """
 
-    def __init__(self, store: LogStore, epoch: int) -> None:
+    def __init__(self, store: LogStore, life: int) -> None:
         self._store = store
-        self._epochs: list[int] = [*json.loads(store.get("lives") or b"[]"), epoch]
+        self._lives: list[int] = [*json.loads(store.get("lives") or b"[]"), life]
         self._write()
 
-    def has(self, epoch: int) -> bool:
-        return epoch in self._epochs
+    def has(self, life: int) -> bool:
+        return life in self._lives
 
-    def forget_before(self, epoch: int) -> None:
+    def forget_before(self, life: int) -> None:
         """Nobody will ask for lives before this one any more."""
-        if self._epochs[0] != epoch:
-            self._epochs = self._epochs[self._epochs.index(epoch) :]
+        if self._lives[0] != life:
+            self._lives = self._lives[self._lives.index(life) :]
             self._write()
 
     def _write(self) -> None:
-        self._store.commit({"lives": json.dumps(self._epochs).encode()}, [])
+        self._store.commit({"lives": json.dumps(self._lives).encode()}, [])

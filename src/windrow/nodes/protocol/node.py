@@ -246,7 +246,7 @@ class Node:
         if self._is_welcome or self.parent is None:
             return []
         is_other = not self._window.has(message.accepted, message.position)
-        reason = self.behind(self.parent, message.accepted, message.life)
+        reason = self.behind(self.parent, message.accepted, message.sent_in)
         if reason is None and is_other and self._window.number:
             other = (
                 f"{self.parent} has {message.accepted} batches of {self.name!r}, other ones than it had acknowledged: "
@@ -270,7 +270,7 @@ class Node:
         out += self.as_parent.acknowledge_withheld() if self.as_parent is not None else []
         return [*out, *self._adopt(query_set, now)]
 
-    def behind(self, receiver: str, accepted: int, life: int) -> str | None:
+    def behind(self, receiver: str, accepted: int, sent_in: int) -> str | None:
         """Why the log store is not the one that the node had last, if its parent or sink has more of it; else None.
 
         A node that went on from less would number other batches as those that were accepted before, and they would be
@@ -278,13 +278,13 @@ class Node:
         """
         if self._lives is None:
             return None
-        if self._window.number < accepted or (life and not self._lives.has(life)):
+        if self._window.number < accepted or (sent_in and not self._lives.has(sent_in)):
             return (
                 f"the spool of {self.name!r} is behind {receiver}, which has {accepted} batches of it: the spool was "
                 f"emptied, or an older copy was put back; {WHAT_TO_DO}"
             )
-        if life and life != self.epoch:
-            self._lives.forget_before(life)
+        if sent_in:
+            self._lives.forget_before(sent_in)
         return None
 
     def _adopt(self, query_set: QuerySet, now: int) -> Out:

@@ -88,7 +88,8 @@ class ParentRole:
             child.begin(message.epoch, self.subtree.query_set.version)
             out = self._resume(sender, child, now)
         queries = self._queries(child)
-        welcome = Welcome(message.epoch, child.accepted, child.position, queries.query_set, queries.tables, child.life)
+        stored = child.accepted, child.position, queries.query_set, queries.tables, child.sent_in
+        welcome = Welcome(message.epoch, *stored)
         return [*out, (sender, welcome)]
 
     def _batch(self, sender: str, child: Child, batch: Batch, now: int) -> Out:
