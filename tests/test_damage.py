@@ -290,6 +290,12 @@ def test_what_breaks_a_node_later_is_held_against_the_child_that_sent_it(tmp_pat
             welcome = north.hear()
             assert isinstance(welcome, Welcome)
             assert welcome.accepted == 2
+    aside.joinpath("south.txt").unlink()  # it is mended
+    with Running(tmp_path / "root.yaml", "root", text) as root, Raw(root.address, "south") as south:
+        south.say(Hello("south", 4))
+        welcome = south.hear()
+        assert isinstance(welcome, Welcome)
+        assert welcome.accepted == 2
 
 
 def test_a_journal_that_breaks_the_node_when_it_starts_goes_on_without_the_child_that_is_to_blame(
@@ -310,6 +316,7 @@ def test_a_journal_that_breaks_the_node_when_it_starts_goes_on_without_the_child
     request.getfixturevalue("poisoned")  # from now on it cannot be worked on
     with Running(tmp_path / "root.yaml", "root", text) as root:
         assert [line.partition(":")[0] for line in root.said] == ["refused south"]
+        assert root.node.status()["children"]["south"]["state"] == "left"
         with Raw(root.address, "north") as north:
             north.say(Hello("north", 2))
             assert isinstance(north.hear(), Welcome)

@@ -26,7 +26,8 @@ from typing import BinaryIO
 from windrow.io.atomic import replacing
 from windrow.nodes.protocol.journal import WHAT_TO_DO
 
-_NAME, VERSION = b"windrow spool ", 3
+VERSION = 3
+_NAME = b"windrow spool "
 _MAGIC = b"%s%d\n" % (_NAME, VERSION)
 _END = struct.Struct("<QI")  # up to where everything was flushed, and its sum
 _HEAD = struct.Struct("<QII")  # the length of a commit, its sum, and that of the two

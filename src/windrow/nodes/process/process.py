@@ -147,7 +147,7 @@ class NodeProcess:
                 self._timing,
             )
             stack.callback(self._server.close)
-        self._do(self.node.start(_now()))
+        self._begin()
         if config.parent is not None:
             ca = pem(config.tls.ca, "ca")
             self._client = Client(
@@ -363,10 +363,13 @@ class NodeProcess:
         return True
 
     def _begin_again(self) -> None:
-        """Be the node that the log store has, without those that are refused."""
         self.node = self._new_node(self._store)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin a life of the node, whose watermark does not wait for those that are refused."""
         self._do(self.node.start(_now()))
-        for child in self._banned:  # the watermark does not wait for it
+        for child in self._banned:
             self._do(self.node.give_up(child, _now()))
 
     @property
