@@ -218,11 +218,30 @@ def test_an_outlet_that_has_more_than_the_spool_is_refused(tmp_path: Path) -> No
         assert isinstance(north.hear(), Welcome)
         north.say(slices("north", 1, 0, 3_000_000))
         assert isinstance(north.hear(), Ack)
-    (tmp_path / "root" / "spool").unlink()
+    for name in ("spool", "life"):
+        (tmp_path / "root" / name).unlink()
     reason = refusal(tmp_path, "root", text)
     assert re.match(
         r"the spool of 'root' is behind the outlet in '.*', which has 1 batches of it: the spool was", reason
     )
+
+
+def test_a_spool_that_is_gone_before_its_node_has_sent_a_batch_is_missed(tmp_path: Path) -> None:
+    """Neither sink nor parent has heard of it, but a child may have let go of what it had acknowledged."""
+    with Running(tmp_path / "root.yaml", "root", ROOT) as root, Raw(root.address, "north") as north:
+        north.say(Hello("north", 1))
+        assert isinstance(north.hear(), Welcome)
+        north.say(slices("north", 1, 0, 10))
+        assert isinstance(north.hear(), Ack)
+    spool = tmp_path / "root" / "spool"
+    right = spool.read_bytes()
+    spool.unlink()
+    for _ in range(2):
+        reason = refusal(tmp_path, "root", ROOT)
+        assert re.match(r"the spool of 'root' in '.*' does not know the life that went on there last", reason)
+    spool.write_bytes(right)
+    with Running(tmp_path / "root.yaml", "root", ROOT) as root:
+        assert root.node.status()["children"]["north"]["batches"] == 1
 
 
 # --- batches that break a node ----------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@
     operator ┘
 
 It ends by itself once all sources below have ended and everything is acknowledged, and in order when it has to stop.
-Its directory (`spool`) has the log store, a lock, so that no second process uses it, and `status.json`.
+Its directory (`spool`) has the log store, the life that went on with it last (`life`), a lock, so that no second
+process uses it, and `status.json`.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class NodeProcess:
         self._have_left: set[str] = set()  # children that have left in this life of the node
         self._rows = 0  # of results
         self._written_status: dict[str, Any] = {}
+        self._noted: int | None = None  # the life of the node that is noted in its directory
         self._state = "starting"
 
     # --- its life -----------------------------------------------------------------------------------------------------
@@ -127,6 +129,7 @@ class NodeProcess:
         self._is_eager = source is not None and not source.replayable
         self._store = store
         self.node = self._recovered()
+        self._check_life()
         if config.role == "root":
             self._sink = self._new_sink()
         if source is not None:
@@ -210,6 +213,27 @@ class NodeProcess:
         self._check(files, f"results: {str(self.config.results)!r}")
         return files
 
+    def _check_life(self) -> None:
+        """Refuse a log store that does not know the last life that went on here.
+
+        Before a node has sent its first batch, neither parent nor sink can tell that it is another one.
+        """
+        path = self.config.spool / "life" if self.config.spool is not None else None
+        last = path.read_text().strip() if path is not None and path.exists() else None
+        if last is not None and not (last.isdecimal() and self.node.has_lived(int(last))):
+            raise ConfigError(
+                f"the spool of {self.config.name!r} in {str(self.config.spool)!r} does not know the life that went on "
+                f"there last: it was deleted, or an older copy was put back; {WHAT_TO_DO}"
+            )
+
+    def _note_life(self) -> None:
+        if self._noted == self.node.epoch or self.config.role == "local" or self.config.spool is None:
+            return
+        if self.node.goes_on:
+            self._noted = self.node.epoch
+            with replacing(self.config.spool / "life") as file:
+                file.write(str(self._noted).encode())
+
     def _check(self, sink: ResultFiles | SliceSink, called: str) -> None:
         """Refuse a sink that has batches which this root has not made, or not with this spool."""
         if reason := self.node.behind(called, *sink.last):
@@ -232,6 +256,7 @@ class NodeProcess:
                 self._fail(NodeRefused(f"no going on below {self.config.parent}: {self.node.refused}"))
             if self._error is not None:
                 raise self._error
+            self._note_life()
             if self._may_go() or (until is not None and now >= until):
                 return
             if until is None and (self._ended or self._stop):

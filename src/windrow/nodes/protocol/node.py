@@ -270,6 +270,15 @@ class Node:
         out += self.as_parent.acknowledge_withheld() if self.as_parent is not None else []
         return [*out, *self._adopt(query_set, now)]
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether its parent has let it go on with what its log store has; a root has none."""
+        return self._is_welcome and self.refused is None
+
+    def has_lived(self, life: int) -> bool:
+        """Whether its log store knows this life of a node with children."""
+        return self._lives is None or self._lives.has(life)
+
     def behind(self, receiver: str, accepted: int, sent_in: int) -> str | None:
         """Why the log store is not the one that the node had last, if its parent or sink has more of it; else None.
 
