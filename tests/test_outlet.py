@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -13,7 +14,6 @@ from windrow.io.tables import pack, unpack
 from windrow.nodes.process.slice_sink import Head, SliceSink, SliceSinkError
 from windrow.nodes.protocol.messages import Batch
 from windrow.nodes.queries import QuerySet
-from windrow.testing.tree_simulation import Disk
 
 TABLE = pl.DataFrame({"slice_start": [0, 10], "count().count": [3, 4]})
 
@@ -66,19 +66,12 @@ def test_a_gap_is_refused(tmp_path: Path) -> None:
         SliceSink(tmp_path / "two").put(batch(2))
 
 
-def test_an_outlet_is_filled_from_one_spool(tmp_path: Path) -> None:
-    spool, other = Disk(), Disk()
-    SliceSink(tmp_path / "one").tie(spool)
-    outlet = filled(tmp_path / "one")
-    SliceSink(tmp_path / "one").tie(spool)  # after a restart
-    with pytest.raises(SliceSinkError, match=r"was filled from another spool than the root's"):
-        SliceSink(tmp_path / "one").tie(other)
-    (tmp_path / "one" / "slices" / "spool").unlink()
-    with pytest.raises(SliceSinkError, match=r"was filled from another spool than the root's"):
-        outlet.tie(spool)
-    SliceSink(tmp_path / "two").tie(spool)  # an empty one: a crash may have come before it was written
-    with pytest.raises(SliceSinkError, match=r"was filled from another spool than the root's"):
-        SliceSink(tmp_path / "two").tie(other)
+def test_an_outlet_says_which_batch_came_last_and_in_which_life_of_the_root(tmp_path: Path) -> None:
+    outlet = SliceSink(tmp_path)
+    assert outlet.last == (0, 0)
+    outlet.put(replace(batch(1), life=7))
+    outlet.put(replace(batch(2), life=9))
+    assert SliceSink(tmp_path).last == (2, 9)
 
 
 def test_what_is_half_written_is_not_there(tmp_path: Path) -> None:

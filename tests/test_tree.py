@@ -370,7 +370,7 @@ def test_a_tree_that_has_ended_says_so_and_results_of_another_are_not_taken_for_
     assert trees.run(tree) == 0
     assert "tree.yaml have ended before; to begin anew, name another spool" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "spool")
-    with pytest.raises(Refused, match=r"root: results: '.*/results' has results of another tree, or of this one"):
+    with pytest.raises(Refused, match=r"root: the spool of 'root' is behind results: '.*/results', which"):
         trees.run(tree)
 
 

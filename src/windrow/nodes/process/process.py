@@ -6,7 +6,8 @@
     operator ┘
 
 It ends by itself once all sources below have ended and everything is acknowledged, and in order when it has to stop.
-Its directory (`spool`) has the log store, a lock, so that no second process uses it, and `status.json`.
+Its directory (`spool`) has the log store, the life that went on with it last (`life`), a lock, so that no second
+process uses it, and `status.json`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -32,11 +33,13 @@ import polars as pl
 from windrow.io import query_files
 from windrow.io.atomic import replacing
 from windrow.io.private import make_folder, open_private
+from windrow.nodes.process import blame
 from windrow.nodes.process.config import ConfigError, NodeConfig
 from windrow.nodes.process.log_store import LogFile
 from windrow.nodes.process.result_sink import ResultFiles, ResultLines
 from windrow.nodes.process.slice_sink import SliceSink
 from windrow.nodes.process.source_thread import SourceThread
+from windrow.nodes.protocol.journal import WHAT_TO_DO, LogStore
 from windrow.nodes.protocol.messages import Ack, Batch, Leave, Message, Out, Refused
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.protocol.subtree import Planned
@@ -59,7 +62,7 @@ Sink = ResultFiles | ResultLines | SliceSink  # each takes a batch of a root onc
 
 
 class NodeRefused(Exception):
-    """The parent does not take this node, and why."""
+    """The node and its parent cannot go on together, and why."""
 
 
 class NodeProcess:
@@ -81,6 +84,7 @@ class NodeProcess:
         self._have_left: set[str] = set()  # children that have left in this life of the node
         self._rows = 0  # of results
         self._written_status: dict[str, Any] = {}
+        self._noted: int | None = None  # the life of the node that is noted in its directory
         self._state = "starting"
 
     # --- its life -----------------------------------------------------------------------------------------------------
@@ -121,10 +125,13 @@ class NodeProcess:
             stack.enter_context(locked(config.spool))
             store = LogFile(config.spool / "spool")
             stack.callback(store.close)
+            if store.torn:
+                self._say(f"the last write to its spool was cut short, and is undone: {store.torn:,} bytes")
         source = source_of(config.source, config.name) if config.role == "local" else None
         self._is_eager = source is not None and not source.replayable
         self._store = store
-        self.node = self._new_node()
+        self.node = self._recovered()
+        self._check_life()
         if config.role == "root":
             self._sink = self._new_sink()
         if source is not None:
@@ -145,7 +152,7 @@ class NodeProcess:
                 self._timing,
             )
             stack.callback(self._server.close)
-        self._do(self.node.start(_now()))
+        self._begin()
         if config.parent is not None:
             ca = pem(config.tls.ca, "ca")
             self._client = Client(
@@ -162,7 +169,20 @@ class NodeProcess:
             self._client.start()
             stack.callback(self._client.close)
 
-    def _new_node(self) -> Node:
+    def _recovered(self) -> Node:
+        """The node of an earlier life, without what it cannot work on."""
+        if self._aside is not None:
+            self._banned = blame.banned(self._aside)
+        try:
+            return self._new_node(self._store)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            if not self._set_aside(lambda _: None, error):
+                raise
+            return self._recovered()
+
+    def _new_node(self, store: LogStore | None) -> Node:
         """The node in its next life, as the log store has it."""
         config = self.config
         return Node(
@@ -170,7 +190,7 @@ class NodeProcess:
             str(config.parent) if config.parent else None,
             config.children,
             secrets.randbits(60),
-            self._store,
+            store,
             config.query_set,
             joins=config.joins,
             lateness=config.lateness,
@@ -184,15 +204,42 @@ class NodeProcess:
     def _new_sink(self) -> Sink:
         if self.config.feeds == "slices":
             assert self.config.spool is not None
-            assert self._store is not None
             assert self.node.query_set is not None
             sink = SliceSink(self.config.spool)
-            sink.tie(self._store)
+            self._check(sink, f"the outlet in {str(self.config.spool)!r}")
             sink.set_queries(self.node.query_set)
             return sink
         if self.config.results == "-":
             return ResultLines()
-        return ResultFiles(self.config.results, self.node.status()["batches"]["made"])
+        files = ResultFiles(self.config.results)
+        self._check(files, f"results: {str(self.config.results)!r}")
+        return files
+
+    def _check_life(self) -> None:
+        """Refuse a log store that does not know the last life that went on here.
+
+        Before a node has sent its first batch, neither parent nor sink can tell that it is another one.
+        """
+        path = self.config.spool / "life" if self.config.spool is not None else None
+        last = path.read_text().strip() if path is not None and path.exists() else None
+        if last is not None and not (last.isdecimal() and self.node.has_lived(int(last))):
+            raise ConfigError(
+                f"the spool of {self.config.name!r} in {str(self.config.spool)!r} does not know the life that went on "
+                f"there last: it was deleted, or an older copy was put back; {WHAT_TO_DO}"
+            )
+
+    def _note_life(self) -> None:
+        if self._noted == self.node.life or self.config.role == "local" or self.config.spool is None:
+            return
+        if self.node.goes_on:
+            self._noted = self.node.life
+            with replacing(self.config.spool / "life") as file:
+                file.write(str(self._noted).encode())
+
+    def _check(self, sink: ResultFiles | SliceSink, called: str) -> None:
+        """Refuse a sink that has batches which this root has not made, or not with this spool."""
+        if reason := self.node.behind(called, *sink.last):
+            raise ConfigError(f"{reason}. If these are of another tree, name another directory")
 
     def _work(self) -> None:
         tick = status = time.monotonic()
@@ -202,15 +249,16 @@ class NodeProcess:
             now = time.monotonic()
             if now >= tick:
                 tick = now + TICK
-                self._do(self.node.tick(_now()))
+                self._tick()
             if now >= status:
                 status = now + STATUS
                 self._write_status()
             self._follow_source()
             if self.node.refused:
-                self._refused(self.node.refused)
+                self._fail(NodeRefused(f"no going on below {self.config.parent}: {self.node.refused}"))
             if self._error is not None:
                 raise self._error
+            self._note_life()
             if self._may_go() or (until is not None and now >= until):
                 return
             if until is None and (self._ended or self._stop):
@@ -291,24 +339,69 @@ class NodeProcess:
         except Exception as error:
             if sender == self.node.parent:
                 raise
-            self._ban(sender, message, error)
+            self._break(sender, message, error)
             return
         if isinstance(message, Leave):
             self._have_left.add(sender)
         self._do(out)
 
-    def _ban(self, child: str, message: Message, error: Exception) -> None:
-        """Refuse a child whose message breaks the node, and go on from the log store, which does not have it."""
-        first_line = (str(error).splitlines() or [""])[0]
-        reason = f"its {type(message).__name__} cannot be taken: {type(error).__name__}: {first_line}"
+    def _tick(self) -> None:
+        now = _now()
+        try:
+            out = self.node.tick(now)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            if not self._set_aside(lambda node: node.tick(now), error):
+                raise
+            self._begin_again()
+            return
+        self._do(out)
+
+    def _break(self, child: str, message: Message, error: Exception) -> None:
+        """Go on from the log store, which does not have the message that broke the node.
+
+        If it breaks the node even without its tables, something is to blame that came earlier. Otherwise its child is.
+        """
+        assert self._store is not None
+        now, bare = _now(), replace(message, tables={}) if isinstance(message, Batch) else message
+        step: blame.Step = lambda node: node.receive(child, bare, now)  # noqa: E731
+        if bare is message or not blame.breaks(self._store, self._new_node, step):
+            self._banned[child] = f"its {type(message).__name__} cannot be taken: {_named(error)}"
+            self._say(f"refused {child}: {self._banned[child]}")
+            if self._server is not None:
+                self._server.send(child, Refused(message.life, self._banned[child]))
+        elif not self._set_aside(step, error):
+            raise ConfigError(
+                f"what its children have sent before cannot be worked on ({_named(error)}), and whose it is cannot be "
+                f"told: it is in the checkpoint of {str(self.config.spool)!r}; {WHAT_TO_DO}"
+            ) from error
+        self._begin_again()
+
+    def _set_aside(self, step: blame.Step, error: Exception) -> bool:
+        """Set aside the batches without which a step does not break the node; false if there are none."""
+        child = blame.blamed(self._store, self._new_node, step) if self._store is not None else None
+        if child is None or self._store is None or self._aside is None:
+            return False
+        reason = f"what it has sent cannot be worked on: {_named(error)}; its batches were set aside in the spool"
+        blame.set_aside(self._store, self._aside, child, reason)
         self._banned[child] = reason
-        self._say(f"refused {child}: {reason}")
-        if self._server is not None:
-            self._server.send(child, Refused(message.life, reason))
-        self.node = self._new_node()
+        self._say(f"refused {child}: {reason}: {str(self._aside)!r}")
+        return True
+
+    def _begin_again(self) -> None:
+        self.node = self._new_node(self._store)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin a life of the node, whose watermark does not wait for those that are refused."""
         self._do(self.node.start(_now()))
-        out = self.node.receive(child, Leave(child, message.life), _now())  # the watermark does not wait for it
-        self._do([(to, answer) for to, answer in out if to != child])
+        for child in self._banned:
+            self._do(self.node.give_up(child, _now()))
+
+    @property
+    def _aside(self) -> Path | None:
+        return self.config.spool / "aside" if self.config.spool is not None else None
 
     def _do(self, out: Out) -> None:
         """Send the messages of the node, and log its notes."""
@@ -467,6 +560,11 @@ def locked(folder: Path) -> BinaryIO:
 
 def _now() -> int:
     return time.time_ns() // 1000
+
+
+def _named(error: Exception) -> str:
+    """An error in a line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def _nothing() -> None:

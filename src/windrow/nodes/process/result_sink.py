@@ -2,9 +2,8 @@
 
     results/00000000000000000041.parquet     rows of every query that are due together
 
-A restarted root sends again what was not
-acknowledged, and a number that is there already is not written twice. Lines have no such memory: after a crash the last
-of them may be written again.
+A restarted root sends again what was not acknowledged, and a number that is there already is not written twice. Lines
+have no such memory: after a crash the last of them may be written again.
 """
 
 from __future__ import annotations
@@ -22,28 +21,35 @@ from windrow.io.private import make_folder, naming
 from windrow.nodes.protocol.messages import Batch
 
 DIGITS = 20
+LIFE = "windrow.life"  # of the root, in what a file says of itself
 
 
 class ResultFiles:
     """A directory with a Parquet file for each batch."""
 
-    def __init__(self, path: str | os.PathLike[str], made: int = 0) -> None:
-        """`made` batches were sent so far: a file with a greater number is of another root, and would pass for one of
-        this root's."""
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self._folder = Path(path)
         make_folder(self._folder)
-        if any(file.stem.isdecimal() and int(file.stem) > made for file in self._folder.glob("*.parquet")):
-            raise ValueError(
-                f"results: {str(path)!r} has results of another tree, or of this one before its spool was deleted; "
-                "name another directory, or empty this one"
-            )
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """The number of the last batch, and the life of the root in which it was written; zeros if there was none."""
+        files = [file for file in self._folder.glob("*.parquet") if file.stem.isdecimal()]
+        if not files:
+            return 0, 0
+        newest = max(files, key=lambda file: int(file.stem))
+        try:
+            life = pl.read_parquet_metadata(newest).get(LIFE, "0")
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise ValueError(f"results: {str(newest)!r} cannot be read: {error}; move it away") from error
+        return int(newest.stem), int(life)
 
     def put(self, batch: Batch) -> None:
         name = f"{batch.number:0{DIGITS}}.parquet"
         if (self._folder / name).exists():
             return
         written = io.BytesIO()  # Polars would not say which file has no room
-        batch.tables["results"].write_parquet(written)
+        batch.tables["results"].write_parquet(written, metadata={LIFE: str(batch.life)})
         with replacing(self._folder / name, shared=True) as file:
             file.write(written.getbuffer())
 

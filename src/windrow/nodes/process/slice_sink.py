@@ -2,20 +2,17 @@
 
     path/slices/
       asked                          the query set of the tree, and from which batch on
-      spool                          which log store it is filled from
       00000000000000000041.batch     a batch: slices, events of groups that need the order, a watermark
       00000000000000000042.batch     the next one; numbers have no gap
 
 A file with a proper name is complete and does not change. A reader says up to which batch it is done, and those are
 deleted. The newest batch stays, because it says how far the sink has come: a restarted root sends again what was not
-acknowledged, and that is not written twice. Numbers are those of the root's log store, and begin anew with another one,
-so a sink is tied to its log store.
+acknowledged, and that is not written twice.
 """
 
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,12 +26,10 @@ from windrow.io.atomic import replacing
 from windrow.io.private import make_folder
 from windrow.io.tables import pack, read_header, unpack
 from windrow.nodes.process.result_sink import DIGITS
-from windrow.nodes.protocol.journal import LogStore
 from windrow.nodes.protocol.messages import Batch, from_bytes, to_bytes
 from windrow.nodes.queries import QuerySet
 
 QUERIES = "asked"
-TIED = "spool"
 SUFFIX = ".batch"
 
 
@@ -68,21 +63,6 @@ class SliceSink:
         self._last: int | None = None  # the newest batch, as far as this process has written it
 
     # --- the root's side ----------------------------------------------------------------------------------------------
-
-    def tie(self, store: LogStore) -> None:
-        """Be filled from this log store, and from no other: both have the same random name."""
-        make_folder(self._folder)
-        path, name_in_store = self._folder / TIED, store.get("sink")
-        name_here = path.read_bytes() if path.exists() else None
-        if name_here is None and self.newest == 0:  # an empty sink; a crash may have come between the two writes
-            name = uuid.uuid4().hex.encode() if name_in_store is None else name_in_store
-            store.commit({"sink": name}, [])
-            self._write(TIED, name)
-        elif name_here != name_in_store:
-            raise SliceSinkError(
-                f"the outlet {str(self._folder)!r} was filled from another spool than the root's, and its numbers "
-                "would be taken for those of now; give the root its spool again, or another directory"
-            )
 
     def set_queries(self, query_set: QuerySet) -> None:
         """Declare the query set of the tree, from the next batch on; the same again changes nothing."""
@@ -143,6 +123,15 @@ class SliceSink:
     def newest(self) -> int:
         """The number of the last batch; 0 if there was none yet."""
         return max(self.numbers, default=0)
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """The number of the last batch, and the life of the root in which it was written; zeros if there was none."""
+        number = self.newest
+        if not number:
+            return 0, 0
+        with self._open(number) as file:
+            return number, int(read_header(file)["fields"]["life"])
 
     def after(self, number: int) -> range:
         """The batches after this one."""

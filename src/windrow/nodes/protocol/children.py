@@ -23,6 +23,7 @@ class Child:
     life: int = -1  # the last one that was welcomed; no life is so called
     epoch: int = 0  # how many lives were welcomed
     accepted: int = 0  # number of the last accepted batch
+    sent_in: int = 0  # the life of the child in which it was sent
     position: Position = field(default_factory=dict)
     watermark: int = INT64_MIN
     announced: Announced = field(default_factory=Announced)
@@ -71,7 +72,7 @@ class Child:
 
     def take(self, batch: Batch, has_push_down: bool) -> None:
         """Accept a batch: note how far the child and the local nodes below it have come."""
-        self.accepted, self.position = batch.number, batch.position
+        self.accepted, self.sent_in, self.position = batch.number, batch.life, batch.position
         self.announced = batch.announced
         self.watermark, self.newest = max(self.watermark, batch.watermark), max(self.newest, batch.newest)
         self.events |= batch.events

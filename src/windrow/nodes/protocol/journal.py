@@ -4,12 +4,14 @@
     checkpoint   the state, the query set, and all counters
     log 17       a batch that was accepted after the checkpoint
     out 8        a batch of the node's own that was not acknowledged when the checkpoint was made
+    lives        the lives of the node
 
 A checkpoint is due once the log is larger than the last one, so that it costs at most a fixed share of what comes in.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -19,6 +21,8 @@ from windrow.io.tables import pack, unpack
 from windrow.nodes.protocol.messages import Batch, from_bytes, to_bytes
 
 LOG = 1 << 20  # bytes of the log that are never worth a checkpoint
+# with a spool that is not what it was
+WHAT_TO_DO = "put back what it was when the node ran last, or begin the whole tree anew: new spools, and new results"
 
 
 class LogStore(Protocol):
@@ -60,16 +64,11 @@ class Journal:
             return None
         header, tables = unpack(saved)
         self._size = len(saved)
-        log, out = self._numbered("log"), self._numbered("out")
-        self._entry = max(log, default=header["entry"])
-        self._entries, self._bytes = len(log), sum(map(len, log.values()))
-        batches = ([cast(Batch, from_bytes(data)) for data in kept.values()] for kept in (log, out))
-        return Kept(header, tables, *batches)
-
-    def _numbered(self, kind: str) -> dict[int, bytes]:
-        names = [name for name in self._store.names() if name.startswith(f"{kind} ")]
-        numbers = sorted(int(name.rpartition(" ")[2]) for name in names)
-        return {number: self._store.get(f"{kind} {number}") or b"" for number in numbers}
+        names = _numbered(self._store, "log")
+        self._entry = max(names, default=header["entry"])
+        self._entries, self._bytes = len(names), sum(len(self._store.get(name) or b"") for name in names.values())
+        log, out = (list(logged(self._store, kind).values()) for kind in ("log", "out"))
+        return Kept(header, tables, log, out)
 
     def add(self, batch: Batch, acknowledged: Iterable[int]) -> bool:
         """Keep a batch, and drop own ones that are acknowledged; false if a checkpoint is due instead."""
@@ -87,3 +86,40 @@ class Journal:
         old = [name for name in self._store.names() if name.startswith(("log ", "out ")) and name not in put]
         self._store.commit(put, old)
         self._entries, self._bytes, self._size = 0, 0, len(data)
+
+
+def logged(store: LogStore, kind: str = "log") -> dict[str, Batch]:
+    """The batches that a journal has since its last checkpoint, in their order, by their names."""
+    names = _numbered(store, kind).values()
+    return {name: cast(Batch, from_bytes(store.get(name) or b"")) for name in names}
+
+
+def _numbered(store: LogStore, kind: str) -> dict[int, str]:
+    """The names of a kind by their numbers, in their order."""
+    names = [name for name in store.names() if name.startswith(f"{kind} ")]
+    return dict(sorted((int(name.rpartition(" ")[2]), name) for name in names))
+
+
+class Lives:
+    """The lives of a node, by which an older copy of its log store is told from the newest.
+
+    Whoever takes the node's batches knows in which of its lives the last one was sent. A log store has all lives since
+    then, each from before its first message, so one that does not have that life is not the one of that life.
+    """
+
+    def __init__(self, store: LogStore, life: int) -> None:
+        self._store = store
+        self._lives: list[int] = [*json.loads(store.get("lives") or b"[]"), life]
+        self._write()
+
+    def has(self, life: int) -> bool:
+        return life in self._lives
+
+    def forget_before(self, life: int) -> None:
+        """Nobody will ask for lives before this one any more."""
+        if self._lives[0] != life:
+            self._lives = self._lives[self._lives.index(life) :]
+            self._write()
+
+    def _write(self) -> None:
+        self._store.commit({"lives": json.dumps(self._lives).encode()}, [])

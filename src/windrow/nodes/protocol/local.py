@@ -37,7 +37,7 @@ from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session
 from windrow.core.windows.ordered import NODE
 from windrow.nodes.counting.local import Counted
 from windrow.nodes.protocol.children import after
-from windrow.nodes.protocol.journal import LogStore
+from windrow.nodes.protocol.journal import WHAT_TO_DO, LogStore
 from windrow.nodes.protocol.messages import Announced, Notes, Out, Position, Report, Request, Welcome
 from windrow.nodes.protocol.send_window import SendWindow
 from windrow.nodes.pushdown import Pushed
@@ -45,6 +45,7 @@ from windrow.nodes.quantiles.local import LocalQuantiles
 from windrow.nodes.queries import QuerySet
 from windrow.nodes.requests import AGAIN
 
+_WINDOWS = "pushed "  # how names of the log store begin
 Mark = dict[str, Any]  # a position in a source, in the source's own words
 Why = Literal["running", "flushing", "resting", "leaving", "switching"]  # from the third on, open slices are sent, too
 
@@ -400,22 +401,25 @@ class LocalRole:
         """Begin after the last batch that the parent has stored; returns why that cannot be."""
         self.reader = reader = self._new_reader(query_set)
         self._next = None
-        if reader.pushed and (reason := self._restore_windows(reader, welcome.accepted)):
+        if reader.pushed and (reason := self._restore_windows(reader, welcome.accepted, welcome.position)):
             return reason
         self._window.restart(welcome.accepted, welcome.position)
         reader.resume(welcome.position, welcome.position.get("watermark", INT64_MIN))
         self._announced, self._must_announce = Announced(query_set.version, after(reader.newest)), True
         return None
 
-    def _restore_windows(self, reader: Reader, number: int) -> str | None:
+    def _restore_windows(self, reader: Reader, number: int, position: Position) -> str | None:
         """Go on with the windows that were open after a batch; returns why that cannot be."""
         if self._store is None:
             return "windows are found at the local nodes of this tree (push_down), and this one has no spool"
-        name = _windows_after(number)
+        name = _windows_after(number, position.get("life"))
         windows = self._store.get(name)
         if windows is None and number:
-            return f"its spool does not know batch {number}, which {self._window.receiver} has: it is another one"
-        others = [other for other in self._store.names() if other.startswith(_windows_after("")) and other != name]
+            return (
+                f"the spool of {self._name!r} has no windows after batch {number}, which {self._window.receiver} has: "
+                f"one of the two was emptied, or an older copy of it was put back; {WHAT_TO_DO}"
+            )
+        others = [other for other in self._store.names() if other.startswith(_WINDOWS) and other != name]
         self._store.commit({}, others)
         if windows is not None:
             reader.pushed.restore(windows)
@@ -445,16 +449,21 @@ class LocalRole:
         number = self._window.number + 1
         if reader.pushed and self._store is not None:
             # The windows after the last acknowledged batch are still needed: a later life goes on with them.
-            old = [_windows_after(acknowledged - 1) for acknowledged in self._window.deletable]
-            self._store.commit({_windows_after(number): reader.pushed.saved()}, old)
+            position["life"] = self._window.life
+            done = {f"{_WINDOWS}{acknowledged - 1}" for acknowledged in self._window.deletable}
+            old = [name for name in self._store.names() if name.rpartition(" of ")[0] in done]
+            self._store.commit({_windows_after(number, self._window.life): reader.pushed.saved()}, old)
         self._window.deletable.clear()
         events = {self._name: position["count"]}
         return self._window.send(Report(self.watermark, self._announced, events, reader.newest, tables, position), now)
 
 
-def _windows_after(batch: int | str) -> str:
-    """Under which name the log store keeps the windows that were open after a batch."""
-    return f"pushed {batch}"
+def _windows_after(batch: int, life: int | None) -> str:
+    """Under which name the log store keeps the windows that were open after a batch.
+
+    A batch that was not acknowledged is made anew in the next life, and after that other windows may be open.
+    """
+    return f"{_WINDOWS}{batch} of {life}"
 
 
 def split_at(table: pl.DataFrame, bound: int) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -154,6 +154,7 @@ class Welcome(Down):
     position: Position
     query_set: Mapping[str, Any]  # as `queries.py` writes it
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict, compare=False)  # one without events: the columns
+    sent_in: int = 0  # the life of the node in which it sent that batch; 0 if there is none
 
 
 @dataclass(frozen=True)

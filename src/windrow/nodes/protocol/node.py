@@ -46,7 +46,7 @@ from windrow.core.query.query import Query
 from windrow.core.windows.fixed import INT64_MAX
 from windrow.nodes.protocol.children import Children
 from windrow.nodes.protocol.homes import Homes
-from windrow.nodes.protocol.journal import Journal, LogStore
+from windrow.nodes.protocol.journal import WHAT_TO_DO, Journal, Lives, LogStore
 from windrow.nodes.protocol.local import LocalRole, Mark, Reader
 from windrow.nodes.protocol.messages import (
     Ack,
@@ -99,7 +99,7 @@ class Node:
         has_children = bool(self.children or self.joins)
         self.role = "root" if self.parent is None else "intermediate" if has_children else "local"
         self.notes = Notes()
-        self.refused: str | None = None  # the parent's reason, or why the node cannot go on with this parent
+        self.refused: str | None = None  # why the node cannot go on with this parent, who may have said so
         self.left = False  # the parent does not wait for it any more: it may go
         self._is_leaving = False
         self._is_welcome = self.parent is None
@@ -108,6 +108,7 @@ class Node:
         self._window = SendWindow(self.name, self.life, SINK if self.parent is None else self.parent)
         self.as_local: LocalRole | None = None
         self.as_parent: ParentRole | None = None
+        self._lives: Lives | None = None  # of a node with children
         if self.role == "local":
             cut = partial(Reader, node=self.name, lateness=self.lateness, eager=self.eager, unit=self.unit)
             self.as_local = LocalRole(self.name, self._window, self.store, self.notes, cut, self.idle, self.ahead)
@@ -118,6 +119,7 @@ class Node:
         if self.store is None:
             raise ValueError(f"{self.name} has children, so it needs a spool")
         feeds_spark, children = self.feeds == "slices", Children(self.children, self.joins)
+        self._lives = Lives(self.store, self.life)
         journal = Journal(self.store, self.log)
         if self.role == "root":
             self.epoch = journal.begin_life()
@@ -231,6 +233,11 @@ class Node:
         assert self.as_parent is not None
         return self.as_parent.pass_on_queries(self._subtree.remove(name), now)
 
+    def give_up(self, child: str, now: int) -> Out:
+        """Go on without a child: its messages are not taken any more."""
+        assert self.as_parent is not None
+        return self.as_parent.give_up(child, now)
+
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def receive(self, sender: str, message: Message, now: int) -> Out:
@@ -271,20 +278,56 @@ class Node:
     def _welcome(self, message: Welcome, now: int) -> Out:
         if self._is_welcome or self.parent is None:
             return []
-        has_lost = message.accepted < self._window.acknowledged
-        if has_lost and self.as_local is None:
-            self.refused = f"{self.parent} has lost what it had acknowledged: its spool is another one"
+        is_other = not self._window.has(message.accepted, message.position)
+        reason = self.behind(self.parent, message.accepted, message.sent_in)
+        if reason is None and is_other and self._window.number:
+            other = (
+                f"{self.parent} has {message.accepted} batches of {self.name!r}, other ones than it had acknowledged: "
+                "its spool was emptied, or an older copy was put back, or it is another parent than before"
+            )
+            if self.as_local is None or self.eager:
+                reason = f"{other}; {WHAT_TO_DO}"
+            else:
+                self.notes.append(f"{other}; the source is read again from there")
+        if reason is not None:
+            self.refused = reason
             return []
         self._is_welcome = self._was_welcome = True
         self._window.reset_pause(now)
         self._window.forget(message.accepted, now)
         query_set = QuerySet.from_dict(message.query_set, message.tables["columns"])
-        if self.as_local is not None and (self.as_local.reader is None or has_lost):
+        if self.as_local is not None and (self.as_local.reader is None or is_other):
             self.refused = self.as_local.begin(query_set, message) or self.refused
             return []
         out = self._window.send_again()
         out += [*self.as_parent.acknowledge_withheld(), *self.as_parent.claims()] if self.as_parent is not None else []
         return [*out, *self._adopt(query_set, now)]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether its parent has let it go on with what its log store has; a root has none."""
+        return self._is_welcome and self.refused is None
+
+    def has_lived(self, life: int) -> bool:
+        """Whether its log store knows this life of a node with children."""
+        return self._lives is None or self._lives.has(life)
+
+    def behind(self, receiver: str, accepted: int, sent_in: int) -> str | None:
+        """Why the log store is not the one that the node had last, if its parent or sink has more of it; else None.
+
+        A node that went on from less would number other batches as those that were accepted before, and they would be
+        dropped as repeats. Its children cannot give again what it lacks: slices of many of their batches were merged.
+        """
+        if self._lives is None:
+            return None
+        if self._window.number < accepted or (sent_in and not self._lives.has(sent_in)):
+            return (
+                f"the spool of {self.name!r} is behind {receiver}, which has {accepted} batches of it: the spool was "
+                f"emptied, or an older copy was put back; {WHAT_TO_DO}"
+            )
+        if sent_in:
+            self._lives.forget_before(sent_in)
+        return None
 
     def _adopt(self, query_set: QuerySet, now: int) -> Out:
         """Go on with the parent's query set, if it is newer; what comes before a Welcome is in it as well."""

@@ -3,8 +3,8 @@
     message of a child ── checked ──▶ subtree.take ──▶ reports ──▶ send window ──▶ the node's own parent
                                       journal.add  ──▶ Ack to the child
 
-An Ack says that a batch is on disk, so it comes last. While the send window is full, Acks are withheld: a slow parent
-slows its children down.
+What breaks the node while it is folded in never comes into the journal. An Ack says that a batch is on disk, so it
+comes last. While the send window is full, Acks are withheld: a slow parent slows its children down.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ParentRole:
         self._children.last_contact[sender] = now
         out = self._resume(sender, child, now) if child.state == "silent" else []
         if isinstance(message, Batch):
-            out += [*self._batch(sender, child, message, now), *self.subtree.requests(now)]
+            out += self._batch(sender, child, message, now)
         elif isinstance(message, Claim):
             return [*out, *self._claim(sender, message, now)]
         elif isinstance(message, Leave):
@@ -102,7 +102,8 @@ class ParentRole:
             child.begin(message.life, self.subtree.query_set.version)
             out = self._resume(sender, child, now)
         queries = self._queries(child)
-        welcome = Welcome(message.life, child.accepted, child.position, queries.query_set, queries.tables)
+        stored = child.accepted, child.position, queries.query_set, queries.tables, child.sent_in
+        welcome = Welcome(message.life, *stored)
         return [*out, (sender, welcome)]
 
     def _batch(self, sender: str, child: Child, batch: Batch, now: int) -> Out:
@@ -111,7 +112,7 @@ class ParentRole:
         reason = self._wrong_with(batch, now)
         if reason is not None:
             return [*refused(sender, batch, reason, self._notes), *self._suspend(child, now)]
-        out = self._send(self.subtree.take(batch, now), now)
+        out = [*self._send(self.subtree.take(batch, now), now), *self.subtree.requests(now)]
         if not self._journal.add(batch, self._window.deletable):
             self.checkpoint()
         self._window.deletable.clear()
@@ -179,6 +180,11 @@ class ParentRole:
             self._notes.append(f"{name} is silent; the watermark does not wait for it")
             out += self._suspend(self._children[name], now)
         return out
+
+    def give_up(self, name: str, now: int) -> Out:
+        """Wait for a child no more whose messages nobody takes."""
+        child = self._children.get(name)
+        return self._suspend(child, now, "left") if child is not None and child.is_awaited else []
 
     def _suspend(self, child: Child, now: int, state: Literal["silent", "left"] = "silent") -> Out:
         return self._keep(self.subtree.suspend(child, state), now)

@@ -6,6 +6,7 @@ that a slow parent needs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -57,6 +58,15 @@ class SendWindow:
             self.acknowledged, self.confirmed = done[-1].number, done[-1].position
             self.reset_pause(now)
 
+    def has(self, number: int, position: Position) -> bool:
+        """Whether what follows on this batch is here: it is the last one that was acknowledged, or one after it.
+
+        A receiver that went on from an older copy of its log store may have another batch of that number, which says
+        another position.
+        """
+        known = {self.acknowledged: self.confirmed, **{batch.number: batch.position for batch in self.unacknowledged}}
+        return number in known and json.dumps(known[number]) == json.dumps(position)
+
     def restart(self, accepted: int, position: Position) -> None:
         """Go on after the last batch that the receiver has, and drop whatever was made since."""
         self.unacknowledged = []
@@ -65,7 +75,7 @@ class SendWindow:
     def restore(self, batches: Iterable[Batch], number: int) -> None:
         """Go on with batches of an earlier life; the receiver takes them as those of this one."""
         self.unacknowledged = [replace(batch, life=self.life) for batch in batches]
-        self.number = number
+        self.number, self.acknowledged = number, number - len(self.unacknowledged)
 
     def is_due(self, now: int, answered: bool) -> bool:
         """Whether to send something again now; the pause doubles as long as no answer comes."""
