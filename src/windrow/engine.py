@@ -20,11 +20,12 @@ from typing import Any, Literal
 import polars as pl
 
 from windrow.core.arrays.dataframes import flag_sorted, to_polars
+from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Entry, Rates
 from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.plan import Plan
 from windrow.core.plan.watermark import Lengths
-from windrow.core.query.query import Query, QueryError
+from windrow.core.query.query import Query
 from windrow.core.slices.binding import ARRIVAL
 from windrow.core.stream.live import Live, Metrics
 from windrow.core.windows.fixed import INT64_MIN

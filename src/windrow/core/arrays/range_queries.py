@@ -23,7 +23,9 @@ import numpy.typing as npt
 import polars as pl
 
 Ints = npt.NDArray[np.int64]
-Arrays = tuple[npt.NDArray[Any], ...]
+Mask = npt.NDArray[np.bool_]
+Array = npt.NDArray[Any]
+Arrays = tuple[Array, ...]
 
 CHUNK = 4_000_000  # entries that are worked on at a time
 NOTHING = np.int64(2**63 - 1)  # the code that is greater than every other: an empty slice in `smallest`

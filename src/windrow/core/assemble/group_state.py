@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 
 from windrow.core.arrays.dataframes import join_keys, key_numbers
-from windrow.core.arrays.range_queries import Ints
+from windrow.core.arrays.range_queries import Ints, Mask
 from windrow.core.assemble.answers import NAMELESS, Answers
 from windrow.core.assemble.due import Assembler, Keys, Rows, Windows, session_windows
 from windrow.core.assemble.emitted import Emitted, Revisions
@@ -34,7 +34,6 @@ from windrow.core.slices.custom_edges import last_end
 from windrow.core.slices.kernel import Edges, slice
 from windrow.core.slices.table import SliceBuffer, SliceSchema, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, ContextFreeWindow, Session
-from windrow.core.windows.ordered import Mask
 
 # by timeline, and whether for all aggregates or for those that do, or do not, need the order
 ClosedSessions = Mapping[tuple[Timeline, bool | None], pl.DataFrame]

@@ -28,9 +28,10 @@ from windrow.core.arrays.range_queries import Ints
 from windrow.core.assemble.answers import Answers, lost_column
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import CompiledGroup
+from windrow.core.expressions.errors import QueryError
 from windrow.core.operators.base import Combined
 from windrow.core.plan.groups import Partial, Signature, partials_of
-from windrow.core.query.query import Query, QueryError
+from windrow.core.query.query import Query
 from windrow.core.slices.kernel import key_name
 from windrow.core.windows.fixed import Window
 from windrow.core.windows.ordered import OrderedWindow

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from windrow.core.arrays.range_queries import Ints
+from windrow.core.arrays.range_queries import Array, Ints, Mask
 from windrow.core.slices.kernel import window_columns
 from windrow.core.windows.fixed import INT64_MIN
-from windrow.core.windows.ordered import CARRIED, Array, Cuts, DataDrivenWindow, Mask, OrderedEvents
+from windrow.core.windows.ordered import CARRIED, Cuts, DataDrivenWindow, OrderedEvents
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from windrow.core.arrays.range_queries import Ints, sorted_places
-from windrow.core.windows.ordered import Mask
+from windrow.core.arrays.range_queries import Ints, Mask, sorted_places
 
 FEW = 64  # chunks that are kept apart
 

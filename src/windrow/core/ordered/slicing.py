@@ -25,7 +25,7 @@ import polars as pl
 
 from windrow.core.arrays.dataframes import join_keys
 from windrow.core.arrays.hashing import GOLDEN, mix
-from windrow.core.arrays.range_queries import CHUNK, Ints, ramp
+from windrow.core.arrays.range_queries import CHUNK, Array, Ints, Mask, ramp
 from windrow.core.operators.choose import Choices
 from windrow.core.ordered.custom_bounds import CustomBounds, CustomWindow
 from windrow.core.plan.groups import Group
@@ -33,7 +33,7 @@ from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.kernel import Edges, filter_name, input_name, lifts, places, time_name, window_columns
 from windrow.core.slices.table import SliceSchema, finish
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Grid
-from windrow.core.windows.ordered import Array, Counting, DataDrivenWindow, Latest, Mask
+from windrow.core.windows.ordered import Counting, DataDrivenWindow, Latest
 
 
 class Carry:

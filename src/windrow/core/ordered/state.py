@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from windrow.core.arrays.dataframes import join_keys, key_numbers
+from windrow.core.arrays.range_queries import Array, Mask
 from windrow.core.assemble.due import Rows, Windows
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import JOIN_FROM, Change, ClosedSessions, CompiledGroup, GroupState
@@ -28,7 +29,7 @@ from windrow.core.plan.groups import Group, Timeline
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.core.windows.ordered import Array, Mask, OrderedWindow
+from windrow.core.windows.ordered import OrderedWindow
 
 _ALL_FINAL = WatermarkStep(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX)
 _NONE_FINAL = WatermarkStep(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MIN)

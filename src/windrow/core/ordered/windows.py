@@ -13,13 +13,13 @@ from functools import cached_property
 
 import numpy as np
 
-from windrow.core.arrays.range_queries import CHUNK, Ints, covered, ramp
+from windrow.core.arrays.range_queries import CHUNK, Array, Ints, covered, ramp
 from windrow.core.assemble.due import Lattices, Rows, Windows, due
 from windrow.core.ordered.slicing import origin_column
 from windrow.core.plan.groups import ROWS, Group, Partial, Timeline
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Grid
-from windrow.core.windows.ordered import Array, Counting, DataDrivenWindow, Latest
+from windrow.core.windows.ordered import Counting, DataDrivenWindow, Latest
 
 
 class OrderedRows(Rows):

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Entry, Group, GroupIdentity, Placement, Rates, Source, edges_per_unit
-from windrow.core.query.query import Query, QueryError, time_of
+from windrow.core.query.query import Query, time_of
 from windrow.core.windows.fixed import (
     INT64_MIN,
     ContextFreeWindow,

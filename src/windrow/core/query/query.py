@@ -11,7 +11,7 @@ from typing import Any
 
 from windrow.core.aggregates.formula import aggregate, formula
 from windrow.core.aggregates.functions import Aggregate
-from windrow.core.expressions.errors import QueryError as QueryError
+from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.limits import COLUMNS, beyond, not_text
 from windrow.core.expressions.parse import Expression, parse
 from windrow.core.windows.fixed import Session, Window, window_from_dict

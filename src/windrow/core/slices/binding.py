@@ -17,10 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 import polars as pl
 
 from windrow.core.aggregates.functions import FUNCTIONS, Aggregate
+from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.parse import Expression, parse
 from windrow.core.plan.groups import Group, Signature
 from windrow.core.plan.plan import Plan
-from windrow.core.query.query import Query, QueryError
+from windrow.core.query.query import Query
 from windrow.core.slices.kernel import filter_name, input_name, key_name, time_name
 from windrow.core.slices.table import SliceSchema
 from windrow.core.windows.fixed import FURTHEST, Window

@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from windrow.core.arrays.range_queries import Ints, ramp
+from windrow.core.arrays.range_queries import Ints, Mask, ramp
+from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Timeline
-from windrow.core.query.query import QueryError
 from windrow.core.windows.fixed import FURTHEST, INT64_MAX, INT64_MIN, ContextFreeWindow, FixedWindow
-from windrow.core.windows.ordered import Mask
 
 PARTS = 64  # that a span is looked at in, to find its pauses
 PAUSE = 4  # so many of them without a row are one

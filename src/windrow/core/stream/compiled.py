@@ -10,12 +10,12 @@ import polars as pl
 
 from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.assemble.results import ResultSchema
+from windrow.core.expressions.errors import QueryError
 from windrow.core.ordered.node_windows import CompiledJoinedGroup
 from windrow.core.ordered.state import CompiledOrderedGroup
 from windrow.core.plan.groups import Group
 from windrow.core.plan.plan import Plan
 from windrow.core.plan.watermark import TimeColumn
-from windrow.core.query.query import QueryError
 from windrow.core.slices.binding import Binding
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from windrow.core.arrays.range_queries import Ints
+from windrow.core.arrays.range_queries import Ints, Mask
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import Change, GroupState
 from windrow.core.ordered.state import OrderedState
@@ -30,7 +30,6 @@ from windrow.core.stream.compiled import CompiledPlan
 from windrow.core.stream.deduplicate import Kept, Repeats, repeats_of
 from windrow.core.stream.job_slicer import Slicer, Tables, named_tables, parts_of
 from windrow.core.stream.late import slice_behind, slices_behind
-from windrow.core.windows.ordered import Mask
 
 
 class Taken(NamedTuple):

@@ -10,12 +10,13 @@ from typing import Any
 import polars as pl
 
 from windrow.core.aggregates.functions import Aggregate
+from windrow.core.expressions.errors import QueryError
 from windrow.core.operators.custom import MONOIDS
 from windrow.core.plan.groups import Entry, Placement, Rates
 from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.plan import plan
 from windrow.core.plan.watermark import TimeColumn
-from windrow.core.query.query import Query, QueryError
+from windrow.core.query.query import Query
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.compiled import CompiledPlan, compile_plan
 from windrow.core.windows.ordered import JOINED, scope_of

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from windrow.core.arrays.dataframes import key_numbers
-from windrow.core.arrays.range_queries import CHUNK, Ints
+from windrow.core.arrays.range_queries import CHUNK, Ints, Mask
 from windrow.core.assemble.due import Lattices
 from windrow.core.assemble.group_state import ExclusionSet, GroupState
 from windrow.core.assemble.sessions import Runs, gap_of, left_out
@@ -29,7 +29,7 @@ from windrow.core.plan.groups import ROWS, Partial
 from windrow.core.slices.custom_edges import Irregular
 from windrow.core.slices.kernel import filter_name, slice, time_name
 from windrow.core.windows.fixed import INT64_MIN
-from windrow.core.windows.ordered import Mask, OrderedWindow
+from windrow.core.windows.ordered import OrderedWindow
 
 OUT_OF_ORDER = (-1, 0)  # in an exclusion set: everything that needs the order
 

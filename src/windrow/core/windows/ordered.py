@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from windrow.core.arrays.range_queries import Array, Mask
 from windrow.core.expressions.parse import parse
 from windrow.core.windows.fixed import FURTHEST, Duration, Window, duration_text, lengths_of
 
@@ -32,8 +33,6 @@ Scope = Literal["global", "node", "bounds", "position", "overlap"]
 JOINED = ("bounds", "position", "overlap")  # the scopes that make one window of those of several nodes
 
 CARRIED = ("number", "started", "open")  # of each data-driven window, beside its own state
-Mask = npt.NDArray[np.bool_]
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

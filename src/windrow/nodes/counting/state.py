@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from windrow.core.arrays.range_queries import Ints
+from windrow.core.arrays.range_queries import Ints, Mask
 from windrow.core.assemble.due import Windows
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.ordered.slicing import Sliced
@@ -24,7 +24,6 @@ from windrow.core.plan.groups import ROWS, Partial
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.table import merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.core.windows.ordered import Mask
 from windrow.nodes.counting.runs import Interval
 from windrow.nodes.counting.tables import NODE_COLUMN, Form, Key
 from windrow.nodes.quantiles.local import Identity, Multisets, SortedValues

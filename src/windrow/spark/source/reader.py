@@ -28,8 +28,9 @@ from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
+from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.watermark import Lengths, plain
-from windrow.core.query.query import Query, QueryError, time_of
+from windrow.core.query.query import Query, time_of
 from windrow.core.slices.binding import InputError
 from windrow.core.stream.ingest import admit
 from windrow.core.stream.job import Job

@@ -22,8 +22,8 @@ from pyspark.sql import types as t
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from windrow.core.arrays.dataframes import in_parts
+from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Entry
-from windrow.core.query.query import QueryError
 from windrow.core.slices.binding import ARRIVAL, InputError, quoted
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.ingest import admit
