@@ -183,7 +183,7 @@ class Windows:
     position: Ints | None = None  # of the first event of a counting window, -1 for any other; None if all are others
 
     def take(self, chosen: npt.NDArray[np.generic]) -> Windows:
-        bounds = {name: getattr(self, name)[chosen] for name in _BOUNDS}
+        bounds = {name: getattr(self, name)[chosen] for name in _COLUMNS}
         return Windows(**bounds, position=None if self.position is None else self.position[chosen])
 
     def lines(self, group: Group) -> pl.Series:
@@ -196,14 +196,14 @@ class Windows:
         if len(several) == 1:
             return several[0]
         nothing = np.empty(0, np.int64)
-        bounds = {name: np.concatenate([nothing, *(getattr(part, name) for part in several)]) for name in _BOUNDS}
+        bounds = {name: np.concatenate([nothing, *(getattr(part, name) for part in several)]) for name in _COLUMNS}
         if all(part.position is None for part in several):
             return Windows(**bounds)
         places = [np.full(len(part.lo), -1) if part.position is None else part.position for part in several]
         return Windows(**bounds, position=np.concatenate(places))
 
 
-_BOUNDS = ("timeline", "key", "start", "end", "lo", "hi", "lead")
+_COLUMNS = ("timeline", "key", "start", "end", "lo", "hi", "lead")
 
 
 def due(rows: Rows, lattices: Lattices, after: int, upto: int) -> Windows:

@@ -21,9 +21,9 @@ from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Timeline
 from windrow.core.windows.fixed import FURTHEST, INT64_MAX, INT64_MIN, ContextFreeWindow, FixedWindow
 
-PARTS = 64  # that a span is looked at in, to find its pauses
+PAUSE_PARTS = 64  # that a span is looked at in, to find its pauses
 PAUSE = 4  # so many of them without a row are one
-FEW = 4096  # edges that may be listed at once, however few the rows
+LISTED_EDGES = 4096  # edges that may be listed at once, however few the rows
 GROWTH = 16  # of strides
 
 NO_EDGES = np.empty(0, np.int64)
@@ -225,9 +225,11 @@ class _Own:
         if not len(times):
             return []
         lo, hi = int(times.min()), int(times.max())
-        if hi - lo < PARTS or (self._span and self._seen / self._span * (hi - lo) <= max(FEW, 4 * len(times))):
+        if hi - lo < PAUSE_PARTS or (
+            self._span and self._seen / self._span * (hi - lo) <= max(LISTED_EDGES, 4 * len(times))
+        ):
             return [(lo, hi)]
-        part = (times - lo) // ((hi - lo) // PARTS + 1)
+        part = (times - lo) // ((hi - lo) // PAUSE_PARTS + 1)
         used = np.flatnonzero(np.bincount(part))
         ends = np.flatnonzero(np.diff(used) > PAUSE)
         if not len(ends):

@@ -35,7 +35,7 @@ from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, FixedWindow, Grid
 from windrow.core.windows.ordered import DataDrivenWindow, Frames, Latest, Punctuated
 
 TABLE_LIMIT = 1 << 22  # entries of a lookup table
-OUT_OF_ORDER = 1 << 20  # events out of order are grouped so many at a time, which is faster than all at once
+SLICED_AT_ONCE = 1 << 20  # events out of order are grouped so many at a time, which is faster than all at once
 IN_CACHE = 1 << 16  # events that are looked up at a time
 EDGES_PER_EVENT = 4  # more edges than that, and events are looked up grid by grid
 
@@ -158,8 +158,8 @@ def slice(batch: pl.DataFrame, time_column: str, edges: Edges, schema: SliceSche
     in_order = batch[time].is_sorted()
     if any(one.operator.ordered for one in schema.partials) and not (in_order and not order):
         batch, in_order = batch.sort([time, *order], maintain_order=True), True
-    if not in_order and batch.height > OUT_OF_ORDER:
-        parts = [batch[at : at + OUT_OF_ORDER] for at in range(0, batch.height, OUT_OF_ORDER)]
+    if not in_order and batch.height > SLICED_AT_ONCE:
+        parts = [batch[at : at + SLICED_AT_ONCE] for at in range(0, batch.height, SLICED_AT_ONCE)]
         return merge([slice(part, time_column, edges, schema) for part in parts], schema)
     numbers, before = edges.index(batch[time].to_numpy(), in_order, schema.gap)
     excluded = ["excluded"] if "excluded" in batch.columns else []

@@ -38,7 +38,7 @@ from windrow.core.operators.base import Fields
 from windrow.core.operators.choose import Choices, Selection
 from windrow.core.plan.groups import Partial
 
-TOGETHER = 64  # tables that wait to be merged, at most
+MOST_PENDING = 64  # tables that wait to be merged, at most
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class SliceBuffer:
         self.pending.append(table)
         if len(self) - self.table.height > max(self.table.height, self._most):
             self.merged()
-        elif len(self.pending) > TOGETHER:
+        elif len(self.pending) > MOST_PENDING:
             self.pending = [merge(self.pending, self.schema)]
 
     def merged(self) -> pl.DataFrame:

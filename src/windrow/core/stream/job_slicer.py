@@ -20,7 +20,7 @@ from windrow.core.slices.table import SliceBuffer
 from windrow.core.stream.compiled import CompiledPlan
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session, Tumbling
 
-MANY = 500_000  # slices that are kept without being merged
+SLICES_AT_ONCE = 500_000  # slices that are kept without being merged
 Tables = dict[str, pl.DataFrame]  # by the name of their group; or `<group>|<part>`, if it has several
 
 
@@ -95,7 +95,7 @@ class Gathered:
         for name, table in tables.items():
             if table.height:
                 if name not in self._buffers:
-                    self._buffers[name] = SliceBuffer(self._plan.by_name[name].schema, MANY)
+                    self._buffers[name] = SliceBuffer(self._plan.by_name[name].schema, SLICES_AT_ONCE)
                 self._buffers[name].add(table)
 
     def tables(self) -> Tables:

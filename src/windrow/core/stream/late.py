@@ -31,7 +31,7 @@ from windrow.core.slices.kernel import filter_name, slice, time_name
 from windrow.core.windows.fixed import INT64_MIN
 from windrow.core.windows.ordered import OrderedWindow
 
-OUT_OF_ORDER = (-1, 0)  # in an exclusion set: everything that needs the order
+THE_ORDER = (-1, 0)  # in an exclusion set: everything that needs the order
 
 
 class Behind(NamedTuple):
@@ -223,7 +223,7 @@ def _exclusions(
     matrix = np.stack([np.ones(size, np.bool_), *masks.values()], axis=1)
     for row in np.unique(matrix, axis=0):
         members = frozenset(name for name, out in zip(masks, row[1:], strict=True) if out)
-        members |= {OUT_OF_ORDER} if is_ordered else frozenset()
+        members |= {THE_ORDER} if is_ordered else frozenset()
         if members not in exclusions:
             exclusions.append(members)
         numbers[(matrix == row).all(axis=1)] = exclusions.index(members)
