@@ -93,7 +93,7 @@ class OrderedWindowFinder:
 
     def __init__(self, group: Group) -> None:
         timelines = list(group.timelines.items())
-        if group.joined:  # windows that are merged over nodes are judged by `until` only once they are one
+        if group.kind == "joined":  # windows that are merged over nodes are judged by `until` only once they are one
             once = {timeline.line: (timeline._replace(until=INT64_MAX), place) for timeline, place in timelines}
             timelines = list(once.values())
         self.lines = [(line, place) for line, place in timelines if isinstance(line.window, DataDrivenWindow)]

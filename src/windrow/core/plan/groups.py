@@ -155,8 +155,7 @@ class GroupIdentity(NamedTuple):
 
     source: Source
     keys: tuple[str, ...]
-    kind: str = ""  # "sessions" or "in order", where such queries have groups of their own
-    joined: bool = False  # its keys have the node as well, and the windows of all nodes are joined
+    kind: str = ""  # "sessions", "in order" or "joined", where such queries have groups of their own
     placement: Placement | None = None
 
 
@@ -175,13 +174,12 @@ class Group:
     why: str = ""
 
     def __post_init__(self) -> None:
-        self.source, self.keys, self.kind, self.joined, self.placement = self.identity
+        self.source, self.keys, self.kind, self.placement = self.identity
 
     @property
     def name(self) -> str:
-        kind = f" ({self.kind})" if self.kind and not self.is_apart else ""
-        label = self.placement.label if self.placement else ""
-        return self.shared_name + (" (joined)" if self.joined else "") + kind + label
+        kind = f" ({self.kind})" if self.kind else ""
+        return self.shared_name + kind + (self.placement.label if self.placement else "")
 
     @property
     def is_apart(self) -> bool:

@@ -144,12 +144,10 @@ def plan(
         names.add(query.name)
         since = entry.since if query.distinct_on else INT64_MIN
         source = Source(query.time or time, query.distinct_on, query.filter_first, since)
-        kind = ""
-        if kinds_apart:
-            kind = "in order" if query.needs_order else "sessions" if isinstance(query.window, Session) else ""
-        joined = scope_of(query.window) in JOINED
-        keys = (*query.by, NODE) if joined else query.by
-        identity = GroupIdentity(source, keys, kind, joined, (placements or {}).get(query.name))
+        placement = (placements or {}).get(query.name)
+        kind = _kind(query, kinds_apart and not (placement and placement.is_apart))
+        keys = (*query.by, NODE) if kind == "joined" else query.by
+        identity = GroupIdentity(source, keys, kind, placement)
         group = groups.get(identity)
         if group is None:
             group = groups[identity] = Group(identity)
@@ -160,6 +158,15 @@ def plan(
     _roll_up(several, rates, kinds_apart)
     time_columns = list(dict.fromkeys([time, *(group.source.time for group in several)]))
     return Plan(entries, several, time_columns)
+
+
+def _kind(query: Query, kinds_apart: bool) -> str:
+    """What tells a query's group from others over the same events; windows of nodes are always joined by themselves."""
+    if scope_of(query.window) in JOINED:
+        return "joined"
+    if not kinds_apart:
+        return ""
+    return "in order" if query.needs_order else "sessions" if isinstance(query.window, Session) else ""
 
 
 def _part_sessions(
@@ -266,7 +273,7 @@ def _placement(group: Group) -> str:
         return "sliceable anywhere: slices merge in any order" + ("" if group.keys else ", one key")
     needed = [str(timeline.window) for timeline in group.timelines if isinstance(timeline.window, OrderedWindow)]
     needed += [one.operator.text for one in group.partials if one.operator.needs_order]
-    if group.joined:
+    if group.kind == "joined":
         return f"sliceable at each node, and joined after that: {_some(needed, 3)}"
     where = "sliceable where its key lives" if group.keys else "needs the global order"
     return f"{where}: {_some(needed, 3)} depend{'s' if len(needed) == 1 else ''} on the order of events"

@@ -51,12 +51,13 @@ def compile_plan(
 
 
 def _compile_group(group: Group, plan: Plan, binding: Binding, updates: bool) -> CompiledGroup:
-    if group.joined and updates:
+    is_joined = group.kind == "joined"
+    if is_joined and updates:
         query = plan.entries[next(iter(group.members.values()))[0]].query
         raise QueryError(
             f"query {query.name!r}: {query.window} cannot have updates: a late event at one node could part and "
             "shift the windows of all; leave updates out, or ask with scope='global' or 'node'"
         )
     own, shared = (binding.schema(group, shared, updates) for shared in (False, True))
-    kind = CompiledJoinedGroup if group.joined else CompiledOrderedGroup if group.ordered else CompiledGroup
+    kind = CompiledJoinedGroup if is_joined else CompiledOrderedGroup if group.ordered else CompiledGroup
     return kind(group, own, shared)
