@@ -373,7 +373,7 @@ class Assembler:
         return state if len(index) == counts[-1] else state.take(counts[index] - 1)
 
 
-def session_windows(place: int, found: Sessions) -> Windows:
-    """The sessions of one timeline as windows."""
-    size = np.full(len(found.lo), place)
-    return Windows(size, found.key, found.first, found.last + found.gap, found.lo, found.hi, found.hi)
+def session_windows(timeline: int, of_gap: Sessions) -> Windows:
+    """The sessions of one timeline, given by its number, as windows."""
+    timelines = np.full(len(of_gap.lo), timeline)
+    return Windows(timelines, of_gap.key, of_gap.first, of_gap.end, of_gap.lo, of_gap.hi, of_gap.hi)

@@ -76,15 +76,15 @@ class GroupState:
         self.revisions = Revisions()
         self._slices = SliceBuffer(self.schema)
         self._rows: Rows | None = None
-        self._next_close = INT64_MAX  # no session closes before it
+        self.next_close = INT64_MAX  # no session closes before it
 
     def take_over(self, other: GroupState) -> None:
         """Go on from the state of an earlier plan; what this plan does not need is dropped."""
         self.exclusions, self.revisions = other.exclusions, other.revisions
         self.load({"slices": other.rows.table})
-        waiting = other.events_waiting()
-        if waiting is not None:
-            self.absorb(slice(waiting, self.group.source.time, self.compiled.edges, self.schema))
+        events = other.buffered_events()
+        if events is not None:
+            self.absorb(slice(events, self.group.source.time, self.compiled.edges, self.schema))
 
     def copy(self) -> Self:
         """The same state, of which one may change without the other; tables are shared, because they never change."""
@@ -93,7 +93,7 @@ class GroupState:
         other.revisions = replace(self.revisions)
         return other
 
-    def events_waiting(self) -> pl.DataFrame | None:
+    def buffered_events(self) -> pl.DataFrame | None:
         """Events that are in no slice yet; None if there are none."""
         return None
 
@@ -112,7 +112,7 @@ class GroupState:
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
         """Go on with what `tables` has given; slices may have the columns of an earlier plan."""
         self._replace(self.schema.conform(tables["slices"]))
-        self._next_close = INT64_MIN
+        self.next_close = INT64_MIN
         self.revisions.table = tables.get("revisions", self.revisions.table)
 
     @property
@@ -139,13 +139,14 @@ class GroupState:
 
     def _replace(self, table: pl.DataFrame) -> None:
         """Go on with these slices in the place of those that are merged."""
-        self._slices.table, self._rows = table, None
+        self._slices.replace(table)
+        self._rows = None
 
     def _may_close(self, table: pl.DataFrame) -> None:
         """Note when the first session of these slices might close."""
         if self.schema.gap is not None and table.height:
             earliest = int(table["last"].min()) + self.schema.gap  # type: ignore[arg-type]
-            self._next_close = min(self._next_close, earliest)
+            self.next_close = min(self.next_close, earliest)
 
     @property
     def held_events(self) -> int:
@@ -170,38 +171,42 @@ class GroupState:
             left_out = [number for number, exclusion in enumerate(self.exclusions) if session in exclusion]
             yield Rows(ordered.table.filter(~pl.col("excluded").is_in(left_out)), self.schema), [timeline]
 
+    def all_sessions(self, rows: Rows) -> Iterator[tuple[Rows, Sessions]]:
+        """Find the sessions of each timeline, as ranges of the rows that it sees."""
+        for view, timelines in self.session_views(rows):
+            for of_gap in sessions(view.runs, timelines):
+                yield view, of_gap
+
     def may_be_due(self, step: WatermarkStep) -> bool:
         """Whether any window can end in a step, without merging slices: where not, `step` need not be called."""
-        closes = bool(self.compiled.session_timelines) and step.now > self._next_close
+        closes = bool(self.compiled.session_timelines) and step.now > self.next_close
         return closes or self.assembler.any_end(step.before, step.now)
 
     def step(self, step: WatermarkStep, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
         """Emit the windows that end in a step, and those that late events within `updates` have changed before it."""
-        self._next_close = INT64_MAX
-        yield from self._measured(self.rows, step, change)
+        self.next_close = INT64_MAX
+        yield from self.emit_by_time(self.rows, step, change)
         self.prune(step.final_before)
 
-    def _measured(
+    def emit_by_time(
         self, rows: Rows, step: WatermarkStep, change: Change | None, ordered: bool | None = None
     ) -> Iterator[Emitted]:
-        """Emit the windows with fixed bounds and the sessions of some rows; `ordered` says which aggregates are meant.
+        """Emit the windows with fixed bounds and the sessions of some rows; to be overridden.
 
-        Those that do not need the order of events (False) see other rows than those that do (True); None means all.
+        Where aggregates that need the order leave out more late events, the two kinds see different rows: `ordered`
+        says for which of them these rows are, None for both.
         """
         if change is not None:
             yield from self._revised(rows, change, step.before, ordered)
         yield from self._emit(rows, self.assembler.due(rows, step.before, step.now), ordered)
         before = Revisions(self.revisions.table)
-        for view, timelines in self.session_views(rows):
-            for found in sessions(view.runs, timelines):
-                place = self.group.timelines[found.timeline]
-                ends = found.last + found.gap
-                self._next_close = min(self._next_close, int(ends[ends >= step.now].min(initial=INT64_MAX)))
-                if change is None:
-                    closes = (ends >= step.before) & (ends < step.now)
-                    yield from self._emit(view, session_windows(place, found.take(closes)), ordered)
-                else:
-                    yield from self._changed_sessions(view, found, change, before, step.now, ordered)
+        for view, of_gap in self.all_sessions(rows):
+            self.next_close = min(self.next_close, of_gap.next_end(step.now))
+            if change is None:
+                number = self.group.timelines[of_gap.timeline]
+                yield from self._emit(view, session_windows(number, of_gap.closing(step.before, step.now)), ordered)
+            else:
+                yield from self._changed_sessions(view, of_gap, change, before, step.now, ordered)
 
     def _emit(self, rows: Rows, windows: Windows, ordered: bool | None) -> Iterator[Emitted]:
         """Emit windows that are due. Their revision is 0, unless a late event has opened them again."""
@@ -302,15 +307,15 @@ class GroupState:
         if reopened is not None:
             reopened = join_keys(reopened, emitted, ids.columns, "anti").with_columns(rows=pl.lit(-1, pl.Int64))
             emitted = pl.concat([emitted, reopened.select(emitted.columns)])
-        known = np.maximum(revisions.of(emitted.select(ids.columns)), 0)
-        return emitted.with_columns(pl.Series("revision", known))
+        revision = np.maximum(revisions.of(emitted.select(ids.columns)), 0)
+        return emitted.with_columns(pl.Series("revision", revision))
 
-    def _retracted(self, place: int, gone: pl.DataFrame, revision: Ints, ordered: bool | None = None) -> Emitted:
+    def _retracted(self, timeline: int, gone: pl.DataFrame, revision: Ints, ordered: bool | None = None) -> Emitted:
         """Take windows back that were emitted and are no more, for every query that got them."""
-        queries = self.assembler.queries_of(place, ordered)
+        queries = self.assembler.queries_of(timeline, ordered)
         key = np.arange(gone.height)
         start, end = gone["start"].to_numpy(), gone["upto"].to_numpy()
-        windows = Windows(np.full(gone.height, place), key, start, end, key, key, key)
+        windows = Windows(np.full(gone.height, timeline), key, start, end, key, key, key)
         index = np.repeat(key, len(queries))
         nothing = np.zeros_like(index)
         answers = Answers(None, index, np.tile(queries, gone.height), pl.DataFrame(), index, NAMELESS, nothing)
@@ -318,18 +323,16 @@ class GroupState:
 
     def closed_sessions(self, watermark: int) -> ClosedSessions:
         """The sessions that were emitted: what identifies them, how many events, up to when."""
-        return self._closed_sessions(self.rows, watermark, None)
+        return self._closed_among(self.rows, watermark, None)
 
-    def _closed_sessions(self, rows: Rows, watermark: int, ordered: bool | None) -> ClosedSessions:
+    def _closed_among(self, rows: Rows, watermark: int, ordered: bool | None) -> ClosedSessions:
         closed = {}
-        for view, timelines in self.session_views(rows):
-            for found in sessions(view.runs, timelines):
-                chosen = found.take(found.last + found.gap < watermark)
-                windows = session_windows(self.group.timelines[found.timeline], chosen)
-                ids = self.revisions.ids(view, windows, self.group, None, ordered)
-                closed[found.timeline, ordered] = ids.with_columns(
-                    pl.Series("rows", self.assembler.counts(view, windows, None)), pl.Series("upto", windows.end)
-                )
+        for view, of_gap in self.all_sessions(rows):
+            windows = session_windows(self.group.timelines[of_gap.timeline], of_gap.take(of_gap.end < watermark))
+            ids = self.revisions.ids(view, windows, self.group, None, ordered)
+            closed[of_gap.timeline, ordered] = ids.with_columns(
+                pl.Series("rows", self.assembler.counts(view, windows, None)), pl.Series("upto", windows.end)
+            )
         return closed
 
     def prune(self, final_before: int) -> None:
@@ -397,18 +400,15 @@ class GroupState:
             starts = pl.Series("slice_start", np.where(old, joined, start))
             self._replace(merge([self._slices.table.with_columns(starts)], self.schema))
 
-    def is_over(self, place: int, final_before: int) -> bool:
-        """Whether a timeline that is being removed has emitted its last window."""
-        timeline = self.assembler.timelines[place]
+    def is_over(self, number: int, final_before: int) -> bool:
+        """Whether a timeline that is being removed, given by its number, has emitted its last window."""
+        timeline = self.assembler.timelines[number]
         if isinstance(timeline.window, ContextFreeWindow):
             return final_before > last_end(timeline.window, timeline.until)
         if final_before <= timeline.until + timeline.window.reach:
             return False
-        for view, _ in self.session_views(self.rows):
-            for found in sessions(view.runs, [timeline]):
-                if bool((found.last + found.gap >= final_before).any()):
-                    return False
-        return True
+        every = self.all_sessions(self.rows)
+        return not any((of_gap.end >= final_before).any() for _, of_gap in every if of_gap.timeline == timeline)
 
 
 @dataclass(frozen=True)

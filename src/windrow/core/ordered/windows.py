@@ -245,7 +245,7 @@ class OrderedWindowFinder:
         there too, as a late event at that position may change it.
         """
         keep = np.zeros(len(rows), np.bool_)
-        final_before = carry["frozen"] - (1 if keep_emitted else 0)
+        final_before = carry["final"] - (1 if keep_emitted else 0)
         for since, (n, step, _, _) in self.by_since.items():
             origin = _origin(carry, since)
             oldest = np.full(len(origin), INT64_MAX)
@@ -260,7 +260,7 @@ class OrderedWindowFinder:
     def custom_needs(self, rows: OrderedRows, carry: Mapping[str, Array], keep_emitted: bool) -> Array:
         """Which rows a data-driven window may still need: an open one; with `keep_emitted`, one that may change."""
         keep = np.zeros(len(rows), np.bool_)
-        final_before = carry["frozen"] - (1 if keep_emitted else 0)
+        final_before = carry["final"] - (1 if keep_emitted else 0)
         for timeline, place in self.lines:
             found = self.runs(rows, timeline, place)
             key = found.windows.key
@@ -281,11 +281,11 @@ class OrderedWindowFinder:
         if isinstance(window, DataDrivenWindow):
             found = self.runs(rows, timeline, place)
             key = found.windows.key
-            waits = (found.number >= _complete(timeline, carry)[key]) | (found.stop > carry["frozen"][key])
+            waits = (found.number >= _complete(timeline, carry)[key]) | (found.stop > carry["final"][key])
             return bool((waits & (found.windows.start < timeline.until)).any())
         if isinstance(window, Counting):
             origin = _origin(carry, timeline.since)
-            number = Grid(window.step, window.n).number(carry["frozen"] - origin) + 1
+            number = Grid(window.step, window.n).number(carry["final"] - origin) + 1
             position = np.maximum(number, 0) * window.step
         else:
             assert isinstance(window, Latest)

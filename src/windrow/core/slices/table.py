@@ -196,6 +196,10 @@ class SliceBuffer:
         elif len(self.pending) > MOST_PENDING:
             self.pending = [merge(self.pending, self.schema)]
 
+    def replace(self, table: pl.DataFrame) -> None:
+        """Go on with these slices in the place of those that are merged."""
+        self.table = table
+
     def merged(self) -> pl.DataFrame:
         """All slices in one table."""
         if self.pending:

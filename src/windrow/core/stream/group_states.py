@@ -108,13 +108,15 @@ class GroupStates:
         """
         if behind is None:
             if isinstance(state, OrderedState):
-                state.hold(events)
+                state.buffer(events)
             return None
         time_column, too_late = self._time_column(state), behind
         if isinstance(state, OrderedState):
             too_late = events[time_name(state.group.source.time)].to_numpy() < time_column.final_before
-            state.hold(events.filter(pl.Series(~too_late)))
+            state.buffer(events.filter(pl.Series(~too_late)))
         late = slice_behind(state, events, too_late, time_column.final_before)
+        # all late events change emitted windows, also those that are still in time for the order; the slices made here
+        # are only noted, and the state takes `late.table`
         changes = late.table
         if too_late is not behind and time_column.updates:  # these have the same exclusion sets
             changes = slice_behind(state, events, behind, time_column.final_before).table

@@ -9,6 +9,7 @@ their order. Without quantiles there is nothing to wait for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -152,17 +153,17 @@ class CountedState(OrderedState):
     def _live(self) -> pl.DataFrame:
         """The slices of windows that are not complete, and the segments that wait."""
         rows = rows_in_order(self.rows)
-        needed = self.sequences.counting_needs(rows, self._known(rows.keys), keep_emitted=False)
+        needed = self.finder.counting_needs(rows, self._carry(rows.keys), keep_emitted=False)
         return pl.concat([rows.table.filter(pl.Series(needed)), self.undecided])
 
     def _complete(self, rows: OrderedRows, progress: Progress, step: WatermarkStep) -> Windows:
         """The windows that a step completes."""
-        return Windows.join(one.windows for one in self.sequences.found(rows, progress, step, partial=False))
+        return Windows.join(one.windows for one in self.finder.found(rows, progress, step, partial=False))
 
     def may_be_due(self, step: WatermarkStep) -> bool:
         return any(table.height for table in self.ready)
 
-    def _slice(self, step: WatermarkStep) -> Sliced | None:
+    def slice_final(self, step: WatermarkStep) -> Sliced | None:
         if not self.may_be_due(step):
             return None
         table = pl.concat(self.ready).sort(self.schema.order)
@@ -172,21 +173,21 @@ class CountedState(OrderedState):
         known = self.base.at(keys)
         last = table.group_by(names, maintain_order=True).last() if names else table[-1:]
         stop = (last["position"] + last[self.schema.names[Partial(ROWS, None)]["count"]]).to_numpy()
-        now = {**known, "count": stop, "last": last["last"].to_numpy(), "frozen": stop}
+        now = {**known, "count": stop, "last": last["last"].to_numpy(), "final": stop}
         self.base.set(keys, now)
-        self.now.table = self.base.table
-        self._done, self._rows = table, None
+        self.now = copy(self.base)
+        self.add_final(table)
         every = np.ones(table.height, np.bool_)
         changed = np.full(max(1, keys.height), INT64_MAX)
         return Sliced(table, every, None, keys, known, now, now, changed)
 
-    def _in_sequence(
+    def emit_in_order(
         self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool
     ) -> Iterator[Emitted]:
         if self.schema.lists:
             due = Due(OrderedRows(placed(rows.table), self.schema), self._complete(rows, progress, step))
             rows = OrderedRows(self.multisets.filled(rows.table, [due]), self.schema)
-        yield from super()._in_sequence(rows, progress, step, partial)
+        yield from super().emit_in_order(rows, progress, step, partial)
 
     def needed(self) -> dict[Key, dict[str, int]] | None:
         """Of each key and node the first rank of which values may be requested; None if no multisets are at nodes."""
