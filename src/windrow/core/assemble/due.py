@@ -313,10 +313,6 @@ class Assembler:
         found = [one.queries_of(timeline) for one in self._blocks if ordered in (None, one.needs_order)]
         return np.concatenate([np.empty(0, np.int64), *found])
 
-    def is_unordered(self, timeline: Timeline) -> bool:
-        """Whether some aggregates of a timeline do not need the order."""
-        return bool(len(self.queries_of(self.group.timelines[timeline], ordered=False)))
-
     def counts(self, rows: Rows, windows: Windows, where: Expression | None, upto: Ints | None = None) -> Ints:
         """How many events that satisfy a filter each window holds."""
         rows_of = Partial(ROWS, where)

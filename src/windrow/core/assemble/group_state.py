@@ -13,9 +13,10 @@ exclusion sets to which their rows refer by number; `tables` and `header` give a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -31,9 +32,9 @@ from windrow.core.expressions.parse import Expression
 from windrow.core.plan.groups import Group, Timeline
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.custom_edges import last_end
-from windrow.core.slices.kernel import Edges, slice
+from windrow.core.slices.kernel import Edges, roll_up, slice
 from windrow.core.slices.table import SliceBuffer, SliceSchema, merge
-from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, ContextFreeWindow, Session
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, ContextFreeWindow, Session, Tumbling
 
 # by timeline, and whether for all aggregates or for those that do, or do not, need the order
 ClosedSessions = Mapping[tuple[Timeline, bool | None], pl.DataFrame]
@@ -56,6 +57,28 @@ class CompiledGroup:
     def state(self) -> GroupState:
         return GroupState(self)
 
+    @cached_property
+    def _edges_at_gaps(self) -> tuple[Edges, Edges]:
+        """Its own edges and those that it shares, with every multiple of its sessions' gaps."""
+        own, shared = (_with_gaps(self.group.needs(shared)[0]) for shared in (False, True))
+        return Edges.of(own), Edges.of(shared)
+
+    def slice(self, events: pl.DataFrame) -> pl.DataFrame:
+        """Its own slices of prepared events."""
+        return slice(events, self.group.source.time, self.edges, self.schema)
+
+    def slice_shared(self, events: pl.DataFrame, at_gaps: bool = False) -> pl.DataFrame:
+        """The slices of prepared events that it shares with the groups that are rolled up from it.
+
+        With `at_gaps` they end at every multiple of a session's gap too, where sessions can come to be cut.
+        """
+        edges = self._edges_at_gaps[1] if at_gaps else self.shared_edges
+        return slice(events, self.group.source.time, edges, self.shared_schema)
+
+    def roll_up(self, shared: pl.DataFrame, at_gaps: bool = False) -> pl.DataFrame:
+        """Its own slices, of those that it shares or is rolled up from."""
+        return roll_up(shared, self._edges_at_gaps[0] if at_gaps else self.edges, self.schema)
+
     @property
     def travels(self) -> Mapping[str, pl.DataType]:
         """The columns of what travels from where the events are: slices, or the events themselves."""
@@ -64,6 +87,11 @@ class CompiledGroup:
     def conform(self, table: pl.DataFrame) -> pl.DataFrame:
         """A table that was made by an older plan, with the columns of this one."""
         return self.schema.conform(table)
+
+
+def _with_gaps(timelines: Sequence[Timeline]) -> list[Timeline]:
+    gaps = {timeline.window.gap for timeline in timelines if isinstance(timeline.window, Session)}
+    return [*timelines, *(Timeline(Tumbling(gap, 0, True), INT64_MIN, INT64_MAX, False) for gap in gaps)]
 
 
 class GroupState:
@@ -84,7 +112,7 @@ class GroupState:
         self.load({"slices": other.rows.table})
         events = other.buffered_events()
         if events is not None:
-            self.absorb(slice(events, self.group.source.time, self.compiled.edges, self.schema))
+            self.absorb(self.compiled.slice(events))
 
     def copy(self) -> Self:
         """The same state, of which one may change without the other; tables are shared, because they never change."""

@@ -159,10 +159,8 @@ class JoinedState(OrderedState):
         self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool
     ) -> Iterator[Emitted]:
         """Take the windows of nodes in that a step has closed, and emit nothing."""
-        found = self.finder.found(rows, progress, step, partial)
-        self.take_closed(
-            self.compiled.closed(rows, part) for part in found if not part.is_open and len(part.windows.lo)
-        )
+        parts = [part for part in self.finder.found(rows, progress, step, partial) if not part.is_open]
+        self.take_closed(self.compiled.closed(rows, part) for part in parts if len(part.windows.lo))
         return iter(())
 
     def taken(self) -> pl.DataFrame:

@@ -386,7 +386,7 @@ class OrderedState(GroupState):
             self.emitted.forget_ended(self._carry(self.emitted.table[list(self.schema.keys)])["final"], final_before)
 
     def _carry(self, keys: pl.DataFrame) -> dict[str, Array]:
-        """Give the carry of these keys after all events; `final` counts the events that no late event can come before."""
+        """Give the carry of these keys after all events; `final` counts those that no late event can come before."""
         carry = self.now.at(keys)
         if not self.ordering.most:
             carry["final"] = self.base.at(keys)["count"]

@@ -32,6 +32,11 @@ class CompiledPlan:
     def by_name(self) -> dict[str, CompiledGroup]:
         return {compiled.group.name: compiled for compiled in self.groups}
 
+    @cached_property
+    def sliced(self) -> dict[str, CompiledGroup]:
+        """The groups whose slices are made wherever the events are: all that are not ordered."""
+        return {name: compiled for name, compiled in self.by_name.items() if not compiled.group.ordered}
+
 
 def compile_plan(
     plan: Plan, columns: Mapping[str, pl.DataType], order_by: Sequence[str], time_columns: Mapping[str, TimeColumn]

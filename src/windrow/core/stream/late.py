@@ -27,7 +27,7 @@ from windrow.core.assemble.sessions import Runs, gap_of, left_out
 from windrow.core.expressions.parse import Expression
 from windrow.core.plan.groups import ROWS, Partial
 from windrow.core.slices.custom_edges import Irregular
-from windrow.core.slices.kernel import filter_name, slice, time_name
+from windrow.core.slices.kernel import filter_name, time_name
 from windrow.core.windows.fixed import INT64_MIN
 from windrow.core.windows.ordered import OrderedWindow
 
@@ -72,13 +72,12 @@ def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, final_be
         kept = np.ones(len(at), np.int64)
         return kept if where is None else events[filter_name(where.text)].to_numpy()[at].astype(np.int64)
 
-    edges = state.compiled.edges
-    judged = _judge(state, _Items(events, time, time, at, edges.floor(time[at]), counts), final_before)
+    start = state.compiled.edges.floor(time[at])
+    judged = _judge(state, _Items(events, time, time, at, start, counts), final_before)
     if state.schema.has_runs:
         events = events.with_columns(judged.excluded)
     chosen = events.filter(pl.Series(behind & judged.wanted))
-    table = slice(chosen, state.group.source.time, edges, state.schema)
-    return Behind(table, judged.left_out, judged.exclusions)
+    return Behind(state.compiled.slice(chosen), judged.left_out, judged.exclusions)
 
 
 def slices_behind(state: GroupState, table: pl.DataFrame, final_before: int) -> Behind:
@@ -153,15 +152,15 @@ def _fixed(starts: Ints, lattices: Lattices, irregular: Irregular, final_before:
     earliest of them is, and some is not if the latest is not; those between need no look.
     """
     out, in_ = np.zeros(len(starts), np.bool_), np.zeros(len(starts), np.bool_)
-    known = np.flatnonzero(starts > INT64_MIN)  # before the first edge there is no window
-    times = starts[known][:, None]
-    step = max(1, CHUNK // max(1, len(known)))
+    after_edge = np.flatnonzero(starts > INT64_MIN)  # before the first edge there is no window
+    times = starts[after_edge][:, None]
+    step = max(1, CHUNK // max(1, len(after_edge)))
     for begin in range(0, len(lattices), step):
         part = lattices.take(np.arange(begin, min(begin + step, len(lattices))))
         earliest, latest = part.around(times)
         is_held = earliest <= latest
-        out[known] |= (is_held & (earliest + part.length <= final_before)).any(axis=1)
-        in_[known] |= (is_held & (latest + part.length > final_before)).any(axis=1)
+        out[after_edge] |= (is_held & (earliest + part.length <= final_before)).any(axis=1)
+        in_[after_edge] |= (is_held & (latest + part.length > final_before)).any(axis=1)
     if irregular:
         outside, inside = irregular.touches(starts, final_before)
         out, in_ = out | outside, in_ | inside
@@ -173,21 +172,28 @@ def _out_of_order(state: GroupState, items: _Items) -> Ints:
     time = items.first[items.late]
     out = np.zeros(len(time), np.int64)
     timelines, signatures = list(state.group.timelines), list(state.group.signatures)
-    for place, number in state.group.members if state.group.ordered else ():
-        timeline, signature = timelines[place], signatures[number]
+    for line, number in state.group.members if state.group.ordered else ():
+        timeline, signature = timelines[line], signatures[number]
         if isinstance(timeline.window, OrderedWindow) or signature.needs_order:
             out |= (time >= timeline.since) * items.counts(signature.where)
     return out
 
 
 def _sessions(state: GroupState, items: _Items, final_before: int) -> tuple[dict[tuple[int, int], Mask], Ints]:
-    """For each session timeline, as (gap, since), which late items it leaves out; and how far final sessions reach.
+    """For each session timeline, as (gap, since), mark the late items that it leaves out, and give up to when final
+    sessions of their keys reach.
 
-    An item is judged among all of its key: a timely one can connect a late one to what is open.
+    All items of a key with a late one are judged together, because a timely event can connect a late one to an open
+    session.
     """
     masks: dict[tuple[int, int], Mask] = {}
     reach = np.full(len(items.first), INT64_MIN)
-    timelines = [one for one in state.compiled.session_timelines if state.assembler.is_unordered(one)]
+    numbers = state.group.timelines
+    timelines = [
+        timeline
+        for timeline in state.compiled.session_timelines
+        if len(state.assembler.queries_of(numbers[timeline], ordered=False))
+    ]
     if not timelines:
         return masks, reach[items.late]
     rows = state.rows
@@ -195,7 +201,7 @@ def _sessions(state: GroupState, items: _Items, final_before: int) -> tuple[dict
     keys = items.table[names][items.late].unique() if names else pl.DataFrame()  # that have late items
     key = key_numbers(items.table, keys)
     at = np.flatnonzero(key >= 0)
-    views = {timeline: view for view, several in state.session_views(rows) for timeline in several}
+    views = {timeline: view for view, seen in state.session_views(rows) for timeline in seen}
     for timeline in timelines:
         view = views.get(timeline, rows)
         runs = _of_keys(view.runs, key_numbers(view.keys, keys)[view.runs.key])

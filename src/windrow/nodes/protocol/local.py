@@ -106,7 +106,7 @@ class Reader:
 
     def _use(self, query_set: QuerySet) -> None:
         self.query_set, self.job = query_set, query_set.job
-        self._slicer, self._closing = Slicer(self.job.compiled, cut=True), Closing(self.job)
+        self._slicer, self._closing = Slicer(self.job.compiled, at_gaps=True), Closing(self.job)
         self._drop_open()
 
     def _drop_open(self) -> None:

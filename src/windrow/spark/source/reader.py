@@ -76,7 +76,7 @@ class Slices:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Part):  # of a source without nodes
             return
-        job, slicer = self.job, Slicer(self.job.compiled, cut=partition.streams)
+        job, slicer = self.job, Slicer(self.job.compiled, at_gaps=partition.streams)
         gathered, unordered, size, count = Gathered(job.compiled), Unordered(job.compiled), 0, 0
         for events, rows in self._events(partition):
             count += rows

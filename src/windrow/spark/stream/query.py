@@ -186,7 +186,7 @@ def timer_of(moment: int, is_integer: bool) -> int:
 
 def sliced(frames: Iterable[pl.DataFrame], job: Job, buckets: int) -> dict[int, Tables]:
     """The tables of a partition for each bucket, also if there are none: slices, and events where order counts."""
-    slicer = Slicer(job.compiled, cut=True)
+    slicer = Slicer(job.compiled, at_gaps=True)
     gathered, unordered = Gathered(job.compiled), Unordered(job.compiled)
     for frame in frames:
         times = frame[time_name(job.time)]
