@@ -327,9 +327,11 @@ class Assembler:
         keep: Mapping[Expression | None, npt.NDArray[np.bool_]] | None = None,
         ordered: bool | None = None,
     ) -> Iterator[Answers]:
-        """The answers for these windows; `keep` says per filter which are wanted, by default all that are not empty.
+        """Answer windows for every query that asks for them.
 
-        With `ordered`, only for aggregates that do, or do not, need the order.
+        `keep` says for each filter which windows to answer; by default those with an event that satisfies it before
+        `lead`, because a query that is being removed only answers windows with an event from before its removal. With
+        `ordered`, only aggregates that do (or do not) need the order are answered.
         """
         if not len(windows.lo):
             return

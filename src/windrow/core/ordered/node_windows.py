@@ -32,7 +32,7 @@ from windrow.core.arrays.range_queries import ramp
 from windrow.core.assemble.due import Rows, Windows
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.ordered.state import CompiledOrderedGroup, OrderedState, rows_in_order
-from windrow.core.ordered.windows import Found, OrderedRows, Progress
+from windrow.core.ordered.windows import OrderedRows, Progress, WindowsInOrder
 from windrow.core.plan.groups import Group
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.kernel import key_name
@@ -62,12 +62,12 @@ class CompiledJoinedGroup(CompiledOrderedGroup):
         """The windows of a scope."""
         return [line for line, its_scope in self.scopes.items() if its_scope == scope]
 
-    def described(self, rows: OrderedRows, found: Found) -> pl.DataFrame:
+    def described(self, rows: OrderedRows, part: WindowsInOrder) -> pl.DataFrame:
         """The identity and the bounds of windows of nodes: their rows without the states."""
-        windows = found.windows
+        windows = part.windows
         scope = np.array([scope_of(timeline.window) for timeline in self.group.timelines])[windows.timeline]
         columns = {
-            "at": np.select([scope == "bounds", scope == "position"], [windows.end, found.number]),
+            "at": np.select([scope == "bounds", scope == "position"], [windows.end, part.number]),
             "slice_start": np.where(scope == "bounds", windows.start, INT64_MIN),
             "excluded": np.zeros(len(scope), np.int32),
             "first": windows.start,
@@ -75,11 +75,11 @@ class CompiledJoinedGroup(CompiledOrderedGroup):
         }
         return pl.DataFrame([*rows.keys_at(windows.key), windows.lines(self.group), *pl.DataFrame(columns)])
 
-    def closed(self, rows: OrderedRows, found: Found) -> pl.DataFrame:
+    def closed(self, rows: OrderedRows, part: WindowsInOrder) -> pl.DataFrame:
         """Windows of nodes as rows with states, one for each of their slices, to be merged."""
-        sizes = found.windows.hi - found.windows.lo
-        index = np.repeat(found.windows.lo, sizes) + ramp(sizes)
-        windows = self.described(rows, found)[np.repeat(np.arange(len(sizes)), sizes)]
+        sizes = part.windows.hi - part.windows.lo
+        index = np.repeat(part.windows.lo, sizes) + ramp(sizes)
+        windows = self.described(rows, part)[np.repeat(np.arange(len(sizes)), sizes)]
         columns = self.joined_schema.columns
         states = [rows.table[name].gather(index) for name in columns if name not in windows.columns]
         return windows.hstack(states).select(*columns)
@@ -159,7 +159,7 @@ class JoinedState(OrderedState):
         self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool
     ) -> Iterator[Emitted]:
         """Take the windows of nodes in that a step has closed, and emit nothing."""
-        parts = [part for part in self.finder.found(rows, progress, step, partial) if not part.is_open]
+        parts = [part for part in self.finder.windows(rows, progress, step, partial) if not part.is_open]
         self.take_closed(self.compiled.closed(rows, part) for part in parts if len(part.windows.lo))
         return iter(())
 

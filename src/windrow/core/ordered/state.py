@@ -337,19 +337,19 @@ class OrderedState(GroupState):
         self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool
     ) -> Iterator[Emitted]:
         """Emit the windows that lie in the order, complete for the first time or changed; to be overridden."""
-        found = list(self.finder.found(rows, progress, step, partial))
+        parts = list(self.finder.windows(rows, progress, step, partial))
         if not self.schema.digests:
-            yield from self._answered(rows, Windows.join(part.windows for part in found if not part.is_open))
+            yield from self._answered(rows, Windows.join(part.windows for part in parts if not part.is_open))
             return
         self.emitted.forget_boundaries([timeline.line for timeline, _ in self.finder.latest], step.was_final_before)
-        gone, fresh, revision = self.emitted.note(rows, found, self.group, progress.changed)
+        gone, fresh, revision = self.emitted.note(rows, parts, self.group, progress.changed)
         for number, timeline in enumerate(self.assembler.timelines):
             if gone is None:
                 break
             mine = gone.filter((pl.col("line") == timeline.line) & (pl.col("start") < timeline.until))
             if mine.height:
                 yield self._retracted(number, mine.rename({"end": "upto"}), mine["revision"].to_numpy())
-        windows = Windows.join(part.windows for part in found)
+        windows = Windows.join(part.windows for part in parts)
         for answers in self.assembler.answers(rows, windows, {None: fresh.to_numpy()}):
             yield Emitted(rows, windows, answers, revision)
 

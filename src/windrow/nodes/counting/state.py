@@ -158,7 +158,7 @@ class CountedState(OrderedState):
 
     def _complete(self, rows: OrderedRows, progress: Progress, step: WatermarkStep) -> Windows:
         """The windows that a step completes."""
-        return Windows.join(one.windows for one in self.finder.found(rows, progress, step, partial=False))
+        return Windows.join(part.windows for part in self.finder.windows(rows, progress, step, partial=False))
 
     def may_be_due(self, step: WatermarkStep) -> bool:
         return any(table.height for table in self.ready)
