@@ -43,15 +43,15 @@ def smallest(codes: Ints, lo: Ints, hi: Ints) -> Ints:
     """The smallest code of each range."""
     width = hi - lo
     level = np.frexp(width.astype(np.float64))[1] - 1  # floor(log2(width)), exact below 2**53
-    found = np.empty(len(lo), np.int64)
+    least = np.empty(len(lo), np.int64)
     for depth in range(int(level.max(initial=-1)) + 1):
         here = np.flatnonzero(level == depth)
         if len(here):
-            found[here] = np.minimum(codes[lo[here]], codes[hi[here] - (1 << depth)])
+            least[here] = np.minimum(codes[lo[here]], codes[hi[here] - (1 << depth)])
         step = 1 << depth
         if step < len(codes):
             codes = np.minimum(codes[:-step], codes[step:])
-    return found
+    return least
 
 
 def fold(
@@ -141,11 +141,11 @@ def sorted_places(values: Ints) -> tuple[Ints, Ints]:
     at = np.searchsorted(sorted_main, sorted_rest, "right") + np.arange(len(rest))
     others = np.ones(len(values), np.bool_)
     others[at] = False
-    places, found = np.empty_like(values), np.empty_like(values)
-    places[at], found[at] = rest, sorted_rest
+    places, ordered = np.empty_like(values), np.empty_like(values)
+    places[at], ordered[at] = rest, sorted_rest
     between = np.flatnonzero(others)
-    places[between], found[between] = main, sorted_main
-    return places, found
+    places[between], ordered[between] = main, sorted_main
+    return places, ordered
 
 
 def _counting_sort(values: Ints) -> Ints:

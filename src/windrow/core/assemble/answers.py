@@ -141,7 +141,7 @@ def blocks_of(group: Group) -> list[Block]:
         identity = signature.where, signature.needs_order, frozenset(members[number]), alone
         by_identity.setdefault(identity, []).append(signature)
     return [
-        Block(signatures, [members[group.signatures[one]] for one in signatures], len(group.timelines))
+        Block(signatures, [members[group.signatures[signature]] for signature in signatures], len(group.timelines))
         for signatures in by_identity.values()
     ]
 

@@ -75,8 +75,8 @@ class Rows(Keys):
 
     def first_order(self) -> Ints:
         """The rows by (key, first): late runs, and runs cut under other plans, can lie within others."""
-        place = [] if self.schema.lines is None else ["position"]
-        return self.table.select(pl.arg_sort_by(*self.schema.keys, "first", "last", *place)).to_series().to_numpy()
+        position = [] if self.schema.lines is None else ["position"]
+        return self.table.select(pl.arg_sort_by(*self.schema.keys, "first", "last", *position)).to_series().to_numpy()
 
     def by_first(self) -> Rows:
         return Rows(self.table[self.first_order()], self.schema)
@@ -192,14 +192,14 @@ class Windows:
 
     @staticmethod
     def join(parts: Iterable[Windows]) -> Windows:
-        several = list(parts)
-        if len(several) == 1:
-            return several[0]
+        chunks = list(parts)
+        if len(chunks) == 1:
+            return chunks[0]
         nothing = np.empty(0, np.int64)
-        bounds = {name: np.concatenate([nothing, *(getattr(part, name) for part in several)]) for name in _COLUMNS}
-        if all(part.position is None for part in several):
+        bounds = {name: np.concatenate([nothing, *(getattr(part, name) for part in chunks)]) for name in _COLUMNS}
+        if all(part.position is None for part in chunks):
             return Windows(**bounds)
-        places = [np.full(len(part.lo), -1) if part.position is None else part.position for part in several]
+        places = [np.full(len(part.lo), -1) if part.position is None else part.position for part in chunks]
         return Windows(**bounds, position=np.concatenate(places))
 
 
@@ -292,13 +292,13 @@ class Assembler:
         self._blocks = blocks_of(group)
         self._users: dict[Partial, list[Block]] = {}
         for block in self._blocks:
-            for partial_ in block.partials:
-                self._users.setdefault(partial_, []).append(block)
+            for of in block.partials:
+                self._users.setdefault(of, []).append(block)
 
     def due(self, rows: Rows, after: int, upto: int) -> Windows:
         """The windows with a row in them that end after one time and at or before another."""
-        found = due(rows, self.lattices, after, upto)
-        return Windows.join([found, due_irregular(rows, self.irregular, after, upto)]) if self.irregular else found
+        windows = due(rows, self.lattices, after, upto)
+        return Windows.join([windows, due_irregular(rows, self.irregular, after, upto)]) if self.irregular else windows
 
     def any_end(self, after: int, upto: int) -> bool:
         """Whether a window may end after one time and at or before another."""
@@ -357,17 +357,17 @@ class Assembler:
         full: Mapping[Expression | None, npt.NDArray[np.bool_]],
         combined: dict[Partial, tuple[Combined, Ints]],
         index: Ints,
-        one: Partial,
+        of: Partial,
     ) -> Combined:
         """An operator's states for some windows, combined once for all windows whose queries need it."""
-        if one not in combined:
+        if of not in combined:
             wanted = np.zeros(len(windows.lo), np.bool_)
-            for where in full.keys() & {block.where for block in self._users[one]}:
-                timelines = np.logical_or.reduce([block.wanted for block in self._users[one] if block.where == where])
+            for where in full.keys() & {block.where for block in self._users[of]}:
+                timelines = np.logical_or.reduce([block.wanted for block in self._users[of] if block.where == where])
                 wanted |= full[where] if timelines.all() else full[where] & timelines[windows.timeline]
             lo, hi = (windows.lo, windows.hi) if wanted.all() else (windows.lo[wanted], windows.hi[wanted])
-            combined[one] = one.operator.combine(rows.schema.state(rows.table, one), lo, hi), np.cumsum(wanted)
-        state, counts = combined[one]  # how many states there are up to each window
+            combined[of] = of.operator.combine(rows.schema.state(rows.table, of), lo, hi), np.cumsum(wanted)
+        state, counts = combined[of]  # how many states there are up to each window
         return state if len(index) == counts[-1] else state.take(counts[index] - 1)
 
 

@@ -79,8 +79,8 @@ class ResultSchema:
                 for partial in schema.partials
             }
             types: dict[Any, pl.DataType] = {}  # thousands of aggregates differ by their name alone
-            for signature, place in group.signatures.items():
-                query = self.queries[example_of[place]]
+            for signature, number in group.signatures.items():
+                query = self.queries[example_of[number]]
                 for aggregate in signature.aggregates:
                     alike = (aggregate.function, aggregate.inputs, aggregate.parts, *map(id, aggregate.operators))
                     if alike not in types:

@@ -86,16 +86,19 @@ class Signature(NamedTuple):
     @property
     def partials(self) -> list[Partial]:
         """What its aggregates read, each once; equal operators are the same object."""
-        found = {}
+        operators = {}
         for aggregate in self.computed:
             for operator, where in zip(aggregate.operators, aggregate.filters, strict=True):
-                found[id(operator), where] = operator
-        return [Partial(operator, both(self.where, where)) for (_, where), operator in found.items()]
+                operators[id(operator), where] = operator
+        return [Partial(operator, both(self.where, where)) for (_, where), operator in operators.items()]
 
 
 def partials_of(aggregate: Aggregate, where: Expression | None) -> list[Partial]:
     """What an aggregate reads, in the order of its operators, over events that satisfy a filter: that and its own."""
-    return [Partial(one, both(where, own)) for one, own in zip(aggregate.operators, aggregate.filters, strict=True)]
+    return [
+        Partial(operator, both(where, own))
+        for operator, own in zip(aggregate.operators, aggregate.filters, strict=True)
+    ]
 
 
 class Partial(NamedTuple):
@@ -203,17 +206,17 @@ class Group:
         """
         groups = (self, *self.children) if shared else (self,)
         timelines = [timeline for group in groups for timeline in group.timelines]
-        partials = tuple(dict.fromkeys(one for group in groups for one in group.partials))
+        partials = tuple(dict.fromkeys(partial for group in groups for partial in group.partials))
         gaps = [timeline.window.gap for timeline in timelines if isinstance(timeline.window, Session)]
         return timelines, partials, min(gaps, default=None)
 
     @property
     def example_of(self) -> dict[int, int]:
         """For each signature, a query that has it."""
-        found: dict[int, int] = {}
+        examples: dict[int, int] = {}
         for (_, signature), numbers in self.members.items():
-            found.setdefault(signature, numbers[0])
-        return found
+            examples.setdefault(signature, numbers[0])
+        return examples
 
     @property
     def has_sessions(self) -> bool:
@@ -222,7 +225,7 @@ class Group:
     @property
     def lines(self) -> dict[str, Timeline]:
         """The data-driven windows, each since a time."""
-        return {one.line: one for one in self.timelines if isinstance(one.window, DataDrivenWindow)}
+        return {timeline.line: timeline for timeline in self.timelines if isinstance(timeline.window, DataDrivenWindow)}
 
     @property
     def filters(self) -> list[Expression | None]:

@@ -89,14 +89,14 @@ class Plan:
     @cached_property
     def furthest(self) -> dict[str, Query]:
         """For each time column, the query whose windows reach furthest from an event."""
-        found: dict[str, tuple[int, Query]] = {}
+        furthest: dict[str, tuple[int, Query]] = {}
         for group in self.groups:
             timelines = list(group.timelines)
-            for (place, _), numbers in group.members.items():
-                reach = timelines[place].window.reach
-                if reach > found.get(group.source.time, (-1, None))[0]:
-                    found[group.source.time] = reach, self.entries[numbers[0]].query
-        return {time_column: query for time_column, (_, query) in found.items()}
+            for (number, _), numbers in group.members.items():
+                reach = timelines[number].window.reach
+                if reach > furthest.get(group.source.time, (-1, None))[0]:
+                    furthest[group.source.time] = reach, self.entries[numbers[0]].query
+        return {time_column: query for time_column, (_, query) in furthest.items()}
 
     @property
     def fingerprint(self) -> str:
@@ -107,7 +107,8 @@ class Plan:
 def fingerprint_of(groups: Iterable[Group], *others: object) -> str:
     """The same for groups whose slice tables can be merged, if the others, which JSON can write, are the same too."""
     tables = [
-        [one.name, one.ordered, sorted(each.text + each.operator.form for each in one.partials)] for one in groups
+        [group.name, group.ordered, sorted(partial.text + partial.operator.form for partial in group.partials)]
+        for group in groups
     ]
     return hashlib.sha256(json.dumps([*tables, *others]).encode()).hexdigest()[:16]
 
@@ -131,7 +132,7 @@ def plan(
                   key and that of windows with fixed bounds by time
     placements:   of queries, by name, whose work is done elsewhere; those of each placement have groups of their own
     """
-    entries = [one if isinstance(one, Entry) else Entry(one) for one in queries]
+    entries = [query if isinstance(query, Entry) else Entry(query) for query in queries]
     time = time_of((entry.query for entry in entries), time)
     groups: dict[GroupIdentity, Group] = {}
     names: set[str] = set()
@@ -154,10 +155,10 @@ def plan(
         group.add(entry, number)
     if not kinds_apart:
         _part_sessions(groups, entries, rates, apart)
-    several = sorted(groups.values(), key=lambda group: (-len(group.keys), group.name))
-    _roll_up(several, rates, kinds_apart)
-    time_columns = list(dict.fromkeys([time, *(group.source.time for group in several)]))
-    return Plan(entries, several, time_columns)
+    ordered = sorted(groups.values(), key=lambda group: (-len(group.keys), group.name))
+    _roll_up(ordered, rates, kinds_apart)
+    time_columns = list(dict.fromkeys([time, *(group.source.time for group in ordered)]))
+    return Plan(entries, ordered, time_columns)
 
 
 def _kind(query: Query, kinds_apart: bool) -> str:
@@ -187,9 +188,9 @@ def _part_sessions(
             continue
         fixed, sessions = (Group(group.identity._replace(kind=kind)) for kind in ("", "sessions"))
         timelines = list(group.timelines)
-        for (place, _), numbers in group.members.items():
+        for (line, _), numbers in group.members.items():
             for number in numbers:
-                (sessions if isinstance(timelines[place].window, Session) else fixed).add(entries[number], number)
+                (sessions if isinstance(timelines[line].window, Session) else fixed).add(entries[number], number)
         sessions.why = f"kept apart: shared slices would be more than {SHARING_LIMIT:.0%} of the events"
         del groups[identity]
         groups |= {part.identity: part for part in (fixed, sessions) if part.members}
@@ -206,19 +207,21 @@ def _roll_up(ordered: list[Group], rates: Rates | None, kinds_apart: bool) -> No
     """
     for group in ordered:
         finer = [
-            one
-            for one in ordered
-            if set(group.keys) < set(one.keys)
-            or (kinds_apart and group.keys == one.keys and group.kind == "sessions" and one.kind != "sessions")
-            if one.source == group.source and one.parent is None
-            if not (group.ordered or one.ordered)
+            other
+            for other in ordered
+            if set(group.keys) < set(other.keys)
+            or (kinds_apart and group.keys == other.keys and group.kind == "sessions" and other.kind != "sessions")
+            if other.source == group.source and other.parent is None
+            if not (group.ordered or other.ordered)
         ]
-        for one in sorted(finer, key=lambda one: len(one.keys)):
-            if rates and _too_many(edges_per_unit(one, group) * rates.distinct(one.keys), rates):
-                group.why = f"not rolled up: slices of {one.name} would be more than {SHARING_LIMIT:.0%} of the events"
+        for other in sorted(finer, key=lambda other: len(other.keys)):
+            if rates and _too_many(edges_per_unit(other, group) * rates.distinct(other.keys), rates):
+                group.why = (
+                    f"not rolled up: slices of {other.name} would be more than {SHARING_LIMIT:.0%} of the events"
+                )
                 continue
-            group.parent, group.why = one, ""
-            one.children.append(group)
+            group.parent, group.why = other, ""
+            other.children.append(group)
             break
 
 
@@ -235,8 +238,8 @@ def _group_to_dict(group: Group) -> dict[str, Any]:
     kinds = [timeline.window for timeline in group.timelines]
     if counted := {window for window in kinds if isinstance(window, Counting)}:
         edges.append(f"at the positions of {_several(len(counted), 'counting window')}")
-    if driven := {window for window in kinds if isinstance(window, DataDrivenWindow)}:
-        edges.append(f"at the events that bound {_several(len(driven), 'data-driven window')}")
+    if data_driven := {window for window in kinds if isinstance(window, DataDrivenWindow)}:
+        edges.append(f"at the events that bound {_several(len(data_driven), 'data-driven window')}")
     return {
         "name": group.name,
         "keys": list(group.keys),
@@ -245,7 +248,7 @@ def _group_to_dict(group: Group) -> dict[str, Any]:
         "shows": windows,
         "edges": ", ".join(edges),
         "edges_per_second": per_second,
-        "operators": [one.text for one in group.partials],
+        "operators": [partial.text for partial in group.partials],
         "ordered": group.ordered,
         "sliced": f"rolled up from the slices {group.parent.name}" if group.parent else _sliced(group),
         "placement": _placement(group),
@@ -272,7 +275,7 @@ def _placement(group: Group) -> str:
     if not group.ordered:
         return "sliceable anywhere: slices merge in any order" + ("" if group.keys else ", one key")
     needed = [str(timeline.window) for timeline in group.timelines if isinstance(timeline.window, OrderedWindow)]
-    needed += [one.operator.text for one in group.partials if one.operator.needs_order]
+    needed += [partial.operator.text for partial in group.partials if partial.operator.needs_order]
     if group.kind == "joined":
         return f"sliceable at each node, and joined after that: {_some(needed, 3)}"
     where = "sliceable where its key lives" if group.keys else "needs the global order"

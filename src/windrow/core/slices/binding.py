@@ -48,7 +48,9 @@ class Binding:
         self.sql: dict[str, str] = {}  # … and how Spark computes them
         self._scales: dict[str, int] = {}  # microseconds in a unit of a time column, where it is not one
         partials = (partial for group in plan.groups for partial in group.partials)
-        self._ordered = any(group.ordered for group in plan.groups) or any(one.operator.ordered for one in partials)
+        self._ordered = any(group.ordered for group in plan.groups) or any(
+            partial.operator.ordered for partial in partials
+        )
         for column in order_by:
             self._column(column, "order_by")
         for group in plan.groups:
@@ -82,8 +84,8 @@ class Binding:
             self._key(key, query)
         for timeline in group.lines.values():
             place = group.timelines[timeline]
-            asking = next(numbers[0] for (line, _), numbers in group.members.items() if line == place)
-            self._line(timeline.window, queries[asking])
+            example = next(numbers[0] for (line, _), numbers in group.members.items() if line == place)
+            self._line(timeline.window, queries[example])
         for column in group.source.distinct_on:
             self._column(column, f"query {query.name!r}: distinct_on")
             self._prepare_column(f"distinct:{column}", column)
@@ -144,8 +146,8 @@ class Binding:
     def _column(self, name: str, whose: str) -> pl.DataType:
         if name not in self._columns:
             near = difflib.get_close_matches(name, self._columns, 1)
-            known = ", ".join(map(repr, self._columns)) or "none"
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {known}"
+            columns = ", ".join(map(repr, self._columns)) or "none"
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {columns}"
             raise QueryError(f"{whose}: there is no column {name!r} in the events{hint}")
         self.needed[name] = self._columns[name]
         return self._columns[name]

@@ -33,12 +33,12 @@ Bounds = tuple[Ints, Ints]  # starts and ends
 class Irregular:
     """The timelines of a group that have such windows; each window is asked once for all its timelines."""
 
-    def __init__(self, timelines: Iterable[Timeline], places: Collection[int] | None = None) -> None:
+    def __init__(self, timelines: Iterable[Timeline], numbers: Collection[int] | None = None) -> None:
         self._timelines: dict[ContextFreeWindow, list[tuple[int, int, int]]] = {}
-        for place, (window, since, until, _) in enumerate(timelines):
-            wanted = places is None or place in places
+        for number, (window, since, until, _) in enumerate(timelines):
+            wanted = numbers is None or number in numbers
             if wanted and isinstance(window, ContextFreeWindow) and not isinstance(window, FixedWindow):
-                self._timelines.setdefault(window, []).append((place, since, until))
+                self._timelines.setdefault(window, []).append((number, since, until))
         self._own = {window: _Own(window) for window in self._timelines}
         self._since = {window: min(since for _, since, _ in lines) for window, lines in self._timelines.items()}
 
@@ -70,10 +70,10 @@ class Irregular:
         parts = [(NO_EDGES,) * 5]
         for window, start, end in self._listed(inside[inside > INT64_MIN]):
             chosen = (end > after) & (end <= upto)
-            for place, since, until in self._timelines[window]:
+            for number, since, until in self._timelines[window]:
                 mine = chosen & (start >= since) & (start < until)
                 for row, begin, stop in _first_rows(start[mine], end[mine], *rows):
-                    parts.append((np.full(len(row), place), row, begin, stop, np.full(len(row), until)))
+                    parts.append((np.full(len(row), number), row, begin, stop, np.full(len(row), until)))
         return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
 
     def any_end(self, after: int, upto: int) -> bool:
@@ -136,9 +136,9 @@ def _first_rows(start: Ints, end: Ints, key: Ints, at: Ints) -> Iterator[tuple[I
     """
     length = end - start
     size = np.frexp(length.astype(np.float64))[1]
-    for one in np.unique(size):
-        begins, stops = start[size == one], end[size == one]
-        longest = int(length[size == one].max())
+    for magnitude in np.unique(size):
+        begins, stops = start[size == magnitude], end[size == magnitude]
+        longest = int(length[size == magnitude].max())
         recent = np.flatnonzero((at >= begins[0]) & (at < stops.max()))
         time, whose = at[recent], key[recent]
         before = np.append(INT64_MIN, time[:-1])[: len(time)]
@@ -148,10 +148,10 @@ def _first_rows(start: Ints, end: Ints, key: Ints, at: Ints) -> Iterator[tuple[I
         first = np.searchsorted(begins, before, "right")
         count = np.searchsorted(begins, time, "right") - first
         row = np.repeat(np.arange(len(recent)), count)
-        found = first[row] + ramp(count)
-        holds = stops[found] > time[row]
-        row, found = row[holds], found[holds]
-        yield recent[row], begins[found], stops[found]
+        window = first[row] + ramp(count)
+        holds = stops[window] > time[row]
+        row, window = row[holds], window[holds]
+        yield recent[row], begins[window], stops[window]
 
 
 class _Own:
@@ -183,11 +183,11 @@ class _Own:
     def edges(self, lo: int, hi: int) -> Ints:
         """The edges t with lo ≤ t < hi, sorted."""
         if self._derived:
-            found = np.concatenate(self.windows(lo - 1, hi))
+            edges = np.concatenate(self.windows(lo - 1, hi))
         else:
-            found = self._ints("edges", lo, hi, self._answer("edges", lo, hi))
-        found = np.unique(found)
-        return found[np.searchsorted(found, lo) : np.searchsorted(found, hi)]
+            edges = self._ints("edges", lo, hi, self._answer("edges", lo, hi))
+        edges = np.unique(edges)
+        return edges[np.searchsorted(edges, lo) : np.searchsorted(edges, hi)]
 
     def cuts(self, lo: int, hi: int) -> Ints:
         """The last edge at or before a time, where there is one, and all edges from there to another time."""
@@ -249,8 +249,8 @@ class _Own:
         end, stride = time, self._stride
         while end > stop:
             begin = max(stop, end - stride)
-            if len(found := self.edges(begin + 1, end + 1)):
-                return int(found[-1])
+            if len(edges := self.edges(begin + 1, end + 1)):
+                return int(edges[-1])
             end, stride = begin, stride * GROWTH
         return floor
 
@@ -263,15 +263,15 @@ class _Own:
 
     def _ints(self, method: str, lo: int, hi: int, given: Any) -> Ints:
         try:
-            found = np.asarray(given)
+            times = np.asarray(given)
         except ValueError:  # rows of different lengths
-            found = np.empty((0, 0))
-        if found.ndim != 1 or (found.dtype.kind not in "iu" and len(found)):
+            times = np.empty((0, 0))
+        if times.ndim != 1 or (times.dtype.kind not in "iu" and len(times)):
             raise self._wrong(method, lo, hi, f"must give times as int64, not {_shown(given)}")
-        if len(found) and not -FURTHEST < int(found.min()) <= int(found.max()) < FURTHEST:
-            far = found.min() if int(found.min()) <= -FURTHEST else found.max()
+        if len(times) and not -FURTHEST < int(times.min()) <= int(times.max()) < FURTHEST:
+            far = times.min() if int(times.min()) <= -FURTHEST else times.max()
             raise self._wrong(method, lo, hi, f"gives {far}, so far out that it cannot be written in 64 bits")
-        return found.astype(np.int64)
+        return times.astype(np.int64)
 
     def _wrong(self, method: str, lo: int, hi: int, what: str) -> QueryError:
         return QueryError(f"{self._call(method, lo, hi)} {what}")

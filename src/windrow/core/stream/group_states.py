@@ -71,15 +71,15 @@ class GroupStates:
         fresh, kept_now = self._without_repeats(events, by_source, kept)
         ahead: dict[Source, pl.DataFrame] = {}
         for source, states in by_source.items():
-            seen, place = _seen(events, source, fresh.get(repeats_of(source)))
+            seen, index = _seen(events, source, fresh.get(repeats_of(source)))
             mask = behind.get(source.time)
-            if mask is not None and place is not None:
-                mask = mask[place]
+            if mask is not None and index is not None:
+                mask = mask[index]
             ahead[source] = seen if mask is None else seen.filter(pl.Series(~mask))
             for state in states:
                 out = self._take_in(state, seen, mask)
                 if left_out is not None and out is not None:
-                    left_out[out if place is None else place[out]] = True
+                    left_out[out if index is None else index[out]] = True
         for name, table in Slicer(self.plan).slice_by_source(ahead).items():
             self.states[name].absorb(table)
         repeats = sum(int((~is_fresh).sum()) for is_fresh in fresh.values())
@@ -189,7 +189,7 @@ class GroupStates:
 
     def results(self, emitted: Mapping[str, Iterable[Emitted]]) -> pl.DataFrame:
         """The rows of emitted windows; what does not fit into 64 bits is null in them, and counted in `overflowed`."""
-        table, overflowed = self.plan.results.build([one for several in emitted.values() for one in several])
+        table, overflowed = self.plan.results.build([chunk for chunks in emitted.values() for chunk in chunks])
         self.overflowed += overflowed
         return table
 

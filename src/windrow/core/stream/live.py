@@ -194,7 +194,7 @@ class Live:
         final_before = self.time_columns[entry.query.time or self.options.time].final_before
         if self.states is None or final_before <= entry.until:
             return False
-        return self.states.is_over(next(number for number, one in enumerate(self.plan.entries) if one is entry))
+        return self.states.is_over(next(number for number, other in enumerate(self.plan.entries) if other is entry))
 
     # --- what it says of itself -----------------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class Live:
         planned = plan(entries, options.time, rates, apart)
         if planned.fingerprint != header["plan"]:
             raise ValueError("this snapshot was taken under another plan than its queries have here")
-        time_columns = {name: TimeColumn(**one) for name, one in header["time_columns"].items()}
+        time_columns = {name: TimeColumn(**described) for name, described in header["time_columns"].items()}
         live = Live(options, entries, rates, planned, time_columns)
         live.arrived, live.finished, live.counts = header["arrived"], header["finished"], Counter(header["counts"])
         live.kept = {

@@ -213,7 +213,7 @@ class Punctuated(DataDrivenWindow, Scoped):
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        return tuple(one for one in (self.start, self.end) if one is not None)
+        return tuple(text for text in (self.start, self.end) if text is not None)
 
     def cuts(self, events: OrderedEvents, state: Mapping[str, Array]) -> Cuts:
         nowhere = np.zeros(len(events), np.bool_)

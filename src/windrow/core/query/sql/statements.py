@@ -20,6 +20,7 @@ from sqlglot import TokenType
 
 from windrow.core.aggregates.functions import Aggregate
 from windrow.core.aggregates.reader import as_formula
+from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.limits import QUERIES, TOKENS, beyond
 from windrow.core.expressions.tokens import Phrase, Token, line_of, refusal, tokenize
 from windrow.core.query.query import Query
