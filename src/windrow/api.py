@@ -63,8 +63,8 @@ def windows(
         raise TypeError("say which queries: only slices on Spark know theirs")
     if not isinstance(queries, Query | Iterable):
         raise TypeError(f"expected queries, not {queries!r}")
-    asked = [queries] if isinstance(queries, Query) else list(queries)
-    table = Table(asked, StreamOptions.of(asked, time, lateness, None, order_by, bad_events))
+    given = [queries] if isinstance(queries, Query) else list(queries)
+    table = Table(given, StreamOptions.of(given, time, lateness, None, order_by, bad_events))
     frame = to_polars(data)
     table.push(frame)
     return as_given(table.finish(partial), data)

@@ -18,7 +18,7 @@ import polars as pl
 
 from windrow.core.arrays.dataframes import run_numbers
 from windrow.core.arrays.range_queries import Ints, ramp
-from windrow.core.assemble.answers import Answers, Block, blocks_of
+from windrow.core.assemble.answers import Answers, SharedProjection, projections_of
 from windrow.core.assemble.sessions import Runs, Sessions
 from windrow.core.expressions.parse import Expression
 from windrow.core.operators.base import Combined
@@ -289,11 +289,11 @@ class Assembler:
         self.group = group
         self.timelines: Sequence[Timeline] = list(group.timelines)
         self.lattices, self.irregular = Lattices.of(group), irregular
-        self._blocks = blocks_of(group)
-        self._users: dict[Partial, list[Block]] = {}
-        for block in self._blocks:
-            for of in block.partials:
-                self._users.setdefault(of, []).append(block)
+        self._projections = projections_of(group)
+        self._users: dict[Partial, list[SharedProjection]] = {}
+        for projection in self._projections:
+            for of in projection.partials:
+                self._users.setdefault(of, []).append(projection)
 
     def due(self, rows: Rows, after: int, upto: int) -> Windows:
         """The windows with a row in them that end after one time and at or before another."""
@@ -310,8 +310,8 @@ class Assembler:
 
     def queries_of(self, timeline: int, ordered: bool | None = None) -> Ints:
         """All queries that ask for a timeline, or only those whose aggregates do or do not need the order."""
-        found = [one.queries_of(timeline) for one in self._blocks if ordered in (None, one.needs_order)]
-        return np.concatenate([np.empty(0, np.int64), *found])
+        chosen = (part for part in self._projections if ordered in (None, part.needs_order))
+        return np.concatenate([np.empty(0, np.int64), *(part.queries_of(timeline) for part in chosen)])
 
     def counts(self, rows: Rows, windows: Windows, where: Expression | None, upto: Ints | None = None) -> Ints:
         """How many events that satisfy a filter each window holds."""
@@ -339,16 +339,16 @@ class Assembler:
         if full is None:
             full = {where: self.counts(rows, windows, where, windows.lead) > 0 for where in self.group.filters}
         combined: dict[Partial, tuple[Combined, Ints]] = {}
-        for block in self._blocks:
-            if ordered not in (None, block.needs_order) or block.where not in full:
+        for projection in self._projections:
+            if ordered not in (None, projection.needs_order) or projection.where not in full:
                 continue
-            chosen = full[block.where]
-            if not block.wanted.all():
-                chosen = chosen & block.wanted[windows.timeline]
+            chosen = full[projection.where]
+            if not projection.wanted.all():
+                chosen = chosen & projection.wanted[windows.timeline]
             index = np.flatnonzero(chosen)
             if len(index):
                 state = partial(self._state, rows, windows, full, combined, index)
-                yield block.answers(index, windows.timeline[index], state)
+                yield projection.answers(index, windows.timeline[index], state)
 
     def _state(
         self,
@@ -359,11 +359,13 @@ class Assembler:
         index: Ints,
         of: Partial,
     ) -> Combined:
-        """An operator's states for some windows, combined once for all windows whose queries need it."""
+        """An operator's states for some windows, combined once for all whose queries need it: `combined` keeps them."""
         if of not in combined:
             wanted = np.zeros(len(windows.lo), np.bool_)
-            for where in full.keys() & {block.where for block in self._users[of]}:
-                timelines = np.logical_or.reduce([block.wanted for block in self._users[of] if block.where == where])
+            for where in full.keys() & {projection.where for projection in self._users[of]}:
+                timelines = np.logical_or.reduce(
+                    [projection.wanted for projection in self._users[of] if projection.where == where]
+                )
                 wanted |= full[where] if timelines.all() else full[where] & timelines[windows.timeline]
             lo, hi = (windows.lo, windows.hi) if wanted.all() else (windows.lo[wanted], windows.hi[wanted])
             combined[of] = of.operator.combine(rows.schema.state(rows.table, of), lo, hi), np.cumsum(wanted)

@@ -27,10 +27,9 @@ from windrow.core.query.query import Query, time_of
 from windrow.core.windows.fixed import (
     INT64_MIN,
     ContextFreeWindow,
-    FixedWindow,
     Session,
-    Window,
     duration_text,
+    is_irregular,
 )
 from windrow.core.windows.ordered import JOINED, NODE, Counting, DataDrivenWindow, OrderedWindow, scope_of
 
@@ -54,7 +53,7 @@ class Plan:
         """The plan as plain data."""
         return {
             "queries": len(self.entries),
-            "measures": self.time_columns,
+            "time_columns": self.time_columns,
             "groups": [_group_to_dict(group) for group in self.groups],
         }
 
@@ -154,7 +153,7 @@ def plan(
             group = groups[identity] = Group(identity)
         group.add(entry, number)
     if not kinds_apart:
-        _part_sessions(groups, entries, rates, apart)
+        groups = _with_sessions_apart(groups, entries, rates, apart)
     ordered = sorted(groups.values(), key=lambda group: (-len(group.keys), group.name))
     _roll_up(ordered, rates, kinds_apart)
     time_columns = list(dict.fromkeys([time, *(group.source.time for group in ordered)]))
@@ -170,11 +169,12 @@ def _kind(query: Query, kinds_apart: bool) -> str:
     return "in order" if query.needs_order else "sessions" if isinstance(query.window, Session) else ""
 
 
-def _part_sessions(
-    groups: dict[GroupIdentity, Group], entries: Sequence[Entry], rates: Rates | None, apart: frozenset[str] | None
-) -> None:
-    """A gap so small that its slices are no longer few beside the events gets a group of its own."""
-    for identity, group in list(groups.items()):
+def _with_sessions_apart(
+    groups: Mapping[GroupIdentity, Group], entries: Sequence[Entry], rates: Rates | None, apart: frozenset[str] | None
+) -> dict[GroupIdentity, Group]:
+    """The groups, where gaps so small that their slices are no longer few beside the events have one of their own."""
+    parted = dict(groups)
+    for identity, group in groups.items():
         if apart is None:
             both = (
                 not group.ordered
@@ -192,8 +192,9 @@ def _part_sessions(
             for number in numbers:
                 (sessions if isinstance(timelines[line].window, Session) else fixed).add(entries[number], number)
         sessions.why = f"kept apart: shared slices would be more than {SHARING_LIMIT:.0%} of the events"
-        del groups[identity]
-        groups |= {part.identity: part for part in (fixed, sessions) if part.members}
+        del parted[identity]
+        parted |= {part.identity: part for part in (fixed, sessions) if part.members}
+    return parted
 
 
 def _too_many(slices: float, rates: Rates) -> bool:
@@ -231,7 +232,7 @@ def _group_to_dict(group: Group) -> dict[str, Any]:
     per_second = edges_per_unit(group) * (1_000_000 if temporal else 1)
     gaps = [timeline.window.gap for timeline in group.timelines if isinstance(timeline.window, Session)]
     edges = [f"{per_second:.6g} per {'second' if temporal else 'unit'}"] if per_second else []
-    if own := {str(window): window for window, *_ in group.timelines if _is_irregular(window)}:
+    if own := {str(window): window for window, *_ in group.timelines if is_irregular(window)}:
         edges.append(f"those of {_some(list(own))} as they say")
     if gaps:
         edges.append(f"sessions from runs connected under {duration_text(min(gaps), temporal)}")
@@ -260,10 +261,6 @@ def _travels(group: Group) -> str:
     if group.placement:
         return group.placement.travels
     return "events, to where they are put in order" if group.ordered else "slices, no events"
-
-
-def _is_irregular(window: Window) -> bool:
-    return isinstance(window, ContextFreeWindow) and not isinstance(window, FixedWindow)
 
 
 def _sliced(group: Group) -> str:

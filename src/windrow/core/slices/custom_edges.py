@@ -19,7 +19,7 @@ import numpy as np
 from windrow.core.arrays.range_queries import Ints, Mask, ramp
 from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Timeline
-from windrow.core.windows.fixed import FURTHEST, INT64_MAX, INT64_MIN, ContextFreeWindow, FixedWindow
+from windrow.core.windows.fixed import FURTHEST, INT64_MAX, INT64_MIN, ContextFreeWindow, FixedWindow, is_irregular
 
 PAUSE_PARTS = 64  # that a span is looked at in, to find its pauses
 PAUSE = 4  # so many of them without a row are one
@@ -36,8 +36,7 @@ class Irregular:
     def __init__(self, timelines: Iterable[Timeline], numbers: Collection[int] | None = None) -> None:
         self._timelines: dict[ContextFreeWindow, list[tuple[int, int, int]]] = {}
         for number, (window, since, until, _) in enumerate(timelines):
-            wanted = numbers is None or number in numbers
-            if wanted and isinstance(window, ContextFreeWindow) and not isinstance(window, FixedWindow):
+            if is_irregular(window) and (numbers is None or number in numbers):
                 self._timelines.setdefault(window, []).append((number, since, until))
         self._own = {window: _Own(window) for window in self._timelines}
         self._since = {window: min(since for _, since, _ in lines) for window, lines in self._timelines.items()}

@@ -150,15 +150,17 @@ class GroupStates:
                 dropped += 0 if left_out is None else int(np.count_nonzero(left_out))
                 continue
             if (_begins(state, table) < self._time_column(state).watermark).any():
-                table, out = self.without_late(state, merge([table], state.schema))
+                table, out = self.admit_slices(state, merge([table], state.schema))
                 dropped += out
             state.absorb(table)
         return dropped
 
-    def without_late(self, state: GroupState, table: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-        """Merged slices without those that come too late for every window, and how many events some window leaves out.
+    def admit_slices(self, state: GroupState, table: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+        """Judge merged slices before a state takes them: those that some window still takes, and how many events are
+        left out of some.
 
-        What the others change of windows that were emitted is noted, and emitted by the next `advance`.
+        The state learns of new exclusion sets, and what the slices change of windows that were emitted is noted, and
+        emitted by the next `advance`.
         """
         time_column = self._time_column(state)
         behind = slices_behind(state, table, time_column.final_before)

@@ -83,7 +83,7 @@ def time_range(events: pl.DataFrame, name: str, furthest: Query | None, time_col
     return low, high
 
 
-def measured(frame: pl.DataFrame, binding: Binding, time: str) -> Rates | None:
+def rates_of(frame: pl.DataFrame, binding: Binding, time: str) -> Rates | None:
     """Events per unit of the time column, and distinct values per key, as seen in a first batch."""
     if (
         frame.height < ENOUGH

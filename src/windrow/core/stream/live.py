@@ -24,7 +24,7 @@ from windrow.core.slices.binding import Binding, InputError
 from windrow.core.stream.compiled import CompiledPlan, compile_plan
 from windrow.core.stream.deduplicate import Kept, repeats_of
 from windrow.core.stream.group_states import GroupStates
-from windrow.core.stream.ingest import admit, measured
+from windrow.core.stream.ingest import admit, rates_of
 from windrow.core.windows.fixed import EPOCH, FURTHEST, INT64_MAX, INT64_MIN, since_1970
 
 
@@ -58,7 +58,7 @@ class Metrics:
     watermarks: Mapping[str, int | datetime | None] = field(default_factory=dict)
 
 
-class Pushed(NamedTuple):
+class PushResult(NamedTuple):
     """What a batch has brought: results, and its events that some window has left out (None if there are none)."""
 
     results: pl.DataFrame
@@ -101,7 +101,7 @@ class Live:
 
     # --- the stream -----------------------------------------------------------------------------------------------
 
-    def push(self, batch: pl.DataFrame, clock: Callable[[], int] | None = None) -> Pushed:
+    def push(self, batch: pl.DataFrame, clock: Callable[[], int] | None = None) -> PushResult:
         """Take a batch, move the watermarks by it, and give the results that this makes final.
 
         Only queries over arrival times need a clock.
@@ -112,7 +112,7 @@ class Live:
         self.arrived += batch.height
         self.counts["bad"] += admitted.bad
         if not events.height:
-            return Pushed(self.nothing(), None)
+            return PushResult(self.nothing(), None)
         self.use(states, rates)
         taken = states.take(events, spans, self.kept)
         self.columns |= {name: dtype for name, dtype in batch.schema.items() if name not in self.columns}
@@ -128,7 +128,7 @@ class Live:
             time_column = self.time_columns[name]
             time_column.seen = newest if time_column.seen is None else max(time_column.seen, newest)
             watermarks[name] = time_column.after(newest)
-        return Pushed(self.advance(watermarks), left_out)
+        return PushResult(self.advance(watermarks), left_out)
 
     def advance(self, watermarks: Mapping[str, int], partial: bool = False) -> pl.DataFrame:
         """Move watermarks, give what is due, and let go of queries that were being removed and are over."""
@@ -158,7 +158,7 @@ class Live:
         """States for the types of a first batch, and the rates that it shows, for which they are planned."""
         rates = self.rates
         if rates is None and batch.height and self.plan.depends_on_rates:
-            rates = measured(batch, Binding(self.plan, batch.schema, self.options.order_by), self.options.time)
+            rates = rates_of(batch, Binding(self.plan, batch.schema, self.options.order_by), self.options.time)
         planned = self.plan if rates is self.rates else plan(self.entries, self.options.time, rates)
         compiled = self._compiled(planned, batch.schema)
         unknown = [name for name, dtype in compiled.binding.needed.items() if dtype == pl.Null()]

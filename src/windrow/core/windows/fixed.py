@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -264,6 +264,11 @@ class FixedWindow(ContextFreeWindow):
         shown = [duration_text(length, self.temporal) for length in lengths.values()]
         shown += [f"offset={duration_text(offset, self.temporal)}"] if offset else []
         return f"{self.kind}({', '.join(shown)})"
+
+
+def is_irregular(window: Window) -> TypeGuard[ContextFreeWindow]:
+    """Whether its bounds are fixed, and lie on no lattice."""
+    return isinstance(window, ContextFreeWindow) and not isinstance(window, FixedWindow)
 
 
 @dataclass(frozen=True)

@@ -425,7 +425,7 @@ class _Group:
 
     def without_late(self, table: pl.DataFrame) -> pl.DataFrame:
         """Slices that some window still takes, of those that are behind the watermark."""
-        table, dropped = self.states.without_late(self.state, table)
+        table, dropped = self.states.admit_slices(self.state, table)
         self.dropped += dropped
         return table
 
