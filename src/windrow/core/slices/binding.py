@@ -79,7 +79,7 @@ class Binding:
         if time_column not in self.time_columns:
             self.time_columns[time_column] = self._time_column(time_column, f"query {query.name!r}: time")
         for member in queries.values():
-            self._check_unit(member, time_column)
+            self._check_lengths(member, time_column)
         for key in group.keys:
             self._key(key, query)
         for timeline in group.lines.values():
@@ -95,7 +95,7 @@ class Binding:
         for signature, place in group.signatures.items():
             self._signature(signature, plan.entries[example_of[place]].query)
 
-    def _check_unit(self, query: Query, time_column: str) -> None:
+    def _check_lengths(self, query: Query, time_column: str) -> None:
         """Refuse a window of durations over numbers, or one of numbers over timestamps."""
         temporal = not self.time_columns[time_column].is_integer()
         if query.window.is_temporal not in (None, temporal):

@@ -159,7 +159,10 @@ class _Own:
     def __init__(self, window: ContextFreeWindow) -> None:
         self.window = window
         self._derived = type(window).edges is ContextFreeWindow.edges
-        self._seen, self._span = 0, 0  # edges seen so far, and how much time they have cut: how dense edges are
+        self._edges_seen, self._time_seen = (
+            0,
+            0,
+        )  # how dense edges are: so many in so much time
         self._stride = 1  # the length of time within which the last search has found an edge
         self._edge, self._upto = INT64_MIN, -FURTHEST  # an edge, and up to when no other one follows it
 
@@ -198,7 +201,7 @@ class _Own:
         missing = np.setdiff1d(bounds[(bounds >= begin) & (bounds <= hi)], edges)
         if len(missing):
             raise self._wrong("edges", begin, hi + 1, f"must give {missing[0]}, where a window starts or ends")
-        self._seen, self._span = self._seen + len(edges), self._span + hi - begin + 1
+        self._edges_seen, self._time_seen = self._edges_seen + len(edges), self._time_seen + hi - begin + 1
         if not len(edges) or edges[0] > lo:
             floor = self._edge if near else self._floor(lo)
             edges = edges if floor == INT64_MIN else np.append(floor, edges)
@@ -225,7 +228,7 @@ class _Own:
             return []
         lo, hi = int(times.min()), int(times.max())
         if hi - lo < PAUSE_PARTS or (
-            self._span and self._seen / self._span * (hi - lo) <= max(LISTED_EDGES, 4 * len(times))
+            self._time_seen and self._edges_seen / self._time_seen * (hi - lo) <= max(LISTED_EDGES, 4 * len(times))
         ):
             return [(lo, hi)]
         part = (times - lo) // ((hi - lo) // PAUSE_PARTS + 1)

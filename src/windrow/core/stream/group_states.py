@@ -57,10 +57,10 @@ class GroupStates:
 
     # --- slices and events in -------------------------------------------------------------------------------------
 
-    def take(self, events: pl.DataFrame, spans: Mapping[str, tuple[int, int]], kept: Kept) -> Taken:
+    def take(self, events: pl.DataFrame, ranges: Mapping[str, tuple[int, int]], kept: Kept) -> Taken:
         """Slice the prepared events of a batch for every group, and buffer them for those that need the order."""
         behind: dict[str, Mask] = {}
-        for name, (oldest, _) in spans.items():
+        for name, (oldest, _) in ranges.items():
             if oldest < self.time_columns[name].watermark:
                 behind[name] = events[time_name(name)].to_numpy() < self.time_columns[name].watermark
         late = int(np.count_nonzero(np.logical_or.reduce([*behind.values()]))) if behind else 0

@@ -108,13 +108,13 @@ class Live:
         """
         states, rates = (self.states, self.rates) if self.states else self.begin(batch)
         admitted = admit(batch, states.plan, self.time_columns, self.options.bad_events, self.arrived, clock)
-        events, spans = admitted.events, admitted.spans
+        events, ranges = admitted.events, admitted.ranges
         self.arrived += batch.height
         self.counts["bad"] += admitted.bad
         if not events.height:
             return PushResult(self.nothing(), None)
         self.use(states, rates)
-        taken = states.take(events, spans, self.kept)
+        taken = states.take(events, ranges, self.kept)
         self.columns |= {name: dtype for name, dtype in batch.schema.items() if name not in self.columns}
         self.kept = taken.kept
         dropped = 0 if taken.left_out is None else int(np.count_nonzero(taken.left_out))
@@ -124,7 +124,7 @@ class Live:
             there = batch if admitted.missing is None else batch.filter(~admitted.missing)
             left_out = there.filter(pl.Series(taken.left_out))
         watermarks = {}
-        for name, (_, newest) in spans.items():
+        for name, (_, newest) in ranges.items():
             time_column = self.time_columns[name]
             time_column.seen = newest if time_column.seen is None else max(time_column.seen, newest)
             watermarks[name] = time_column.after(newest)

@@ -202,7 +202,7 @@ class Reader:
         """Check events, and evaluate what the slices need of them."""
         job, of_node = self.job, events.with_columns(pl.lit(self._node).alias(NODE))
         admitted = admit(of_node, job.compiled, job.time_columns, job.options.bad_events, begin, numbered=True)
-        _, high = admitted.spans[job.time]
+        _, high = admitted.ranges[job.time]
         if admitted.events.height and high > furthest:
             raise InputError(
                 f"an event of node {self._node!r} has the {job.time} {_shown(high)}, further ahead of the clock "

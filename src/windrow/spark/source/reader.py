@@ -100,7 +100,7 @@ class Slices:
                     raise InputError(
                         f"{admitted.bad} of {frame.height} events have no time; bad_events='drop' leaves them out"
                     )
-                for name, (least, _) in admitted.spans.items():
+                for name, (least, _) in admitted.ranges.items():
                     if part.streams and least < 0 and not job.is_integer:
                         raise InputError(f"{name!r} lies before 1970, where Spark's watermark begins; use a number")
             except InputError as error:
