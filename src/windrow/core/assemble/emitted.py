@@ -1,4 +1,4 @@
-"""Emitted windows: what was said of a window before, for those that late events change.
+"""Emitted windows: what was emitted of a window before, for those that late events change.
 
 With `updates`, a late event emits every window that it changes again, one revision higher. `EmittedWindows` is the
 table of those that were emitted, with what identifies them and their last revision. What else is known of one, and

@@ -341,7 +341,7 @@ def _has_position(window: Window) -> bool:
 
 
 def too_large(overflows: Counter[str]) -> OverflowError:
-    """What is said of a whole table whose integers do not fit."""
+    """The refusal of a whole table whose integers do not fit."""
     name, lost = overflows.most_common(1)[0]
     return OverflowError(f"{name} does not fit into 64 bits in {lost} windows; cast its input to a double or a decimal")
 

@@ -92,7 +92,7 @@ class CompiledJoinedGroup(CompiledOrderedGroup):
         return pl.concat([merge([part], schema) for part, schema in parts])
 
     def is_final(self, table: pl.DataFrame, watermark: int, opened: pl.DataFrame, closed: pl.DataFrame) -> pl.Series:
-        """Which of the waiting windows nothing can join any more, as the module says.
+        """Which windows nothing can join any more, as the module says.
 
         opened:  the open windows of all nodes, as `described`
         closed:  for each key and line how many windows every node has closed

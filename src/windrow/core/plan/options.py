@@ -1,4 +1,4 @@
-"""What every runtime is told of a stream beside its queries."""
+"""What every runtime knows of a stream beside its queries."""
 
 from __future__ import annotations
 

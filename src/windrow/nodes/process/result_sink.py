@@ -2,9 +2,8 @@
 
     results/00000000000000000041.parquet     rows of every query that are due together
 
-A restarted root sends again what was not
-acknowledged, and a number that is there already is not written twice. Lines have no such memory: after a crash the last
-of them may be written again.
+A restarted root sends again what was not acknowledged, and a number that is there already is not written twice. Lines
+have no such memory: after a crash the last of them may be written again.
 """
 
 from __future__ import annotations
