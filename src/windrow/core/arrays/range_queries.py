@@ -31,6 +31,16 @@ CHUNK = 4_000_000  # entries that are worked on at a time
 NOTHING = np.int64(2**63 - 1)  # the code that is greater than every other: an empty slice in `smallest`
 
 
+def run_begins(*columns: Ints) -> Mask:
+    """Mark where a run of equal rows begins: the first row, and each that differs from the one before it."""
+    first, *others = columns
+    begins = np.ones(len(first), np.bool_)
+    np.not_equal(first[1:], first[:-1], out=begins[1:])
+    for column in others:
+        begins[1:] |= column[1:] != column[:-1]
+    return begins
+
+
 def differences(values: npt.NDArray[np.int64], lo: Ints, hi: Ints) -> Ints:
     """Sums of integers over each range, from prefix sums; exact, modulo 2**64."""
     prefix = np.empty(len(values) + 1, np.int64)

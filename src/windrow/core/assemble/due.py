@@ -17,7 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from windrow.core.arrays.dataframes import run_numbers
-from windrow.core.arrays.range_queries import Ints, ramp
+from windrow.core.arrays.range_queries import Ints, ramp, run_begins
 from windrow.core.assemble.answers import Answers, SharedProjection, projections_of
 from windrow.core.assemble.sessions import Runs, Sessions
 from windrow.core.expressions.parse import Expression
@@ -87,7 +87,7 @@ def _numbered(table: pl.DataFrame, keys: list[str]) -> tuple[Ints, pl.DataFrame,
     if not keys:
         return np.zeros(table.height, np.int64), pl.DataFrame(), min(1, table.height)
     number = run_numbers(table, keys)
-    firsts = np.flatnonzero(np.append(True, number[1:] != number[:-1])[: len(number)])
+    firsts = np.flatnonzero(run_begins(number))
     return number, table.select(keys)[firsts], len(firsts)
 
 
@@ -228,7 +228,7 @@ def due(rows: Rows, lattices: Lattices, after: int, upto: int) -> Windows:
         chosen = np.flatnonzero((count > 0) & (reach == magnitude))
         recent = np.flatnonzero(rows.start >= earliest[chosen].min())
         keys = rows.key[recent]
-        keys = keys[np.append(True, keys[1:] != keys[:-1])[: len(keys)]]
+        keys = keys[run_begins(keys)]
         by_range = count[chosen] * len(keys) <= max(len(recent), 64)
         parts.append(_by_range(rows, lattices, chosen[by_range], first, count, keys))
         parts += [_by_row(rows, lattices, int(at), int(first[at]), int(last[at]), recent) for at in chosen[~by_range]]
@@ -253,7 +253,7 @@ def _by_row(rows: Rows, lattices: Lattices, at: int, first: int, last: int, rece
     nothing = -FURTHEST - length - 1  # before every window
     start, key = np.maximum(rows.start[recent], nothing), rows.key[recent]
     before = np.append(nothing, start[:-1])
-    before[np.append(True, key[1:] != key[:-1])[: len(key)]] = nothing
+    before[run_begins(key)] = nothing
     from_ = np.maximum(starts.number(np.maximum(before, start - length)) + 1, first)
     count = np.maximum(np.minimum(starts.number(start), last) - from_ + 1, 0)
     row = np.repeat(np.arange(len(recent)), count)

@@ -349,18 +349,19 @@ class GroupState:
         answers = Answers(None, index, np.tile(queries, gone.height), pl.DataFrame(), index, NAMELESS, nothing)
         return Emitted(Keys(gone.select(*self.schema.keys)), windows, answers, revision, retracted=True)
 
+    def _rounds(self) -> Iterator[tuple[Rows, bool | None]]:
+        """The rows that windows by time see; whether only aggregates that need the order do, or only the others."""
+        yield self.rows, None
+
     def closed_sessions(self, watermark: int) -> ClosedSessions:
         """The sessions that were emitted: what identifies them, how many events, up to when."""
-        return self._closed_among(self.rows, watermark, None)
-
-    def _closed_among(self, rows: Rows, watermark: int, ordered: bool | None) -> ClosedSessions:
         closed = {}
-        for view, of_gap in self.all_sessions(rows):
-            windows = session_windows(self.group.timelines[of_gap.timeline], of_gap.take(of_gap.end < watermark))
-            ids = self.revisions.ids(view, windows, self.group, None, ordered)
-            closed[of_gap.timeline, ordered] = ids.with_columns(
-                pl.Series("rows", self.assembler.counts(view, windows, None)), pl.Series("upto", windows.end)
-            )
+        for rows, ordered in self._rounds():
+            for view, of_gap in self.all_sessions(rows):
+                windows = session_windows(self.group.timelines[of_gap.timeline], of_gap.take(of_gap.end < watermark))
+                ids = self.revisions.ids(view, windows, self.group, None, ordered)
+                counts = pl.Series("rows", self.assembler.counts(view, windows, None))
+                closed[of_gap.timeline, ordered] = ids.with_columns(counts, pl.Series("upto", windows.end))
         return closed
 
     def prune(self, final_before: int) -> None:

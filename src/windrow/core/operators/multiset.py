@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from windrow.core.arrays.range_queries import CHUNK, Ints, ramp
+from windrow.core.arrays.range_queries import CHUNK, Ints, ramp, run_begins
 
 Doubles = npt.NDArray[np.float64]
 LAYOUT_LIMIT = 8  # lay ranges out while that takes at most so many times the entries there are
@@ -288,7 +288,7 @@ class MultisetRanges:
             if not self._data.separate and len(at):
                 order = np.lexsort((rank, owner))
                 owner, rank, weight = owner[order], rank[order], weight[order]
-                new = np.append(True, (owner[1:] != owner[:-1]) | (rank[1:] != rank[:-1]))
+                new = run_begins(owner, rank)
                 weight = np.add.reduceat(weight, np.flatnonzero(new))
                 owner, rank = owner[new], rank[new]
             if len(at):

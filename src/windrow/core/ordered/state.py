@@ -20,12 +20,12 @@ from windrow.core.arrays.dataframes import join_keys, key_numbers
 from windrow.core.arrays.range_queries import Array, Mask
 from windrow.core.assemble.due import Rows, Windows
 from windrow.core.assemble.emitted import Emitted
-from windrow.core.assemble.group_state import JOIN_FROM, Change, ClosedSessions, CompiledGroup, GroupState
+from windrow.core.assemble.group_state import JOIN_FROM, Change, CompiledGroup, GroupState
 from windrow.core.ordered.emitted import OrderedRevisions
 from windrow.core.ordered.event_buffer import EventBuffer, joined
 from windrow.core.ordered.slicing import Carry, Ordering, Sliced
 from windrow.core.ordered.windows import OrderedRows, OrderedWindowFinder, Progress
-from windrow.core.plan.groups import Group, Timeline
+from windrow.core.plan.groups import Group
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
@@ -358,11 +358,8 @@ class OrderedState(GroupState):
         for answers in self.assembler.answers(rows, windows, {None: np.ones(len(windows.lo), np.bool_)}):
             yield Emitted(rows, windows, answers, np.zeros(len(windows.lo), np.int64))
 
-    def closed_sessions(self, watermark: int) -> ClosedSessions:
-        closed: dict[tuple[Timeline, bool | None], pl.DataFrame] = {}
-        for ordered in self.compiled.rounds:
-            closed |= self._closed_among(rows_in_order(self.rows) if ordered else self.rows, watermark, ordered)
-        return closed
+    def _rounds(self) -> Iterator[tuple[Rows, bool | None]]:
+        return ((rows_in_order(self.rows) if ordered else self.rows, ordered) for ordered in self.compiled.rounds)
 
     # --- forgetting -----------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from windrow.core.arrays.range_queries import CHUNK, Array, Ints, covered, ramp
+from windrow.core.arrays.range_queries import CHUNK, Array, Ints, covered, ramp, run_begins
 from windrow.core.assemble.due import Lattices, Rows, Windows, due
 from windrow.core.ordered.slicing import origin_column
 from windrow.core.plan.groups import ROWS, Group, Partial, Timeline
@@ -184,14 +184,12 @@ class OrderedWindowFinder:
         """All windows of a data-driven kind whose beginning is here."""
         mark = rows.table[timeline.line].to_numpy()
         number = mark >> 1
-        begins = np.append(True, (number[1:] != number[:-1]) | (rows.key[1:] != rows.key[:-1]))[: len(mark)]
-        lo = np.flatnonzero(begins)
+        lo = np.flatnonzero(run_begins(number, rows.key))
         hi = np.append(lo[1:], len(mark))[: len(lo)]
         whole = (mark[lo] >= 0) & (mark[lo] & 1 == 1)  # what is left of a window whose first slice was dropped is none
         lo, hi = lo[whole], hi[whole]
         key, start = rows.key[lo], rows.first[lo]
-        other = np.append(True, (key[1:] != key[:-1]) | (start[1:] != start[:-1]))[: len(lo)]
-        since = np.maximum.accumulate(np.where(other, np.arange(len(lo)), 0))
+        since = np.maximum.accumulate(np.where(run_begins(key, start), np.arange(len(lo)), 0))
         windows = Windows(np.full(len(lo), index), key, start, rows.last[hi - 1], lo, hi, hi)
         return WindowsInOrder(windows, start, np.arange(len(lo)) - since, rows.stop[hi - 1], number[lo])
 

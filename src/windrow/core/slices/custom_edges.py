@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from windrow.core.arrays.range_queries import Ints, Mask, ramp
+from windrow.core.arrays.range_queries import Ints, Mask, ramp, run_begins
 from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Timeline
 from windrow.core.windows.fixed import FURTHEST, INT64_MAX, INT64_MIN, ContextFreeWindow, FixedWindow, is_irregular
@@ -117,7 +117,7 @@ class Irregular:
                 start, end = (np.concatenate(part) for part in zip(*parts, strict=True))
                 order = np.lexsort((end, start))
                 start, end = start[order], end[order]
-                fresh = np.append(True, (start[1:] != start[:-1]) | (end[1:] != end[:-1]))[: len(start)]
+                fresh = run_begins(start, end)
                 yield window, start[fresh], end[fresh]
 
 
@@ -141,7 +141,7 @@ def _first_rows(start: Ints, end: Ints, key: Ints, at: Ints) -> Iterator[tuple[I
         recent = np.flatnonzero((at >= begins[0]) & (at < stops.max()))
         time, whose = at[recent], key[recent]
         before = np.append(INT64_MIN, time[:-1])[: len(time)]
-        before[np.append(True, whose[1:] != whose[:-1])[: len(time)]] = INT64_MIN
+        before[run_begins(whose)] = INT64_MIN
         if longest <= FURTHEST:
             before = np.maximum(before, time - longest)
         first = np.searchsorted(begins, before, "right")

@@ -33,7 +33,7 @@ import numpy as np
 import polars as pl
 
 from windrow.core.arrays.dataframes import empty_frame, run_numbers
-from windrow.core.arrays.range_queries import running_max
+from windrow.core.arrays.range_queries import run_begins, running_max
 from windrow.core.operators.base import Fields
 from windrow.core.operators.choose import Choices, Selection
 from windrow.core.plan.groups import Partial
@@ -143,7 +143,7 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
         return table
     table = table.sort(schema.order)
     numbers = run_numbers(table, schema.identity)
-    fresh = np.append(True, numbers[1:] != numbers[:-1])
+    fresh = run_begins(numbers)
     if schema.gap is not None:
         reached = running_max(table["last"].to_numpy(), numbers)
         fresh[1:] |= table["first"].to_numpy()[1:] - reached[:-1] > schema.gap

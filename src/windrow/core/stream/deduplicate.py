@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from windrow.core.arrays.dataframes import join_keys, run_numbers
-from windrow.core.arrays.range_queries import running_max
+from windrow.core.arrays.range_queries import run_begins, running_max
 from windrow.core.plan.groups import Source
 from windrow.core.plan.watermark import TimeColumn
 from windrow.core.slices.kernel import time_name
@@ -88,7 +88,7 @@ def _chained(table: pl.DataFrame, names: list[str], within: int) -> pl.DataFrame
     while (step < size).any():
         steps.append(step)
         step = step[step]
-    keep = np.append(np.append(True, value[1:] != value[:-1])[:size], False)
+    keep = np.append(run_begins(value), False)
     for step in reversed(steps):
         keep[step[np.flatnonzero(keep)]] = True
     return table.filter(pl.Series(keep[:-1]))

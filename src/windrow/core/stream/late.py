@@ -188,12 +188,8 @@ def _sessions(state: GroupState, items: _Items, final_before: int) -> tuple[dict
     """
     masks: dict[tuple[int, int], Mask] = {}
     reach = np.full(len(items.first), INT64_MIN)
-    numbers = state.group.timelines
-    timelines = [
-        timeline
-        for timeline in state.compiled.session_timelines
-        if len(state.assembler.queries_of(numbers[timeline], ordered=False))
-    ]
+    numbers, queries_of = state.group.timelines, state.assembler.queries_of
+    timelines = [line for line in state.compiled.session_timelines if len(queries_of(numbers[line], ordered=False))]
     if not timelines:
         return masks, reach[items.late]
     rows = state.rows

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from windrow.core.arrays.range_queries import Array, Mask
+from windrow.core.arrays.range_queries import Array, Mask, run_begins
 from windrow.core.expressions.parse import parse
 from windrow.core.windows.fixed import FURTHEST, Duration, Window, duration_text, lengths_of
 
@@ -122,7 +122,7 @@ class OrderedEvents:
 
     def __init__(self, key: npt.NDArray[np.int64], inputs: Mapping[str, pl.Series]) -> None:
         self.key, self._inputs = key, inputs
-        self.first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
+        self.first = np.flatnonzero(run_begins(key))
         self.last = np.append(self.first[1:], len(key))[: len(self.first)] - 1
 
     def __len__(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from windrow.core.arrays.range_queries import Ints, Mask
+from windrow.core.arrays.range_queries import Ints, run_begins
 from windrow.core.assemble.due import Windows
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.ordered.slicing import Sliced
@@ -67,7 +67,7 @@ def _of_events(form: Form, segments: Sequence[Interval]) -> Iterator[pl.DataFram
     nodes = pl.Series(NODE_COLUMN, [node for _, node, _ in parts]).gather(np.repeat(np.arange(len(sizes)), sizes))
     events = pl.concat([events.select(*form.sent) for *_, events in parts]).with_columns(numbers, nodes)
     events = events.sort(_SEGMENT, form.time, NODE_COLUMN, maintain_order=True)
-    begins = np.flatnonzero(_begins(events[_SEGMENT].to_numpy()))
+    begins = np.flatnonzero(run_begins(events[_SEGMENT].to_numpy()))
     yield form.lifted(events.select(*form.events), begins).with_columns(events[_SEGMENT].gather(begins))
 
 
@@ -139,7 +139,7 @@ class CountedState(OrderedState):
             return
         rows = OrderedRows(placed(self._live().sort(self.schema.order)), self.schema)
         before = self.base.at(rows.keys)
-        now = {**before, "count": np.maximum.reduceat(rows.stop, np.flatnonzero(_begins(rows.key)))}
+        now = {**before, "count": np.maximum.reduceat(rows.stop, np.flatnonzero(run_begins(rows.key)))}
         windows = self._complete(rows, Progress(before, now, np.full(rows.key_count, INT64_MAX)), step)
         (waits,), _ = self.multisets.search([Due(rows, windows)])
         first = np.full(rows.key_count, INT64_MAX)  # where the first window ends that waits
@@ -223,8 +223,3 @@ class CountedState(OrderedState):
             self.undecided = segments
         else:  # whatever they waited for, nobody asks for it any more
             self.ready = [segments]
-
-
-def _begins(number: Ints) -> Mask:
-    """Where another number begins."""
-    return np.append(True, number[1:] != number[:-1])
