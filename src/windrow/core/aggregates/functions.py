@@ -252,8 +252,8 @@ def _spread(sample: bool, root: bool) -> Callable[[Aggregate, States], pl.Series
     def lower(_: Aggregate, states: States) -> pl.Series:
         n = states[0]["n"].to_numpy() - (1 if sample else 0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            found = states[0]["m2"].to_numpy() / n
-            return pl.Series(np.sqrt(found) if root else found).set(pl.Series(n <= 0), None)
+            variance = states[0]["m2"].to_numpy() / n
+            return pl.Series(np.sqrt(variance) if root else variance).set(pl.Series(n <= 0), None)
 
     return lower
 

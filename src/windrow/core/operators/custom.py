@@ -138,8 +138,8 @@ class Fold(Operator):
 
     def finish(self, state: Fields) -> Fields:
         ((values, sizes),) = map(flat, state.values())
-        several = len(self.inputs) > 1
-        inputs = [values.struct.field(f"{number}") for number in range(len(self.inputs))] if several else [values]
+        is_struct = len(self.inputs) > 1
+        inputs = [values.struct.field(f"{number}") for number in range(len(self.inputs))] if is_struct else [values]
         return Fields(self.calls.lift(inputs, sizes))
 
     def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:

@@ -236,13 +236,13 @@ class Group:
         query = entry.query
         timeline = Timeline(query.window, entry.since, entry.until, entry.closing)
         signature = Signature(query.aggregates, query.filter_inside, query.having)
-        place = self.timelines.setdefault(timeline, len(self.timelines))
+        line = self.timelines.setdefault(timeline, len(self.timelines))
         self.ordered |= isinstance(query.window, OrderedWindow)
         if signature not in self.signatures:
             self.ordered |= signature.needs_order
             self.signatures[signature] = len(self.signatures)
             self.partials |= dict.fromkeys([Partial(ROWS, signature.where), *signature.partials])
-        self.members.setdefault((place, self.signatures[signature]), []).append(number)
+        self.members.setdefault((line, self.signatures[signature]), []).append(number)
 
 
 def _grids(window: Window) -> set[Grid]:

@@ -83,8 +83,8 @@ class Binding:
         for key in group.keys:
             self._key(key, query)
         for timeline in group.lines.values():
-            place = group.timelines[timeline]
-            example = next(numbers[0] for (line, _), numbers in group.members.items() if line == place)
+            number = group.timelines[timeline]
+            example = next(numbers[0] for (line, _), numbers in group.members.items() if line == number)
             self._line(timeline.window, queries[example])
         for column in group.source.distinct_on:
             self._column(column, f"query {query.name!r}: distinct_on")
@@ -92,8 +92,8 @@ class Binding:
         if group.source.where:
             self._filter(group.source.where, query)
         example_of = group.example_of
-        for signature, place in group.signatures.items():
-            self._signature(signature, plan.entries[example_of[place]].query)
+        for signature, number in group.signatures.items():
+            self._signature(signature, plan.entries[example_of[number]].query)
 
     def _check_lengths(self, query: Query, time_column: str) -> None:
         """Refuse a window of durations over numbers, or one of numbers over timestamps."""

@@ -46,13 +46,13 @@ class Irregular:
 
     def edges(self, times: Ints) -> Ints:
         """The edges that cut some times: those between them, and the last one before each range of them."""
-        found = [NO_EDGES]
+        parts = [NO_EDGES]
         for window, own in self._own.items():
             since = self._since[window]
             for lo, hi in own.ranges(times[times >= since] if since > INT64_MIN else times):
                 cuts = own.cuts(lo, hi)
-                found.append(cuts[cuts >= since])
-        edges: Ints = np.unique(np.concatenate(found))
+                parts.append(cuts[cuts >= since])
+        edges: Ints = np.unique(np.concatenate(parts))
         return edges
 
     def due(self, starts: Ints, rows: tuple[Ints, Ints], after: int, upto: int) -> tuple[Ints, ...]:

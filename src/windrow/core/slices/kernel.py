@@ -242,12 +242,12 @@ def places(batch: pl.DataFrame, partial: Partial, time: str, schema: SliceSchema
     An event that the filter leaves out has no place, so that it is never chosen.
     """
     inputs = [batch[input_name(expression.text)] for expression in partial.operator.inputs]
-    place = {"at": batch[time]}
-    place |= {name: batch[f"order:{name}"] for name in schema.place if name not in ("at", "nth")}
+    columns = {"at": batch[time]}
+    columns |= {name: batch[f"order:{name}"] for name in schema.place if name not in ("at", "nth")}
     nth = batch["nth"]
     if partial.where:
         nth = nth.set(~batch[filter_name(partial.where.text)], None)
-    return Fields({**dict(zip(("value", "by"), inputs, strict=False)), **place, "nth": nth})
+    return Fields({**dict(zip(("value", "by"), inputs, strict=False)), **columns, "nth": nth})
 
 
 def lifts(batch: pl.DataFrame, time: str, schema: SliceSchema) -> Iterable[pl.Expr]:
