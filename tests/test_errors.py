@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 import windrow as wr
+from windrow.io.tables import VERSION
 
 EVENTS = pl.DataFrame(
     {"t": [1, 2, 12], "speed": [1.0, None, 3.0], "n": [1, 2, 3], "k": ["a", "b", None], "l": [[1], [2], [3]]}
@@ -265,8 +266,8 @@ def _damaged(data: bytes) -> bytes:
     ("spoil", "message"),
     [
         (
-            lambda data: data.replace(b"windrow\x04", b"windrow\x63", 1),
-            "has version 99; this windrow reads version 4",
+            lambda data: data.replace(b"windrow" + bytes([VERSION]), b"windrow\x63", 1),
+            f"has version 99; this windrow reads version {VERSION}",
         ),
         (lambda data: data[:-10], "is cut short"),
         (lambda data: data[:50], "is cut short: 34 of the"),

@@ -10,7 +10,7 @@ import pytest
 
 import windrow as wr
 from trees import COLUMNS, QUERIES, Tree, asking, events_of
-from windrow.io.tables import pack, unpack
+from windrow.io.tables import VERSION, pack, unpack
 from windrow.nodes.process.slice_sink import Head, SliceSink, SliceSinkError
 from windrow.nodes.protocol.messages import Batch
 from windrow.nodes.queries import QuerySet
@@ -166,7 +166,7 @@ def test_another_place_and_another_version_are_refused(tmp_path: Path) -> None:
         SliceSinkError, match="another version of windrow, whose plan for these queries is f00; here it is"
     ):
         _ = outlet.query_set
-    path.write_bytes(path.read_bytes().replace(b"windrow\x04", b"windrow\x09"))
+    path.write_bytes(path.read_bytes().replace(b"windrow" + bytes([VERSION]), b"windrow\x09"))
     with pytest.raises(SliceSinkError, match=r"asked' cannot be read: this snapshot has version 9; this windrow reads"):
         _ = outlet.query_set
 

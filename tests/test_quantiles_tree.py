@@ -15,7 +15,7 @@ import pytest
 
 import windrow as wr
 from scenarios import changes_of, wrong_with
-from windrow.core.query.query import QueryError
+from windrow.core.expressions.errors import QueryError
 from windrow.nodes.protocol.messages import Ack, Batch, Out, Request, from_bytes, to_bytes
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.quantiles import local

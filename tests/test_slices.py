@@ -166,7 +166,7 @@ def test_ordered_slices_do_not_depend_on_when_the_order_became_final(
             part = events.filter((pl.col("time:t") >= before) & (pl.col("time:t") < mark))
             if part.height:
                 found = ordering.slice(part, None, carry, WatermarkStep(before, mark, before, mark))
-                carry.set(found.keys, found.settled)
+                carry.set(found.keys, found.done)
                 tables.append(found.table)
             before = mark
         return merge(tables, ordering.schema) if tables else ordering.schema.empty()

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import windrow as wr
+from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.options import StreamOptions
-from windrow.core.query.query import QueryError
 from windrow.core.stream.job import job_of
 
 pytest.importorskip("pyspark")

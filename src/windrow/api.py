@@ -9,9 +9,10 @@ import polars as pl
 
 from windrow.core.arrays.dataframes import as_given, flag_sorted, to_polars
 from windrow.core.assemble.results import RESULT_COLUMNS, own_columns, too_large
+from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.watermark import Lengths
-from windrow.core.query.query import Query, QueryError
+from windrow.core.query.query import Query
 from windrow.core.slices.binding import ARRIVAL, Binding
 from windrow.core.stream.compiled import compile_plan
 from windrow.core.stream.live import Live, Metrics
@@ -62,8 +63,8 @@ def windows(
         raise TypeError("say which queries: only slices on Spark know theirs")
     if not isinstance(queries, Query | Iterable):
         raise TypeError(f"expected queries, not {queries!r}")
-    asked = [queries] if isinstance(queries, Query) else list(queries)
-    table = Table(asked, StreamOptions.of(asked, time, lateness, None, order_by, bad_events))
+    given = [queries] if isinstance(queries, Query) else list(queries)
+    table = Table(given, StreamOptions.of(given, time, lateness, None, order_by, bad_events))
     frame = to_polars(data)
     table.push(frame)
     return as_given(table.finish(partial), data)

@@ -20,11 +20,12 @@ from typing import Any, Literal
 import polars as pl
 
 from windrow.core.arrays.dataframes import flag_sorted, to_polars
+from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Entry, Rates
 from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.plan import Plan
 from windrow.core.plan.watermark import Lengths
-from windrow.core.query.query import Query, QueryError
+from windrow.core.query.query import Query
 from windrow.core.slices.binding import ARRIVAL
 from windrow.core.stream.live import Live, Metrics
 from windrow.core.windows.fixed import INT64_MIN
@@ -61,9 +62,9 @@ class Engine:
         keep_late: int = 100_000,
         clock: Callable[[], int] = lambda: clocks.time_ns() // 1000,
     ) -> None:
-        asked = [queries] if isinstance(queries, Query) else list(queries)
-        options = StreamOptions.of(asked, time, lateness, updates, order_by, bad_events)
-        self._live = Live.of(asked, options, rates)
+        given = [queries] if isinstance(queries, Query) else list(queries)
+        options = StreamOptions.of(given, time, lateness, updates, order_by, bad_events)
+        self._live = Live.of(given, options, rates)
         self._keep_late, self._clock = keep_late, clock
         self._late: list[pl.DataFrame] = []
 
@@ -120,15 +121,15 @@ class Engine:
         with self._whole_or_not_at_all() as live:
             if when not in ("now", "windows_closed"):
                 raise ValueError(f"when must be 'now' or 'windows_closed', not {when!r}")
-            found = [entry for entry in live.entries if entry.query.name == name]
-            if not found:
+            named = [entry for entry in live.entries if entry.query.name == name]
+            if not named:
                 raise QueryError(f"there is no query called {name!r}")
             rest = [entry for entry in live.entries if entry.query.name != name]
-            seen = live.time_columns[found[0].query.time or live.options.time].seen
+            seen = live.time_columns[named[0].query.time or live.options.time].seen
             if when == "windows_closed" and seen is not None:
-                if found[0].closing:
+                if named[0].closing:
                     return
-                rest.append(found[0]._replace(until=seen + 1, closing=True))
+                rest.append(named[0]._replace(until=seen + 1, closing=True))
             live.change(rest)
 
     # --- what it says of itself ---------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import polars as pl
 
-from windrow.core.query.query import QueryError
+from windrow.core.expressions.errors import QueryError
 from windrow.core.slices.binding import InputError
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130

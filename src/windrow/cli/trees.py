@@ -27,8 +27,8 @@ from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.io.private import naming, open_private
 from windrow.nodes.process.tree import Member, Tree
 
-LOOK = 0.2  # seconds between two looks at the nodes
-PRINT = 2.0  # seconds between two plain lines of a node
+LOOK_EVERY = 0.2  # seconds between two looks at the nodes
+PRINT_EVERY = 2.0  # seconds between two plain lines of a node
 STARTING = 60.0  # seconds that a node may take to start
 ENDING = 10.0  # seconds that it may take to end
 _HEAD = ("node", "state", "watermark", "events", "acknowledged", "late", "up", "down")
@@ -135,13 +135,13 @@ class _Processes:
         if not self._console.is_terminal:
             while self._are_running():
                 self._print()
-                time.sleep(LOOK)
+                time.sleep(LOOK_EVERY)
             self._print(last=True)
             return
         with Live(console=self._console, get_renderable=self._drawn, auto_refresh=False) as live:
             while self._are_running():
                 live.refresh()
-                time.sleep(LOOK)
+                time.sleep(LOOK_EVERY)
 
     def _drawn(self) -> Text:
         drawn = Text(table(statuses(self.tree)), no_wrap=True, overflow="ellipsis")
@@ -169,7 +169,7 @@ class _Processes:
         for status in statuses(self.tree):
             row = _row(status)
             before, shown = self._printed.get(status["name"], (0.0, ()))
-            if row[:-2] != shown and (last or now - before >= PRINT):  # bytes go up even while it does nothing
+            if row[:-2] != shown and (last or now - before >= PRINT_EVERY):  # bytes go up even while it does nothing
                 self._printed[status["name"]] = now, row[:-2]
                 line = ", ".join(f"{head} {cell}" for head, cell in zip(_HEAD[1:], row[1:], strict=True) if cell)
                 self.say(f"{status['name']}: {line}")

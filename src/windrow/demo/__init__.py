@@ -77,6 +77,19 @@ class Streamed:
     seconds: float = 0.0
     batches: set[int] = field(default_factory=set)
 
+    def take(self, progress: Sequence[Any]) -> None:
+        """Take in the micro-batches that are new, and print a line for each."""
+        for batch in progress:
+            observed = batch["observedMetrics"]
+            if batch["batchId"] in self.batches or "written" not in observed:
+                continue
+            self.batches.add(batch["batchId"])
+            self.results += int(observed["written"]["results"])
+            self.dropped += int(observed["windrow"]["dropped"] or 0)
+            self.watermark = batch["eventTime"].get("watermark", self.watermark)
+            shown = "none yet" if self.watermark < "2013" else self.watermark[:16].replace("T", " ")
+            print(f"  micro-batch {batch['batchId'] + 1}: watermark {shown}, {self.results:,} results", flush=True)
+
 
 def stream(spark: SparkSession, queries: Sequence[wr.Query], folder: Path) -> Streamed:
     """Replay the nodes' files as a stream, two months of all three at a time, into Parquet."""
@@ -87,30 +100,16 @@ def stream(spark: SparkSession, queries: Sequence[wr.Query], folder: Path) -> St
     slices = nodes(spark, folder / "events", queries, lateness=LATENESS, order_by=ORDER, max_files=6)
     results = wr.windows(slices, queries).observe("written", F.count(F.lit(1)).alias("results"))
     writer = results.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
-    began, found = clocks.perf_counter(), Streamed()
+    began, streamed = clocks.perf_counter(), Streamed()
     query = writer.trigger(availableNow=True).start(str(folder / "results"))
     try:
         while not query.awaitTermination(1):
-            _print_new(query.recentProgress, found)
+            streamed.take(query.recentProgress)
     finally:
         query.stop()
-    _print_new(query.recentProgress, found)
-    found.seconds = clocks.perf_counter() - began
-    return found
-
-
-def _print_new(progress: Sequence[Any], found: Streamed) -> None:
-    """A line for each micro-batch that is new."""
-    for one in progress:
-        observed = one["observedMetrics"]
-        if one["batchId"] in found.batches or "written" not in observed:
-            continue
-        found.batches.add(one["batchId"])
-        found.results += int(observed["written"]["results"])
-        found.dropped += int(observed["windrow"]["dropped"] or 0)
-        found.watermark = one["eventTime"].get("watermark", found.watermark)
-        shown = "none yet" if found.watermark < "2013" else found.watermark[:16].replace("T", " ")
-        print(f"  micro-batch {one['batchId'] + 1}: watermark {shown}, {found.results:,} results", flush=True)
+    streamed.take(query.recentProgress)
+    streamed.seconds = clocks.perf_counter() - began
+    return streamed
 
 
 def main(folder: Path = Path("demo"), months: int = 12, debug: bool = False) -> int:

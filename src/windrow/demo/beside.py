@@ -55,7 +55,7 @@ class Beside:
     ) -> None:
         self._spark, self._events, self._queries = spark, events, queries
         own = [part.strip() for part in text.split(";") if part.strip()]
-        self._texts = {query.name: part for query, part in zip(queries, own, strict=True)}
+        self._statements = {query.name: part for query, part in zip(queries, own, strict=True)}
         engine = wr.Engine(
             queries, lateness="1000 days", order_by=order_by
         )  # its watermark is moved by `advance` alone
@@ -83,7 +83,7 @@ class Beside:
                 one.function in OURS for one in query.aggregates
             ):
                 continue
-            frame = self._spark.sql(_with_bounds(self._texts[query.name]))
+            frame = self._spark.sql(_with_bounds(self._statements[query.name]))
             found = pl.DataFrame(pl.from_arrow(frame.toArrow()))
             expected = rows_of(self._answers, query)
             found = found.select(expected.columns)

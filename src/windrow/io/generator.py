@@ -22,8 +22,8 @@ import polars as pl
 
 from windrow.core.arrays.hashing import GOLDEN, mix
 from windrow.core.arrays.range_queries import ramp
+from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.watermark import plain
-from windrow.core.query.query import QueryError
 from windrow.core.windows.fixed import Duration, duration, since_1970
 from windrow.io import EVENTS_AT_ONCE
 

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.limits import QUERIES, beyond
-from windrow.core.query.query import Query, QueryError
+from windrow.core.query.query import Query
 from windrow.core.query.sql.statements import sql
 from windrow.core.windows.fixed import duration
 from windrow.io.yaml_files import Check, Fields, Wrong, is_text, load, must, placed, text, text_of

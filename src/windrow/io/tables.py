@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import polars as pl
 import pyarrow as pa
 
-VERSION = 4
+VERSION = 5
 _HEAD = struct.Struct("<8sII")
 _MAGIC = b"windrow" + bytes([VERSION])
 _OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)

@@ -50,7 +50,7 @@ def explain(job: Job, can_be_pushed: Container[str], push_down: bool, scheme: st
 
 
 def _windows(group: Group, query: Query) -> tuple[str, str]:
-    if group.joined:
+    if group.kind == "joined":
         by = {"bounds": "equal bounds", "position": "their position", "overlap": "overlap"}[scope_of(query.window)]
         return "states of windows", f"found at the local nodes, and joined at the root by {by}"
     reason = f"{NODE!r} is among its keys" if NODE in query.by else "each of its keys lives at one"

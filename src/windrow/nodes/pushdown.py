@@ -207,7 +207,7 @@ class ReportedState(JoinedState):
         identity = _identity(self)
         if windows is not None:
             windows = windows.filter(pl.col("line").is_in(list(self.compiled.scopes)))
-            self.wait([self.compiled.joined_schema.conform(windows)])
+            self.take_closed([self.compiled.joined_schema.conform(windows)])
             numbered = windows.filter(pl.col("line").is_in(self.compiled.lines("position")))
             closed = numbered.select(*identity, closed=pl.col("at") + 1)
             self._closed = pl.concat([self._closed, closed]).group_by(identity).agg(pl.col("closed").max())
@@ -218,7 +218,7 @@ class ReportedState(JoinedState):
 
     def step(self, step: WatermarkStep, change: Any = None, partial: bool = False) -> Iterator[Emitted]:
         if self.joined.height:
-            yield from self._finals(step)
+            yield from self.emit_joined(step)
 
     def opened(self) -> pl.DataFrame:
         return self._open

@@ -16,11 +16,12 @@ from typing import Any
 
 import polars as pl
 
+from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.limits import QUERIES, beyond
 from windrow.core.expressions.types import spark_type
 from windrow.core.plan.groups import Entry, Placement, cut_from
 from windrow.core.plan.options import StreamOptions
-from windrow.core.query.query import NOT_DESCRIBED, Query, QueryError
+from windrow.core.query.query import NOT_DESCRIBED, Query
 from windrow.core.slices.binding import ARRIVAL
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.job import Job, job_of

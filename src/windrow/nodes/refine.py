@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from windrow.core.arrays.range_queries import Ints
-from windrow.core.windows.ordered import Mask
+from windrow.core.arrays.range_queries import Ints, Mask
 
 
 class Bounds(NamedTuple):

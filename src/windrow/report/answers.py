@@ -56,7 +56,7 @@ class Answer:
         return self.rows.schema["window_start"].is_temporal() and not self.counted
 
     @cached_property
-    def span(self) -> tuple[int, int]:
+    def bounds(self) -> tuple[int, int]:
         """From the first start to the last end."""
         low, high = self.rows.select(pl.col(FROM).min(), pl.col(TO).max()).row(0)
         return int(low or 0), int(high or 0)
@@ -175,7 +175,7 @@ def answer(results: pl.DataFrame, name: str, query: Query | None) -> Answer:
         (pl.concat_str(texts, separator=" · ") if keys else pl.lit("")).alias(LABEL),
     )
     found = Answer(name, query, keys, rows, superseded, retracted)
-    if query and isinstance(query.window, Counting) and rows.height > 1 and found.span[0] == found.span[1]:
+    if query and isinstance(query.window, Counting) and rows.height > 1 and found.bounds[0] == found.bounds[1]:
         place = pl.col("position")  # all at the same time: they are drawn over their positions
         found = replace(
             found, rows=rows.with_columns(place.alias(FROM), (place + query.window.n).alias(TO)), counted=True

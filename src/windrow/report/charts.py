@@ -24,7 +24,7 @@ from windrow.report.answers import Answer
 from windrow.report.markup import Markup, joined, tag
 from windrow.report.scales import Scale, Tick
 from windrow.report.series import FEW_WINDOWS, Block, Drawing, Floats, Panel, Trace, bounds_of, runs
-from windrow.report.words import count, cut, short, span
+from windrow.report.words import count, cut, period, short
 
 UNITS = 1000  # of the marks' width
 _TALL, _SMALL, _LANE = 200, 96, 22  # heights in pixels
@@ -62,7 +62,7 @@ def bars(figures: Sequence[tuple[str, float, str]], label: str) -> Markup:
 
 def _block(answer: Answer, block: Block) -> Markup:
     wide = len(block.panels) == 1
-    low, high = answer.span
+    low, high = answer.bounds
     height = _TALL if wide else _SMALL
     y = scales.values(block.low, block.high, 5 if wide else 4)
     x = scales.times(low, high, answer.temporal, _WIDE if wide else _NARROW)
@@ -188,7 +188,7 @@ def _heights(answer: Answer, trace: Trace, name: str) -> Markup:
     """One lane alone: the height of a bar is its number."""
     values = np.nan_to_num(trace.values[name])
     y = scales.values(float(values.min()), float(values.max()), zero=True)
-    x = scales.times(*answer.span, answer.temporal, _WIDE)
+    x = scales.times(*answer.bounds, answer.temporal, _WIDE)
     plane = _Plane(answer, x, y, _TALL)
     base, left, right, top = plane.up(0), plane.across(trace.start), plane.across(trace.end), plane.up(values)
     sides = zip(left, right, top, strict=True)
@@ -201,7 +201,7 @@ def _heights(answer: Answer, trace: Trace, name: str) -> Markup:
 def _lanes(answer: Answer, traces: Sequence[Trace], name: str | None) -> Markup:
     """A lane for each key, from the top down: the shade of a bar is its number."""
     labels = tuple(Tick(place + 0.5, cut(trace.label, 16)) for place, trace in enumerate(traces))
-    x = scales.times(*answer.span, answer.temporal, _WIDE)
+    x = scales.times(*answer.bounds, answer.temporal, _WIDE)
     plane = _Plane(answer, x, Scale(len(traces), 0, labels), _LANE * len(traces))
     low, high = bounds_of([trace.values[name] for trace in traces] if name else [])
     marks: list[Markup] = []
@@ -282,7 +282,7 @@ def _plot(
     lanes: bool = False,
 ) -> Markup:
     """A chart: the grid, the marks, and what stands above them, with room for so many letters on the right."""
-    title, box = f"{what}, {span(*plane.answer.span, plane.answer.temporal)}", f"0 0 {UNITS} {plane.height}"
+    title, box = f"{what}, {period(*plane.answer.bounds, plane.answer.temporal)}", f"0 0 {UNITS} {plane.height}"
     size = {"width": "100%", "height": plane.height}
     svg = tag(
         "svg",

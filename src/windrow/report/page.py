@@ -197,7 +197,7 @@ def _definition(shown: Answer, time: str | None) -> Markup:
     if shown.rows.height:
         axis = "position" if shown.counted else (query and query.time) or time
         unit = f"{axis} " if axis and not shown.temporal else ""
-        rows += f", {unit}{words.span(*shown.span, shown.temporal)}"
+        rows += f", {unit}{words.period(*shown.bounds, shown.temporal)}"
     facts.append(("results", rows))
     return tag("dl", *(tag("div", tag("dt", what), tag("dd", text)) for what, text in facts), class_="words")
 

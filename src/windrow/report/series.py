@@ -110,7 +110,7 @@ def runs(answer: Answer, trace: Trace, there: npt.NDArray[np.bool_]) -> list[npt
     apart = end[1:] - end[:-1] if points else start[1:] - end[:-1]
     limit = 1.5 * answer.cadence if points or np.isinf(answer.cadence) else 0.0
     if trace.size > len(trace):  # a gap of less than a column of pixels is not seen
-        broken = apart > max(limit, (answer.span[1] - answer.span[0]) / SMALL)
+        broken = apart > max(limit, (answer.bounds[1] - answer.bounds[0]) / SMALL)
     else:
         broken = (apart > limit) | (np.diff(at) > 1)
         if isinstance(answer.window, Cumulating):  # it starts again; many starts are an area
@@ -155,7 +155,7 @@ def _by_key(answer: Answer, keys: list[int], columns: Sequence[str]) -> list[pl.
 
 
 def _sampled(answer: Answer, part: pl.DataFrame, columns: Sequence[str], width: int) -> Trace:
-    low, high = answer.span
+    low, high = answer.bounds
     kept = part = part.with_row_index(_ROW)
     if part.height > 4 * width:
         column = max(1, -(-(high - low) * max(1, len(columns) - 1) // width))
@@ -201,7 +201,7 @@ def _lanes(answer: Answer, notes: dict[str, None]) -> tuple[list[Trace], str | N
     """A lane for each key, and the first number, which shades the bars."""
     shade = next(iter(answer.numbers), None)
     columns = [shade] if shade else []
-    low, high = answer.span
+    low, high = answer.bounds
     column = max(1, -(-(high - low) // BARS))
     traces = []
     for part in _by_key(answer, _chosen(answer, MOST_LANES, notes), columns):

@@ -85,7 +85,7 @@ def moment(at: int, temporal: bool) -> str:
     return shown + (f".{at % 1_000_000:06}".rstrip("0") if at % 1_000_000 else "")
 
 
-def span(low: int, high: int, temporal: bool) -> str:
+def period(low: int, high: int, temporal: bool) -> str:
     """From when to when."""
     return f"{moment(low, temporal)} – {moment(high, temporal)}"
 

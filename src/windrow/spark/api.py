@@ -16,10 +16,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from windrow.core.assemble.results import own_columns
+from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Rates
 from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.watermark import Lengths
-from windrow.core.query.query import Query, QueryError
+from windrow.core.query.query import Query
 from windrow.core.slices.binding import ARRIVAL, quoted
 from windrow.core.stream.job import Job, job_of
 from windrow.spark.batch import run as batch

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.types import spark_type
-from windrow.core.query.query import QueryError
 from windrow.spark.pickling import mapped
 
 _SIMPLE: dict[type[t.DataType], pl.DataType] = {

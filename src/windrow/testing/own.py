@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 
 from windrow.core.aggregates.custom import Monoid
+from windrow.core.arrays.range_queries import Array
 from windrow.core.windows.fixed import ContextFreeWindow, Times
-from windrow.core.windows.ordered import Array, Cuts, DataDrivenWindow, OrderedEvents
+from windrow.core.windows.ordered import Cuts, DataDrivenWindow, OrderedEvents
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ class Simulation:
     changes: Sequence[Query | str] = ()  # queries that come at run time, and the names of those that go
     settings: Mapping[str, Any] = field(default_factory=dict)  # of all machines
     lateness: Mapping[str, int] = field(default_factory=dict)  # of local nodes that have their own
-    joining: Mapping[str, int] = field(default_factory=dict)  # nodes that nobody waits for before they come, and when
+    later: Mapping[str, int] = field(default_factory=dict)  # nodes that nobody waits for before they come, and when
     exact: bool = True  # whether no event can come too late
     now: int = 0
     messages: int = 0
@@ -142,7 +142,7 @@ class Simulation:
         self._came = {query.name: 0 for query in self.query_set.queries}
         self.machines: dict[str, Node] = {}
         for name in self.tree.parents:
-            if name not in self.joining:
+            if name not in self.later:
                 self._begin(name)
 
     def _begin(self, name: str) -> None:
@@ -152,11 +152,11 @@ class Simulation:
         self.machines[name] = self.machine(
             name,
             parent,
-            tuple(child for child in children if child not in self.joining),
+            tuple(child for child in children if child not in self.later),
             (1 << 40) - self._epochs[name],  # unlike those before, and not greater
             self._disks.get(name),
             self.query_set if parent is None else None,
-            joins=bool(children) and bool(self.faults.move or any(child in self.joining for child in children)),
+            joins=bool(children) and bool(self.faults.move or any(child in self.later for child in children)),
             lateness=self.lateness.get(name),
             **self.settings,
         )
@@ -243,7 +243,7 @@ class Simulation:
         for name, until in list(self._away.items()):
             if until < self.now and self.machines[name].left:
                 self._begin(name)
-        for name, moment in self.joining.items():
+        for name, moment in self.later.items():
             if moment < self.now and name not in self.machines:
                 self.trace.append(f"{self.now}: {name} joins")
                 self._begin(name)

@@ -109,9 +109,9 @@ class Monoid:
 def input_names(cls: type[Monoid]) -> list[str]:
     """The inputs: the parameters of `lift`."""
     given = list(inspect.signature(cls.lift).parameters.values())[1:]
-    if not given or any(one.kind not in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in given):
+    if not given or any(each.kind not in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in given):
         raise TypeError(f"{cls.__name__}.lift must name its inputs, as in lift(self, x)")
-    return [one.name for one in given]
+    return [each.name for each in given]
 
 
 def signature(cls: type[Monoid]) -> inspect.Signature:
@@ -122,12 +122,14 @@ def signature(cls: type[Monoid]) -> inspect.Signature:
     init = cls.__init__
     given = [] if init is object.__init__ else list(inspect.signature(init).parameters.values())[1:]
     params = []
-    for one in given:
-        kind = getattr(one.annotation, "__name__", one.annotation)
-        if kind not in _PLAIN or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
-            raise TypeError(f"{cls.__name__}: parameter {one.name!r} must be annotated as float, int, bool or str")
+    for parameter in given:
+        kind = getattr(parameter.annotation, "__name__", parameter.annotation)
+        if kind not in _PLAIN or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise TypeError(
+                f"{cls.__name__}: parameter {parameter.name!r} must be annotated as float, int, bool or str"
+            )
         read = "text" if kind == "str" else kind
-        params.append(one.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=read))
+        params.append(parameter.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=read))
     try:
         return inspect.Signature([*inputs, *params])
     except ValueError as error:  # a name twice, or a default before one without
@@ -147,16 +149,16 @@ def _type(what: str, declared: Any) -> pl.DataType:
     """A Polars type; Arrow's own are translated."""
     try:
         if type(declared).__module__.startswith("pyarrow"):
-            found = pl.Series(sys.modules["pyarrow"].array([], declared)).dtype
+            dtype = pl.Series(sys.modules["pyarrow"].array([], declared)).dtype
         else:
-            found = declared() if isinstance(declared, type) else declared
+            dtype = declared() if isinstance(declared, type) else declared
     except Exception as error:
         raise TypeError(f"{what}: {declared!r} is not a whole type: {error}") from None
-    if not isinstance(found, pl.DataType) or any(isinstance(one, NO_DATA) for one in types_within(found)):
+    if not isinstance(dtype, pl.DataType) or any(isinstance(inner, NO_DATA) for inner in types_within(dtype)):
         raise TypeError(
-            f"{what}: a state is data of an Arrow type, such as pl.Float64 or pl.List(pl.Int64), not {found}"
+            f"{what}: a state is data of an Arrow type, such as pl.Float64 or pl.List(pl.Int64), not {dtype}"
         )
-    return found
+    return dtype
 
 
 def _register(cls: type[Monoid]) -> None:
@@ -164,10 +166,10 @@ def _register(cls: type[Monoid]) -> None:
     name = cls.name
     if not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
         raise TypeError(f"{cls.__name__}: {name!r} is not a name in lower case")
-    known = MONOIDS.get(name)
-    again = known is not None and (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__)
+    other = MONOIDS.get(name)
+    again = other is not None and (other.__module__, other.__qualname__) == (cls.__module__, cls.__qualname__)
     if not again and (name in FUNCTIONS or name in SYNONYMS or name in _kinds(Operator)):
-        whose = f"{known.__module__}.{known.__qualname__}" if known else "windrow itself"
+        whose = f"{other.__module__}.{other.__qualname__}" if other else "windrow itself"
         raise TypeError(f"{cls.__name__}: the name {name!r} is taken by {whose}; set another `name`")
     if name in _WORDS or name.upper() in expressions.FUNCTIONS:
         raise TypeError(f"{cls.__name__}: {name!r} is a word of SQL; set another `name`")

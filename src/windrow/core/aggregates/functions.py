@@ -91,8 +91,8 @@ class Aggregate:
         if self.parts:
             return _PART.sub(lambda it: self.parts[int(it[1])].text if it[1] else it[0], self.inputs[0].text)
         defaults = FUNCTIONS[self.function].defaults
-        shown = [f"{name}={one.text}" for name, one in zip(defaults, self.inputs, strict=False)]
-        shown[:1] = [one.text for one in self.inputs[:1]]
+        shown = [f"{name}={expression.text}" for name, expression in zip(defaults, self.inputs, strict=False)]
+        shown[:1] = [expression.text for expression in self.inputs[:1]]
         for name, value in self.params:
             if value != defaults[name]:
                 written = _quoted(value) if isinstance(value, str) else f"{value}"
@@ -146,7 +146,7 @@ class Function:
     @cached_property
     def defaults(self) -> dict[str, Any]:
         """The parameters by name, with their defaults."""
-        return {name: one.default for name, one in inspect.signature(self.make).parameters.items()}
+        return {name: parameter.default for name, parameter in inspect.signature(self.make).parameters.items()}
 
 
 def _quoted(text: str) -> str:
@@ -238,8 +238,8 @@ def product(x: str) -> Aggregate:
 def _lower_geometric_mean(_: Aggregate, states: States) -> pl.Series:
     frame = pl.DataFrame({**states[0], "count": states[1]["count"]})
     root = (pl.col("logs") / pl.col("count")).exp()
-    found = pl.when(pl.col("zeros") > 0).then(0.0).otherwise(root)
-    return frame.select(pl.when((pl.col("count") > 0) & (pl.col("negatives") == 0)).then(found)).to_series()
+    mean = pl.when(pl.col("zeros") > 0).then(0.0).otherwise(root)
+    return frame.select(pl.when((pl.col("count") > 0) & (pl.col("negatives") == 0)).then(mean)).to_series()
 
 
 @function(_of(Logs, Count), _lower_geometric_mean, needs=_number)
@@ -252,8 +252,8 @@ def _spread(sample: bool, root: bool) -> Callable[[Aggregate, States], pl.Series
     def lower(_: Aggregate, states: States) -> pl.Series:
         n = states[0]["n"].to_numpy() - (1 if sample else 0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            found = states[0]["m2"].to_numpy() / n
-            return pl.Series(np.sqrt(found) if root else found).set(pl.Series(n <= 0), None)
+            variance = states[0]["m2"].to_numpy() / n
+            return pl.Series(np.sqrt(variance) if root else variance).set(pl.Series(n <= 0), None)
 
     return lower
 
@@ -339,8 +339,8 @@ def m4(x: str) -> Aggregate:
 
 def _lower_quantiles(aggregates: Sequence[Aggregate], states: States) -> pl.DataFrame:
     """Quantiles, or medians, which have no parameter q."""
-    found: pl.DataFrame = states[0].quantiles({one.name: dict(one.params).get("q", 0.5) for one in aggregates})
-    return found
+    quantiles: pl.DataFrame = states[0].quantiles({each.name: dict(each.params).get("q", 0.5) for each in aggregates})
+    return quantiles
 
 
 def _lower_quantile(aggregate: Aggregate, states: States) -> pl.Series:

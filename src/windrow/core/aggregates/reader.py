@@ -36,6 +36,29 @@ class AggregateCall(Call):
     where: Expression | None = None
     used: set[str] = field(default_factory=set)  # which of `nulls` and `ordered` the aggregate depends on
 
+    def read_modifiers(self, phrase: Phrase, index: int) -> int:
+        """Take in what stands behind the call; returns the index behind that."""
+        while True:
+            word = phrase.word(index)
+            if word in ("IGNORE", "RESPECT") and phrase.word(index + 1) == "NULLS":
+                self.nulls = word
+                index += 2
+            elif word == "WITHIN GROUP" or (word == "WITHIN" and phrase.word(index + 1) == "GROUP"):
+                opening = index + 1 if word == "WITHIN GROUP" else index + 2
+                end = _bracketed(phrase, opening, "ORDER BY")
+                self.ordered = phrase.part(opening + 2, end)
+                index = end + 1
+            elif word == "FILTER":
+                if self.where:
+                    phrase.refuse("FILTER is given twice; write one, with AND", index)
+                end = _bracketed(phrase, index + 1, "WHERE")
+                self.where = phrase.part(index + 3, end).expression("the condition")
+                index = end + 1
+            elif word == "OVER":
+                phrase.refuse("functions OVER a window of rows are not read; group by a window instead", index)
+            else:
+                return index
+
 
 Translation = Callable[[AggregateCall], Aggregate]
 
@@ -103,7 +126,7 @@ class Reader:
         if call.arguments and len(call.arguments[0]) > 1 and call.arguments[0].word(0) in ("DISTINCT", "ALL"):
             call.distinct = call.arguments[0].word(0) == "DISTINCT"
             call.arguments[0] = call.arguments[0].part(1)
-        behind = _modifiers(call, phrase, behind)
+        behind = call.read_modifiers(phrase, behind)
         if call.distinct and (call.name != "count" or "count" not in self.translations):
             call.refuse(self.no_distinct)
         try:
@@ -162,30 +185,6 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "bool": lambda text: text.lower() == "true",
     "text": _unquoted,
 }
-
-
-def _modifiers(call: AggregateCall, phrase: Phrase, index: int) -> int:
-    """Read what stands behind a call; returns the index behind that."""
-    while True:
-        word = phrase.word(index)
-        if word in ("IGNORE", "RESPECT") and phrase.word(index + 1) == "NULLS":
-            call.nulls = word
-            index += 2
-        elif word == "WITHIN GROUP" or (word == "WITHIN" and phrase.word(index + 1) == "GROUP"):
-            opening = index + 1 if word == "WITHIN GROUP" else index + 2
-            end = _bracketed(phrase, opening, "ORDER BY")
-            call.ordered = phrase.part(opening + 2, end)
-            index = end + 1
-        elif word == "FILTER":
-            if call.where:
-                phrase.refuse("FILTER is given twice; write one, with AND", index)
-            end = _bracketed(phrase, index + 1, "WHERE")
-            call.where = phrase.part(index + 3, end).expression("the condition")
-            index = end + 1
-        elif word == "OVER":
-            phrase.refuse("functions OVER a window of rows are not read; group by a window instead", index)
-        else:
-            return index
 
 
 def _bracketed(phrase: Phrase, opening: int, begin: str) -> int:

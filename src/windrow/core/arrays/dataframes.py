@@ -90,16 +90,16 @@ def join_keys(
     texts = [_text_of(name) for name in floats]
     names = [f"text of {name}" if name in floats else name for name in on]
     other = right.with_columns(texts).drop(floats) if floats else right
-    found = left.with_columns(texts).join(other, on=names, how=how, nulls_equal=True, maintain_order="left")
-    return found.drop(f"text of {name}" for name in floats)
+    rows = left.with_columns(texts).join(other, on=names, how=how, nulls_equal=True, maintain_order="left")
+    return rows.drop(f"text of {name}" for name in floats)
 
 
 def key_numbers(table: pl.DataFrame, keys: pl.DataFrame) -> npt.NDArray[np.int64]:
     """The number of each row's key among all keys, -1 where it is none of them; without key columns all are 0."""
     if not keys.width:
         return np.zeros(max(1, table.height), np.int64)
-    found = join_keys(table[keys.columns], keys.with_row_index("_number"), keys.columns, "left")
-    return found["_number"].cast(pl.Int64).fill_null(-1).to_numpy()
+    rows = join_keys(table[keys.columns], keys.with_row_index("_number"), keys.columns, "left")
+    return rows["_number"].cast(pl.Int64).fill_null(-1).to_numpy()
 
 
 def _text_of(name: str) -> pl.Expr:

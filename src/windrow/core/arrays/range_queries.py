@@ -23,10 +23,22 @@ import numpy.typing as npt
 import polars as pl
 
 Ints = npt.NDArray[np.int64]
-Arrays = tuple[npt.NDArray[Any], ...]
+Mask = npt.NDArray[np.bool_]
+Array = npt.NDArray[Any]
+Arrays = tuple[Array, ...]
 
 CHUNK = 4_000_000  # entries that are worked on at a time
 NOTHING = np.int64(2**63 - 1)  # the code that is greater than every other: an empty slice in `smallest`
+
+
+def run_begins(*columns: Ints) -> Mask:
+    """Mark where a run of equal rows begins: the first row, and each that differs from the one before it."""
+    first, *others = columns
+    begins = np.ones(len(first), np.bool_)
+    np.not_equal(first[1:], first[:-1], out=begins[1:])
+    for column in others:
+        begins[1:] |= column[1:] != column[:-1]
+    return begins
 
 
 def differences(values: npt.NDArray[np.int64], lo: Ints, hi: Ints) -> Ints:
@@ -41,15 +53,15 @@ def smallest(codes: Ints, lo: Ints, hi: Ints) -> Ints:
     """The smallest code of each range."""
     width = hi - lo
     level = np.frexp(width.astype(np.float64))[1] - 1  # floor(log2(width)), exact below 2**53
-    found = np.empty(len(lo), np.int64)
+    least = np.empty(len(lo), np.int64)
     for depth in range(int(level.max(initial=-1)) + 1):
         here = np.flatnonzero(level == depth)
         if len(here):
-            found[here] = np.minimum(codes[lo[here]], codes[hi[here] - (1 << depth)])
+            least[here] = np.minimum(codes[lo[here]], codes[hi[here] - (1 << depth)])
         step = 1 << depth
         if step < len(codes):
             codes = np.minimum(codes[:-step], codes[step:])
-    return found
+    return least
 
 
 def fold(
@@ -139,11 +151,11 @@ def sorted_places(values: Ints) -> tuple[Ints, Ints]:
     at = np.searchsorted(sorted_main, sorted_rest, "right") + np.arange(len(rest))
     others = np.ones(len(values), np.bool_)
     others[at] = False
-    places, found = np.empty_like(values), np.empty_like(values)
-    places[at], found[at] = rest, sorted_rest
+    places, ordered = np.empty_like(values), np.empty_like(values)
+    places[at], ordered[at] = rest, sorted_rest
     between = np.flatnonzero(others)
-    places[between], found[between] = main, sorted_main
-    return places, found
+    places[between], ordered[between] = main, sorted_main
+    return places, ordered
 
 
 def _counting_sort(values: Ints) -> Ints:

@@ -3,7 +3,7 @@
     combined partials ── lower ──▶ columns: a row for each window, a column for each aggregate
     windows × queries ───────────▶ answers: a window, a query, a row of the columns, a signature
 
-Signatures over the same timelines and the same filter form a **block**, whose aggregates are each lowered once. So the
+Signatures over the same timelines and the same filter share a **projection**, which lowers each aggregate once. So the
 work grows with windows and different aggregates, and an answer, which is four numbers, is all that a query costs. Two
 signatures may give the same column different names: `Names` says which.
 """
@@ -30,7 +30,7 @@ from windrow.core.plan.groups import Group, Partial, Signature, partials_of
 
 
 class Names:
-    """The names that each signature of a block gives to the block's columns."""
+    """The names that each signature of a projection gives to its columns."""
 
     def __init__(self, signatures: Sequence[Sequence[tuple[str, str]]]) -> None:
         """With the results of each signature, as pairs: the name of the result, and that of its column."""
@@ -61,7 +61,7 @@ NAMELESS = Names([()])
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers of a block: arrays with an entry for each pair of a window and a query that asks about it."""
+    """The answers of a projection: arrays with an entry for each pair of a window and a query that asks about it."""
 
     where: Expression | None
     window: Ints  # index of the window
@@ -81,7 +81,7 @@ class Answers:
         return replace(self, columns=pl.DataFrame(), names=NAMELESS, signature=np.zeros_like(self.row))
 
 
-class Block:
+class SharedProjection:
     """Signatures over the same windows and the same filter, compiled once per plan: what is lowered for which query."""
 
     def __init__(
@@ -130,8 +130,8 @@ class Block:
         )
 
 
-def blocks_of(group: Group) -> list[Block]:
-    """The blocks of a group; a signature with a HAVING has one of its own, because HAVING drops whole rows."""
+def projections_of(group: Group) -> list[SharedProjection]:
+    """The projections of a group; a signature with a HAVING has one of its own, because HAVING drops whole rows."""
     members: list[dict[int, list[int]]] = [{} for _ in group.signatures]
     for (timeline, number), queries in group.members.items():
         members[number][timeline] = queries
@@ -141,7 +141,9 @@ def blocks_of(group: Group) -> list[Block]:
         identity = signature.where, signature.needs_order, frozenset(members[number]), alone
         by_identity.setdefault(identity, []).append(signature)
     return [
-        Block(signatures, [members[group.signatures[one]] for one in signatures], len(group.timelines))
+        SharedProjection(
+            signatures, [members[group.signatures[signature]] for signature in signatures], len(group.timelines)
+        )
         for signatures in by_identity.values()
     ]
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import polars as pl
 
 from windrow.core.arrays.dataframes import run_numbers
-from windrow.core.arrays.range_queries import Ints, ramp
-from windrow.core.assemble.answers import Answers, Block, blocks_of
+from windrow.core.arrays.range_queries import Ints, ramp, run_begins
+from windrow.core.assemble.answers import Answers, SharedProjection, projections_of
 from windrow.core.assemble.sessions import Runs, Sessions
 from windrow.core.expressions.parse import Expression
 from windrow.core.operators.base import Combined
@@ -75,8 +75,8 @@ class Rows(Keys):
 
     def first_order(self) -> Ints:
         """The rows by (key, first): late runs, and runs cut under other plans, can lie within others."""
-        place = [] if self.schema.lines is None else ["position"]
-        return self.table.select(pl.arg_sort_by(*self.schema.keys, "first", "last", *place)).to_series().to_numpy()
+        position = [] if self.schema.lines is None else ["position"]
+        return self.table.select(pl.arg_sort_by(*self.schema.keys, "first", "last", *position)).to_series().to_numpy()
 
     def by_first(self) -> Rows:
         return Rows(self.table[self.first_order()], self.schema)
@@ -87,7 +87,7 @@ def _numbered(table: pl.DataFrame, keys: list[str]) -> tuple[Ints, pl.DataFrame,
     if not keys:
         return np.zeros(table.height, np.int64), pl.DataFrame(), min(1, table.height)
     number = run_numbers(table, keys)
-    firsts = np.flatnonzero(np.append(True, number[1:] != number[:-1])[: len(number)])
+    firsts = np.flatnonzero(run_begins(number))
     return number, table.select(keys)[firsts], len(firsts)
 
 
@@ -183,7 +183,7 @@ class Windows:
     position: Ints | None = None  # of the first event of a counting window, -1 for any other; None if all are others
 
     def take(self, chosen: npt.NDArray[np.generic]) -> Windows:
-        bounds = {name: getattr(self, name)[chosen] for name in _BOUNDS}
+        bounds = {name: getattr(self, name)[chosen] for name in _COLUMNS}
         return Windows(**bounds, position=None if self.position is None else self.position[chosen])
 
     def lines(self, group: Group) -> pl.Series:
@@ -192,18 +192,18 @@ class Windows:
 
     @staticmethod
     def join(parts: Iterable[Windows]) -> Windows:
-        several = list(parts)
-        if len(several) == 1:
-            return several[0]
+        chunks = list(parts)
+        if len(chunks) == 1:
+            return chunks[0]
         nothing = np.empty(0, np.int64)
-        bounds = {name: np.concatenate([nothing, *(getattr(part, name) for part in several)]) for name in _BOUNDS}
-        if all(part.position is None for part in several):
+        bounds = {name: np.concatenate([nothing, *(getattr(part, name) for part in chunks)]) for name in _COLUMNS}
+        if all(part.position is None for part in chunks):
             return Windows(**bounds)
-        places = [np.full(len(part.lo), -1) if part.position is None else part.position for part in several]
+        places = [np.full(len(part.lo), -1) if part.position is None else part.position for part in chunks]
         return Windows(**bounds, position=np.concatenate(places))
 
 
-_BOUNDS = ("timeline", "key", "start", "end", "lo", "hi", "lead")
+_COLUMNS = ("timeline", "key", "start", "end", "lo", "hi", "lead")
 
 
 def due(rows: Rows, lattices: Lattices, after: int, upto: int) -> Windows:
@@ -228,7 +228,7 @@ def due(rows: Rows, lattices: Lattices, after: int, upto: int) -> Windows:
         chosen = np.flatnonzero((count > 0) & (reach == magnitude))
         recent = np.flatnonzero(rows.start >= earliest[chosen].min())
         keys = rows.key[recent]
-        keys = keys[np.append(True, keys[1:] != keys[:-1])[: len(keys)]]
+        keys = keys[run_begins(keys)]
         by_range = count[chosen] * len(keys) <= max(len(recent), 64)
         parts.append(_by_range(rows, lattices, chosen[by_range], first, count, keys))
         parts += [_by_row(rows, lattices, int(at), int(first[at]), int(last[at]), recent) for at in chosen[~by_range]]
@@ -253,7 +253,7 @@ def _by_row(rows: Rows, lattices: Lattices, at: int, first: int, last: int, rece
     nothing = -FURTHEST - length - 1  # before every window
     start, key = np.maximum(rows.start[recent], nothing), rows.key[recent]
     before = np.append(nothing, start[:-1])
-    before[np.append(True, key[1:] != key[:-1])[: len(key)]] = nothing
+    before[run_begins(key)] = nothing
     from_ = np.maximum(starts.number(np.maximum(before, start - length)) + 1, first)
     count = np.maximum(np.minimum(starts.number(start), last) - from_ + 1, 0)
     row = np.repeat(np.arange(len(recent)), count)
@@ -289,16 +289,16 @@ class Assembler:
         self.group = group
         self.timelines: Sequence[Timeline] = list(group.timelines)
         self.lattices, self.irregular = Lattices.of(group), irregular
-        self._blocks = blocks_of(group)
-        self._users: dict[Partial, list[Block]] = {}
-        for block in self._blocks:
-            for partial_ in block.partials:
-                self._users.setdefault(partial_, []).append(block)
+        self._projections = projections_of(group)
+        self._users: dict[Partial, list[SharedProjection]] = {}
+        for projection in self._projections:
+            for of in projection.partials:
+                self._users.setdefault(of, []).append(projection)
 
     def due(self, rows: Rows, after: int, upto: int) -> Windows:
         """The windows with a row in them that end after one time and at or before another."""
-        found = due(rows, self.lattices, after, upto)
-        return Windows.join([found, due_irregular(rows, self.irregular, after, upto)]) if self.irregular else found
+        windows = due(rows, self.lattices, after, upto)
+        return Windows.join([windows, due_irregular(rows, self.irregular, after, upto)]) if self.irregular else windows
 
     def any_end(self, after: int, upto: int) -> bool:
         """Whether a window may end after one time and at or before another."""
@@ -310,12 +310,8 @@ class Assembler:
 
     def queries_of(self, timeline: int, ordered: bool | None = None) -> Ints:
         """All queries that ask for a timeline, or only those whose aggregates do or do not need the order."""
-        found = [one.queries_of(timeline) for one in self._blocks if ordered in (None, one.needs_order)]
-        return np.concatenate([np.empty(0, np.int64), *found])
-
-    def is_unordered(self, timeline: Timeline) -> bool:
-        """Whether some aggregates of a timeline do not need the order."""
-        return bool(len(self.queries_of(self.group.timelines[timeline], ordered=False)))
+        chosen = (part for part in self._projections if ordered in (None, part.needs_order))
+        return np.concatenate([np.empty(0, np.int64), *(part.queries_of(timeline) for part in chosen)])
 
     def counts(self, rows: Rows, windows: Windows, where: Expression | None, upto: Ints | None = None) -> Ints:
         """How many events that satisfy a filter each window holds."""
@@ -331,9 +327,11 @@ class Assembler:
         keep: Mapping[Expression | None, npt.NDArray[np.bool_]] | None = None,
         ordered: bool | None = None,
     ) -> Iterator[Answers]:
-        """The answers for these windows; `keep` says per filter which are wanted, by default all that are not empty.
+        """Answer windows for every query that asks for them.
 
-        With `ordered`, only for aggregates that do, or do not, need the order.
+        `keep` says for each filter which windows to answer; by default those with an event that satisfies it before
+        `lead`, because a query that is being removed only answers windows with an event from before its removal. With
+        `ordered`, only aggregates that do (or do not) need the order are answered.
         """
         if not len(windows.lo):
             return
@@ -341,16 +339,16 @@ class Assembler:
         if full is None:
             full = {where: self.counts(rows, windows, where, windows.lead) > 0 for where in self.group.filters}
         combined: dict[Partial, tuple[Combined, Ints]] = {}
-        for block in self._blocks:
-            if ordered not in (None, block.needs_order) or block.where not in full:
+        for projection in self._projections:
+            if ordered not in (None, projection.needs_order) or projection.where not in full:
                 continue
-            chosen = full[block.where]
-            if not block.wanted.all():
-                chosen = chosen & block.wanted[windows.timeline]
+            chosen = full[projection.where]
+            if not projection.wanted.all():
+                chosen = chosen & projection.wanted[windows.timeline]
             index = np.flatnonzero(chosen)
             if len(index):
                 state = partial(self._state, rows, windows, full, combined, index)
-                yield block.answers(index, windows.timeline[index], state)
+                yield projection.answers(index, windows.timeline[index], state)
 
     def _state(
         self,
@@ -359,21 +357,23 @@ class Assembler:
         full: Mapping[Expression | None, npt.NDArray[np.bool_]],
         combined: dict[Partial, tuple[Combined, Ints]],
         index: Ints,
-        one: Partial,
+        of: Partial,
     ) -> Combined:
-        """An operator's states for some windows, combined once for all windows whose queries need it."""
-        if one not in combined:
+        """An operator's states for some windows, combined once for all whose queries need it: `combined` keeps them."""
+        if of not in combined:
             wanted = np.zeros(len(windows.lo), np.bool_)
-            for where in full.keys() & {block.where for block in self._users[one]}:
-                timelines = np.logical_or.reduce([block.wanted for block in self._users[one] if block.where == where])
+            for where in full.keys() & {projection.where for projection in self._users[of]}:
+                timelines = np.logical_or.reduce(
+                    [projection.wanted for projection in self._users[of] if projection.where == where]
+                )
                 wanted |= full[where] if timelines.all() else full[where] & timelines[windows.timeline]
             lo, hi = (windows.lo, windows.hi) if wanted.all() else (windows.lo[wanted], windows.hi[wanted])
-            combined[one] = one.operator.combine(rows.schema.state(rows.table, one), lo, hi), np.cumsum(wanted)
-        state, counts = combined[one]  # how many states there are up to each window
+            combined[of] = of.operator.combine(rows.schema.state(rows.table, of), lo, hi), np.cumsum(wanted)
+        state, counts = combined[of]  # how many states there are up to each window
         return state if len(index) == counts[-1] else state.take(counts[index] - 1)
 
 
-def session_windows(place: int, found: Sessions) -> Windows:
-    """The sessions of one timeline as windows."""
-    size = np.full(len(found.lo), place)
-    return Windows(size, found.key, found.first, found.last + found.gap, found.lo, found.hi, found.hi)
+def session_windows(timeline: int, of_gap: Sessions) -> Windows:
+    """The sessions of one timeline, given by its number, as windows."""
+    timelines = np.full(len(of_gap.lo), timeline)
+    return Windows(timelines, of_gap.key, of_gap.first, of_gap.end, of_gap.lo, of_gap.hi, of_gap.hi)

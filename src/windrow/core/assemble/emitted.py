@@ -1,4 +1,4 @@
-"""Emitted windows: what was said of a window before, for those that late events change.
+"""Emitted windows: what was emitted of a window before, for those that late events change.
 
 With `updates`, a late event emits every window that it changes again, one revision higher. `EmittedWindows` is the
 table of those that were emitted, with what identifies them and their last revision. What else is known of one, and
@@ -47,11 +47,11 @@ class EmittedWindows:
             return np.full(ids.height, -1)
         return join_keys(ids, self.table, ids.columns, "left")["revision"].fill_null(-1).to_numpy()
 
-    def put(self, windows: pl.DataFrame, known_by: Sequence[str]) -> None:
+    def put(self, windows: pl.DataFrame, identity: Sequence[str]) -> None:
         """Remember windows, in the place of what was known of them; timelines that end twice have them twice."""
-        windows = windows.unique(known_by, keep="first", maintain_order=True)
+        windows = windows.unique(identity, keep="first", maintain_order=True)
         if self.table is not None:
-            others = join_keys(self.table, windows, known_by, "anti")
+            others = join_keys(self.table, windows, identity, "anti")
             windows = pl.concat([others, windows.select(others.columns)])
         self.table = windows
 

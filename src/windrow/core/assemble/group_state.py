@@ -13,16 +13,17 @@ exclusion sets to which their rows refer by number; `tables` and `header` give a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 import polars as pl
 
 from windrow.core.arrays.dataframes import join_keys, key_numbers
-from windrow.core.arrays.range_queries import Ints
+from windrow.core.arrays.range_queries import Ints, Mask
 from windrow.core.assemble.answers import NAMELESS, Answers
 from windrow.core.assemble.due import Assembler, Keys, Rows, Windows, session_windows
 from windrow.core.assemble.emitted import Emitted, Revisions
@@ -31,10 +32,9 @@ from windrow.core.expressions.parse import Expression
 from windrow.core.plan.groups import Group, Timeline
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.custom_edges import last_end
-from windrow.core.slices.kernel import Edges, slice
+from windrow.core.slices.kernel import Edges, roll_up, slice
 from windrow.core.slices.table import SliceBuffer, SliceSchema, merge
-from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, ContextFreeWindow, Session
-from windrow.core.windows.ordered import Mask
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, ContextFreeWindow, Session, Tumbling
 
 # by timeline, and whether for all aggregates or for those that do, or do not, need the order
 ClosedSessions = Mapping[tuple[Timeline, bool | None], pl.DataFrame]
@@ -57,6 +57,28 @@ class CompiledGroup:
     def state(self) -> GroupState:
         return GroupState(self)
 
+    @cached_property
+    def _edges_at_gaps(self) -> tuple[Edges, Edges]:
+        """Its own edges and those that it shares, with every multiple of its sessions' gaps."""
+        own, shared = (_with_gaps(self.group.needs(shared)[0]) for shared in (False, True))
+        return Edges.of(own), Edges.of(shared)
+
+    def slice(self, events: pl.DataFrame) -> pl.DataFrame:
+        """Its own slices of prepared events."""
+        return slice(events, self.group.source.time, self.edges, self.schema)
+
+    def slice_shared(self, events: pl.DataFrame, at_gaps: bool = False) -> pl.DataFrame:
+        """The slices of prepared events that it shares with the groups that are rolled up from it.
+
+        With `at_gaps` they end at every multiple of a session's gap too, where sessions can come to be cut.
+        """
+        edges = self._edges_at_gaps[1] if at_gaps else self.shared_edges
+        return slice(events, self.group.source.time, edges, self.shared_schema)
+
+    def roll_up(self, shared: pl.DataFrame, at_gaps: bool = False) -> pl.DataFrame:
+        """Its own slices, of those that it shares or is rolled up from."""
+        return roll_up(shared, self._edges_at_gaps[0] if at_gaps else self.edges, self.schema)
+
     @property
     def travels(self) -> Mapping[str, pl.DataType]:
         """The columns of what travels from where the events are: slices, or the events themselves."""
@@ -65,6 +87,11 @@ class CompiledGroup:
     def conform(self, table: pl.DataFrame) -> pl.DataFrame:
         """A table that was made by an older plan, with the columns of this one."""
         return self.schema.conform(table)
+
+
+def _with_gaps(timelines: Sequence[Timeline]) -> list[Timeline]:
+    gaps = {timeline.window.gap for timeline in timelines if isinstance(timeline.window, Session)}
+    return [*timelines, *(Timeline(Tumbling(gap, 0, True), INT64_MIN, INT64_MAX, False) for gap in gaps)]
 
 
 class GroupState:
@@ -77,15 +104,15 @@ class GroupState:
         self.revisions = Revisions()
         self._slices = SliceBuffer(self.schema)
         self._rows: Rows | None = None
-        self._next_close = INT64_MAX  # no session closes before it
+        self.next_close = INT64_MAX  # no session closes before it
 
     def take_over(self, other: GroupState) -> None:
         """Go on from the state of an earlier plan; what this plan does not need is dropped."""
         self.exclusions, self.revisions = other.exclusions, other.revisions
         self.load({"slices": other.rows.table})
-        waiting = other.events_waiting()
-        if waiting is not None:
-            self.absorb(slice(waiting, self.group.source.time, self.compiled.edges, self.schema))
+        events = other.buffered_events()
+        if events is not None:
+            self.absorb(self.compiled.slice(events))
 
     def copy(self) -> Self:
         """The same state, of which one may change without the other; tables are shared, because they never change."""
@@ -94,7 +121,7 @@ class GroupState:
         other.revisions = replace(self.revisions)
         return other
 
-    def events_waiting(self) -> pl.DataFrame | None:
+    def buffered_events(self) -> pl.DataFrame | None:
         """Events that are in no slice yet; None if there are none."""
         return None
 
@@ -113,7 +140,7 @@ class GroupState:
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
         """Go on with what `tables` has given; slices may have the columns of an earlier plan."""
         self._replace(self.schema.conform(tables["slices"]))
-        self._next_close = INT64_MIN
+        self.next_close = INT64_MIN
         self.revisions.table = tables.get("revisions", self.revisions.table)
 
     @property
@@ -140,13 +167,14 @@ class GroupState:
 
     def _replace(self, table: pl.DataFrame) -> None:
         """Go on with these slices in the place of those that are merged."""
-        self._slices.table, self._rows = table, None
+        self._slices.replace(table)
+        self._rows = None
 
     def _may_close(self, table: pl.DataFrame) -> None:
         """Note when the first session of these slices might close."""
         if self.schema.gap is not None and table.height:
             earliest = int(table["last"].min()) + self.schema.gap  # type: ignore[arg-type]
-            self._next_close = min(self._next_close, earliest)
+            self.next_close = min(self.next_close, earliest)
 
     @property
     def held_events(self) -> int:
@@ -171,38 +199,42 @@ class GroupState:
             left_out = [number for number, exclusion in enumerate(self.exclusions) if session in exclusion]
             yield Rows(ordered.table.filter(~pl.col("excluded").is_in(left_out)), self.schema), [timeline]
 
+    def all_sessions(self, rows: Rows) -> Iterator[tuple[Rows, Sessions]]:
+        """Find the sessions of each timeline, as ranges of the rows that it sees."""
+        for view, timelines in self.session_views(rows):
+            for of_gap in sessions(view.runs, timelines):
+                yield view, of_gap
+
     def may_be_due(self, step: WatermarkStep) -> bool:
         """Whether any window can end in a step, without merging slices: where not, `step` need not be called."""
-        closes = bool(self.compiled.session_timelines) and step.now > self._next_close
+        closes = bool(self.compiled.session_timelines) and step.now > self.next_close
         return closes or self.assembler.any_end(step.before, step.now)
 
     def step(self, step: WatermarkStep, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
         """Emit the windows that end in a step, and those that late events within `updates` have changed before it."""
-        self._next_close = INT64_MAX
-        yield from self._measured(self.rows, step, change)
+        self.next_close = INT64_MAX
+        yield from self.emit_by_time(self.rows, step, change)
         self.prune(step.final_before)
 
-    def _measured(
+    def emit_by_time(
         self, rows: Rows, step: WatermarkStep, change: Change | None, ordered: bool | None = None
     ) -> Iterator[Emitted]:
-        """Emit the windows with fixed bounds and the sessions of some rows; `ordered` says which aggregates are meant.
+        """Emit the windows with fixed bounds and the sessions of some rows; to be overridden.
 
-        Those that do not need the order of events (False) see other rows than those that do (True); None means all.
+        Where aggregates that need the order leave out more late events, the two kinds see different rows: `ordered`
+        says for which of them these rows are, None for both.
         """
         if change is not None:
             yield from self._revised(rows, change, step.before, ordered)
         yield from self._emit(rows, self.assembler.due(rows, step.before, step.now), ordered)
         before = Revisions(self.revisions.table)
-        for view, timelines in self.session_views(rows):
-            for found in sessions(view.runs, timelines):
-                place = self.group.timelines[found.timeline]
-                ends = found.last + found.gap
-                self._next_close = min(self._next_close, int(ends[ends >= step.now].min(initial=INT64_MAX)))
-                if change is None:
-                    closes = (ends >= step.before) & (ends < step.now)
-                    yield from self._emit(view, session_windows(place, found.take(closes)), ordered)
-                else:
-                    yield from self._changed_sessions(view, found, change, before, step.now, ordered)
+        for view, of_gap in self.all_sessions(rows):
+            self.next_close = min(self.next_close, of_gap.next_end(step.now))
+            if change is None:
+                number = self.group.timelines[of_gap.timeline]
+                yield from self._emit(view, session_windows(number, of_gap.closing(step.before, step.now)), ordered)
+            else:
+                yield from self._changed_sessions(view, of_gap, change, before, step.now, ordered)
 
     def _emit(self, rows: Rows, windows: Windows, ordered: bool | None) -> Iterator[Emitted]:
         """Emit windows that are due. Their revision is 0, unless a late event has opened them again."""
@@ -303,34 +335,33 @@ class GroupState:
         if reopened is not None:
             reopened = join_keys(reopened, emitted, ids.columns, "anti").with_columns(rows=pl.lit(-1, pl.Int64))
             emitted = pl.concat([emitted, reopened.select(emitted.columns)])
-        known = np.maximum(revisions.of(emitted.select(ids.columns)), 0)
-        return emitted.with_columns(pl.Series("revision", known))
+        revision = np.maximum(revisions.of(emitted.select(ids.columns)), 0)
+        return emitted.with_columns(pl.Series("revision", revision))
 
-    def _retracted(self, place: int, gone: pl.DataFrame, revision: Ints, ordered: bool | None = None) -> Emitted:
+    def _retracted(self, timeline: int, gone: pl.DataFrame, revision: Ints, ordered: bool | None = None) -> Emitted:
         """Take windows back that were emitted and are no more, for every query that got them."""
-        queries = self.assembler.queries_of(place, ordered)
+        queries = self.assembler.queries_of(timeline, ordered)
         key = np.arange(gone.height)
         start, end = gone["start"].to_numpy(), gone["upto"].to_numpy()
-        windows = Windows(np.full(gone.height, place), key, start, end, key, key, key)
+        windows = Windows(np.full(gone.height, timeline), key, start, end, key, key, key)
         index = np.repeat(key, len(queries))
         nothing = np.zeros_like(index)
         answers = Answers(None, index, np.tile(queries, gone.height), pl.DataFrame(), index, NAMELESS, nothing)
         return Emitted(Keys(gone.select(*self.schema.keys)), windows, answers, revision, retracted=True)
 
+    def _rounds(self) -> Iterator[tuple[Rows, bool | None]]:
+        """The rows that windows by time see; whether only aggregates that need the order do, or only the others."""
+        yield self.rows, None
+
     def closed_sessions(self, watermark: int) -> ClosedSessions:
         """The sessions that were emitted: what identifies them, how many events, up to when."""
-        return self._closed_sessions(self.rows, watermark, None)
-
-    def _closed_sessions(self, rows: Rows, watermark: int, ordered: bool | None) -> ClosedSessions:
         closed = {}
-        for view, timelines in self.session_views(rows):
-            for found in sessions(view.runs, timelines):
-                chosen = found.take(found.last + found.gap < watermark)
-                windows = session_windows(self.group.timelines[found.timeline], chosen)
+        for rows, ordered in self._rounds():
+            for view, of_gap in self.all_sessions(rows):
+                windows = session_windows(self.group.timelines[of_gap.timeline], of_gap.take(of_gap.end < watermark))
                 ids = self.revisions.ids(view, windows, self.group, None, ordered)
-                closed[found.timeline, ordered] = ids.with_columns(
-                    pl.Series("rows", self.assembler.counts(view, windows, None)), pl.Series("upto", windows.end)
-                )
+                counts = pl.Series("rows", self.assembler.counts(view, windows, None))
+                closed[of_gap.timeline, ordered] = ids.with_columns(counts, pl.Series("upto", windows.end))
         return closed
 
     def prune(self, final_before: int) -> None:
@@ -398,18 +429,15 @@ class GroupState:
             starts = pl.Series("slice_start", np.where(old, joined, start))
             self._replace(merge([self._slices.table.with_columns(starts)], self.schema))
 
-    def is_over(self, place: int, final_before: int) -> bool:
-        """Whether a timeline that is being removed has emitted its last window."""
-        timeline = self.assembler.timelines[place]
+    def is_over(self, number: int, final_before: int) -> bool:
+        """Whether a timeline that is being removed, given by its number, has emitted its last window."""
+        timeline = self.assembler.timelines[number]
         if isinstance(timeline.window, ContextFreeWindow):
             return final_before > last_end(timeline.window, timeline.until)
         if final_before <= timeline.until + timeline.window.reach:
             return False
-        for view, _ in self.session_views(self.rows):
-            for found in sessions(view.runs, [timeline]):
-                if bool((found.last + found.gap >= final_before).any()):
-                    return False
-        return True
+        every = self.all_sessions(self.rows)
+        return not any((of_gap.end >= final_before).any() for _, of_gap in every if of_gap.timeline == timeline)
 
 
 @dataclass(frozen=True)

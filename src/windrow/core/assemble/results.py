@@ -6,9 +6,9 @@ A query's row is null in the columns of aggregates that it does not have, and in
 `results_of` gives one query's own columns. Here HAVING is carried out: a row that does not satisfy it is not written,
 and one with a revision, which replaces a row that may have been, is taken back.
 
-What is emitted comes in **chunks**, each with the answers of a block: an answer is a window, a query, and a row of the
-block's columns, which many queries share. The answers of all chunks are laid end to end, and `order` says which of
-them becomes which row of the results.
+What is emitted comes in **chunks**, each with the answers of a projection: an answer is a window, a query, and a row of
+the projection's columns, which many queries share. The answers of all chunks are laid end to end, and `order` says
+which of them becomes which row of the results.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from windrow.core.arrays.range_queries import Ints
 from windrow.core.assemble.answers import Answers, lost_column
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import CompiledGroup
+from windrow.core.expressions.errors import QueryError
 from windrow.core.operators.base import Combined
 from windrow.core.plan.groups import Partial, Signature, partials_of
-from windrow.core.query.query import Query, QueryError
+from windrow.core.query.query import Query
 from windrow.core.slices.kernel import key_name
 from windrow.core.windows.fixed import Window
 from windrow.core.windows.ordered import OrderedWindow
@@ -78,8 +79,8 @@ class ResultSchema:
                 for partial in schema.partials
             }
             types: dict[Any, pl.DataType] = {}  # thousands of aggregates differ by their name alone
-            for signature, place in group.signatures.items():
-                query = self.queries[example_of[place]]
+            for signature, number in group.signatures.items():
+                query = self.queries[example_of[number]]
                 for aggregate in signature.aggregates:
                     alike = (aggregate.function, aggregate.inputs, aggregate.parts, *map(id, aggregate.operators))
                     if alike not in types:
@@ -107,7 +108,10 @@ class ResultSchema:
     def build(self, emitted: Iterable[Emitted]) -> tuple[pl.DataFrame, Counter[str]]:
         """The result table, and for each column how many integers did not fit into int64."""
         overflows: Counter[str] = Counter()
-        chunks = [chunk for chunk in _having(emitted, overflows) if len(chunk.answers.window)]
+        chunks: list[Emitted] = []
+        for parts, lost in map(_having, emitted):
+            overflows.update(lost)
+            chunks += [part for part in parts if len(part.answers.window)]
         if not chunks:
             return self.empty, overflows
         chunks.sort(key=lambda chunk: not chunk.retracted)  # of rows with the same bounds, what is taken back is first
@@ -128,7 +132,10 @@ class ResultSchema:
         if self.retractions:
             retracted = np.concatenate([np.full(len(chunk.answers.window), chunk.retracted) for chunk in chunks])
             columns["retracted"] = pl.Series(retracted[order])
-        answers = [_narrowed(chunk.answers, overflows) for chunk in chunks]
+        answers: list[Answers] = []
+        for narrowed, lost in (_narrowed(chunk.answers) for chunk in chunks):
+            overflows.update(lost)
+            answers.append(narrowed)
         results = pl.concat([pl.DataFrame(columns), *self._values(answers, order)], how="horizontal")
         in_order = results.columns == self.empty.columns
         return results if in_order else results.select(self.empty.columns), overflows
@@ -248,27 +255,31 @@ def _type_of(
         raise QueryError(f"query {query.name!r}: {what}{error}") from error
 
 
-def _having(emitted: Iterable[Emitted], overflows: Counter[str]) -> Iterator[Emitted]:
-    """The answers that satisfy their HAVING, and those that do not but may have been emitted before: as taken back."""
-    for chunk in emitted:
-        answers = chunk.answers
-        if answers.having is None:
-            yield chunk
-            continue
-        holds, *lost = answers.having.get_columns()
-        for column in lost:
-            overflows += Counter({holds.name: int(column.gather(answers.row).sum())})
-        kept = holds.fill_null(False).to_numpy()[answers.row]
-        yield replace(chunk, answers=answers.take(np.flatnonzero(kept)))
-        gone = answers.take(np.flatnonzero(~kept & (chunk.revision[answers.window] > 0)))
-        yield replace(chunk, answers=gone.without_results(), retracted=True)
+def _having(chunk: Emitted) -> tuple[list[Emitted], Counter[str]]:
+    """The answers that satisfy their HAVING, and those that do not but may have been emitted before: as taken back.
+
+    With how often HAVING could not be computed, by its name.
+    """
+    answers = chunk.answers
+    if answers.having is None:
+        return [chunk], Counter()
+    holds, *marks = answers.having.get_columns()
+    kept = holds.fill_null(False).to_numpy()[answers.row]
+    gone = answers.take(np.flatnonzero(~kept & (chunk.revision[answers.window] > 0)))
+    parts = [
+        replace(chunk, answers=answers.take(np.flatnonzero(kept))),
+        replace(chunk, answers=gone.without_results(), retracted=True),
+    ]
+    lost = sum(int(mark.gather(answers.row).sum()) for mark in marks)
+    return parts, Counter({holds.name: lost} if lost else {})
 
 
-def _narrowed(answers: Answers, overflows: Counter[str]) -> Answers:
-    """The answers with 128-bit integers as int64, null where they do not fit; counts what was lost for each result."""
+def _narrowed(answers: Answers) -> tuple[Answers, Counter[str]]:
+    """The answers with 128-bit integers as int64, null where they do not fit; and how many of each result were lost."""
+    overflows: Counter[str] = Counter()
     wide = [name for name, dtype in answers.columns.schema.items() if isinstance(dtype, pl.Int128)]
     if not wide and answers.columns.width == len(answers.names.columns):
-        return answers
+        return answers, overflows
     columns = answers.columns.with_columns(pl.col(wide).cast(pl.Int64, strict=False)) if wide else answers.columns
     lost = {name: columns[name].is_null() & answers.columns[name].is_not_null() for name in wide}
     there = set(columns.columns)
@@ -279,8 +290,8 @@ def _narrowed(answers: Answers, overflows: Counter[str]) -> Answers:
         for column_name, rows in lost.items():
             chosen = column == answers.names.columns.index(column_name)
             counts = np.bincount(name[chosen], rows.to_numpy()[answers.row[answer[chosen]]], len(answers.names.names))
-            overflows += Counter({answers.names.names[at]: int(counts[at]) for at in np.flatnonzero(counts)})
-    return replace(answers, columns=columns)
+            overflows.update({answers.names.names[at]: int(counts[at]) for at in np.flatnonzero(counts)})
+    return replace(answers, columns=columns), overflows
 
 
 def _key_ranks(chunks: Sequence[Emitted]) -> Ints:
@@ -291,7 +302,7 @@ def _key_ranks(chunks: Sequence[Emitted]) -> Ints:
     tables: dict[tuple[str, ...], list[pl.DataFrame]] = {}
     for chunk in chunks:
         tables.setdefault(tuple(chunk.keys.keys.columns), []).append(chunk.keys.keys)
-    ranked = {columns: pl.concat(several).unique().sort(columns) for columns, several in tables.items() if columns}
+    ranked = {columns: pl.concat(keys_of).unique().sort(columns) for columns, keys_of in tables.items() if columns}
 
     def ranks(chunk: Emitted) -> Ints:
         columns = tuple(chunk.keys.keys.columns)
@@ -315,8 +326,8 @@ def _sorted(end: Ints, rank: Ints, key: Ints, start: Ints, position: Ints | None
         if step[0] * step[1] * step[2] < 2**62:  # one number sorts faster than four
             packed = ((end - end.min()) * step[1] + (rank - rank.min())) * step[2] + (key - key.min())
             order = np.argsort(packed, kind="stable")
-            tied = np.flatnonzero(packed[order][1:] == packed[order][:-1])
-            if not len(tied):
+            packed = packed[order]
+            if not (packed[1:] == packed[:-1]).any():
                 return order
     return np.lexsort((start, key, rank, end) if position is None else (position, start, key, rank, end))
 
@@ -330,7 +341,7 @@ def _has_position(window: Window) -> bool:
 
 
 def too_large(overflows: Counter[str]) -> OverflowError:
-    """What is said of a whole table whose integers do not fit."""
+    """The refusal of a whole table whose integers do not fit."""
     name, lost = overflows.most_common(1)[0]
     return OverflowError(f"{name} does not fit into 64 bits in {lost} windows; cast its input to a double or a decimal")
 
@@ -341,4 +352,4 @@ def own_columns(query: Query, columns: Sequence[str]) -> list[str]:
     own += [column for column in ("retracted",) if column in columns]
     if _has_position(query.window):
         own.insert(own.index("revision"), "position")
-    return own + [asked.name for asked in query.aggregates]
+    return own + [aggregate.name for aggregate in query.aggregates]

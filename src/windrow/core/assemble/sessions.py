@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,19 @@ class Sessions:
     first: Ints
     last: Ints
 
+    @cached_property
+    def end(self) -> Ints:
+        """Where each ends: it is closed once the watermark is greater."""
+        return self.last + self.gap
+
+    def next_end(self, now: int) -> int:
+        """The first end that is not before a time."""
+        return int(self.end[self.end >= now].min(initial=INT64_MAX))
+
+    def closing(self, before: int, now: int) -> Sessions:
+        """Those that a move of the watermark closes."""
+        return self.take((self.end >= before) & (self.end < now))
+
     def take(self, chosen: npt.NDArray[np.generic]) -> Sessions:
         columns = (self.lo, self.hi, self.key, self.first, self.last)
         return Sessions(self.timeline, self.gap, *(column[chosen] for column in columns))
@@ -84,19 +98,22 @@ def sessions(runs: Runs, timelines: Sequence[Timeline]) -> Iterator[Sessions]:
 
 
 def needed(runs: Runs, timelines: Sequence[Timeline], final_before: int) -> npt.NDArray[np.bool_]:
-    """Which runs may still matter: those of open sessions, and of the final ones that a late event might touch.
+    """Mark the runs that may still matter.
 
-    The largest gap decides for all: its sessions hold those of every smaller gap, and close later. A final session
-    matters for two more gaps (`left_out` looks no further back), and its end while the key's next session is open:
-    what lies between the two must not be connected to both.
+    1. The runs of sessions that are not final.
+    2. All runs of a final session that the earliest late event still admitted (`left_out`), two gaps behind
+       `final_before`, may lie within a gap of: three gaps in all.
+    3. The last run of a final session that an open one of its key follows, because an event between the two must not be
+       connected to both.
+
+    The largest gap decides: its sessions hold those of smaller gaps, and close later.
     """
     keep = np.zeros(len(runs.key), np.bool_)
     largest = max(timelines, key=gap_of)
     for of_gap in sessions(runs, [largest._replace(since=INT64_MIN, until=INT64_MAX, closing=False)]):
-        # a late event at final_before - 2 gaps, the earliest that may be taken, lies within its gap
         live = of_gap.take(of_gap.last + 3 * of_gap.gap >= final_before)
         keep = covered(live.lo, live.hi, len(keep))
-        is_open = of_gap.last + of_gap.gap >= final_before
+        is_open = of_gap.end >= final_before
         next_is_open = np.append((of_gap.key[1:] == of_gap.key[:-1]) & is_open[1:], False)[: len(is_open)]
         before_open = of_gap.take(next_is_open & ~is_open)
         ends = np.full(len(keep), INT64_MIN)
@@ -123,8 +140,8 @@ def left_out(
     final_until = np.full(int(max(key.max(initial=-1), runs.key.max(initial=-1))) + 1, INT64_MIN)
     is_open = np.zeros(len(runs.key), np.bool_)
     for of_gap in sessions(runs, [always._replace(since=timeline.since)]):
-        ended = of_gap.last + gap < final_before
-        np.maximum.at(final_until, of_gap.key[ended], of_gap.last[ended] + gap)
+        ended = of_gap.end < final_before
+        np.maximum.at(final_until, of_gap.key[ended], of_gap.end[ended])
         is_open = covered(of_gap.lo[~ended], of_gap.hi[~ended], len(runs.key))
     has_open = np.zeros(len(final_until), np.bool_)
     has_open[runs.key[is_open]] = True
@@ -145,7 +162,7 @@ def left_out(
     ended = np.zeros(len(order), np.bool_)
     in_order = Runs(union.key[order], union.slice_start, union.first[order], union.last[order])
     for of_gap in sessions(in_order, [always]):
-        ended[order] = np.repeat(of_gap.last + gap < final_before, of_gap.hi - of_gap.lo)
+        ended[order] = np.repeat(of_gap.end < final_before, of_gap.hi - of_gap.lo)
     out[joins] = ended[int(is_open.sum()) :]
     return out, reach
 

@@ -99,12 +99,12 @@ def _in(term: Term, *items: Term) -> Term:
     term, *listed = (convert(t, BOOLEAN if dtype == NULL else dtype) for t in (term, *items))
     values = [t.value for t in listed if t.value is not None]
     if values and (dtype.is_integer() or dtype.is_float() or dtype == STRING):
-        found = term.polars.is_in(values)
+        is_in = term.polars.is_in(values)
     else:
-        found = pl.any_horizontal([term.polars == t.polars for t in listed])
+        is_in = pl.any_horizontal([term.polars == t.polars for t in listed])
     if len(values) < len(listed):  # SQL: not found among unknowns is unknown
-        found = pl.when(found).then(True)
-    return Term(BOOLEAN, found, f"({term.spark} IN ({', '.join(t.spark for t in listed)}))")
+        is_in = pl.when(is_in).then(True)
+    return Term(BOOLEAN, is_in, f"({term.spark} IN ({', '.join(t.spark for t in listed)}))")
 
 
 def choose(what: str, choices: Sequence[tuple[Term, Term]], default: Term) -> Term:
@@ -283,8 +283,8 @@ def cast(term: Term, target: pl.DataType) -> Term:
         term = cast(term, FLOAT64)
     elif source == STRING and target.is_numeric():
         numeral = _NUMERALS[target.is_integer()]
-        found = f"REGEXP_EXTRACT({term.spark}, {literal(numeral).spark}, 1)"
-        term = replace(term, polars=term.polars.str.extract(numeral), spark=found)
+        numeral_text = f"REGEXP_EXTRACT({term.spark}, {literal(numeral).spark}, 1)"
+        term = replace(term, polars=term.polars.str.extract(numeral), spark=numeral_text)
     elif source.is_numeric() and target == BOOLEAN:
         return compare("<>", term, literal(0))
     elif source.is_float() and target == INT64:  # Spark takes 2 to the 63rd for the largest integer

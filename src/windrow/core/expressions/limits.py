@@ -66,8 +66,8 @@ _LONE = re.compile("[\ud800-\udfff]")
 
 def not_text(text: str) -> int | None:
     """Where a text has half of a character (a lone surrogate), which nothing can write down; None if nowhere."""
-    found = None if text.isascii() else _LONE.search(text)
-    return found.start() if found else None
+    lone = None if text.isascii() else _LONE.search(text)
+    return lone.start() if lone else None
 
 
 LONGEST = 1_000  # characters of an error that are shown

@@ -191,10 +191,10 @@ def _check_levels(node: exp.Expr) -> None:
     """Refuse an expression of more levels than all that read it after this can take."""
     deepest, waiting = 0, [(node, 1)]
     while waiting:
-        one, level = waiting.pop()
+        inner, level = waiting.pop()
         deepest = max(deepest, level)
-        for part in one.iter_expressions():
-            waiting.append((part, level + (type(part) is not type(one) or not isinstance(one, _CHAINS))))
+        for part in inner.iter_expressions():
+            waiting.append((part, level + (type(part) is not type(inner) or not isinstance(inner, _CHAINS))))
     if deepest > LEVELS:
         refuse(f"it is nested too deeply: {beyond('levels', deepest, LEVELS)}; compute parts of it as columns before")
 
@@ -210,8 +210,8 @@ def _check(node: exp.Expr) -> None:
     if isinstance(node, exp.Concat) and "safe" not in node.args:
         refuse("two strings stand side by side; write \\' for a quote inside a string, || to join")
     # `safe` only tells TRY_CAST from CAST, which are the same here; the other three are set by the dialect
-    known = {*_FORMS[type(node)].split(), "negate", "safe", "typed", "coalesce", "ignore_nulls"}
-    if any(value and name not in known for name, value in node.args.items()):
+    allowed = {*_FORMS[type(node)].split(), "negate", "safe", "typed", "coalesce", "ignore_nulls"}
+    if any(value and name not in allowed for name, value in node.args.items()):
         refuse("subqueries are not allowed" if node.find(exp.Query) else f"{node.sql('spark')} is not supported")
     if sum(len(one) if isinstance(one, list) else one is not None for one in node.args.values()) < _NEEDED[type(node)]:
         refuse(f"{node.sql('spark')} lacks an argument")
@@ -252,8 +252,8 @@ def _reason(node: exp.Expr) -> str:
 
 def unknown(name: str, also: Collection[str] = (), otherwise: str = "") -> str:
     """The refusal of a function that there is not: those whose names are near, or what to do otherwise."""
-    known = {one.lower(): one for one in (*FUNCTIONS, *also)}
-    near = [known[one] for one in difflib.get_close_matches(name.lower()[:100], known, n=2, cutoff=0.65)]
+    names = {one.lower(): one for one in (*FUNCTIONS, *also)}
+    near = [names[one] for one in difflib.get_close_matches(name.lower()[:100], names, n=2, cutoff=0.65)]
     hint = f"did you mean {' or '.join(near)}?" if near else otherwise
     return f"there is no function {name}" + (f"; {hint}" if hint else "")
 

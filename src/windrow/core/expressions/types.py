@@ -42,11 +42,11 @@ def types_of(text: str) -> dict[str, pl.DataType]:
         vars(parser)["_warn_unsupported"] = lambda: None  # which would go to a log
         (table,) = parser.parse(dialect.tokenize(written), written)
         parsed = {one.name: one.args["kind"] for one in table.this.expressions} if table else {}
-        found = {name: _type(node) for name, node in parsed.items()}
-    for name, dtype in found.items():
+        types = {name: _type(node) for name, node in parsed.items()}
+    for name, dtype in types.items():
         if dtype.is_nested():
             raise _unknown(parsed[name])
-    return found
+    return types
 
 
 def type_of(text: str) -> pl.DataType:

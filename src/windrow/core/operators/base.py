@@ -112,8 +112,8 @@ def _filled(column: pl.Series, identity: float) -> pl.Series:
     return column.fill_null(identity) if column.null_count() else column
 
 
-def _masked(found: pl.Series, valid: pl.Series | None) -> pl.Series:
-    return found if valid is None else found.set(~valid, None)
+def _masked(values: pl.Series, valid: pl.Series | None) -> pl.Series:
+    return values if valid is None else values.set(~valid, None)
 
 
 def _totals(column: pl.Series, lo: Ints, hi: Ints) -> pl.Series:
@@ -128,8 +128,8 @@ def _folded(column: pl.Series, step: np.ufunc, identity: float, lo: Ints, hi: In
         with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, as it should be
             return (step(a[0], b[0]),)
 
-    (found,) = range_queries.fold((_filled(column, identity).to_numpy(),), merge, (identity,), lo, hi)
-    return pl.Series(found)
+    (values,) = range_queries.fold((_filled(column, identity).to_numpy(),), merge, (identity,), lo, hi)
+    return pl.Series(values)
 
 
 @dataclass(frozen=True)
@@ -210,8 +210,8 @@ def _wide_sums(column: pl.Series, scale: int, lo: Ints, hi: Ints) -> pl.Series:
     units = [int(value.scaleb(scale, _DIGITS)) for value in column.to_list()]
     prefix = np.append(0, np.cumsum(np.array(units, object)))
     sums = (prefix[hi] - prefix[lo]).tolist()
-    found = [Decimal(one).scaleb(-scale, _DIGITS) if abs(one) < 10**38 else None for one in sums]
-    return pl.Series(found, dtype=column.dtype)
+    exact = [Decimal(total).scaleb(-scale, _DIGITS) if abs(total) < 10**38 else None for total in sums]
+    return pl.Series(exact, dtype=column.dtype)
 
 
 @dataclass(frozen=True)
@@ -242,8 +242,8 @@ class _Extreme(Operator):
         codes = codes if self.sign > 0 else ~codes
         if valid is not None:
             codes = np.where(column.is_null().to_numpy(), range_queries.NOTHING, codes)
-        found = range_queries.smallest(codes, lo, hi)
-        return Fields(value=back(found if self.sign > 0 else ~found, valid))
+        least = range_queries.smallest(codes, lo, hi)
+        return Fields(value=back(least if self.sign > 0 else ~least, valid))
 
 
 @dataclass(frozen=True)

@@ -41,19 +41,19 @@ class Selection(Operator):
         if in_order and "by" not in state:
             rows = np.arange(len(valid)) if valid.all() else np.flatnonzero(valid.to_numpy())
             return rows[::-1] if self.latest else rows
-        place = [] if in_order else [name for name in state if name not in ("value", "by")]
+        columns = [] if in_order else [name for name in state if name not in ("value", "by")]
         by = ["by"] if "by" in state else []
-        descending = [self.by_greatest] * len(by) + [self.latest] * len(place)
-        table = pl.DataFrame([state[name].alias(name) for name in by + place]).with_row_index("_row").filter(valid)
-        chosen = table.sort(by + place, descending=descending, nulls_last=descending, maintain_order=True)
+        descending = [self.by_greatest] * len(by) + [self.latest] * len(columns)
+        table = pl.DataFrame([state[name].alias(name) for name in by + columns]).with_row_index("_row").filter(valid)
+        chosen = table.sort(by + columns, descending=descending, nulls_last=descending, maintain_order=True)
         return chosen["_row"].cast(pl.Int64).to_numpy()
 
     def ranks(self, ranked: Ints, size: int) -> pl.Series:
         """The rank of each row, null for those that may not be chosen."""
         ranks = np.full(size, -1)
         ranks[ranked] = np.arange(len(ranked))
-        found = pl.Series(ranks)
-        return found if len(ranked) == size else found.set(found < 0, None)
+        column = pl.Series(ranks)
+        return column if len(ranked) == size else column.set(column < 0, None)
 
     def chosen(self, state: Fields, ranked: Ints, rank: pl.Series) -> Fields:
         """The rows of the given ranks, null where there is none."""
@@ -65,8 +65,8 @@ class Selection(Operator):
     def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
         ranked = self.ranked(state)
         codes = self.ranks(ranked, len(state["nth"])).fill_null(int(range_queries.NOTHING)).to_numpy()
-        found = pl.Series(range_queries.smallest(codes, lo, hi))
-        return self.chosen(Fields(value=state["value"]), ranked, found.set(found == int(range_queries.NOTHING), None))
+        best = pl.Series(range_queries.smallest(codes, lo, hi))
+        return self.chosen(Fields(value=state["value"]), ranked, best.set(best == int(range_queries.NOTHING), None))
 
 
 class Choices:

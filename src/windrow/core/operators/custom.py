@@ -50,7 +50,7 @@ class Pool:
         """The merged states of pairs, by number; a missing one changes nothing."""
         return self._added(self.calls.merge, a, b, np.where(a >= 0, a, b))
 
-    def _added(self, step: Merge, a: Ints, b: Ints, found: Ints) -> Ints:
+    def _added(self, step: Merge, a: Ints, b: Ints, numbers: Ints) -> Ints:
         """Take a step with the pairs of which neither is missing; the others are found."""
         both = np.flatnonzero((a >= 0) & (b >= 0))
         if len(both):
@@ -59,13 +59,13 @@ class Pool:
             self._states = {
                 name: pl.concat([column, more[name]], rechunk=True) for name, column in self._states.items()
             }
-            found[both] = np.arange(size, size + len(both))
-        return found
+            numbers[both] = np.arange(size, size + len(both))
+        return numbers
 
     def fold(self, leaves: Ints, lo: Ints, hi: Ints) -> Ints:
         """Merge the leaves of each range from left to right."""
-        (found,) = fold((leaves,), lambda a, b: (self.merge(a[0], b[0]),), (-1,), lo, hi, self._prune)
-        return found
+        (numbers,) = fold((leaves,), lambda a, b: (self.merge(a[0], b[0]),), (-1,), lo, hi, self._prune)
+        return numbers
 
     def _prune(self, leaves: Arrays, left: Arrays, right: Arrays, needed: npt.NDArray[np.bool_]) -> Iterator[Arrays]:
         """Forget all states but those of pairs that are needed, and of what is merged already."""
@@ -94,10 +94,10 @@ class Pool:
         even, odd, half = leaves[::2], leaves[1::2], len(leaves) // 2
         pairs = self.merge(np.where(fresh[1::2], -1, even[:half]), odd)
         below = self._running(pairs, fresh[::2][:half] | fresh[1::2])
-        found = np.empty(len(leaves), np.int64)
-        found[0], found[1::2] = leaves[0], below
-        found[2::2] = self.merge(np.where(fresh[2::2], -1, below[: len(even) - 1]), even[1:])
-        return found
+        running = np.empty(len(leaves), np.int64)
+        running[0], running[1::2] = leaves[0], below
+        running[2::2] = self.merge(np.where(fresh[2::2], -1, below[: len(even) - 1]), even[1:])
+        return running
 
 
 # --- the operator ---------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class Fold(Operator):
 
     @property
     def text(self) -> str:
-        shown = [one.text for one in self.inputs] + [f"{name}={value!r}" for name, value in self.params]
+        shown = [expression.text for expression in self.inputs] + [f"{name}={value!r}" for name, value in self.params]
         return f"{self.name}({', '.join(shown)})"
 
     @property
@@ -138,8 +138,8 @@ class Fold(Operator):
 
     def finish(self, state: Fields) -> Fields:
         ((values, sizes),) = map(flat, state.values())
-        several = len(self.inputs) > 1
-        inputs = [values.struct.field(f"{number}") for number in range(len(self.inputs))] if several else [values]
+        is_struct = len(self.inputs) > 1
+        inputs = [values.struct.field(f"{number}") for number in range(len(self.inputs))] if is_struct else [values]
         return Fields(self.calls.lift(inputs, sizes))
 
     def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
@@ -188,10 +188,10 @@ class Folded:
 
     def lower(self) -> pl.Series:
         there = self.numbers >= 0
-        found = self.pool.calls.lower(self.pool.take(self.numbers[there]), int(there.sum()))
+        results = self.pool.calls.lower(self.pool.take(self.numbers[there]), int(there.sum()))
         if there.all():
-            return found
-        return found.gather(pl.Series(np.cumsum(there) - 1).set(pl.Series(~there), None))
+            return results
+        return results.gather(pl.Series(np.cumsum(there) - 1).set(pl.Series(~there), None))
 
 
 def _missing(states: Mapping[str, pl.Series]) -> pl.Series:
@@ -213,14 +213,14 @@ class Calls:
 
     def lift(self, inputs: Sequence[pl.Series], sizes: Ints) -> States:
         """A state for each slice; its values lie end to end in the inputs."""
-        found: dict[str, list[Any]] = {name: [] for name in self.fields}
+        columns: dict[str, list[Any]] = {name: [] for name in self.fields}
         ends = np.cumsum(sizes)
         for at, size in zip((ends - sizes).tolist(), sizes.tolist(), strict=True):
             state = self._monoid.lift(*(values.slice(at, size) for values in inputs)) if size else None
             by_field = dict.fromkeys(self.fields) if state is None else self._by_field("lift", state)
-            for name, column in found.items():
+            for name, column in columns.items():
                 column.append(by_field[name])
-        return {name: self._column(name, values) for name, values in found.items()}
+        return {name: self._column(name, values) for name, values in columns.items()}
 
     def _column(self, name: str, values: list[Any]) -> pl.Series:
         try:
@@ -239,24 +239,26 @@ class Calls:
         """A result for each state, of the type that no states at all have."""
         none = {name: column.clear() for name, column in states.items()}
         nothing = self._series("lower", self._monoid.lower(self._shape(none)))
-        if any(isinstance(one, NO_DATA[:3]) for one in types_within(nothing.dtype)):
+        if any(isinstance(dtype, NO_DATA[:3]) for dtype in types_within(nothing.dtype)):
             reason = f"the result for no states is {nothing.dtype}, and needs a type; give pl.Series a dtype"
             raise self._wrong("lower", reason)
-        found = self._series("lower", self._monoid.lower(self._shape(states))) if size else nothing
-        return self._fitted("lower", found, nothing.dtype, size, "the result")
+        results = self._series("lower", self._monoid.lower(self._shape(states))) if size else nothing
+        return self._fitted("lower", results, nothing.dtype, size, "the result")
 
     def _shape(self, states: States) -> Any:
         return next(iter(states.values())) if self._single else dict(states)
 
     def _states(self, method: str, returned: Any, like: States) -> States:
         size = len(next(iter(like.values())))
-        found = {
-            name: self._fitted(method, self._series(method, one), self.fields[name], size, self._what(name)).alias(name)
-            for name, one in self._by_field(method, returned).items()
+        states = {
+            name: self._fitted(method, self._series(method, given), self.fields[name], size, self._what(name)).alias(
+                name
+            )
+            for name, given in self._by_field(method, returned).items()
         }
-        if _missing(found).any():
+        if _missing(states).any():
             raise self._wrong(method, "gave null, and two states make a state")
-        return found
+        return states
 
     def _by_field(self, method: str, returned: Any) -> dict[str, Any]:
         if self._single:
@@ -289,13 +291,13 @@ class Calls:
         return TypeError(f"{self._monoid.name}.{method}: {reason}")
 
 
-def _fits(found: pl.DataType, declared: pl.DataType) -> bool:
+def _fits(given: pl.DataType, declared: pl.DataType) -> bool:
     """Whether one type can be taken for another without losing anything but width."""
-    if found == declared or found == pl.Null():
+    if given == declared or given == pl.Null():
         return True
-    if isinstance(found, pl.List) and isinstance(declared, pl.List):
-        return _fits(found.inner, declared.inner)  # type: ignore[arg-type]
-    return found.is_numeric() and declared.is_numeric() and (found.is_integer() or not declared.is_integer())
+    if isinstance(given, pl.List) and isinstance(declared, pl.List):
+        return _fits(given.inner, declared.inner)  # type: ignore[arg-type]
+    return given.is_numeric() and declared.is_numeric() and (given.is_integer() or not declared.is_integer())
 
 
 NO_DATA = (pl.Object, pl.Unknown, pl.Null, pl.Int128, pl.UInt128)
@@ -304,7 +306,7 @@ NO_DATA = (pl.Object, pl.Unknown, pl.Null, pl.Int128, pl.UInt128)
 def types_within(dtype: pl.DataType) -> Iterator[pl.DataType]:
     """A type and all types within it."""
     yield dtype
-    inner = [one.dtype for one in dtype.fields] if isinstance(dtype, pl.Struct) else [getattr(dtype, "inner", None)]
-    for one in inner:
-        if one is not None:
-            yield from types_within(one() if isinstance(one, type) else one)
+    inner = [part.dtype for part in dtype.fields] if isinstance(dtype, pl.Struct) else [getattr(dtype, "inner", None)]
+    for part in inner:
+        if part is not None:
+            yield from types_within(part() if isinstance(part, type) else part)

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from windrow.core.arrays.range_queries import CHUNK, Ints, ramp
+from windrow.core.arrays.range_queries import CHUNK, Ints, ramp, run_begins
 
 Doubles = npt.NDArray[np.float64]
 LAYOUT_LIMIT = 8  # lay ranges out while that takes at most so many times the entries there are
@@ -201,15 +201,15 @@ class MultisetRanges:
         if not len(some):
             return pl.DataFrame(schema=dict.fromkeys(qs, pl.Float64)).clear(len(self.total))
         chosen = self if len(some) == len(self.total) else self.take(some)
-        found = np.full((len(self.total), len(qs)), np.nan)
+        values = np.full((len(self.total), len(qs)), np.nan)
         wanted = np.array(list(qs.values()), np.float64)
         step = max(1, CHUNK // max(1, len(some)))
         for begin in range(0, len(qs), step):
-            found[some, begin : begin + step] = chosen._interpolate(wanted[begin : begin + step]).T
+            values[some, begin : begin + step] = chosen._interpolate(wanted[begin : begin + step]).T
         if len(qs) == 1:
-            columns = pl.DataFrame(dict.fromkeys(qs, found[:, 0]))
+            columns = pl.DataFrame(dict.fromkeys(qs, values[:, 0]))
         else:  # one array column that is taken apart, instead of a column at a time
-            columns = pl.Series(found).arr.to_struct(fields=list(qs)).struct.unnest()
+            columns = pl.Series(values).arr.to_struct(fields=list(qs)).struct.unnest()
         if len(some) < len(self.total):
             columns = columns.with_columns(pl.when(pl.Series(self.total > 0)).then(pl.all()))
         return columns
@@ -220,8 +220,8 @@ class MultisetRanges:
         share = exact - below
         low, high = self._doubles_at(np.stack((below, np.minimum(below + 1, self.total - 1))))
         with np.errstate(invalid="ignore"):
-            found: Doubles = np.where((share == 0) | (low == high), low, low * (1 - share) + high * share)
-        return found
+            values: Doubles = np.where((share == 0) | (low == high), low, low * (1 - share) + high * share)
+        return values
 
     def _doubles_at(self, nth: Ints) -> Doubles:
         """The nth value (from 0, repeats counted) of each range as a double; a column per range, none empty."""
@@ -232,8 +232,8 @@ class MultisetRanges:
             buckets = min(int((4 * looked_at / len(ends)) ** 0.5), 4 * size // len(ends), MOST_BUCKETS)
             if buckets >= FEWEST_BUCKETS and min(looked_at // buckets, entries) <= LAYOUT_LIMIT * size:
                 return _Buckets(self._data.doubles, self._data.weights, ends, buckets).select(self._lo, self._hi, nth)
-        found: Doubles = self._data.lifted[self._select(nth)]
-        return found
+        values: Doubles = self._data.lifted[self._select(nth)]
+        return values
 
     def around(self, qs: Iterable[float]) -> npt.NDArray[np.bool_]:
         """Which entries of the multisets, laid end to end, hold a value that one of these quantiles is made of."""
@@ -258,10 +258,10 @@ class MultisetRanges:
 
     def distinct(self) -> pl.Series:
         """How many different values each range holds."""
-        found = np.zeros(len(self.total), np.int64)
+        counts = np.zeros(len(self.total), np.int64)
         for begin, owner, _, _ in self._chunks():
-            found[begin : begin + int(owner[-1]) + 1] += np.bincount(owner)
-        return pl.Series(found)
+            counts[begin : begin + int(owner[-1]) + 1] += np.bincount(owner)
+        return pl.Series(counts)
 
     def mode(self) -> pl.Series:
         """The most frequent value, the smallest of them where several are; null without values."""
@@ -288,7 +288,7 @@ class MultisetRanges:
             if not self._data.separate and len(at):
                 order = np.lexsort((rank, owner))
                 owner, rank, weight = owner[order], rank[order], weight[order]
-                new = np.append(True, (owner[1:] != owner[:-1]) | (rank[1:] != rank[:-1]))
+                new = run_begins(owner, rank)
                 weight = np.add.reduceat(weight, np.flatnonzero(new))
                 owner, rank = owner[new], rank[new]
             if len(at):
@@ -330,8 +330,8 @@ class _Buckets:
         at = at[np.lexsort((self._values[at], np.repeat(np.arange(len(pairs)), sizes)))]
         reached = np.append(0, np.cumsum(self._weights[at]))
         before = reached[np.cumsum(sizes) - sizes][pair].reshape(nth.shape)
-        found: Doubles = self._values[at[np.searchsorted(reached[1:], before + rest, "right")]]
-        return found
+        values: Doubles = self._values[at[np.searchsorted(reached[1:], before + rest, "right")]]
+        return values
 
 
 class _Wavelet:
@@ -348,13 +348,13 @@ class _Wavelet:
             rank, weight = rank[order], weight[order]
 
     def select(self, lo: Ints, hi: Ints, nth: Ints) -> Ints:
-        found = np.zeros(len(lo), np.int64)
+        ranks = np.zeros(len(lo), np.int64)
         lo, hi, nth = lo.copy(), hi.copy(), nth.copy()
         for bit, zeros, weights, ones_from in self._levels:
             below = weights[hi] - weights[lo]
-            one = nth >= below
-            found |= one.astype(np.int64) << bit
-            nth -= np.where(one, below, 0)
-            lo = np.where(one, ones_from + lo - zeros[lo], zeros[lo])
-            hi = np.where(one, ones_from + hi - zeros[hi], zeros[hi])
-        return found
+            is_one = nth >= below
+            ranks |= is_one.astype(np.int64) << bit
+            nth -= np.where(is_one, below, 0)
+            lo = np.where(is_one, ones_from + lo - zeros[lo], zeros[lo])
+            hi = np.where(is_one, ones_from + hi - zeros[hi], zeros[hi])
+        return ranks

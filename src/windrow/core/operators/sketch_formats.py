@@ -366,10 +366,10 @@ class Frequent:
         items, weights, offset, _ = self._read(state)
         if self.dtype in _TEXT:
             text = pl.Series(items, dtype=pl.Binary)
-            found = text if self.dtype == pl.Binary else text.cast(pl.String).cast(self.dtype)
+            values = text if self.dtype == pl.Binary else text.cast(pl.String).cast(self.dtype)
         else:
             kind = np.float64 if self.dtype.is_float() else np.uint64 if self.dtype == pl.UInt64 else np.int64
-            found = pl.Series(np.array(items, np.int64).view(kind)).cast(self.dtype)
+            values = pl.Series(np.array(items, np.int64).view(kind)).cast(self.dtype)
         lower = pl.Series(weights, dtype=pl.Int64)
-        table = pl.DataFrame({"value": found, "count": lower + offset, "lower": lower})
+        table = pl.DataFrame({"value": values, "count": lower + offset, "lower": lower})
         return table.sort("count", "value", descending=[True, False]).head(k)

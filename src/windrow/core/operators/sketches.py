@@ -30,12 +30,12 @@ class SketchRanges:
         return SketchRanges(self._sketch, [self._states[at] for at in index])
 
     def quantile(self, q: float) -> pl.Series:
-        found = [None if state is None else self._sketch.quantiles(state, [q])[0] for state in self._states]
-        return pl.Series(found, dtype=pl.Float64)
+        values = [None if state is None else self._sketch.quantiles(state, [q])[0] for state in self._states]
+        return pl.Series(values, dtype=pl.Float64)
 
     def estimate(self) -> pl.Series:
-        found = [0 if state is None else self._sketch.estimate(state) for state in self._states]
-        return pl.Series(found, dtype=pl.Int64)
+        values = [0 if state is None else self._sketch.estimate(state) for state in self._states]
+        return pl.Series(values, dtype=pl.Int64)
 
     def top(self, k: int) -> pl.Series:
         rows = [None if state is None else self._sketch.top(state, k).to_struct() for state in self._states]
@@ -80,8 +80,8 @@ class _Sketched(Operator):
                 np.fromiter((b if a is None else a if b is None else sketch.merge([a, b]) for a, b in pairs), object),
             )
 
-        (found,) = range_queries.fold((np.fromiter(state["sketch"], object),), merge, (None,), lo, hi)
-        return SketchRanges(sketch, found.tolist())
+        (states,) = range_queries.fold((np.fromiter(state["sketch"], object),), merge, (None,), lo, hi)
+        return SketchRanges(sketch, states.tolist())
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from windrow.core.arrays.range_queries import Ints
+from windrow.core.arrays.range_queries import Array, Ints, Mask, run_begins
 from windrow.core.slices.kernel import window_columns
 from windrow.core.windows.fixed import INT64_MIN
-from windrow.core.windows.ordered import CARRIED, Array, Cuts, DataDrivenWindow, Mask, OrderedEvents
+from windrow.core.windows.ordered import CARRIED, Cuts, DataDrivenWindow, OrderedEvents
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class CustomBounds:
             key = key[seen]
         if not len(key):
             return CustomBounds(custom, first, carry, nothing, nothing, nothing, state)
-        begins = np.append(True, key[1:] != key[:-1])
+        begins = run_begins(key)
         present = key[begins]
         if len(present) <= int(key[-1]):  # some keys have no event here, and the window gets numbers without gaps
             key = np.cumsum(begins) - 1

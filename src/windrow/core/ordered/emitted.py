@@ -15,7 +15,7 @@ import polars as pl
 from windrow.core.arrays.dataframes import join_keys
 from windrow.core.arrays.range_queries import Ints, differences
 from windrow.core.assemble.emitted import EmittedWindows
-from windrow.core.ordered.windows import Found, OrderedRows
+from windrow.core.ordered.windows import OrderedRows, WindowsInOrder
 from windrow.core.plan.groups import Group
 from windrow.core.windows.fixed import INT64_MAX
 
@@ -27,38 +27,38 @@ class OrderedRevisions(EmittedWindows):
 
     def __init__(self, keys: list[str]) -> None:
         super().__init__()
-        self._keys, self._known_by = keys, [*keys, "line", "at", "nth"]
+        self._keys, self._identity = keys, [*keys, "line", "at", "nth"]
 
     def note(
-        self, rows: OrderedRows, found: Collection[Found], group: Group, changed: Ints
+        self, rows: OrderedRows, parts: Collection[WindowsInOrder], group: Group, changed: Ints
     ) -> tuple[pl.DataFrame | None, pl.Series, Ints]:
         """Note the windows, complete ones and open ones, that a step has found for the keys of some rows.
 
         `changed` is the position of each key's first late event. Gives the windows that are retracted, and for each
         that was found whether it is to be emitted, and its revision.
         """
-        if not found:
+        if not parts:
             gone = None if self.table is None else self._retract(rows, None, changed)
             return gone, pl.Series([], dtype=pl.Boolean), np.empty(0, np.int64)
-        windows = pl.concat([_described(rows, part, group) for part in found]).with_columns(_NEW)
+        windows = pl.concat([_described(rows, part, group) for part in parts]).with_columns(_NEW)
         if self.table is None:
             self.table = windows.clear().drop("is_open")
         may_differ = (self.table["gone"] | self.table["again"]).any() or (changed < INT64_MAX).any()
         if not may_differ:  # all that was found is new
             is_closed = ~windows["is_open"]
-            closed = windows.filter(is_closed).drop("is_open").unique(self._known_by, keep="first", maintain_order=True)
+            closed = windows.filter(is_closed).drop("is_open").unique(self._identity, keep="first", maintain_order=True)
             self.table = pl.concat([self.table, closed.select(self.table.columns)])
             return None, is_closed, np.zeros(windows.height, np.int64)
         gone = self._retract(rows, windows, changed)
         before = join_keys(
-            windows[self._known_by], self.table[[*self._known_by, "digest", "revision", "gone"]], self._known_by, "left"
+            windows[self._identity], self.table[[*self._identity, "digest", "revision", "gone"]], self._identity, "left"
         )
         is_same = ((before["digest"] == windows["digest"]) & ~before["gone"]).fill_null(False)
         revision = (before["revision"] + (~is_same).cast(pl.Int64)).fill_null(0)
         is_open = windows["is_open"]
-        reopened = join_keys(self.table, windows.filter(is_open), self._known_by, "semi").with_columns(again=True)
-        self.put(reopened, self._known_by)
-        self.put(windows.with_columns(revision.alias("revision")).filter(~is_open).drop("is_open"), self._known_by)
+        reopened = join_keys(self.table, windows.filter(is_open), self._identity, "semi").with_columns(again=True)
+        self.put(reopened, self._identity)
+        self.put(windows.with_columns(revision.alias("revision")).filter(~is_open).drop("is_open"), self._identity)
         return gone, ~is_open & ~is_same, revision.to_numpy()
 
     def _retract(self, rows: OrderedRows, windows: pl.DataFrame | None, changed: Ints) -> pl.DataFrame | None:
@@ -75,11 +75,11 @@ class OrderedRevisions(EmittedWindows):
         may_have_gone = ((pl.col("stop") >= pl.col("changed")) | pl.col("again")) & ~pl.col("gone")
         gone = after.filter(may_have_gone).drop("changed")
         if windows is not None:
-            gone = join_keys(gone, windows, self._known_by, "anti")
+            gone = join_keys(gone, windows, self._identity, "anti")
         if not gone.height:
             return None
         gone = gone.with_columns(pl.col("revision") + 1, gone=True, again=False)
-        self.put(gone, self._known_by)
+        self.put(gone, self._identity)
         return gone
 
     def forget_ended(self, ended: Ints, final_before: int) -> None:
@@ -99,16 +99,16 @@ class OrderedRevisions(EmittedWindows):
 _NEW = [pl.lit(0, pl.Int64).alias("revision"), pl.lit(False).alias("gone"), pl.lit(False).alias("again")]
 
 
-def _described(rows: OrderedRows, found: Found, group: Group) -> pl.DataFrame:
+def _described(rows: OrderedRows, part: WindowsInOrder, group: Group) -> pl.DataFrame:
     """What identifies windows, which events they hold, and their bounds."""
-    windows = found.windows
+    windows = part.windows
     columns = {
-        "at": found.at,
-        "nth": found.nth,
-        "stop": found.stop,
+        "at": part.at,
+        "nth": part.nth,
+        "stop": part.stop,
         "digest": differences(rows.table["digest"].to_numpy(), windows.lo, windows.hi),  # which events it holds
         "start": windows.start,
         "end": windows.end,
-        "is_open": np.full(len(windows.lo), found.is_open),
+        "is_open": np.full(len(windows.lo), part.is_open),
     }
     return pl.DataFrame([*rows.keys_at(windows.key), windows.lines(group), *pl.DataFrame(columns)])

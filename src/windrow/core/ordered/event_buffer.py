@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from windrow.core.arrays.range_queries import Ints, sorted_places
-from windrow.core.windows.ordered import Mask
+from windrow.core.arrays.range_queries import Ints, Mask, sorted_places
 
-FEW = 64  # chunks that are kept apart
+MOST_CHUNKS = 64  # chunks that are kept apart
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,10 @@ class EventBuffer:
         if not events.height:
             return self
         chunks = (*self._chunks, _Chunk.of(events, self._time))
-        if len(chunks) > FEW and sum(map(len, chunks[-FEW // 2 :])) <= max(1024, len(self) // 4):
-            small = EventBuffer(self._time, chunks[-FEW // 2 :]).frame()
+        if len(chunks) > MOST_CHUNKS and sum(map(len, chunks[-MOST_CHUNKS // 2 :])) <= max(1024, len(self) // 4):
+            small = EventBuffer(self._time, chunks[-MOST_CHUNKS // 2 :]).frame()
             assert small is not None
-            chunks = (*chunks[: -FEW // 2], _Chunk.of(small, self._time))
+            chunks = (*chunks[: -MOST_CHUNKS // 2], _Chunk.of(small, self._time))
         return EventBuffer(self._time, chunks)
 
     def older(self, than: int, late: int) -> tuple[pl.DataFrame | None, Mask | None, EventBuffer]:

@@ -32,7 +32,7 @@ from windrow.core.arrays.range_queries import ramp
 from windrow.core.assemble.due import Rows, Windows
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.ordered.state import CompiledOrderedGroup, OrderedState, rows_in_order
-from windrow.core.ordered.windows import Found, OrderedRows, Progress
+from windrow.core.ordered.windows import OrderedRows, Progress, WindowsInOrder
 from windrow.core.plan.groups import Group
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.kernel import key_name
@@ -62,12 +62,12 @@ class CompiledJoinedGroup(CompiledOrderedGroup):
         """The windows of a scope."""
         return [line for line, its_scope in self.scopes.items() if its_scope == scope]
 
-    def described(self, rows: OrderedRows, found: Found) -> pl.DataFrame:
+    def described(self, rows: OrderedRows, part: WindowsInOrder) -> pl.DataFrame:
         """The identity and the bounds of windows of nodes: their rows without the states."""
-        windows = found.windows
+        windows = part.windows
         scope = np.array([scope_of(timeline.window) for timeline in self.group.timelines])[windows.timeline]
         columns = {
-            "at": np.select([scope == "bounds", scope == "position"], [windows.end, found.number]),
+            "at": np.select([scope == "bounds", scope == "position"], [windows.end, part.number]),
             "slice_start": np.where(scope == "bounds", windows.start, INT64_MIN),
             "excluded": np.zeros(len(scope), np.int32),
             "first": windows.start,
@@ -75,11 +75,11 @@ class CompiledJoinedGroup(CompiledOrderedGroup):
         }
         return pl.DataFrame([*rows.keys_at(windows.key), windows.lines(self.group), *pl.DataFrame(columns)])
 
-    def closed(self, rows: OrderedRows, found: Found) -> pl.DataFrame:
+    def closed(self, rows: OrderedRows, part: WindowsInOrder) -> pl.DataFrame:
         """Windows of nodes as rows with states, one for each of their slices, to be merged."""
-        sizes = found.windows.hi - found.windows.lo
-        index = np.repeat(found.windows.lo, sizes) + ramp(sizes)
-        windows = self.described(rows, found)[np.repeat(np.arange(len(sizes)), sizes)]
+        sizes = part.windows.hi - part.windows.lo
+        index = np.repeat(part.windows.lo, sizes) + ramp(sizes)
+        windows = self.described(rows, part)[np.repeat(np.arange(len(sizes)), sizes)]
         columns = self.joined_schema.columns
         states = [rows.table[name].gather(index) for name in columns if name not in windows.columns]
         return windows.hstack(states).select(*columns)
@@ -92,7 +92,7 @@ class CompiledJoinedGroup(CompiledOrderedGroup):
         return pl.concat([merge([part], schema) for part, schema in parts])
 
     def is_final(self, table: pl.DataFrame, watermark: int, opened: pl.DataFrame, closed: pl.DataFrame) -> pl.Series:
-        """Which of the waiting windows nothing can join any more, as the module says.
+        """Which windows nothing can join any more, as the module says.
 
         opened:  the open windows of all nodes, as `described`
         closed:  for each key and line how many windows every node has closed
@@ -118,13 +118,13 @@ class CompiledJoinedGroup(CompiledOrderedGroup):
         rows = Rows(table.sort(*self.by, "first", "at"), self._answered)
         first, last, at = (rows.table[name].to_numpy() for name in ("first", "last", "at"))
         parts = []
-        for place, timeline in enumerate(self.group.timelines):
+        for number, timeline in enumerate(self.group.timelines):
             index = np.flatnonzero((rows.table["line"] == timeline.line).to_numpy() & (first < timeline.until))
             position = None
             if scope_of(timeline.window) == "position":
                 position = at[index] * (timeline.window.step if isinstance(timeline.window, Counting) else 1)
             start, end, key = first[index], last[index], rows.key[index]
-            parts.append(Windows(np.full(len(index), place), key, start, end, index, index + 1, index + 1, position))
+            parts.append(Windows(np.full(len(index), number), key, start, end, index, index + 1, index + 1, position))
         return rows, Windows.join(parts)
 
 
@@ -153,27 +153,27 @@ class JoinedState(OrderedState):
         """Close windows of nodes, which wait and are not emitted, and emit joined ones that are final."""
         yield from super().step(step, change, partial)
         if self.joined.height:
-            yield from self._finals(step)
+            yield from self.emit_joined(step)
 
-    def _in_sequence(
+    def emit_in_order(
         self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool
     ) -> Iterator[Emitted]:
-        """Let the windows of nodes wait that a step has closed; the template of `OrderedState` that emits nothing."""
-        found = self.sequences.found(rows, progress, step, partial)
-        self.wait(self.compiled.closed(rows, part) for part in found if not part.is_open and len(part.windows.lo))
+        """Take the windows of nodes in that a step has closed, and emit nothing."""
+        parts = [part for part in self.finder.windows(rows, progress, step, partial) if not part.is_open]
+        self.take_closed(self.compiled.closed(rows, part) for part in parts if len(part.windows.lo))
         return iter(())
 
     def taken(self) -> pl.DataFrame:
-        """Take out the windows that wait, to be joined elsewhere."""
-        waiting, self.joined = self.joined, self.joined.clear()
-        return waiting
+        """Take out the windows that are not final, to be joined elsewhere."""
+        windows, self.joined = self.joined, self.joined.clear()
+        return windows
 
-    def wait(self, closed: Iterable[pl.DataFrame]) -> None:
+    def take_closed(self, closed: Iterable[pl.DataFrame]) -> None:
         """Take windows of nodes in."""
         if tables := list(closed):
             self.joined = self.compiled.merged([self.joined, *tables])
 
-    def _finals(self, step: WatermarkStep) -> Iterator[Emitted]:
+    def emit_joined(self, step: WatermarkStep) -> Iterator[Emitted]:
         """Emit joined windows that are final, and forget them."""
         closed = self.closed().clear() if step.whole else self.closed()
         is_final = self.compiled.is_final(self.joined, step.now, self.opened(), closed)
@@ -186,7 +186,7 @@ class JoinedState(OrderedState):
     def opened(self) -> pl.DataFrame:
         """The open windows of all nodes."""
         rows = rows_in_order(self.rows)
-        opened = self.sequences.open(rows, self._known(rows.keys))
+        opened = self.finder.open(rows, self._carry(rows.keys))
         return pl.concat([self.compiled.described(rows, part) for part in opened])
 
     def closed(self) -> pl.DataFrame:
@@ -198,7 +198,7 @@ class JoinedState(OrderedState):
         by_line = [*self.compiled.by, "line"]
         parts = [pl.DataFrame(schema={**self.compiled.by, "line": pl.String(), "closed": pl.Int64()})]
         carry = {name: table[name].to_numpy() for name in self.now.initial}
-        for timeline, complete in self.sequences.complete(carry):
+        for timeline, complete in self.finder.complete(carry):
             if scope_of(timeline.window) == "position":
                 counted = table.select(*self.schema.keys, "last").with_columns(pl.Series("closed", complete))
                 seen = counted.filter(pl.col("last") >= timeline.since).with_columns(line=pl.lit(timeline.line))
@@ -211,7 +211,7 @@ class JoinedState(OrderedState):
         if not self.compiled.lines("position"):  # their numbers stand in the carry
             super()._forget_keys()
 
-    def is_over(self, place: int, final_before: int) -> bool:
-        timeline = self.assembler.timelines[place]
+    def is_over(self, number: int, final_before: int) -> bool:
+        timeline = self.assembler.timelines[number]
         waits = (self.joined["line"] == timeline.line) & (self.joined["first"] < timeline.until)
-        return not waits.any() and super().is_over(place, final_before)
+        return not waits.any() and super().is_over(number, final_before)

@@ -25,7 +25,7 @@ import polars as pl
 
 from windrow.core.arrays.dataframes import join_keys
 from windrow.core.arrays.hashing import GOLDEN, mix
-from windrow.core.arrays.range_queries import CHUNK, Ints, ramp
+from windrow.core.arrays.range_queries import CHUNK, Array, Ints, Mask, ramp
 from windrow.core.operators.choose import Choices
 from windrow.core.ordered.custom_bounds import CustomBounds, CustomWindow
 from windrow.core.plan.groups import Group
@@ -33,7 +33,7 @@ from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.kernel import Edges, filter_name, input_name, lifts, places, time_name, window_columns
 from windrow.core.slices.table import SliceSchema, finish
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Grid
-from windrow.core.windows.ordered import Array, Counting, DataDrivenWindow, Latest, Mask
+from windrow.core.windows.ordered import Counting, DataDrivenWindow, Latest
 
 
 class Carry:
@@ -61,6 +61,11 @@ class Carry:
             table = pl.concat([others[table.columns], table])
         self.table = table
 
+    def forget(self, at_rest: pl.Expr, keys: pl.DataFrame) -> None:
+        """Forget keys that are at rest and none of these."""
+        resting = join_keys(self.table.filter(at_rest), keys, self.keys, "semi")
+        self.table = pl.concat([self.table.filter(~at_rest), resting])
+
     def load(self, table: pl.DataFrame) -> None:
         """Go on with the table of another plan's carry; for a query that it does not know all events so far are old."""
         new = {name: value for name, value in self.initial.items() if name not in table.columns}
@@ -84,11 +89,11 @@ class Sliced:
     """Ordered events as slices, and what they have changed for each of their keys."""
 
     table: pl.DataFrame
-    is_done: Mask  # for each slice: its events are no longer buffered
-    held: pl.DataFrame | None  # the events that stay buffered, in order
+    is_done: Mask  # for each slice: its events are done with, and not sliced again
+    recent: pl.DataFrame | None  # the events that are sliced again, in order
     keys: pl.DataFrame
-    known: dict[str, Array]  # the carry before them
-    settled: dict[str, Array]  # the carry after the events that are done with
+    before: dict[str, Array]  # the carry before them
+    done: dict[str, Array]  # the carry after the events that are done with
     now: dict[str, Array]  # the carry after all events
     changed: Ints  # the position of the key's first late event, INT64_MAX where none is
 
@@ -114,7 +119,7 @@ class Ordering:
             grids.setdefault(since, set()).update({(window.step, 0), (window.step, window.n % window.step)})
         self.grids = {since: Grid(*np.array(sorted(edges), np.int64).T) for since, edges in grids.items()}
         self.needed = _columns(schema, self.time, self._custom)  # of the events that are buffered …
-        has_places = schema.digests or any(one.operator.ordered for one in schema.partials)
+        has_places = schema.digests or any(partial.operator.ordered for partial in schema.partials)
         if not has_places:
             del self.needed["nth"]
         keep_order = [name for name in self.needed if has_places or not name.startswith("order:")]
@@ -127,8 +132,8 @@ class Ordering:
 
     @property
     def initial(self) -> dict[str, Any]:
-        """A key's carry before its first event; `frozen` counts the events that no late one can come before."""
-        carry: dict[str, Any] = {"count": 0, "last": INT64_MIN, "start": INT64_MIN, "frozen": 0}
+        """A key's carry before its first event; `final` counts the events that no late one can come before."""
+        carry: dict[str, Any] = {"count": 0, "last": INT64_MIN, "start": INT64_MIN, "final": 0}
         carry |= {origin_column(since): 0 for since in self._sinces}
         return carry | {name: value for window in self._custom for name, value in window.initial.items()}
 
@@ -177,10 +182,10 @@ class Ordering:
         cuts = self._cuts(batch, bounds)
         at = np.flatnonzero(self._begins(batch, cuts, done, step))
         table = self.lifted(batch.events, at, self._columns(batch, bounds, cuts, at))
-        settled, now = self._carried(batch, bounds, final, done)
+        after_done, now = self._carried(batch, bounds, final, done)
         is_done = at < (batch.first + done)[batch.key_of(at)]
-        buffered = _buffered(events, order, batch, done)
-        return Sliced(table, is_done, buffered, keys, batch.carry, settled, now, _first_late(late, order, batch))
+        recent = _recent(events, order, batch, done)
+        return Sliced(table, is_done, recent, keys, batch.carry, after_done, now, _first_late(late, order, batch))
 
     def _cuts(self, batch: _Batch, bounds: Sequence[CustomBounds]) -> Mask:
         """Mark each event that an edge separates from the event of its key before it.
@@ -241,25 +246,27 @@ class Ordering:
     def _carried(
         self, batch: _Batch, bounds: Sequence[CustomBounds], final: Ints, done: Ints
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """The carry after the events that are done with, from which buffered ones are sliced again, and after all."""
-        settled, now = batch.carry_after(done), batch.carry_after(batch.sizes)
-        settled["frozen"] = now["frozen"] = batch.carry["count"] + final
+        """Give each key's carry after its `done` events, from which the recent ones are sliced again in the next step,
+        and after all its events.
+        """
+        after_done, now = batch.carry_after(done), batch.carry_after(batch.sizes)
+        after_done["final"] = now["final"] = batch.carry["count"] + final
         for since in self._sinces:
             older, name = batch.older(since), origin_column(since)
-            settled[name], now[name] = batch.carry[name] + np.minimum(older, done), batch.carry[name] + older
+            after_done[name], now[name] = batch.carry[name] + np.minimum(older, done), batch.carry[name] + older
         for bound in bounds:
             now |= bound.after(batch.sizes)
             if bound.window.window.initial and (done < batch.sizes).any():
                 # only the window itself knows its state in the midst of a batch: ask it again, up to there
                 bound = CustomBounds.of(bound.window, batch.part(done), np.cumsum(done) - done, batch.carry)
-            settled |= bound.after(done)
-        return settled, now
+            after_done |= bound.after(done)
+        return after_done, now
 
     def lifted(self, events: pl.DataFrame, at: Ints, columns: dict[str, pl.Series]) -> pl.DataFrame:
         """The states of runs of events that begin at these indices, as a slice table with these columns."""
         schema = self.schema
         choices = Choices(
-            schema.selections(lambda one: places(events, one, self.time, schema)), events.height, in_order=True
+            schema.selections(lambda partial: places(events, partial, self.time, schema)), events.height, in_order=True
         )
         runs = np.repeat(np.arange(len(at), dtype=np.uint32), np.diff(np.append(at, events.height)))
         numbered = events.hstack([pl.Series("_run", runs).set_sorted(), *choices.columns])
@@ -365,10 +372,10 @@ class _Batch:
 
 
 def _latest_begins(window: Latest, since: int, batch: _Batch, ends: Ints, step: WatermarkStep) -> Ints:
-    """Where the windows of `latest` begin whose boundary the step passes, or that a late event may change.
+    """Give the events at which `latest` windows begin whose boundary the step passes, or which a late event may change.
 
-    `ends` are each key's last events before an edge. Not every edge is a boundary: then two of them have the same
-    boundary after them, and a slice begins that no window needs, which is not wrong.
+    `ends` has each key's last event before each edge. Two edges may lie before the same boundary: then a slice begins
+    that no window needs, which costs a row and changes no answer.
     """
     boundary = Grid(window.every, 0).after(batch.time[ends])
     ends = ends[(boundary > step.was_final_before) & (boundary <= step.now) & (batch.time[ends] >= since)]
@@ -377,7 +384,7 @@ def _latest_begins(window: Latest, since: int, batch: _Batch, ends: Ints, step: 
     return np.maximum(ends + 1 - window.n, (batch.first + oldest)[key])
 
 
-def _buffered(events: pl.DataFrame, order: pl.Series | None, batch: _Batch, done: Ints) -> pl.DataFrame | None:
+def _recent(events: pl.DataFrame, order: pl.Series | None, batch: _Batch, done: Ints) -> pl.DataFrame | None:
     """The events that are not done with, in order, with all their columns."""
     counts = batch.sizes - done
     index = ramp(counts) + np.repeat(batch.first + done, counts)
@@ -402,10 +409,10 @@ def _columns(schema: SliceSchema, time: str, custom: Sequence[CustomWindow]) -> 
     """The prepared columns that an ordered group reads."""
     columns: dict[str, pl.DataType] = {**schema.keys, time: pl.Int64(), "nth": pl.Int64()}
     columns |= {f"order:{name}": dtype for name, dtype in schema.place.items() if name not in ("at", "nth")}
-    for one in schema.partials:
-        columns |= {input_name(expression.text): schema.inputs[expression.text] for expression in one.operator.inputs}
-        if one.where:
-            columns[filter_name(one.where.text)] = pl.Boolean()
+    for operator, where in schema.partials:
+        columns |= {input_name(expression.text): schema.inputs[expression.text] for expression in operator.inputs}
+        if where:
+            columns[filter_name(where.text)] = pl.Boolean()
     for line in custom:
         for text, column in window_columns(line.window).items():
             columns[column] = schema.inputs[text] if column == input_name(text) else pl.Boolean()

@@ -1,6 +1,6 @@
 """The state of an ordered group: events until their order is final, then slices.
 
-    events ── hold ──▶ waiting ── the watermark passes ──▶ sorted, sliced ──▶ windows in the order, and all others
+    events ── buffer ──▶ buffered ── the watermark passes ──▶ sorted, sliced ──▶ windows in the order, and all others
 
 An event older than the watermark minus `updates` comes too late to be put in order: it goes into a slice outside of
 the order, which only queries that do not depend on the order see.
@@ -17,18 +17,19 @@ import numpy as np
 import polars as pl
 
 from windrow.core.arrays.dataframes import join_keys, key_numbers
+from windrow.core.arrays.range_queries import Array, Mask
 from windrow.core.assemble.due import Rows, Windows
 from windrow.core.assemble.emitted import Emitted
-from windrow.core.assemble.group_state import JOIN_FROM, Change, ClosedSessions, CompiledGroup, GroupState
+from windrow.core.assemble.group_state import JOIN_FROM, Change, CompiledGroup, GroupState
 from windrow.core.ordered.emitted import OrderedRevisions
 from windrow.core.ordered.event_buffer import EventBuffer, joined
 from windrow.core.ordered.slicing import Carry, Ordering, Sliced
 from windrow.core.ordered.windows import OrderedRows, OrderedWindowFinder, Progress
-from windrow.core.plan.groups import Group, Timeline
+from windrow.core.plan.groups import Group
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.core.windows.ordered import Array, Mask, OrderedWindow
+from windrow.core.windows.ordered import OrderedWindow
 
 _ALL_FINAL = WatermarkStep(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX)
 _NONE_FINAL = WatermarkStep(INT64_MIN, INT64_MAX, INT64_MIN, INT64_MIN)
@@ -60,7 +61,7 @@ class CompiledOrderedGroup(CompiledGroup):
     def __init__(self, group: Group, schema: SliceSchema, shared_schema: SliceSchema) -> None:
         super().__init__(group, schema, shared_schema)
         self.ordering = Ordering(group, schema, self.edges)
-        self.sequences = OrderedWindowFinder(group)
+        self.finder = OrderedWindowFinder(group)
         signatures = [signature.needs_order for signature in group.signatures]
         timed = any(not isinstance(line.window, OrderedWindow) for line in group.timelines)
         # time windows are answered in two rounds where some aggregates need the order and so see fewer late events
@@ -95,27 +96,27 @@ class OrderedState(GroupState):
 
     def __init__(self, compiled: CompiledOrderedGroup) -> None:
         super().__init__(compiled)
-        self.ordering, self.sequences = compiled.ordering, compiled.sequences
+        self.ordering, self.finder = compiled.ordering, compiled.finder
         self.recent: list[_Recent] = []
-        self._done = self.schema.empty()  # slices of this step that cannot change; they join the others at its end
+        self._final = self.schema.empty()  # slices of this step that cannot change; they join the others at its end
         self._pruned = 0  # slices there were when it was last pruned
         initial = self.ordering.initial
         self.base, self.now = (Carry(self.schema.keys, initial) for _ in range(2))  # before and after recent events
-        self.waiting = EventBuffer(self.ordering.time)
+        self.buffered = EventBuffer(self.ordering.time)
         self.emitted = OrderedRevisions(list(self.schema.keys))
 
     # --- what it holds ------------------------------------------------------------------------------------------
 
-    def hold(self, events: pl.DataFrame) -> None:
+    def buffer(self, events: pl.DataFrame) -> None:
         """Take events in until the watermark has passed them."""
-        self.waiting = self.waiting.with_more(events[list(self.ordering.needed)])
+        self.buffered = self.buffered.with_more(events[list(self.ordering.needed)])
 
-    def events_waiting(self) -> pl.DataFrame | None:
-        return self.waiting.frame()
+    def buffered_events(self) -> pl.DataFrame | None:
+        return self.buffered.frame()
 
     @property
     def held_events(self) -> int:
-        return len(self.waiting) + sum(recent.events.height for recent in self.recent)
+        return len(self.buffered) + sum(recent.events.height for recent in self.recent)
 
     def _recent_events(self) -> pl.DataFrame | None:
         """The final events that may have to be sliced again; None if there are none."""
@@ -123,7 +124,7 @@ class OrderedState(GroupState):
 
     def _recent_slices(self) -> pl.DataFrame:
         """The slices of recent events, and those of this step that cannot change."""
-        return pl.concat([*(recent.slices for recent in self.recent), self._done])
+        return pl.concat([*(recent.slices for recent in self.recent), self._final])
 
     def _whole(self) -> pl.DataFrame:
         recent = self._recent_slices()
@@ -131,26 +132,26 @@ class OrderedState(GroupState):
 
     def tables(self) -> dict[str, pl.DataFrame]:
         tables = super().tables()  # after which nothing is pending
-        tables |= {"slices": self._slices.table, "recent": self._recent_slices(), "base": self.base.table}
-        events, waiting = self._recent_events(), self.waiting.frame()
-        tables |= {} if events is None else {"now": self.now.table, "held": events}
-        tables |= {} if waiting is None else {"waiting": waiting}
+        tables |= {"slices": self._slices.table, "recent_slices": self._recent_slices(), "base": self.base.table}
+        events, buffered = self._recent_events(), self.buffered.frame()
+        tables |= {} if events is None else {"now": self.now.table, "recent_events": events}
+        tables |= {} if buffered is None else {"buffered": buffered}
         return tables if self.emitted.table is None else tables | {"emitted": self.emitted.table}
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
         super().load(tables)
-        if "recent" not in tables:  # slices of a group that was not ordered
+        if "recent_slices" not in tables:  # slices of a group that was not ordered
             return
         self.base.load(tables["base"])
         self.now.load(tables.get("now", tables["base"]))
-        if "waiting" in tables:
-            self.waiting = EventBuffer(self.ordering.time).with_more(self.ordering.conform(tables["waiting"]))
+        if "buffered" in tables:
+            self.buffered = EventBuffer(self.ordering.time).with_more(self.ordering.conform(tables["buffered"]))
         self.emitted.table = tables.get("emitted")
         self.recent = []
-        if "held" in tables and tables["held"].height:
-            events, names = self.ordering.conform(tables["held"]), list(self.schema.keys)
+        if "recent_events" in tables and tables["recent_events"].height:
+            events, names = self.ordering.conform(tables["recent_events"]), list(self.schema.keys)
             keys = events.select(names).unique(maintain_order=True) if names else pl.DataFrame()
-            slices = self.schema.conform(tables["recent"])
+            slices = self.schema.conform(tables["recent_slices"])
             self.recent = [_Recent.of(events, self.ordering.time, slices, keys, self.now.at(keys))]
 
     def copy(self) -> Self:
@@ -169,16 +170,19 @@ class OrderedState(GroupState):
     # --- events become slices -----------------------------------------------------------------------------------
 
     def may_be_due(self, step: WatermarkStep) -> bool:
-        return bool(self.waiting) or bool(self.recent) or step.now == INT64_MAX or super().may_be_due(step)
+        return bool(self.buffered) or bool(self.recent) or step.now == INT64_MAX or super().may_be_due(step)
 
     @property
     def _appends(self) -> bool:
         """Whether recent events are kept for late events alone, so that a step without one only adds to them."""
         return self.schema.digests and not self.ordering.most
 
-    def _slice(self, step: WatermarkStep) -> Sliced | None:
-        """Put the events in order that the watermark passes, and slice them; None if nothing changes by it."""
-        final, late, self.waiting = self.waiting.older(step.now, step.before)
+    def slice_final(self, step: WatermarkStep) -> Sliced | None:
+        """Put the events in order that the watermark passes, and slice them; to be overridden.
+
+        None if nothing changes by it.
+        """
+        final, late, self.buffered = self.buffered.older(step.now, step.before)
         if self._appends and late is None:
             return None if final is None else self._append(final, step)
         return self._slice_again(final, late, step)
@@ -198,7 +202,7 @@ class OrderedState(GroupState):
         left as they are.
         """
         recent, slices = self._recent_events(), self._recent_slices()
-        is_for_later = not self.schema.digests and not self.sequences.ends(step)
+        is_for_later = not self.schema.digests and not self.finder.ends(step)
         if final is None and (recent is None or is_for_later):
             return None
         untouched: list[pl.DataFrame] = []
@@ -213,25 +217,29 @@ class OrderedState(GroupState):
         if late is not None:  # of the new events, which stand after the recent ones
             late = np.append(np.zeros(events.height - len(late), np.bool_), late)
         sliced = self.ordering.slice(events, late, self.base, step)
-        self.base.set(sliced.keys, sliced.settled)
-        kept = joined([*untouched, *([] if sliced.held is None else [sliced.held])])
+        self.base.set(sliced.keys, sliced.done)
+        kept = joined([*untouched, *([] if sliced.recent is None else [sliced.recent])])
         is_done = pl.Series(sliced.is_done)
-        self._done, changeable = sliced.table.filter(is_done), sliced.table.filter(~is_done)
-        self.recent, self._rows = [], None
+        self.add_final(sliced.table.filter(is_done))
+        changeable = sliced.table.filter(~is_done)
+        self.recent = []
         if kept is None or not kept.height:
-            self.now.table = self.base.table
+            self.now = copy(self.base)
         else:
             self.now.set(sliced.keys, sliced.now)
             slices = pl.concat([untouched_slices, changeable])
             self.recent = [_Recent.of(kept, self.ordering.time, slices, sliced.keys, sliced.now)]
         return sliced
 
+    def add_final(self, slices: pl.DataFrame) -> None:
+        """Take slices of this step that cannot change, which stay apart until its end."""
+        self._final, self._rows = slices, None
+
     def _finish(self, final_before: int) -> None:
         """Let slices that cannot change any more join the others."""
-        if self._done.height:
-            self.absorb(self._done)
-            self._done = self._done.clear()
-            self._rows = None
+        if self._final.height:
+            self.absorb(self._final)
+            self.add_final(self._final.clear())
         if self._appends and self.recent:
             self._release(final_before)
 
@@ -260,27 +268,32 @@ class OrderedState(GroupState):
             return
         self._rows = None
         if not self.recent:
-            self.now.table = self.base.table
+            self.now = copy(self.base)
 
     # --- a step -------------------------------------------------------------------------------------------------
 
     def step(self, step: WatermarkStep, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
+        """Put the events in order that the step makes final, slice them, and emit what is due.
+
+        A window can end in a key without new events only at a time, or through a late event: then all keys are looked
+        at. In any other step only counting and data-driven windows can end, and they end with an event, so that the
+        sliced keys suffice.
+        """
         before, had_recent = copy(self.now), bool(self.recent)
-        sliced = self._slice(step)
+        sliced = self.slice_final(step)
         if sliced is not None:
             self._may_close(sliced.table)
-        if change is not None or super().may_be_due(step) or self.sequences.ends(step):
+        if change is not None or super().may_be_due(step) or self.finder.ends(step):
             yield from self._all_keys(sliced, before, step, change, partial)
             self._finish(step.final_before)
             self.prune(step.final_before)
             return
         if sliced is not None:
-            known = before.at(sliced.keys) if had_recent else sliced.known
-            progress = Progress(known, sliced.now, sliced.changed)
-            if self.sequences.any_complete(progress):
+            progress = Progress(before.at(sliced.keys) if had_recent else sliced.before, sliced.now, sliced.changed)
+            if self.finder.any_complete(progress):
                 rows = self._rows_of(sliced)
                 progress = progress.take(np.argsort(key_numbers(sliced.keys, rows.keys)))
-                yield from self._in_sequence(rows, progress, step, partial)
+                yield from self.emit_in_order(rows, progress, step, partial)
         if sliced is not None or self.recent:
             self._finish(step.final_before)
             if len(self._slices) > 2 * self._pruned + PRUNE_FROM:
@@ -289,7 +302,7 @@ class OrderedState(GroupState):
     def _all_keys(
         self, sliced: Sliced | None, before: Carry, step: WatermarkStep, change: Change | None, partial: bool
     ) -> Iterator[Emitted]:
-        """A step in which a time may have come, or late events: windows of any key may have something to say."""
+        """Emit what is due of all keys, because the step passes a time at which windows end, or brings late events."""
         self._next_close = INT64_MAX
         rows = self.rows
         in_order = rows_in_order(rows)
@@ -297,16 +310,19 @@ class OrderedState(GroupState):
             seen = change
             if change is not None and ordered:  # not the late events that came too late for the order
                 seen = replace(change, table=change.table.filter(pl.col("excluded") == 0))
-            yield from self._measured(in_order if ordered else rows, step, seen, ordered)
-        if self.sequences and len(in_order):
+            yield from self.emit_by_time(in_order if ordered else rows, step, seen, ordered)
+        if self.finder and len(in_order):
             changed = np.full(in_order.key_count, INT64_MAX)
             if change is not None and sliced is not None:
                 changed[key_numbers(sliced.keys, in_order.keys)] = sliced.changed
-            progress = Progress(before.at(in_order.keys), self._known(in_order.keys), changed)
-            yield from self._in_sequence(in_order, progress, step, partial)
+            progress = Progress(before.at(in_order.keys), self._carry(in_order.keys), changed)
+            yield from self.emit_in_order(in_order, progress, step, partial)
 
     def _rows_of(self, sliced: Sliced) -> OrderedRows:
-        """The slices in the order of the keys that a step has touched; it costs a look at the others, not a sort."""
+        """Collect the slices of the keys that the step has sliced, in their order.
+
+        Slices of other keys are looked at by the join, but not sorted.
+        """
         keys = list(self.schema.keys)
         if not keys:
             return rows_in_order(self.rows)
@@ -317,23 +333,23 @@ class OrderedState(GroupState):
         recent = join_keys(self._recent_slices(), sliced.keys, keys, "semi")
         return OrderedRows(pl.concat([older, recent], rechunk=True).sort(self.schema.order), self.schema)
 
-    def _in_sequence(
+    def emit_in_order(
         self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool
     ) -> Iterator[Emitted]:
-        """The windows that lie in the order, complete for the first time or changed."""
-        found = list(self.sequences.found(rows, progress, step, partial))
+        """Emit the windows that lie in the order, complete for the first time or changed; to be overridden."""
+        parts = list(self.finder.windows(rows, progress, step, partial))
         if not self.schema.digests:
-            yield from self._answered(rows, Windows.join(one.windows for one in found if not one.is_open))
+            yield from self._answered(rows, Windows.join(part.windows for part in parts if not part.is_open))
             return
-        self.emitted.forget_boundaries([timeline.line for timeline, _ in self.sequences.latest], step.was_final_before)
-        gone, fresh, revision = self.emitted.note(rows, found, self.group, progress.changed)
-        for place, timeline in enumerate(self.assembler.timelines):
+        self.emitted.forget_boundaries([timeline.line for timeline, _ in self.finder.latest], step.was_final_before)
+        gone, fresh, revision = self.emitted.note(rows, parts, self.group, progress.changed)
+        for number, timeline in enumerate(self.assembler.timelines):
             if gone is None:
                 break
             mine = gone.filter((pl.col("line") == timeline.line) & (pl.col("start") < timeline.until))
             if mine.height:
-                yield self._retracted(place, mine.rename({"end": "upto"}), mine["revision"].to_numpy())
-        windows = Windows.join(one.windows for one in found)
+                yield self._retracted(number, mine.rename({"end": "upto"}), mine["revision"].to_numpy())
+        windows = Windows.join(part.windows for part in parts)
         for answers in self.assembler.answers(rows, windows, {None: fresh.to_numpy()}):
             yield Emitted(rows, windows, answers, revision)
 
@@ -342,56 +358,60 @@ class OrderedState(GroupState):
         for answers in self.assembler.answers(rows, windows, {None: np.ones(len(windows.lo), np.bool_)}):
             yield Emitted(rows, windows, answers, np.zeros(len(windows.lo), np.int64))
 
-    def closed_sessions(self, watermark: int) -> ClosedSessions:
-        found: dict[tuple[Timeline, bool | None], pl.DataFrame] = {}
-        for ordered in self.compiled.rounds:
-            found |= self._closed_sessions(rows_in_order(self.rows) if ordered else self.rows, watermark, ordered)
-        return found
+    def _rounds(self) -> Iterator[tuple[Rows, bool | None]]:
+        return ((rows_in_order(self.rows) if ordered else self.rows, ordered) for ordered in self.compiled.rounds)
 
     # --- forgetting -----------------------------------------------------------------------------------------------
 
     def prune(self, final_before: int) -> None:
-        rows = self.rows  # those of events that are held are judged too: they may be the end of what others begin
+        rows = self.rows  # those of recent events are judged too: they may be the end of what others begin
         if self._slices.table.height:
             needed = rows.start >= self.assembler.horizon(rows, final_before)
             loose = self._in_sessions(rows, final_before)
             position = rows.table["position"].to_numpy()
             inside = position >= 0
-            if self.sequences and not needed.all() and inside.any():
+            if self.finder and not needed.all() and inside.any():
                 in_order = rows_in_order(rows)
-                known = self._known(in_order.keys)
-                needed[inside] |= self.sequences.counting_needs(in_order, known, self.schema.digests)
-                loose[inside] |= self.sequences.custom_needs(in_order, known, self.schema.digests)
+                carry = self._carry(in_order.keys)
+                needed[inside] |= self.finder.counting_needs(in_order, carry, self.schema.digests)
+                loose[inside] |= self.finder.custom_needs(in_order, carry, self.schema.digests)
             self._keep(rows, needed, needed | loose, position < self.base.at(rows.keys)["count"][rows.key])
         self._pruned = self._slices.table.height
         self._forget_keys()
         self._forget(final_before)
         if self.emitted.table is not None:
-            self.emitted.forget_ended(self._known(self.emitted.table[list(self.schema.keys)])["frozen"], final_before)
+            self.emitted.forget_ended(self._carry(self.emitted.table[list(self.schema.keys)])["final"], final_before)
 
-    def _known(self, keys: pl.DataFrame) -> dict[str, Array]:
-        """The ledger after all events; `frozen` are those that no late one comes before."""
-        known = self.now.at(keys)
+    def _carry(self, keys: pl.DataFrame) -> dict[str, Array]:
+        """Give the carry of these keys after all events; `final` counts those that no late event can come before."""
+        carry = self.now.at(keys)
         if not self.ordering.most:
-            known["frozen"] = self.base.at(keys)["count"]
-        return known
+            carry["final"] = self.base.at(keys)["count"]
+        return carry
 
-    def _keep(self, rows: Rows, needed: Mask, keep: Mask, settled: Mask) -> None:
-        """Keep some settled slices; those that only open windows without edges need are joined once they are many."""
-        table, keep = rows.table, keep & settled
+    def _keep(self, rows: Rows, needed: Mask, keep: Mask, done: Mask) -> None:
+        """Drop the slices that no open window needs.
+
+        `needed` marks those that a window with edges needs, `keep` also those that only data-driven windows or sessions
+        need, `done` those whose events cannot change. Nothing will be cut again at the borders of slices that only the
+        latter need. Once they are many, neighbours in the same data-driven windows are merged, so that a long-open
+        window does not keep thousands of slices.
+        """
+        table, keep = rows.table, keep & done
         loose = keep & ~needed & (table["position"].to_numpy() >= 0)
-        joined = loose & table["fresh"].to_numpy()
+        # a slice that is no longer fresh joins the one before it in `merge`, if both begin at the same `slice_start`
+        joins = loose & table["fresh"].to_numpy()
         for line in self.schema.lines or ():
             number = table[line].to_numpy() >> 1
-            joined[1:] &= number[1:] == number[:-1]
-        join = int(joined.sum()) > max(JOIN_FROM, len(rows) // 4)
-        if join:
+            joins[1:] &= number[1:] == number[:-1]
+        many = int(joins.sum()) > max(JOIN_FROM, len(rows) // 4)
+        if many:
             points = np.append(INT64_MIN, self.compiled.edges.points)
             start = np.where(loose, points[np.searchsorted(points, rows.start, "right") - 1], rows.start)
-            table = table.with_columns(pl.Series("slice_start", start), pl.col("fresh") & ~pl.Series(joined))
-        if join or int(keep.sum()) < self._slices.table.height:
+            table = table.with_columns(pl.Series("slice_start", start), pl.col("fresh") & ~pl.Series(joins))
+        if many or int(keep.sum()) < self._slices.table.height:
             table = table.filter(pl.Series(keep))
-            self._replace(merge([table], self.schema) if join else table)
+            self._replace(merge([table], self.schema) if many else table)
 
     def _forget_keys(self) -> None:
         """Forget keys of which nothing is left, where no window counts or carries anything for them."""
@@ -401,19 +421,16 @@ class OrderedState(GroupState):
         parts = [part for part in (self._slices.table, self._recent_events(), self.emitted.table) if part is not None]
         keys = pl.concat([part.select(*self.schema.keys) for part in parts]).unique()
         for carry in (self.base, self.now):
-            carries = carry.table.filter(~self.ordering.at_rest)
-            rest = join_keys(carry.table.filter(self.ordering.at_rest), keys, list(self.schema.keys), "semi")
-            carry.table = pl.concat([carries, rest])
+            carry.forget(self.ordering.at_rest, keys)
 
-    def is_over(self, place: int, final_before: int) -> bool:
-        timeline = self.assembler.timelines[place]
+    def is_over(self, number: int, final_before: int) -> bool:
+        timeline = self.assembler.timelines[number]
         if not isinstance(timeline.window, OrderedWindow):
-            return super().is_over(place, final_before)
+            return super().is_over(number, final_before)
         if final_before < timeline.until:
             return False
         rows = rows_in_order(self.rows)
-        known = self._known(rows.keys)
-        return not len(rows) or not self.sequences.is_open(rows, known, timeline, place, final_before)
+        return not len(rows) or not self.finder.is_open(rows, self._carry(rows.keys), timeline, number, final_before)
 
 
 def rows_in_order(rows: Rows) -> OrderedRows:

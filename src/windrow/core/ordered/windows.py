@@ -13,13 +13,13 @@ from functools import cached_property
 
 import numpy as np
 
-from windrow.core.arrays.range_queries import CHUNK, Ints, covered, ramp
+from windrow.core.arrays.range_queries import CHUNK, Array, Ints, covered, ramp, run_begins
 from windrow.core.assemble.due import Lattices, Rows, Windows, due
 from windrow.core.ordered.slicing import origin_column
 from windrow.core.plan.groups import ROWS, Group, Partial, Timeline
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Grid
-from windrow.core.windows.ordered import Array, Counting, DataDrivenWindow, Latest
+from windrow.core.windows.ordered import Counting, DataDrivenWindow, Latest
 
 
 class OrderedRows(Rows):
@@ -48,14 +48,14 @@ class OrderedRows(Rows):
         return self.position + self.count
 
     @cached_property
-    def _places(self) -> tuple[Ints, Ints]:
+    def _ranks(self) -> tuple[Ints, Ints]:
         distinct = np.unique(self.position)
         return distinct, self.key * (len(distinct) + 1) + np.searchsorted(distinct, self.position)
 
     def first_position(self, key: Ints, position: Ints) -> Ints:
         """The first slice of each key at or after a position."""
-        distinct, places = self._places
-        return np.searchsorted(places, key * (len(distinct) + 1) + np.searchsorted(distinct, position))
+        distinct, ranks = self._ranks
+        return np.searchsorted(ranks, key * (len(distinct) + 1) + np.searchsorted(distinct, position))
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class Progress:
 
     def take(self, keys: Ints) -> Progress:
         """For these keys."""
-        before, now = ({name: values[keys] for name, values in one.items()} for one in (self.before, self.now))
+        before, now = ({name: values[keys] for name, values in carry.items()} for carry in (self.before, self.now))
         return Progress(before, now, self.changed[keys])
 
 
 @dataclass(frozen=True)
-class Found:
+class WindowsInOrder:
     """Windows in the order of events, what identifies each beside its timeline and key, and where it ends."""
 
     windows: Windows
@@ -83,9 +83,9 @@ class Found:
     number: Ints  # of its key's windows, from 0; 0 where they are not numbered
     is_open: bool = False
 
-    def take(self, chosen: Array) -> Found:
+    def take(self, chosen: Array) -> WindowsInOrder:
         at, nth, stop, number = (values[chosen] for values in (self.at, self.nth, self.stop, self.number))
-        return Found(self.windows.take(chosen), at, nth, stop, number, self.is_open)
+        return WindowsInOrder(self.windows.take(chosen), at, nth, stop, number, self.is_open)
 
 
 class OrderedWindowFinder:
@@ -93,19 +93,19 @@ class OrderedWindowFinder:
 
     def __init__(self, group: Group) -> None:
         timelines = list(group.timelines.items())
-        if group.joined:  # windows that are merged over nodes are judged by `until` only once they are one
-            once = {timeline.line: (timeline._replace(until=INT64_MAX), place) for timeline, place in timelines}
+        if group.kind == "joined":  # windows that are merged over nodes are judged by `until` only once they are one
+            once = {timeline.line: (timeline._replace(until=INT64_MAX), index) for timeline, index in timelines}
             timelines = list(once.values())
-        self.lines = [(line, place) for line, place in timelines if isinstance(line.window, DataDrivenWindow)]
+        self.lines = [(line, index) for line, index in timelines if isinstance(line.window, DataDrivenWindow)]
         self.counting = [line for line, _ in timelines if isinstance(line.window, Counting)]
         by_since: dict[int, list[tuple[int, int, int, int]]] = {}
-        for line, place in timelines:
+        for line, index in timelines:
             if isinstance(line.window, Counting):
-                row = line.window.n, line.window.step, line.until, place
+                row = line.window.n, line.window.step, line.until, index
                 by_since.setdefault(line.since, []).append(row)
         # since → n, step, until, timeline of its counting windows
         self.by_since: dict[int, Ints] = {since: np.array(rows, np.int64).T for since, rows in by_since.items()}
-        self.latest = [(line, place) for line, place in timelines if isinstance(line.window, Latest)]
+        self.latest = [(line, index) for line, index in timelines if isinstance(line.window, Latest)]
         cells = [
             (line.window.every, 0, line.window.every, INT64_MIN, INT64_MAX, number)
             for number, (line, _) in enumerate(self.latest)
@@ -132,21 +132,23 @@ class OrderedWindowFinder:
                     return True
         return False
 
-    def found(self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool) -> Iterator[Found]:
+    def windows(
+        self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool
+    ) -> Iterator[WindowsInOrder]:
         """The windows that a step completes, or that a late event may have changed; and those that are open."""
         for since, windows in self.by_since.items():
             yield from self._counting(rows, progress, since, windows, partial and step.now == INT64_MAX)
-        for timeline, place in self.lines:
-            yield from self._custom(rows, progress, timeline, place, step, partial)
+        for timeline, index in self.lines:
+            yield from self._custom(rows, progress, timeline, index, step, partial)
         if self.latest:
             yield self._latest(rows, progress, step)
 
     def _counting(
         self, rows: OrderedRows, progress: Progress, since: int, windows: Ints, partial: bool
-    ) -> Iterator[Found]:
+    ) -> Iterator[WindowsInOrder]:
         """Counting windows since a time: window k of a key has the positions from k·step to k·step + n."""
         origin = _origin(progress.now, since)
-        for (n, step, until, place), first, count in _numbers(windows, progress, origin, partial):
+        for (n, step, until, index), first, count in _numbers(windows, progress, origin, partial):
             each = count.ravel()
             line = np.repeat(np.repeat(np.arange(len(n)), len(origin)), each)
             key = np.repeat(np.tile(np.arange(len(origin)), len(n)), each)
@@ -156,59 +158,60 @@ class OrderedWindowFinder:
             stop = np.minimum(begin + n[line], progress.now["count"][key])
             lo, hi = rows.first_position(key, begin), rows.first_position(key, stop)
             start, end = rows.first[lo], rows.last[hi - 1]
-            ranges = Windows(place[line], key, start, end, lo, hi, hi, position)
-            found = Found(ranges, np.zeros(len(lo), np.int64), position, stop, number)
-            yield found.take(start < until[line])
+            ranges = Windows(index[line], key, start, end, lo, hi, hi, position)
+            every = WindowsInOrder(ranges, np.zeros(len(lo), np.int64), position, stop, number)
+            yield every.take(start < until[line])
 
     def _custom(
-        self, rows: OrderedRows, progress: Progress, timeline: Timeline, place: int, step: WatermarkStep, partial: bool
-    ) -> Iterator[Found]:
+        self, rows: OrderedRows, progress: Progress, timeline: Timeline, index: int, step: WatermarkStep, partial: bool
+    ) -> Iterator[WindowsInOrder]:
         """Data-driven windows: of a key with a late event all that end after it, of others those that are new."""
         assert isinstance(timeline.window, DataDrivenWindow)
-        found = self.runs(rows, timeline, place)
-        key, number = found.windows.key, found.number
+        runs = self.runs(rows, timeline, index)
+        key, number = runs.windows.key, runs.number
         complete, emitted = _complete(timeline, progress.now)[key], _complete(timeline, progress.before)[key]
         changed = progress.changed[key]
-        wanted = np.where(changed < INT64_MAX, found.stop >= changed, number >= emitted)
-        wanted &= found.windows.start < timeline.until
+        wanted = np.where(changed < INT64_MAX, runs.stop >= changed, number >= emitted)
+        wanted &= runs.windows.start < timeline.until
         is_open = number >= complete
         if step.now == INT64_MAX and (partial or timeline.window.closes_at_end):
             is_open[:] = False
-        yield found.take(wanted & ~is_open)
+        yield runs.take(wanted & ~is_open)
         if bool((wanted & is_open).any()):
-            yield replace(found.take(wanted & is_open), is_open=True)
+            yield replace(runs.take(wanted & is_open), is_open=True)
 
-    def runs(self, rows: OrderedRows, timeline: Timeline, place: int) -> Found:
+    def runs(self, rows: OrderedRows, timeline: Timeline, index: int) -> WindowsInOrder:
         """All windows of a data-driven kind whose beginning is here."""
         mark = rows.table[timeline.line].to_numpy()
         number = mark >> 1
-        begins = np.append(True, (number[1:] != number[:-1]) | (rows.key[1:] != rows.key[:-1]))[: len(mark)]
-        lo = np.flatnonzero(begins)
+        lo = np.flatnonzero(run_begins(number, rows.key))
         hi = np.append(lo[1:], len(mark))[: len(lo)]
         whole = (mark[lo] >= 0) & (mark[lo] & 1 == 1)  # what is left of a window whose first slice was dropped is none
         lo, hi = lo[whole], hi[whole]
         key, start = rows.key[lo], rows.first[lo]
-        other = np.append(True, (key[1:] != key[:-1]) | (start[1:] != start[:-1]))[: len(lo)]
-        since = np.maximum.accumulate(np.where(other, np.arange(len(lo)), 0))
-        windows = Windows(np.full(len(lo), place), key, start, rows.last[hi - 1], lo, hi, hi)
-        return Found(windows, start, np.arange(len(lo)) - since, rows.stop[hi - 1], number[lo])
+        since = np.maximum.accumulate(np.where(run_begins(key, start), np.arange(len(lo)), 0))
+        windows = Windows(np.full(len(lo), index), key, start, rows.last[hi - 1], lo, hi, hi)
+        return WindowsInOrder(windows, start, np.arange(len(lo)) - since, rows.stop[hi - 1], number[lo])
 
-    def open(self, rows: OrderedRows, carry: Mapping[str, Array]) -> Iterator[Found]:
+    def open(self, rows: OrderedRows, carry: Mapping[str, Array]) -> Iterator[WindowsInOrder]:
         """The windows that have begun and are not complete; of counting windows, those that do not overlap."""
-        for timeline, place in self.lines:
-            found = self.runs(rows, timeline, place)
-            yield found.take(found.number >= _complete(timeline, carry)[found.windows.key])
+        for timeline, index in self.lines:
+            runs = self.runs(rows, timeline, index)
+            yield runs.take(runs.number >= _complete(timeline, carry)[runs.windows.key])
         for since, counting in self.by_since.items():
             origin = _origin(carry, since)
-            for n, step, _, place in counting.T:
-                count = np.maximum(carry["count"] - origin, 0)
-                key = np.flatnonzero((count % step > 0) & (count % step < n))
-                number = count[key] // step
+            for n, step, _, index in counting.T:
+                starts, count = Grid(step, 0), np.maximum(carry["count"] - origin, 0)
+                size = count - starts.at_or_before(count)  # of each key's last window so far
+                key = np.flatnonzero((size > 0) & (size < n))
+                number = starts.number(count[key])
                 lo = rows.first_position(key, number * step + origin[key])
                 hi = rows.first_position(key, carry["count"][key])
-                at = np.full(len(key), place)
+                at = np.full(len(key), index)
                 windows = Windows(at, key, rows.first[lo], carry["last"][key], lo, hi, hi, number * step)
-                yield Found(windows, np.zeros_like(lo), number * step, carry["count"][key], number, is_open=True)
+                yield WindowsInOrder(
+                    windows, np.zeros_like(lo), number * step, carry["count"][key], number, is_open=True
+                )
 
     def complete(self, carry: Mapping[str, Array]) -> Iterator[tuple[Timeline, Ints]]:
         """For each kind of window how many each key has that are complete."""
@@ -219,12 +222,17 @@ class OrderedWindowFinder:
             count = carry["count"] - _origin(carry, timeline.since)
             yield timeline, np.maximum(Grid(timeline.window.step, timeline.window.n).number(count) + 1, 0)
 
-    def _latest(self, rows: OrderedRows, progress: Progress, step: WatermarkStep) -> Found:
-        """Windows of `latest`: one for each cell of time with events, if it is new or a late event may change it."""
+    def _latest(self, rows: OrderedRows, progress: Progress, step: WatermarkStep) -> WindowsInOrder:
+        """Find the `latest` windows whose boundary the step passes and, of keys with late events, those emitted before
+        that may change.
+
+        A window ends after the last event before its boundary (`stop`) and begins n positions earlier, but not before
+        the query's first event.
+        """
         late = bool((progress.changed < INT64_MAX).any())
         cells = due(rows, self.cells, step.was_final_before if late else step.before, step.now)
         n = np.array([line.window.n for line, _ in self.latest if isinstance(line.window, Latest)])
-        place = np.array([place for _, place in self.latest])
+        index = np.array([index for _, index in self.latest])
         since, until = (np.array([getattr(line, name) for line, _ in self.latest]) for name in ("since", "until"))
         origins = np.stack([_origin(progress.now, line.since) for line, _ in self.latest])
         stop = rows.stop[cells.hi - 1]
@@ -234,18 +242,20 @@ class OrderedWindowFinder:
         wanted = (rows.last[cells.hi - 1] >= since[cells.timeline]) & (start < until[cells.timeline])
         changed = progress.changed[cells.key]
         wanted &= np.where(changed < INT64_MAX, stop >= changed, cells.end > step.before)
-        windows = Windows(place[cells.timeline], cells.key, start, cells.end, lo, cells.hi, cells.hi)
+        windows = Windows(index[cells.timeline], cells.key, start, cells.end, lo, cells.hi, cells.hi)
         nothing = np.zeros(len(lo), np.int64)
-        return Found(windows, cells.end, nothing, stop, nothing).take(wanted)
+        return WindowsInOrder(windows, cells.end, nothing, stop, nothing).take(wanted)
 
     def counting_needs(self, rows: OrderedRows, carry: Mapping[str, Array], keep_emitted: bool) -> Array:
-        """Which rows a counting window may still need; `carry` is that of all keys of the rows.
+        """Mark the rows that counting windows which are not final may need; `carry` is that of all keys of the rows.
 
-        A window is needed while it ends after the events that are final; with `keep_emitted`, one that ends right
-        there too, as a late event at that position may change it.
+        The first such window of a query is the one after the last that ends at or before the final events; it begins
+        `number · step` positions after the query's first event, and rows before the least of these are not needed. With
+        `keep_emitted`, a late event may still come in right at the end of a window, so that this one is not final
+        either.
         """
         keep = np.zeros(len(rows), np.bool_)
-        final_before = carry["frozen"] - (1 if keep_emitted else 0)
+        final_before = carry["final"] - (1 if keep_emitted else 0)
         for since, (n, step, _, _) in self.by_since.items():
             origin = _origin(carry, since)
             oldest = np.full(len(origin), INT64_MAX)
@@ -260,32 +270,36 @@ class OrderedWindowFinder:
     def custom_needs(self, rows: OrderedRows, carry: Mapping[str, Array], keep_emitted: bool) -> Array:
         """Which rows a data-driven window may still need: an open one; with `keep_emitted`, one that may change."""
         keep = np.zeros(len(rows), np.bool_)
-        final_before = carry["frozen"] - (1 if keep_emitted else 0)
-        for timeline, place in self.lines:
-            found = self.runs(rows, timeline, place)
-            key = found.windows.key
-            live = found.number >= _complete(timeline, carry)[key]
-            live |= keep_emitted & (found.stop > final_before[key])
+        final_before = carry["final"] - (1 if keep_emitted else 0)
+        for timeline, index in self.lines:
+            runs = self.runs(rows, timeline, index)
+            key = runs.windows.key
+            live = runs.number >= _complete(timeline, carry)[key]
+            live |= keep_emitted & (runs.stop > final_before[key])
             oldest = np.full(rows.key_count, INT64_MAX)
-            np.minimum.at(oldest, key[live], found.windows.start[live])
-            keep |= covered(found.windows.lo[live], found.windows.hi[live], len(rows))
+            np.minimum.at(oldest, key[live], runs.windows.start[live])
+            keep |= covered(runs.windows.lo[live], runs.windows.hi[live], len(rows))
             if keep_emitted:  # windows of the same time are identified by their number among them
                 keep |= rows.last >= oldest[rows.key]
         return keep
 
     def is_open(
-        self, rows: OrderedRows, carry: Mapping[str, Array], timeline: Timeline, place: int, final_before: int
+        self, rows: OrderedRows, carry: Mapping[str, Array], timeline: Timeline, index: int, final_before: int
     ) -> bool:
-        """Whether a timeline that is being removed has a window that may still be emitted."""
+        """Say whether a timeline that is being removed may still emit a window: one that is not final and whose first
+        event is older than `until`.
+
+        Of counting windows and `latest`, the first that is not final begins at `position`; later ones begin later.
+        """
         window = timeline.window
         if isinstance(window, DataDrivenWindow):
-            found = self.runs(rows, timeline, place)
-            key = found.windows.key
-            waits = (found.number >= _complete(timeline, carry)[key]) | (found.stop > carry["frozen"][key])
-            return bool((waits & (found.windows.start < timeline.until)).any())
+            runs = self.runs(rows, timeline, index)
+            key = runs.windows.key
+            waits = (runs.number >= _complete(timeline, carry)[key]) | (runs.stop > carry["final"][key])
+            return bool((waits & (runs.windows.start < timeline.until)).any())
         if isinstance(window, Counting):
             origin = _origin(carry, timeline.since)
-            number = Grid(window.step, window.n).number(carry["frozen"] - origin) + 1
+            number = Grid(window.step, window.n).number(carry["final"] - origin) + 1
             position = np.maximum(number, 0) * window.step
         else:
             assert isinstance(window, Latest)

@@ -86,16 +86,19 @@ class Signature(NamedTuple):
     @property
     def partials(self) -> list[Partial]:
         """What its aggregates read, each once; equal operators are the same object."""
-        found = {}
+        operators = {}
         for aggregate in self.computed:
             for operator, where in zip(aggregate.operators, aggregate.filters, strict=True):
-                found[id(operator), where] = operator
-        return [Partial(operator, both(self.where, where)) for (_, where), operator in found.items()]
+                operators[id(operator), where] = operator
+        return [Partial(operator, both(self.where, where)) for (_, where), operator in operators.items()]
 
 
 def partials_of(aggregate: Aggregate, where: Expression | None) -> list[Partial]:
     """What an aggregate reads, in the order of its operators, over events that satisfy a filter: that and its own."""
-    return [Partial(one, both(where, own)) for one, own in zip(aggregate.operators, aggregate.filters, strict=True)]
+    return [
+        Partial(operator, both(where, own))
+        for operator, own in zip(aggregate.operators, aggregate.filters, strict=True)
+    ]
 
 
 class Partial(NamedTuple):
@@ -155,8 +158,7 @@ class GroupIdentity(NamedTuple):
 
     source: Source
     keys: tuple[str, ...]
-    kind: str = ""  # "sessions" or "in order", where such queries have groups of their own
-    joined: bool = False  # its keys have the node as well, and the windows of all nodes are joined
+    kind: str = ""  # "sessions", "in order" or "joined", where such queries have groups of their own
     placement: Placement | None = None
 
 
@@ -175,13 +177,12 @@ class Group:
     why: str = ""
 
     def __post_init__(self) -> None:
-        self.source, self.keys, self.kind, self.joined, self.placement = self.identity
+        self.source, self.keys, self.kind, self.placement = self.identity
 
     @property
     def name(self) -> str:
-        kind = f" ({self.kind})" if self.kind and not self.is_apart else ""
-        label = self.placement.label if self.placement else ""
-        return self.shared_name + (" (joined)" if self.joined else "") + kind + label
+        kind = f" ({self.kind})" if self.kind else ""
+        return self.shared_name + kind + (self.placement.label if self.placement else "")
 
     @property
     def is_apart(self) -> bool:
@@ -205,17 +206,17 @@ class Group:
         """
         groups = (self, *self.children) if shared else (self,)
         timelines = [timeline for group in groups for timeline in group.timelines]
-        partials = tuple(dict.fromkeys(one for group in groups for one in group.partials))
+        partials = tuple(dict.fromkeys(partial for group in groups for partial in group.partials))
         gaps = [timeline.window.gap for timeline in timelines if isinstance(timeline.window, Session)]
         return timelines, partials, min(gaps, default=None)
 
     @property
     def example_of(self) -> dict[int, int]:
         """For each signature, a query that has it."""
-        found: dict[int, int] = {}
+        examples: dict[int, int] = {}
         for (_, signature), numbers in self.members.items():
-            found.setdefault(signature, numbers[0])
-        return found
+            examples.setdefault(signature, numbers[0])
+        return examples
 
     @property
     def has_sessions(self) -> bool:
@@ -224,7 +225,7 @@ class Group:
     @property
     def lines(self) -> dict[str, Timeline]:
         """The data-driven windows, each since a time."""
-        return {one.line: one for one in self.timelines if isinstance(one.window, DataDrivenWindow)}
+        return {timeline.line: timeline for timeline in self.timelines if isinstance(timeline.window, DataDrivenWindow)}
 
     @property
     def filters(self) -> list[Expression | None]:
@@ -235,13 +236,13 @@ class Group:
         query = entry.query
         timeline = Timeline(query.window, entry.since, entry.until, entry.closing)
         signature = Signature(query.aggregates, query.filter_inside, query.having)
-        place = self.timelines.setdefault(timeline, len(self.timelines))
+        line = self.timelines.setdefault(timeline, len(self.timelines))
         self.ordered |= isinstance(query.window, OrderedWindow)
         if signature not in self.signatures:
             self.ordered |= signature.needs_order
             self.signatures[signature] = len(self.signatures)
             self.partials |= dict.fromkeys([Partial(ROWS, signature.where), *signature.partials])
-        self.members.setdefault((place, self.signatures[signature]), []).append(number)
+        self.members.setdefault((line, self.signatures[signature]), []).append(number)
 
 
 def _grids(window: Window) -> set[Grid]:

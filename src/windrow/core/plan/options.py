@@ -1,4 +1,4 @@
-"""What every runtime is told of a stream beside its queries."""
+"""What every runtime knows of a stream beside its queries."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class StreamOptions:
 
     def time_columns(self, names: Sequence[str]) -> dict[str, TimeColumn]:
         """Time columns at the beginning of the stream, with lengths that were given for all, or for each by name."""
-        found = {}
+        columns = {}
         for name in names:
             late = self._length("lateness", name)
             keep = self._length("updates", name) or Length(0, False)
             kinds = {length.temporal for length in (late, keep) if length is not None and length.units}
             if len(kinds) > 1:
                 raise ValueError("lateness and updates must both be durations or both be plain numbers")
-            found[name] = TimeColumn(late.units if late else None, keep.units, kinds.pop() if kinds else None)
-        return found
+            columns[name] = TimeColumn(late.units if late else None, keep.units, kinds.pop() if kinds else None)
+        return columns
 
     def _length(self, what: Literal["lateness", "updates"], name: str) -> Length | None:
         given = value = getattr(self, what)

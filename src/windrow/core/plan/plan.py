@@ -21,15 +21,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Entry, Group, GroupIdentity, Placement, Rates, Source, edges_per_unit
-from windrow.core.query.query import Query, QueryError, time_of
+from windrow.core.query.query import Query, time_of
 from windrow.core.windows.fixed import (
     INT64_MIN,
     ContextFreeWindow,
-    FixedWindow,
     Session,
-    Window,
     duration_text,
+    is_irregular,
 )
 from windrow.core.windows.ordered import JOINED, NODE, Counting, DataDrivenWindow, OrderedWindow, scope_of
 
@@ -53,7 +53,7 @@ class Plan:
         """The plan as plain data."""
         return {
             "queries": len(self.entries),
-            "measures": self.time_columns,
+            "time_columns": self.time_columns,
             "groups": [_group_to_dict(group) for group in self.groups],
         }
 
@@ -88,14 +88,14 @@ class Plan:
     @cached_property
     def furthest(self) -> dict[str, Query]:
         """For each time column, the query whose windows reach furthest from an event."""
-        found: dict[str, tuple[int, Query]] = {}
+        furthest: dict[str, tuple[int, Query]] = {}
         for group in self.groups:
             timelines = list(group.timelines)
-            for (place, _), numbers in group.members.items():
-                reach = timelines[place].window.reach
-                if reach > found.get(group.source.time, (-1, None))[0]:
-                    found[group.source.time] = reach, self.entries[numbers[0]].query
-        return {time_column: query for time_column, (_, query) in found.items()}
+            for (number, _), numbers in group.members.items():
+                reach = timelines[number].window.reach
+                if reach > furthest.get(group.source.time, (-1, None))[0]:
+                    furthest[group.source.time] = reach, self.entries[numbers[0]].query
+        return {time_column: query for time_column, (_, query) in furthest.items()}
 
     @property
     def fingerprint(self) -> str:
@@ -106,7 +106,8 @@ class Plan:
 def fingerprint_of(groups: Iterable[Group], *others: object) -> str:
     """The same for groups whose slice tables can be merged, if the others, which JSON can write, are the same too."""
     tables = [
-        [one.name, one.ordered, sorted(each.text + each.operator.form for each in one.partials)] for one in groups
+        [group.name, group.ordered, sorted(partial.text + partial.operator.form for partial in group.partials)]
+        for group in groups
     ]
     return hashlib.sha256(json.dumps([*tables, *others]).encode()).hexdigest()[:16]
 
@@ -130,7 +131,7 @@ def plan(
                   key and that of windows with fixed bounds by time
     placements:   of queries, by name, whose work is done elsewhere; those of each placement have groups of their own
     """
-    entries = [one if isinstance(one, Entry) else Entry(one) for one in queries]
+    entries = [query if isinstance(query, Entry) else Entry(query) for query in queries]
     time = time_of((entry.query for entry in entries), time)
     groups: dict[GroupIdentity, Group] = {}
     names: set[str] = set()
@@ -143,29 +144,37 @@ def plan(
         names.add(query.name)
         since = entry.since if query.distinct_on else INT64_MIN
         source = Source(query.time or time, query.distinct_on, query.filter_first, since)
-        kind = ""
-        if kinds_apart:
-            kind = "in order" if query.needs_order else "sessions" if isinstance(query.window, Session) else ""
-        joined = scope_of(query.window) in JOINED
-        keys = (*query.by, NODE) if joined else query.by
-        identity = GroupIdentity(source, keys, kind, joined, (placements or {}).get(query.name))
+        placement = (placements or {}).get(query.name)
+        kind = _kind(query, kinds_apart and not (placement and placement.is_apart))
+        keys = (*query.by, NODE) if kind == "joined" else query.by
+        identity = GroupIdentity(source, keys, kind, placement)
         group = groups.get(identity)
         if group is None:
             group = groups[identity] = Group(identity)
         group.add(entry, number)
     if not kinds_apart:
-        _part_sessions(groups, entries, rates, apart)
-    several = sorted(groups.values(), key=lambda group: (-len(group.keys), group.name))
-    _roll_up(several, rates, kinds_apart)
-    time_columns = list(dict.fromkeys([time, *(group.source.time for group in several)]))
-    return Plan(entries, several, time_columns)
+        groups = _with_sessions_apart(groups, entries, rates, apart)
+    ordered = sorted(groups.values(), key=lambda group: (-len(group.keys), group.name))
+    _roll_up(ordered, rates, kinds_apart)
+    time_columns = list(dict.fromkeys([time, *(group.source.time for group in ordered)]))
+    return Plan(entries, ordered, time_columns)
 
 
-def _part_sessions(
-    groups: dict[GroupIdentity, Group], entries: Sequence[Entry], rates: Rates | None, apart: frozenset[str] | None
-) -> None:
-    """A gap so small that its slices are no longer few beside the events gets a group of its own."""
-    for identity, group in list(groups.items()):
+def _kind(query: Query, kinds_apart: bool) -> str:
+    """What tells a query's group from others over the same events; windows of nodes are always joined by themselves."""
+    if scope_of(query.window) in JOINED:
+        return "joined"
+    if not kinds_apart:
+        return ""
+    return "in order" if query.needs_order else "sessions" if isinstance(query.window, Session) else ""
+
+
+def _with_sessions_apart(
+    groups: Mapping[GroupIdentity, Group], entries: Sequence[Entry], rates: Rates | None, apart: frozenset[str] | None
+) -> dict[GroupIdentity, Group]:
+    """The groups, where gaps so small that their slices are no longer few beside the events have one of their own."""
+    parted = dict(groups)
+    for identity, group in groups.items():
         if apart is None:
             both = (
                 not group.ordered
@@ -179,12 +188,13 @@ def _part_sessions(
             continue
         fixed, sessions = (Group(group.identity._replace(kind=kind)) for kind in ("", "sessions"))
         timelines = list(group.timelines)
-        for (place, _), numbers in group.members.items():
+        for (line, _), numbers in group.members.items():
             for number in numbers:
-                (sessions if isinstance(timelines[place].window, Session) else fixed).add(entries[number], number)
+                (sessions if isinstance(timelines[line].window, Session) else fixed).add(entries[number], number)
         sessions.why = f"kept apart: shared slices would be more than {SHARING_LIMIT:.0%} of the events"
-        del groups[identity]
-        groups |= {part.identity: part for part in (fixed, sessions) if part.members}
+        del parted[identity]
+        parted |= {part.identity: part for part in (fixed, sessions) if part.members}
+    return parted
 
 
 def _too_many(slices: float, rates: Rates) -> bool:
@@ -198,19 +208,21 @@ def _roll_up(ordered: list[Group], rates: Rates | None, kinds_apart: bool) -> No
     """
     for group in ordered:
         finer = [
-            one
-            for one in ordered
-            if set(group.keys) < set(one.keys)
-            or (kinds_apart and group.keys == one.keys and group.kind == "sessions" and one.kind != "sessions")
-            if one.source == group.source and one.parent is None
-            if not (group.ordered or one.ordered)
+            other
+            for other in ordered
+            if set(group.keys) < set(other.keys)
+            or (kinds_apart and group.keys == other.keys and group.kind == "sessions" and other.kind != "sessions")
+            if other.source == group.source and other.parent is None
+            if not (group.ordered or other.ordered)
         ]
-        for one in sorted(finer, key=lambda one: len(one.keys)):
-            if rates and _too_many(edges_per_unit(one, group) * rates.distinct(one.keys), rates):
-                group.why = f"not rolled up: slices of {one.name} would be more than {SHARING_LIMIT:.0%} of the events"
+        for other in sorted(finer, key=lambda other: len(other.keys)):
+            if rates and _too_many(edges_per_unit(other, group) * rates.distinct(other.keys), rates):
+                group.why = (
+                    f"not rolled up: slices of {other.name} would be more than {SHARING_LIMIT:.0%} of the events"
+                )
                 continue
-            group.parent, group.why = one, ""
-            one.children.append(group)
+            group.parent, group.why = other, ""
+            other.children.append(group)
             break
 
 
@@ -220,15 +232,15 @@ def _group_to_dict(group: Group) -> dict[str, Any]:
     per_second = edges_per_unit(group) * (1_000_000 if temporal else 1)
     gaps = [timeline.window.gap for timeline in group.timelines if isinstance(timeline.window, Session)]
     edges = [f"{per_second:.6g} per {'second' if temporal else 'unit'}"] if per_second else []
-    if own := {str(window): window for window, *_ in group.timelines if _is_irregular(window)}:
+    if own := {str(window): window for window, *_ in group.timelines if is_irregular(window)}:
         edges.append(f"those of {_some(list(own))} as they say")
     if gaps:
         edges.append(f"sessions from runs connected under {duration_text(min(gaps), temporal)}")
     kinds = [timeline.window for timeline in group.timelines]
     if counted := {window for window in kinds if isinstance(window, Counting)}:
         edges.append(f"at the positions of {_several(len(counted), 'counting window')}")
-    if driven := {window for window in kinds if isinstance(window, DataDrivenWindow)}:
-        edges.append(f"at the events that bound {_several(len(driven), 'data-driven window')}")
+    if data_driven := {window for window in kinds if isinstance(window, DataDrivenWindow)}:
+        edges.append(f"at the events that bound {_several(len(data_driven), 'data-driven window')}")
     return {
         "name": group.name,
         "keys": list(group.keys),
@@ -237,7 +249,7 @@ def _group_to_dict(group: Group) -> dict[str, Any]:
         "shows": windows,
         "edges": ", ".join(edges),
         "edges_per_second": per_second,
-        "operators": [one.text for one in group.partials],
+        "operators": [partial.text for partial in group.partials],
         "ordered": group.ordered,
         "sliced": f"rolled up from the slices {group.parent.name}" if group.parent else _sliced(group),
         "placement": _placement(group),
@@ -251,10 +263,6 @@ def _travels(group: Group) -> str:
     return "events, to where they are put in order" if group.ordered else "slices, no events"
 
 
-def _is_irregular(window: Window) -> bool:
-    return isinstance(window, ContextFreeWindow) and not isinstance(window, FixedWindow)
-
-
 def _sliced(group: Group) -> str:
     shown = "from the events" + (", once their order is final" if group.ordered else "")
     return shown + (f"; {group.why}" if group.why else "")
@@ -264,8 +272,8 @@ def _placement(group: Group) -> str:
     if not group.ordered:
         return "sliceable anywhere: slices merge in any order" + ("" if group.keys else ", one key")
     needed = [str(timeline.window) for timeline in group.timelines if isinstance(timeline.window, OrderedWindow)]
-    needed += [one.operator.text for one in group.partials if one.operator.needs_order]
-    if group.joined:
+    needed += [partial.operator.text for partial in group.partials if partial.operator.needs_order]
+    if group.kind == "joined":
         return f"sliceable at each node, and joined after that: {_some(needed, 3)}"
     where = "sliceable where its key lives" if group.keys else "needs the global order"
     return f"{where}: {_some(needed, 3)} depend{'s' if len(needed) == 1 else ''} on the order of events"

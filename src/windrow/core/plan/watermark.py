@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from windrow.core.query.query import QueryError
+from windrow.core.expressions.errors import QueryError
 from windrow.core.windows.fixed import FURTHEST, INT64_MIN, Duration
 
 Lengths = Duration | Mapping[str, Duration | None] | None

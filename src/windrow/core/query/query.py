@@ -11,7 +11,7 @@ from typing import Any
 
 from windrow.core.aggregates.formula import aggregate, formula
 from windrow.core.aggregates.functions import Aggregate
-from windrow.core.expressions.errors import QueryError as QueryError
+from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.limits import COLUMNS, beyond, not_text
 from windrow.core.expressions.parse import Expression, parse
 from windrow.core.windows.fixed import Session, Window, window_from_dict
@@ -71,10 +71,10 @@ class Query:
             having=_read(formula, having, name, "having"),
         )
         _check_names(self)
-        scope, ordered = scope_of(window), next((one for one in self.computed if one.needs_order), None)
+        scope, ordered = scope_of(window), [each for each in self.computed if each.needs_order]
         if scope in JOINED and ordered:
             raise QueryError(
-                f"query {name!r}: {ordered.text} needs the events of all nodes in order, and scope={scope!r} "
+                f"query {name!r}: {ordered[0].text} needs the events of all nodes in order, and scope={scope!r} "
                 "joins what each node has made of its own; ask for it with scope='global' or 'node'"
             )
 

@@ -17,10 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 import polars as pl
 
 from windrow.core.aggregates.functions import FUNCTIONS, Aggregate
+from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.parse import Expression, parse
 from windrow.core.plan.groups import Group, Signature
 from windrow.core.plan.plan import Plan
-from windrow.core.query.query import Query, QueryError
+from windrow.core.query.query import Query
 from windrow.core.slices.kernel import filter_name, input_name, key_name, time_name
 from windrow.core.slices.table import SliceSchema
 from windrow.core.windows.fixed import FURTHEST, Window
@@ -47,7 +48,9 @@ class Binding:
         self.sql: dict[str, str] = {}  # … and how Spark computes them
         self._scales: dict[str, int] = {}  # microseconds in a unit of a time column, where it is not one
         partials = (partial for group in plan.groups for partial in group.partials)
-        self._ordered = any(group.ordered for group in plan.groups) or any(one.operator.ordered for one in partials)
+        self._ordered = any(group.ordered for group in plan.groups) or any(
+            partial.operator.ordered for partial in partials
+        )
         for column in order_by:
             self._column(column, "order_by")
         for group in plan.groups:
@@ -76,23 +79,23 @@ class Binding:
         if time_column not in self.time_columns:
             self.time_columns[time_column] = self._time_column(time_column, f"query {query.name!r}: time")
         for member in queries.values():
-            self._check_unit(member, time_column)
+            self._check_lengths(member, time_column)
         for key in group.keys:
             self._key(key, query)
         for timeline in group.lines.values():
-            place = group.timelines[timeline]
-            asking = next(numbers[0] for (line, _), numbers in group.members.items() if line == place)
-            self._line(timeline.window, queries[asking])
+            number = group.timelines[timeline]
+            example = next(numbers[0] for (line, _), numbers in group.members.items() if line == number)
+            self._line(timeline.window, queries[example])
         for column in group.source.distinct_on:
             self._column(column, f"query {query.name!r}: distinct_on")
             self._prepare_column(f"distinct:{column}", column)
         if group.source.where:
             self._filter(group.source.where, query)
         example_of = group.example_of
-        for signature, place in group.signatures.items():
-            self._signature(signature, plan.entries[example_of[place]].query)
+        for signature, number in group.signatures.items():
+            self._signature(signature, plan.entries[example_of[number]].query)
 
-    def _check_unit(self, query: Query, time_column: str) -> None:
+    def _check_lengths(self, query: Query, time_column: str) -> None:
         """Refuse a window of durations over numbers, or one of numbers over timestamps."""
         temporal = not self.time_columns[time_column].is_integer()
         if query.window.is_temporal not in (None, temporal):
@@ -143,8 +146,8 @@ class Binding:
     def _column(self, name: str, whose: str) -> pl.DataType:
         if name not in self._columns:
             near = difflib.get_close_matches(name, self._columns, 1)
-            known = ", ".join(map(repr, self._columns)) or "none"
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {known}"
+            columns = ", ".join(map(repr, self._columns)) or "none"
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {columns}"
             raise QueryError(f"{whose}: there is no column {name!r} in the events{hint}")
         self.needed[name] = self._columns[name]
         return self._columns[name]

@@ -16,15 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from windrow.core.arrays.range_queries import Ints, ramp
+from windrow.core.arrays.range_queries import Ints, Mask, ramp, run_begins
+from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Timeline
-from windrow.core.query.query import QueryError
-from windrow.core.windows.fixed import FURTHEST, INT64_MAX, INT64_MIN, ContextFreeWindow, FixedWindow
-from windrow.core.windows.ordered import Mask
+from windrow.core.windows.fixed import FURTHEST, INT64_MAX, INT64_MIN, ContextFreeWindow, FixedWindow, is_irregular
 
-PARTS = 64  # that a span is looked at in, to find its pauses
+PAUSE_PARTS = 64  # that a span is looked at in, to find its pauses
 PAUSE = 4  # so many of them without a row are one
-FEW = 4096  # edges that may be listed at once, however few the rows
+LISTED_EDGES = 4096  # edges that may be listed at once, however few the rows
 GROWTH = 16  # of strides
 
 NO_EDGES = np.empty(0, np.int64)
@@ -34,12 +33,11 @@ Bounds = tuple[Ints, Ints]  # starts and ends
 class Irregular:
     """The timelines of a group that have such windows; each window is asked once for all its timelines."""
 
-    def __init__(self, timelines: Iterable[Timeline], places: Collection[int] | None = None) -> None:
+    def __init__(self, timelines: Iterable[Timeline], numbers: Collection[int] | None = None) -> None:
         self._timelines: dict[ContextFreeWindow, list[tuple[int, int, int]]] = {}
-        for place, (window, since, until, _) in enumerate(timelines):
-            wanted = places is None or place in places
-            if wanted and isinstance(window, ContextFreeWindow) and not isinstance(window, FixedWindow):
-                self._timelines.setdefault(window, []).append((place, since, until))
+        for number, (window, since, until, _) in enumerate(timelines):
+            if is_irregular(window) and (numbers is None or number in numbers):
+                self._timelines.setdefault(window, []).append((number, since, until))
         self._own = {window: _Own(window) for window in self._timelines}
         self._since = {window: min(since for _, since, _ in lines) for window, lines in self._timelines.items()}
 
@@ -48,13 +46,13 @@ class Irregular:
 
     def edges(self, times: Ints) -> Ints:
         """The edges that cut some times: those between them, and the last one before each range of them."""
-        found = [NO_EDGES]
+        parts = [NO_EDGES]
         for window, own in self._own.items():
             since = self._since[window]
             for lo, hi in own.ranges(times[times >= since] if since > INT64_MIN else times):
                 cuts = own.cuts(lo, hi)
-                found.append(cuts[cuts >= since])
-        edges: Ints = np.unique(np.concatenate(found))
+                parts.append(cuts[cuts >= since])
+        edges: Ints = np.unique(np.concatenate(parts))
         return edges
 
     def due(self, starts: Ints, rows: tuple[Ints, Ints], after: int, upto: int) -> tuple[Ints, ...]:
@@ -71,10 +69,10 @@ class Irregular:
         parts = [(NO_EDGES,) * 5]
         for window, start, end in self._listed(inside[inside > INT64_MIN]):
             chosen = (end > after) & (end <= upto)
-            for place, since, until in self._timelines[window]:
+            for number, since, until in self._timelines[window]:
                 mine = chosen & (start >= since) & (start < until)
                 for row, begin, stop in _first_rows(start[mine], end[mine], *rows):
-                    parts.append((np.full(len(row), place), row, begin, stop, np.full(len(row), until)))
+                    parts.append((np.full(len(row), number), row, begin, stop, np.full(len(row), until)))
         return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
 
     def any_end(self, after: int, upto: int) -> bool:
@@ -119,7 +117,7 @@ class Irregular:
                 start, end = (np.concatenate(part) for part in zip(*parts, strict=True))
                 order = np.lexsort((end, start))
                 start, end = start[order], end[order]
-                fresh = np.append(True, (start[1:] != start[:-1]) | (end[1:] != end[:-1]))[: len(start)]
+                fresh = run_begins(start, end)
                 yield window, start[fresh], end[fresh]
 
 
@@ -137,22 +135,22 @@ def _first_rows(start: Ints, end: Ints, key: Ints, at: Ints) -> Iterator[tuple[I
     """
     length = end - start
     size = np.frexp(length.astype(np.float64))[1]
-    for one in np.unique(size):
-        begins, stops = start[size == one], end[size == one]
-        longest = int(length[size == one].max())
+    for magnitude in np.unique(size):
+        begins, stops = start[size == magnitude], end[size == magnitude]
+        longest = int(length[size == magnitude].max())
         recent = np.flatnonzero((at >= begins[0]) & (at < stops.max()))
         time, whose = at[recent], key[recent]
         before = np.append(INT64_MIN, time[:-1])[: len(time)]
-        before[np.append(True, whose[1:] != whose[:-1])[: len(time)]] = INT64_MIN
+        before[run_begins(whose)] = INT64_MIN
         if longest <= FURTHEST:
             before = np.maximum(before, time - longest)
         first = np.searchsorted(begins, before, "right")
         count = np.searchsorted(begins, time, "right") - first
         row = np.repeat(np.arange(len(recent)), count)
-        found = first[row] + ramp(count)
-        holds = stops[found] > time[row]
-        row, found = row[holds], found[holds]
-        yield recent[row], begins[found], stops[found]
+        window = first[row] + ramp(count)
+        holds = stops[window] > time[row]
+        row, window = row[holds], window[holds]
+        yield recent[row], begins[window], stops[window]
 
 
 class _Own:
@@ -161,7 +159,10 @@ class _Own:
     def __init__(self, window: ContextFreeWindow) -> None:
         self.window = window
         self._derived = type(window).edges is ContextFreeWindow.edges
-        self._seen, self._span = 0, 0  # edges seen so far, and how much time they have cut: how dense edges are
+        self._edges_seen, self._time_seen = (
+            0,
+            0,
+        )  # how dense edges are: so many in so much time
         self._stride = 1  # the length of time within which the last search has found an edge
         self._edge, self._upto = INT64_MIN, -FURTHEST  # an edge, and up to when no other one follows it
 
@@ -184,11 +185,11 @@ class _Own:
     def edges(self, lo: int, hi: int) -> Ints:
         """The edges t with lo ≤ t < hi, sorted."""
         if self._derived:
-            found = np.concatenate(self.windows(lo - 1, hi))
+            edges = np.concatenate(self.windows(lo - 1, hi))
         else:
-            found = self._ints("edges", lo, hi, self._answer("edges", lo, hi))
-        found = np.unique(found)
-        return found[np.searchsorted(found, lo) : np.searchsorted(found, hi)]
+            edges = self._ints("edges", lo, hi, self._answer("edges", lo, hi))
+        edges = np.unique(edges)
+        return edges[np.searchsorted(edges, lo) : np.searchsorted(edges, hi)]
 
     def cuts(self, lo: int, hi: int) -> Ints:
         """The last edge at or before a time, where there is one, and all edges from there to another time."""
@@ -200,7 +201,7 @@ class _Own:
         missing = np.setdiff1d(bounds[(bounds >= begin) & (bounds <= hi)], edges)
         if len(missing):
             raise self._wrong("edges", begin, hi + 1, f"must give {missing[0]}, where a window starts or ends")
-        self._seen, self._span = self._seen + len(edges), self._span + hi - begin + 1
+        self._edges_seen, self._time_seen = self._edges_seen + len(edges), self._time_seen + hi - begin + 1
         if not len(edges) or edges[0] > lo:
             floor = self._edge if near else self._floor(lo)
             edges = edges if floor == INT64_MIN else np.append(floor, edges)
@@ -226,9 +227,11 @@ class _Own:
         if not len(times):
             return []
         lo, hi = int(times.min()), int(times.max())
-        if hi - lo < PARTS or (self._span and self._seen / self._span * (hi - lo) <= max(FEW, 4 * len(times))):
+        if hi - lo < PAUSE_PARTS or (
+            self._time_seen and self._edges_seen / self._time_seen * (hi - lo) <= max(LISTED_EDGES, 4 * len(times))
+        ):
             return [(lo, hi)]
-        part = (times - lo) // ((hi - lo) // PARTS + 1)
+        part = (times - lo) // ((hi - lo) // PAUSE_PARTS + 1)
         used = np.flatnonzero(np.bincount(part))
         ends = np.flatnonzero(np.diff(used) > PAUSE)
         if not len(ends):
@@ -248,8 +251,8 @@ class _Own:
         end, stride = time, self._stride
         while end > stop:
             begin = max(stop, end - stride)
-            if len(found := self.edges(begin + 1, end + 1)):
-                return int(found[-1])
+            if len(edges := self.edges(begin + 1, end + 1)):
+                return int(edges[-1])
             end, stride = begin, stride * GROWTH
         return floor
 
@@ -262,15 +265,15 @@ class _Own:
 
     def _ints(self, method: str, lo: int, hi: int, given: Any) -> Ints:
         try:
-            found = np.asarray(given)
+            times = np.asarray(given)
         except ValueError:  # rows of different lengths
-            found = np.empty((0, 0))
-        if found.ndim != 1 or (found.dtype.kind not in "iu" and len(found)):
+            times = np.empty((0, 0))
+        if times.ndim != 1 or (times.dtype.kind not in "iu" and len(times)):
             raise self._wrong(method, lo, hi, f"must give times as int64, not {_shown(given)}")
-        if len(found) and not -FURTHEST < int(found.min()) <= int(found.max()) < FURTHEST:
-            far = found.min() if int(found.min()) <= -FURTHEST else found.max()
+        if len(times) and not -FURTHEST < int(times.min()) <= int(times.max()) < FURTHEST:
+            far = times.min() if int(times.min()) <= -FURTHEST else times.max()
             raise self._wrong(method, lo, hi, f"gives {far}, so far out that it cannot be written in 64 bits")
-        return found.astype(np.int64)
+        return times.astype(np.int64)
 
     def _wrong(self, method: str, lo: int, hi: int, what: str) -> QueryError:
         return QueryError(f"{self._call(method, lo, hi)} {what}")

@@ -35,7 +35,7 @@ from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, FixedWindow, Grid
 from windrow.core.windows.ordered import DataDrivenWindow, Frames, Latest, Punctuated
 
 TABLE_LIMIT = 1 << 22  # entries of a lookup table
-OUT_OF_ORDER = 1 << 20  # events out of order are grouped so many at a time, which is faster than all at once
+SLICED_AT_ONCE = 1 << 20  # events out of order are grouped so many at a time, which is faster than all at once
 IN_CACHE = 1 << 16  # events that are looked up at a time
 EDGES_PER_EVENT = 4  # more edges than that, and events are looked up grid by grid
 
@@ -53,8 +53,8 @@ class Edges:
 
     @staticmethod
     def of(timelines: Iterable[Timeline]) -> Edges:
-        grids, points, several = set(), set(), list(timelines)
-        for timeline in several:
+        grids, points, every = set(), set(), list(timelines)
+        for timeline in every:
             points |= {timeline.since, timeline.until} - {INT64_MIN, INT64_MAX}
             if isinstance(timeline.window, FixedWindow):
                 stop = timeline.until if timeline.until == INT64_MAX else timeline.until + timeline.window.reach
@@ -62,7 +62,7 @@ class Edges:
             elif isinstance(timeline.window, Latest):
                 grids.add((timeline.window.every, 0, INT64_MIN, INT64_MAX))
         period, phase, since, until = np.array(sorted(grids), np.int64).reshape(-1, 4).T
-        return Edges(period, phase, since, until, np.array(sorted(points), np.int64), Irregular(several))
+        return Edges(period, phase, since, until, np.array(sorted(points), np.int64), Irregular(every))
 
     def floor(self, times: Ints) -> Ints:
         """The last edge at or before each time; INT64_MIN where there is none."""
@@ -102,10 +102,10 @@ class Edges:
             ends = np.append(inner, Grid(step, base).after(hi))
             sizes = np.diff((ends - base) // step, prepend=0)
             table = np.repeat(np.arange(len(cuts), dtype=np.uint32), sizes)
-            found = np.empty(len(times), np.uint32)
+            numbers = np.empty(len(times), np.uint32)
             for at in range(0, len(times), IN_CACHE):
-                found[at : at + IN_CACHE] = table[(times[at : at + IN_CACHE] - base) // step]
-            return found, before
+                numbers[at : at + IN_CACHE] = table[(times[at : at + IN_CACHE] - base) // step]
+            return numbers, before
         return np.searchsorted(inner, times, "right").astype(np.uint32), before
 
     def _count(self, lo: int, hi: int) -> float:
@@ -125,15 +125,15 @@ class Edges:
         return edges if from_ >= 0 else np.append(np.int64(INT64_MIN), edges)
 
     def _floor_by_grid(self, times: Ints, own: Ints = NO_EDGES) -> Ints:
-        found = np.full(len(times), INT64_MIN)
+        floor = np.full(len(times), INT64_MIN)
         points = np.union1d(self.points, own)
         if len(points):
             at = np.searchsorted(points, times, "right") - 1
-            found = np.where(at >= 0, points[at], found)
+            floor = np.where(at >= 0, points[at], floor)
         for period, phase, since, until in zip(self.period, self.phase, self.since, self.until, strict=True):
             edge = Grid(period, phase).at_or_before(np.minimum(times, until))
-            np.maximum(found, edge, out=found, where=edge >= since)
-        return found
+            np.maximum(floor, edge, out=floor, where=edge >= since)
+        return floor
 
     def _index_by_grid(
         self, times: Ints, cell: int | None, own: Ints = NO_EDGES
@@ -156,33 +156,35 @@ def slice(batch: pl.DataFrame, time_column: str, edges: Edges, schema: SliceSche
         return schema.empty()
     time, order = time_name(time_column), [name for name in batch.columns if name.startswith("order:")]
     in_order = batch[time].is_sorted()
-    if any(one.operator.ordered for one in schema.partials) and not (in_order and not order):
+    if any(partial.operator.ordered for partial in schema.partials) and not (in_order and not order):
         batch, in_order = batch.sort([time, *order], maintain_order=True), True
-    if not in_order and batch.height > OUT_OF_ORDER:
-        parts = [batch[at : at + OUT_OF_ORDER] for at in range(0, batch.height, OUT_OF_ORDER)]
+    if not in_order and batch.height > SLICED_AT_ONCE:
+        parts = [batch[at : at + SLICED_AT_ONCE] for at in range(0, batch.height, SLICED_AT_ONCE)]
         return merge([slice(part, time_column, edges, schema) for part in parts], schema)
     numbers, before = edges.index(batch[time].to_numpy(), in_order, schema.gap)
     excluded = ["excluded"] if "excluded" in batch.columns else []
     lifted = list(lifts(batch, time, schema))
     if schema.has_runs:
         lifted += [pl.col(time).min().alias("first"), pl.col(time).max().alias("last")]
-    choices = Choices(schema.selections(lambda one: places(batch, one, time, schema)), batch.height, in_order=True)
+    choices = Choices(
+        schema.selections(lambda partial: places(batch, partial, time, schema)), batch.height, in_order=True
+    )
     keys = list(schema.keys)
     coded = None if in_order else _with_key(batch, schema, numbers, len(before))
     if coded is not None:
         keys, numbers = [], coded.numbers
     numbered = batch.with_columns(pl.Series("slice_start", numbers), *choices.columns)
     table = numbered.group_by(*keys, "slice_start", *excluded).agg(*lifted, *choices.lifts())
-    found = table["slice_start"].to_numpy()
-    known = {} if coded is None else {coded.name: pl.Series(found.astype(np.int64) // len(before) + coded.least)}
-    known["slice_start"] = pl.Series(before[found % len(before)])
+    number = table["slice_start"].to_numpy()
+    columns = {} if coded is None else {coded.name: pl.Series(number.astype(np.int64) // len(before) + coded.least)}
+    columns["slice_start"] = pl.Series(before[number % len(before)])
     if schema.has_runs and not excluded:
-        known["excluded"] = pl.zeros(table.height, pl.Int32, eager=True)
-    known |= {
+        columns["excluded"] = pl.zeros(table.height, pl.Int32, eager=True)
+    columns |= {
         name: pl.Series([value], dtype=schema.columns[name]).new_from_index(0, table.height)
         for name, value in {**schema.unordered, **dict.fromkeys(schema.lists)}.items()
     }
-    table = finish(table, schema, choices, known, lifted=True)
+    table = finish(table, schema, choices, columns, lifted=True)
     return merge([table], schema) if schema.has_runs else table
 
 
@@ -234,40 +236,40 @@ def window_columns(window: DataDrivenWindow) -> dict[str, str]:
     return {text: name(text) for text in window.inputs}
 
 
-def places(batch: pl.DataFrame, one: Partial, time: str, schema: SliceSchema) -> Fields:
+def places(batch: pl.DataFrame, partial: Partial, time: str, schema: SliceSchema) -> Fields:
     """The events as states of a selection: its value, what it is chosen by, and its place in the order.
 
     An event that the filter leaves out has no place, so that it is never chosen.
     """
-    inputs = [batch[input_name(expression.text)] for expression in one.operator.inputs]
-    place = {"at": batch[time]}
-    place |= {name: batch[f"order:{name}"] for name in schema.place if name not in ("at", "nth")}
+    inputs = [batch[input_name(expression.text)] for expression in partial.operator.inputs]
+    columns = {"at": batch[time]}
+    columns |= {name: batch[f"order:{name}"] for name in schema.place if name not in ("at", "nth")}
     nth = batch["nth"]
-    if one.where:
-        nth = nth.set(~batch[filter_name(one.where.text)], None)
-    return Fields({**dict(zip(("value", "by"), inputs, strict=False)), **place, "nth": nth})
+    if partial.where:
+        nth = nth.set(~batch[filter_name(partial.where.text)], None)
+    return Fields({**dict(zip(("value", "by"), inputs, strict=False)), **columns, "nth": nth})
 
 
 def lifts(batch: pl.DataFrame, time: str, schema: SliceSchema) -> Iterable[pl.Expr]:
     """The expressions that lift every partial of the schema, but for selections: `Choices` does these together."""
     places = {name: pl.col(name if name == "nth" else f"order:{name}") for name in schema.place}
     places["at"] = pl.col(time)
-    for one in schema.partials:
-        if isinstance(one.operator, Selection):
+    for partial in schema.partials:
+        if isinstance(partial.operator, Selection):
             continue
-        columns = [input_name(expression.text) for expression in one.operator.inputs]
-        keep = pl.col(filter_name(one.where.text)) if one.where else None
+        columns = [input_name(expression.text) for expression in partial.operator.inputs]
+        keep = pl.col(filter_name(partial.where.text)) if partial.where else None
         chosen = [pl.col(column) for column in columns] or ([keep] if keep is not None else [])
         of = Inputs(
             columns=[column if keep is None else column.filter(keep) for column in chosen],
-            types=schema.input_types(one),
+            types=schema.input_types(partial),
             dense=keep is None and not any(batch[column].null_count() for column in columns),
             place={name: place if keep is None else place.filter(keep) for name, place in places.items()}
-            if one.operator.ordered
+            if partial.operator.ordered
             else {},
         )
-        for name, lifted in one.operator.lift(of).items():
-            yield lifted.alias(schema.names[one][name])
+        for name, lifted in partial.operator.lift(of).items():
+            yield lifted.alias(schema.names[partial][name])
 
 
 def roll_up(table: pl.DataFrame, edges: Edges, schema: SliceSchema) -> pl.DataFrame:
@@ -275,6 +277,6 @@ def roll_up(table: pl.DataFrame, edges: Edges, schema: SliceSchema) -> pl.DataFr
     if not table.height:
         return schema.empty()
     starts = table["slice_start"].to_numpy().copy()
-    known = starts != INT64_MIN
-    starts[known] = edges.floor(starts[known])
+    has_edge = starts != INT64_MIN
+    starts[has_edge] = edges.floor(starts[has_edge])
     return merge([schema.conform(table.with_columns(pl.Series("slice_start", starts)))], schema)

@@ -33,12 +33,12 @@ import numpy as np
 import polars as pl
 
 from windrow.core.arrays.dataframes import empty_frame, run_numbers
-from windrow.core.arrays.range_queries import running_max
+from windrow.core.arrays.range_queries import run_begins, running_max
 from windrow.core.operators.base import Fields
 from windrow.core.operators.choose import Choices, Selection
 from windrow.core.plan.groups import Partial
 
-TOGETHER = 64  # tables that wait to be merged, at most
+MOST_PENDING = 64  # tables that wait to be merged, at most
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,15 @@ class SliceSchema:
     @cached_property
     def names(self) -> dict[Partial, dict[str, str]]:
         """The columns of every partial's state, by field."""
-        return {one: {name: f"{one.text}.{name}" for name in self.state_types(one)} for one in self.partials}
+        return {
+            partial: {name: f"{partial.text}.{name}" for name in self.state_types(partial)} for partial in self.partials
+        }
 
-    def input_types(self, one: Partial) -> list[pl.DataType]:
-        return [self.inputs[expression.text] for expression in one.operator.inputs]
+    def input_types(self, partial: Partial) -> list[pl.DataType]:
+        return [self.inputs[expression.text] for expression in partial.operator.inputs]
 
-    def state_types(self, one: Partial) -> dict[str, pl.DataType]:
-        return one.operator.fields(self.input_types(one), self.place)
+    def state_types(self, partial: Partial) -> dict[str, pl.DataType]:
+        return partial.operator.fields(self.input_types(partial), self.place)
 
     @cached_property
     def identity(self) -> list[str]:
@@ -95,8 +97,8 @@ class SliceSchema:
             columns |= {"excluded": pl.Int32(), "first": pl.Int64(), "last": pl.Int64()}
         columns |= {name: pl.Boolean() if name == "fresh" else pl.Int64() for name in self.unordered}
         columns |= self.lists
-        for one in self.partials:
-            columns |= {self.names[one][name]: dtype for name, dtype in self.state_types(one).items()}
+        for partial in self.partials:
+            columns |= {self.names[partial][name]: dtype for name, dtype in self.state_types(partial).items()}
         return columns
 
     def empty(self) -> pl.DataFrame:
@@ -107,10 +109,10 @@ class SliceSchema:
         if table.columns == list(self.columns):
             return table
         there = set(table.columns)
-        known = {"excluded": pl.lit(0), "first": pl.col("slice_start"), "last": pl.col("slice_start")}
-        known |= {name: pl.lit(True if name == "fresh" else value) for name, value in self.unordered.items()}
+        defaults = {"excluded": pl.lit(0), "first": pl.col("slice_start"), "last": pl.col("slice_start")}
+        defaults |= {name: pl.lit(True if name == "fresh" else value) for name, value in self.unordered.items()}
         missing = [
-            known.get(name, pl.lit(None)).cast(dtype).alias(name)
+            defaults.get(name, pl.lit(None)).cast(dtype).alias(name)
             for name, dtype in self.columns.items()
             if name not in there
         ]
@@ -118,13 +120,17 @@ class SliceSchema:
 
     def selections(self, state: Callable[[Partial], Fields]) -> dict[str, tuple[Selection, Fields]]:
         """The selections among its operators, by their text, with the states to choose from."""
-        return {one.text: (one.operator, state(one)) for one in self.partials if isinstance(one.operator, Selection)}
+        return {
+            partial.text: (partial.operator, state(partial))
+            for partial in self.partials
+            if isinstance(partial.operator, Selection)
+        }
 
-    def state(self, table: pl.DataFrame, one: Partial) -> Fields:
+    def state(self, table: pl.DataFrame, partial: Partial) -> Fields:
         """The columns of one operator's state."""
-        found = Fields({name: table[column] for name, column in self.names[one].items()})
-        found.types = self.input_types(one)
-        return found
+        state = Fields({name: table[column] for name, column in self.names[partial].items()})
+        state.types = self.input_types(partial)
+        return state
 
 
 def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
@@ -137,7 +143,7 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
         return table
     table = table.sort(schema.order)
     numbers = run_numbers(table, schema.identity)
-    fresh = np.append(True, numbers[1:] != numbers[:-1])
+    fresh = run_begins(numbers)
     if schema.gap is not None:
         reached = running_max(table["last"].to_numpy(), numbers)
         fresh[1:] |= table["first"].to_numpy()[1:] - reached[:-1] > schema.gap
@@ -148,18 +154,18 @@ def merge(tables: Sequence[pl.DataFrame], schema: SliceSchema) -> pl.DataFrame:
     shared = ~fresh
     shared[:-1] |= ~fresh[1:]
     run = np.cumsum(fresh)
-    several = table if shared.all() else table.filter(pl.Series(shared))
+    sharing = table if shared.all() else table.filter(pl.Series(shared))
     runs = [pl.col("first").min(), pl.col("last").max()] if schema.has_runs else []
     runs += [pl.col(name).sum() if name == "digest" else pl.col(name).first() for name in schema.unordered]
     runs += [pl.col(name).list.explode().drop_nulls() for name in schema.lists]
-    choices = Choices(schema.selections(lambda one: schema.state(several, one)), several.height)
+    choices = Choices(schema.selections(lambda partial: schema.state(sharing, partial)), sharing.height)
     states = [
-        merged.alias(schema.names[one][name])
-        for one in schema.partials
-        if not isinstance(one.operator, Selection)
-        for name, merged in one.operator.merge(schema.names[one]).items()
+        merged.alias(schema.names[partial][name])
+        for partial in schema.partials
+        if not isinstance(partial.operator, Selection)
+        for name, merged in partial.operator.merge(schema.names[partial]).items()
     ]
-    numbered = several.with_columns(pl.Series("_run", run[shared]).set_sorted(), *choices.columns)
+    numbered = sharing.with_columns(pl.Series("_run", run[shared]).set_sorted(), *choices.columns)
     first = [pl.col(column).first() for column in schema.identity]
     grouped = numbered.group_by("_run", maintain_order=True).agg(*first, *runs, *states, *choices.lifts())
     merged_rows = finish(grouped, schema, choices)
@@ -193,8 +199,12 @@ class SliceBuffer:
         self.pending.append(table)
         if len(self) - self.table.height > max(self.table.height, self._most):
             self.merged()
-        elif len(self.pending) > TOGETHER:
+        elif len(self.pending) > MOST_PENDING:
             self.pending = [merge(self.pending, self.schema)]
+
+    def replace(self, table: pl.DataFrame) -> None:
+        """Go on with these slices in the place of those that are merged."""
+        self.table = table
 
     def merged(self) -> pl.DataFrame:
         """All slices in one table."""
@@ -208,26 +218,26 @@ def finish(
     table: pl.DataFrame,
     schema: SliceSchema,
     choices: Choices,
-    known: Mapping[str, pl.Series] | None = None,
+    columns: Mapping[str, pl.Series] | None = None,
     lifted: bool = False,
 ) -> pl.DataFrame:
     """Make a slice table of a `group_by`: each operator finishes its columns, and all get their declared types.
 
-    Columns that the caller has `known` before are taken as they are; `lifted`: rows are new slices, not merged ones.
+    The `columns` that the caller has are taken as they are; `lifted`: rows are new slices, not merged ones.
     """
     chosen = choices.chosen(table)
-    settled = dict(known or {})
+    ready = dict(columns or {})
     made = set(table.columns)
-    for one in schema.partials:
-        names = schema.names[one]
+    for partial in schema.partials:
+        names = schema.names[partial]
         state = Fields({name: table[column] for name, column in names.items() if column in made})
-        state.types = schema.input_types(one)
-        done = one.operator.finish(state) if lifted else one.operator.finish_merged(state)
-        settled |= {names[name]: column for name, column in chosen.get(one.text, done).items()}
-    columns = [settled[name] if name in settled else table[name] for name in schema.columns]
+        state.types = schema.input_types(partial)
+        done = partial.operator.finish(state) if lifted else partial.operator.finish_merged(state)
+        ready |= {names[name]: column for name, column in chosen.get(partial.text, done).items()}
+    ordered = [ready[name] if name in ready else table[name] for name in schema.columns]
     return pl.DataFrame(
         [
             (column if column.dtype == dtype else column.cast(dtype)).alias(name)
-            for column, (name, dtype) in zip(columns, schema.columns.items(), strict=True)
+            for column, (name, dtype) in zip(ordered, schema.columns.items(), strict=True)
         ]
     )

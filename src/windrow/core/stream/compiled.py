@@ -10,12 +10,12 @@ import polars as pl
 
 from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.assemble.results import ResultSchema
+from windrow.core.expressions.errors import QueryError
 from windrow.core.ordered.node_windows import CompiledJoinedGroup
 from windrow.core.ordered.state import CompiledOrderedGroup
 from windrow.core.plan.groups import Group
 from windrow.core.plan.plan import Plan
 from windrow.core.plan.watermark import TimeColumn
-from windrow.core.query.query import QueryError
 from windrow.core.slices.binding import Binding
 
 
@@ -31,6 +31,11 @@ class CompiledPlan:
     @cached_property
     def by_name(self) -> dict[str, CompiledGroup]:
         return {compiled.group.name: compiled for compiled in self.groups}
+
+    @cached_property
+    def sliced(self) -> dict[str, CompiledGroup]:
+        """The groups whose slices are made wherever the events are: all that are not ordered."""
+        return {name: compiled for name, compiled in self.by_name.items() if not compiled.group.ordered}
 
 
 def compile_plan(
@@ -51,12 +56,13 @@ def compile_plan(
 
 
 def _compile_group(group: Group, plan: Plan, binding: Binding, updates: bool) -> CompiledGroup:
-    if group.joined and updates:
+    is_joined = group.kind == "joined"
+    if is_joined and updates:
         query = plan.entries[next(iter(group.members.values()))[0]].query
         raise QueryError(
             f"query {query.name!r}: {query.window} cannot have updates: a late event at one node could part and "
             "shift the windows of all; leave updates out, or ask with scope='global' or 'node'"
         )
     own, shared = (binding.schema(group, shared, updates) for shared in (False, True))
-    kind = CompiledJoinedGroup if group.joined else CompiledOrderedGroup if group.ordered else CompiledGroup
+    kind = CompiledJoinedGroup if is_joined else CompiledOrderedGroup if group.ordered else CompiledGroup
     return kind(group, own, shared)

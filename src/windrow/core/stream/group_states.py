@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from windrow.core.arrays.range_queries import Ints
+from windrow.core.arrays.range_queries import Ints, Mask
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import Change, GroupState
 from windrow.core.ordered.state import OrderedState
@@ -30,7 +30,6 @@ from windrow.core.stream.compiled import CompiledPlan
 from windrow.core.stream.deduplicate import Kept, Repeats, repeats_of
 from windrow.core.stream.job_slicer import Slicer, Tables, named_tables, parts_of
 from windrow.core.stream.late import slice_behind, slices_behind
-from windrow.core.windows.ordered import Mask
 
 
 class Taken(NamedTuple):
@@ -58,10 +57,10 @@ class GroupStates:
 
     # --- slices and events in -------------------------------------------------------------------------------------
 
-    def take(self, events: pl.DataFrame, spans: Mapping[str, tuple[int, int]], kept: Kept) -> Taken:
+    def take(self, events: pl.DataFrame, ranges: Mapping[str, tuple[int, int]], kept: Kept) -> Taken:
         """Slice the prepared events of a batch for every group, and buffer them for those that need the order."""
         behind: dict[str, Mask] = {}
-        for name, (oldest, _) in spans.items():
+        for name, (oldest, _) in ranges.items():
             if oldest < self.time_columns[name].watermark:
                 behind[name] = events[time_name(name)].to_numpy() < self.time_columns[name].watermark
         late = int(np.count_nonzero(np.logical_or.reduce([*behind.values()]))) if behind else 0
@@ -72,15 +71,15 @@ class GroupStates:
         fresh, kept_now = self._without_repeats(events, by_source, kept)
         ahead: dict[Source, pl.DataFrame] = {}
         for source, states in by_source.items():
-            seen, place = _seen(events, source, fresh.get(repeats_of(source)))
+            seen, index = _seen(events, source, fresh.get(repeats_of(source)))
             mask = behind.get(source.time)
-            if mask is not None and place is not None:
-                mask = mask[place]
+            if mask is not None and index is not None:
+                mask = mask[index]
             ahead[source] = seen if mask is None else seen.filter(pl.Series(~mask))
             for state in states:
                 out = self._take_in(state, seen, mask)
                 if left_out is not None and out is not None:
-                    left_out[out if place is None else place[out]] = True
+                    left_out[out if index is None else index[out]] = True
         for name, table in Slicer(self.plan).slice_by_source(ahead).items():
             self.states[name].absorb(table)
         repeats = sum(int((~is_fresh).sum()) for is_fresh in fresh.values())
@@ -109,13 +108,15 @@ class GroupStates:
         """
         if behind is None:
             if isinstance(state, OrderedState):
-                state.hold(events)
+                state.buffer(events)
             return None
         time_column, too_late = self._time_column(state), behind
         if isinstance(state, OrderedState):
             too_late = events[time_name(state.group.source.time)].to_numpy() < time_column.final_before
-            state.hold(events.filter(pl.Series(~too_late)))
+            state.buffer(events.filter(pl.Series(~too_late)))
         late = slice_behind(state, events, too_late, time_column.final_before)
+        # all late events change emitted windows, also those that are still in time for the order; the slices made here
+        # are only noted, and the state takes `late.table`
         changes = late.table
         if too_late is not behind and time_column.updates:  # these have the same exclusion sets
             changes = slice_behind(state, events, behind, time_column.final_before).table
@@ -149,15 +150,17 @@ class GroupStates:
                 dropped[name] += 0 if left_out is None else int(np.count_nonzero(left_out))
                 continue
             if (_begins(state, table) < self._time_column(state).watermark).any():
-                table, out = self.without_late(state, merge([table], state.schema))
+                table, out = self.admit_slices(state, merge([table], state.schema))
                 dropped[name] += out
             state.absorb(table)
         return dropped
 
-    def without_late(self, state: GroupState, table: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-        """Merged slices without those that come too late for every window, and how many events some window leaves out.
+    def admit_slices(self, state: GroupState, table: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+        """Judge merged slices before a state takes them: those that some window still takes, and how many events are
+        left out of some.
 
-        What the others change of windows that were emitted is noted, and emitted by the next `advance`.
+        The state learns of new exclusion sets, and what the slices change of windows that were emitted is noted, and
+        emitted by the next `advance`.
         """
         time_column = self._time_column(state)
         behind = slices_behind(state, table, time_column.final_before)
@@ -188,7 +191,7 @@ class GroupStates:
 
     def results(self, emitted: Mapping[str, Iterable[Emitted]]) -> pl.DataFrame:
         """The rows of emitted windows; what does not fit into 64 bits is null in them, and counted in `overflowed`."""
-        table, overflowed = self.plan.results.build([one for several in emitted.values() for one in several])
+        table, overflowed = self.plan.results.build([chunk for chunks in emitted.values() for chunk in chunks])
         self.overflowed += overflowed
         return table
 

@@ -26,7 +26,7 @@ class Admitted:
     """The events of a batch, prepared; between which times they lie, by time column; which had no time."""
 
     events: pl.DataFrame
-    spans: dict[str, tuple[int, int]]
+    ranges: dict[str, tuple[int, int]]
     missing: pl.Series | None  # over the whole batch; None if all have a time
 
     @property
@@ -59,11 +59,11 @@ def admit(
         events = events.filter(~missing)
         numbers = (~missing).arg_true().cast(pl.Int64) + arrived
     events = binding.prepare(events, arrived if numbers is None else numbers, clock, numbered)
-    spans = {
+    ranges = {
         name: time_range(events, name, plan.plan.furthest.get(name), time_columns[name])
         for name in binding.time_columns
     }
-    return Admitted(events, spans, missing)
+    return Admitted(events, ranges, missing)
 
 
 def time_range(events: pl.DataFrame, name: str, furthest: Query | None, time_column: TimeColumn) -> tuple[int, int]:
@@ -83,7 +83,7 @@ def time_range(events: pl.DataFrame, name: str, furthest: Query | None, time_col
     return low, high
 
 
-def measured(frame: pl.DataFrame, binding: Binding, time: str) -> Rates | None:
+def rates_of(frame: pl.DataFrame, binding: Binding, time: str) -> Rates | None:
     """Events per unit of the time column, and distinct values per key, as seen in a first batch."""
     if (
         frame.height < ENOUGH

@@ -10,12 +10,13 @@ from typing import Any
 import polars as pl
 
 from windrow.core.aggregates.functions import Aggregate
+from windrow.core.expressions.errors import QueryError
 from windrow.core.operators.custom import MONOIDS
 from windrow.core.plan.groups import Entry, Placement, Rates
 from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.plan import plan
 from windrow.core.plan.watermark import TimeColumn
-from windrow.core.query.query import Query, QueryError
+from windrow.core.query.query import Query
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.compiled import CompiledPlan, compile_plan
 from windrow.core.windows.ordered import JOINED, scope_of
@@ -49,7 +50,7 @@ class Job:
 
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to a worker, which compiles it itself."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {field_.name: getattr(self, field_.name) for field_ in fields(self)}
 
     @property
     def is_integer(self) -> bool:
@@ -106,21 +107,23 @@ def job_of(
 
 def own_classes(queries: Iterable[Query]) -> tuple[type, ...]:
     """The classes of windows and monoids that are not ours."""
-    found: dict[type, None] = {}
+    classes: dict[type, None] = {}
     for query in queries:
-        found[type(query.window)] = None
-        for asked in query.computed:
-            for one in _parts(asked):
-                if one.function in MONOIDS:
-                    found[MONOIDS[one.function]] = None
+        classes[type(query.window)] = None
+        for aggregate in query.computed:
+            for part in _parts(aggregate):
+                if part.function in MONOIDS:
+                    classes[MONOIDS[part.function]] = None
     return tuple(
-        kind for kind in found if kind.__module__ not in ("windrow.core.windows.fixed", "windrow.core.windows.ordered")
+        kind
+        for kind in classes
+        if kind.__module__ not in ("windrow.core.windows.fixed", "windrow.core.windows.ordered")
     )
 
 
-def _parts(asked: Aggregate) -> Iterable[Aggregate]:
-    yield asked
-    for part in asked.parts:
+def _parts(aggregate: Aggregate) -> Iterable[Aggregate]:
+    yield aggregate
+    for part in aggregate.parts:
         yield from _parts(part)
 
 

@@ -10,17 +10,16 @@ many are put together.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import polars as pl
 
-from windrow.core.assemble.group_state import CompiledGroup
-from windrow.core.plan.groups import Group, Source, Timeline
-from windrow.core.slices.kernel import Edges, filter_name, roll_up, slice
+from windrow.core.plan.groups import Group, Source
+from windrow.core.slices.kernel import filter_name
 from windrow.core.slices.table import SliceBuffer
 from windrow.core.stream.compiled import CompiledPlan
-from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session, Tumbling
 
-MANY = 500_000  # slices that are kept without being merged
+SLICES_AT_ONCE = 500_000  # slices that are kept without being merged
 Tables = dict[str, pl.DataFrame]  # by the name of their group; or `<group>|<part>`, if it has several
 
 
@@ -39,49 +38,35 @@ def seen_by(source: Source, events: pl.DataFrame) -> pl.DataFrame:
     return events if source.where is None else events.filter(pl.col(filter_name(source.where.text)))
 
 
+@dataclass(frozen=True)
 class Slicer:
-    """Turns prepared events into the slices of every group that is not ordered."""
+    """Turns prepared events into the slices of every group that is not ordered.
 
-    def __init__(self, plan: CompiledPlan, cut: bool = False) -> None:
-        """With `cut`, slices end at every multiple of a session's gap too, where sessions can come to be cut."""
-        self._groups = {one.group.name: one for one in plan.groups if not one.group.ordered}
-        self._edges = {name: _edges(one, cut) for name, one in self._groups.items()}
-        self._sources = dict.fromkeys(one.group.source for one in self._groups.values())
+    With `at_gaps`, slices end at every multiple of a session's gap too, where sessions can come to be cut.
+    """
+
+    plan: CompiledPlan
+    at_gaps: bool = False
 
     def slice(self, events: pl.DataFrame) -> Tables:
         """One table per group, by the group's name."""
-        return self.slice_by_source({source: seen_by(source, events) for source in self._sources})
+        sources = dict.fromkeys(compiled.group.source for compiled in self.plan.sliced.values())
+        return self.slice_by_source({source: seen_by(source, events) for source in sources})
 
     def slice_by_source(self, events: Mapping[Source, pl.DataFrame]) -> Tables:
         """The same where each source sees events of its own."""
         tables: Tables = {}
-        for name, compiled in self._groups.items():
+        for name, compiled in self.plan.sliced.items():
             group = compiled.group
             if group.parent is None:
-                shared_edges = self._edges[name][1]
-                table = slice(events[group.source], group.source.time, shared_edges, compiled.shared_schema)
+                table = compiled.slice_shared(events[group.source], self.at_gaps)
                 tables |= self.spread(group, table) if group.children else {name: table}
         return tables
 
     def spread(self, group: Group, shared: pl.DataFrame) -> Tables:
         """A group's own slices, and those of the groups that are rolled up from it, of slices that they share."""
-        names = [one.name for one in (group, *group.children)]
-        return {name: roll_up(shared, self._edges[name][0], self._groups[name].schema) for name in names}
-
-
-def _edges(compiled: CompiledGroup, cut: bool) -> tuple[Edges, Edges]:
-    """The edges of a group's own slices, and of those that it shares."""
-    if cut and any(isinstance(timeline.window, Session) for timeline in compiled.group.needs(shared=True)[0]):
-        return cut_at_gaps(compiled.group, shared=False), cut_at_gaps(compiled.group, shared=True)
-    return compiled.edges, compiled.shared_edges
-
-
-def cut_at_gaps(group: Group, shared: bool) -> Edges:
-    """A group's edges with every multiple of its sessions' gaps."""
-    timelines = group.needs(shared)[0]
-    gaps = {timeline.window.gap for timeline in timelines if isinstance(timeline.window, Session)}
-    cells = [Timeline(Tumbling(gap, 0, True), INT64_MIN, INT64_MAX, False) for gap in gaps]
-    return Edges.of([*timelines, *cells])
+        names = [member.name for member in (group, *group.children)]
+        return {name: self.plan.sliced[name].roll_up(shared, self.at_gaps) for name in names}
 
 
 class Gathered:
@@ -95,29 +80,28 @@ class Gathered:
         for name, table in tables.items():
             if table.height:
                 if name not in self._buffers:
-                    self._buffers[name] = SliceBuffer(self._plan.by_name[name].schema, MANY)
+                    self._buffers[name] = SliceBuffer(self._plan.by_name[name].schema, SLICES_AT_ONCE)
                 self._buffers[name].add(table)
 
     def tables(self) -> Tables:
         """One table per group; what has come in a single one is as it came."""
-        return {name: _in_one(buffer) for name, buffer in self._buffers.items()}
+        return {
+            name: buffer.merged() if buffer.table.height or len(buffer.pending) > 1 else buffer.pending[0]
+            for name, buffer in self._buffers.items()
+        }
 
     def merged(self) -> Tables:
         """One table per group, with each slice once, in order."""
         return {name: buffer.merged() for name, buffer in self._buffers.items()}
 
 
-def _in_one(buffer: SliceBuffer) -> pl.DataFrame:
-    return buffer.pending[0] if not buffer.table.height and len(buffer.pending) == 1 else buffer.merged()
-
-
 class Unordered:
     """The events of groups that need the order, as they wait for it."""
 
     def __init__(self, plan: CompiledPlan) -> None:
-        groups = [one for one in plan.groups if one.group.ordered and not one.group.is_apart]
-        self._sources = {one.group.name: one.group.source for one in groups}
-        self._columns = {one.group.name: list(dict.fromkeys((*one.travels, "nth"))) for one in groups}
+        groups = [compiled for compiled in plan.groups if compiled.group.ordered and not compiled.group.is_apart]
+        self._sources = {compiled.group.name: compiled.group.source for compiled in groups}
+        self._columns = {compiled.group.name: list(dict.fromkeys((*compiled.travels, "nth"))) for compiled in groups}
         self._events: dict[str, list[pl.DataFrame]] = {name: [] for name in self._sources}
 
     def add(self, events: pl.DataFrame) -> int:

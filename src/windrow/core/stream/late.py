@@ -20,18 +20,18 @@ import numpy.typing as npt
 import polars as pl
 
 from windrow.core.arrays.dataframes import key_numbers
-from windrow.core.arrays.range_queries import CHUNK, Ints
+from windrow.core.arrays.range_queries import CHUNK, Ints, Mask
 from windrow.core.assemble.due import Lattices
 from windrow.core.assemble.group_state import ExclusionSet, GroupState
 from windrow.core.assemble.sessions import Runs, gap_of, left_out
 from windrow.core.expressions.parse import Expression
 from windrow.core.plan.groups import ROWS, Partial
 from windrow.core.slices.custom_edges import Irregular
-from windrow.core.slices.kernel import filter_name, slice, time_name
+from windrow.core.slices.kernel import filter_name, time_name
 from windrow.core.windows.fixed import INT64_MIN
-from windrow.core.windows.ordered import Mask, OrderedWindow
+from windrow.core.windows.ordered import OrderedWindow
 
-OUT_OF_ORDER = (-1, 0)  # in an exclusion set: everything that needs the order
+THE_ORDER = (-1, 0)  # in an exclusion set: everything that needs the order
 
 
 class Behind(NamedTuple):
@@ -72,13 +72,12 @@ def slice_behind(state: GroupState, events: pl.DataFrame, behind: Mask, final_be
         kept = np.ones(len(at), np.int64)
         return kept if where is None else events[filter_name(where.text)].to_numpy()[at].astype(np.int64)
 
-    edges = state.compiled.edges
-    judged = _judge(state, _Items(events, time, time, at, edges.floor(time[at]), counts), final_before)
+    start = state.compiled.edges.floor(time[at])
+    judged = _judge(state, _Items(events, time, time, at, start, counts), final_before)
     if state.schema.has_runs:
         events = events.with_columns(judged.excluded)
     chosen = events.filter(pl.Series(behind & judged.wanted))
-    table = slice(chosen, state.group.source.time, edges, state.schema)
-    return Behind(table, judged.left_out, judged.exclusions)
+    return Behind(state.compiled.slice(chosen), judged.left_out, judged.exclusions)
 
 
 def slices_behind(state: GroupState, table: pl.DataFrame, final_before: int) -> Behind:
@@ -153,15 +152,15 @@ def _fixed(starts: Ints, lattices: Lattices, irregular: Irregular, final_before:
     earliest of them is, and some is not if the latest is not; those between need no look.
     """
     out, in_ = np.zeros(len(starts), np.bool_), np.zeros(len(starts), np.bool_)
-    known = np.flatnonzero(starts > INT64_MIN)  # before the first edge there is no window
-    times = starts[known][:, None]
-    step = max(1, CHUNK // max(1, len(known)))
+    after_edge = np.flatnonzero(starts > INT64_MIN)  # before the first edge there is no window
+    times = starts[after_edge][:, None]
+    step = max(1, CHUNK // max(1, len(after_edge)))
     for begin in range(0, len(lattices), step):
         part = lattices.take(np.arange(begin, min(begin + step, len(lattices))))
         earliest, latest = part.around(times)
         is_held = earliest <= latest
-        out[known] |= (is_held & (earliest + part.length <= final_before)).any(axis=1)
-        in_[known] |= (is_held & (latest + part.length > final_before)).any(axis=1)
+        out[after_edge] |= (is_held & (earliest + part.length <= final_before)).any(axis=1)
+        in_[after_edge] |= (is_held & (latest + part.length > final_before)).any(axis=1)
     if irregular:
         outside, inside = irregular.touches(starts, final_before)
         out, in_ = out | outside, in_ | inside
@@ -173,21 +172,24 @@ def _out_of_order(state: GroupState, items: _Items) -> Ints:
     time = items.first[items.late]
     out = np.zeros(len(time), np.int64)
     timelines, signatures = list(state.group.timelines), list(state.group.signatures)
-    for place, number in state.group.members if state.group.ordered else ():
-        timeline, signature = timelines[place], signatures[number]
+    for line, number in state.group.members if state.group.ordered else ():
+        timeline, signature = timelines[line], signatures[number]
         if isinstance(timeline.window, OrderedWindow) or signature.needs_order:
             out |= (time >= timeline.since) * items.counts(signature.where)
     return out
 
 
 def _sessions(state: GroupState, items: _Items, final_before: int) -> tuple[dict[tuple[int, int], Mask], Ints]:
-    """For each session timeline, as (gap, since), which late items it leaves out; and how far final sessions reach.
+    """For each session timeline, as (gap, since), mark the late items that it leaves out, and give up to when final
+    sessions of their keys reach.
 
-    An item is judged among all of its key: a timely one can connect a late one to what is open.
+    All items of a key with a late one are judged together, because a timely event can connect a late one to an open
+    session.
     """
     masks: dict[tuple[int, int], Mask] = {}
     reach = np.full(len(items.first), INT64_MIN)
-    timelines = [one for one in state.compiled.session_timelines if state.assembler.is_unordered(one)]
+    numbers, queries_of = state.group.timelines, state.assembler.queries_of
+    timelines = [line for line in state.compiled.session_timelines if len(queries_of(numbers[line], ordered=False))]
     if not timelines:
         return masks, reach[items.late]
     rows = state.rows
@@ -195,7 +197,7 @@ def _sessions(state: GroupState, items: _Items, final_before: int) -> tuple[dict
     keys = items.table[names][items.late].unique() if names else pl.DataFrame()  # that have late items
     key = key_numbers(items.table, keys)
     at = np.flatnonzero(key >= 0)
-    views = {timeline: view for view, several in state.session_views(rows) for timeline in several}
+    views = {timeline: view for view, seen in state.session_views(rows) for timeline in seen}
     for timeline in timelines:
         view = views.get(timeline, rows)
         runs = _of_keys(view.runs, key_numbers(view.keys, keys)[view.runs.key])
@@ -223,7 +225,7 @@ def _exclusions(
     matrix = np.stack([np.ones(size, np.bool_), *masks.values()], axis=1)
     for row in np.unique(matrix, axis=0):
         members = frozenset(name for name, out in zip(masks, row[1:], strict=True) if out)
-        members |= {OUT_OF_ORDER} if is_ordered else frozenset()
+        members |= {THE_ORDER} if is_ordered else frozenset()
         if members not in exclusions:
             exclusions.append(members)
         numbers[(matrix == row).all(axis=1)] = exclusions.index(members)

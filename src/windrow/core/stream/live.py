@@ -24,7 +24,7 @@ from windrow.core.slices.binding import Binding, InputError
 from windrow.core.stream.compiled import CompiledPlan, compile_plan
 from windrow.core.stream.deduplicate import Kept, repeats_of
 from windrow.core.stream.group_states import GroupStates
-from windrow.core.stream.ingest import admit, measured
+from windrow.core.stream.ingest import admit, rates_of
 from windrow.core.windows.fixed import EPOCH, FURTHEST, INT64_MAX, INT64_MIN, since_1970
 
 
@@ -58,7 +58,7 @@ class Metrics:
     watermarks: Mapping[str, int | datetime | None] = field(default_factory=dict)
 
 
-class Pushed(NamedTuple):
+class PushResult(NamedTuple):
     """What a batch has brought: results, and its events that some window has left out (None if there are none)."""
 
     results: pl.DataFrame
@@ -101,20 +101,20 @@ class Live:
 
     # --- the stream -----------------------------------------------------------------------------------------------
 
-    def push(self, batch: pl.DataFrame, clock: Callable[[], int] | None = None) -> Pushed:
+    def push(self, batch: pl.DataFrame, clock: Callable[[], int] | None = None) -> PushResult:
         """Take a batch, move the watermarks by it, and give the results that this makes final.
 
         Only queries over arrival times need a clock.
         """
         states, rates = (self.states, self.rates) if self.states else self.begin(batch)
         admitted = admit(batch, states.plan, self.time_columns, self.options.bad_events, self.arrived, clock)
-        events, spans = admitted.events, admitted.spans
+        events, ranges = admitted.events, admitted.ranges
         self.arrived += batch.height
         self.counts["bad"] += admitted.bad
         if not events.height:
-            return Pushed(self.nothing(), None)
+            return PushResult(self.nothing(), None)
         self.use(states, rates)
-        taken = states.take(events, spans, self.kept)
+        taken = states.take(events, ranges, self.kept)
         self.columns |= {name: dtype for name, dtype in batch.schema.items() if name not in self.columns}
         self.kept = taken.kept
         dropped = 0 if taken.left_out is None else int(np.count_nonzero(taken.left_out))
@@ -124,11 +124,11 @@ class Live:
             there = batch if admitted.missing is None else batch.filter(~admitted.missing)
             left_out = there.filter(pl.Series(taken.left_out))
         watermarks = {}
-        for name, (_, newest) in spans.items():
+        for name, (_, newest) in ranges.items():
             time_column = self.time_columns[name]
             time_column.seen = newest if time_column.seen is None else max(time_column.seen, newest)
             watermarks[name] = time_column.after(newest)
-        return Pushed(self.advance(watermarks), left_out)
+        return PushResult(self.advance(watermarks), left_out)
 
     def advance(self, watermarks: Mapping[str, int], partial: bool = False) -> pl.DataFrame:
         """Move watermarks, give what is due, and let go of queries that were being removed and are over."""
@@ -158,7 +158,7 @@ class Live:
         """States for the types of a first batch, and the rates that it shows, for which they are planned."""
         rates = self.rates
         if rates is None and batch.height and self.plan.depends_on_rates:
-            rates = measured(batch, Binding(self.plan, batch.schema, self.options.order_by), self.options.time)
+            rates = rates_of(batch, Binding(self.plan, batch.schema, self.options.order_by), self.options.time)
         planned = self.plan if rates is self.rates else plan(self.entries, self.options.time, rates)
         compiled = self._compiled(planned, batch.schema)
         unknown = [name for name, dtype in compiled.binding.needed.items() if dtype == pl.Null()]
@@ -194,7 +194,7 @@ class Live:
         final_before = self.time_columns[entry.query.time or self.options.time].final_before
         if self.states is None or final_before <= entry.until:
             return False
-        return self.states.is_over(next(number for number, one in enumerate(self.plan.entries) if one is entry))
+        return self.states.is_over(next(number for number, other in enumerate(self.plan.entries) if other is entry))
 
     # --- what it says of itself -----------------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class Live:
         planned = plan(entries, options.time, rates, apart)
         if planned.fingerprint != header["plan"]:
             raise ValueError("this snapshot was taken under another plan than its queries have here")
-        time_columns = {name: TimeColumn(**one) for name, one in header["time_columns"].items()}
+        time_columns = {name: TimeColumn(**described) for name, described in header["time_columns"].items()}
         live = Live(options, entries, rates, planned, time_columns)
         live.arrived, live.finished, live.counts = header["arrived"], header["finished"], Counter(header["counts"])
         live.kept = {

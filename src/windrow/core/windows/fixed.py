@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -175,9 +175,9 @@ class Window:
     def __init_subclass__(cls) -> None:
         if "kind" not in cls.__dict__:
             cls.kind = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
-        known = WINDOWS.get(cls.kind)
-        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise TypeError(f"there is already a window called {cls.kind!r}: {known.__module__}.{known.__qualname__}")
+        other = WINDOWS.get(cls.kind)
+        if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise TypeError(f"there is already a window called {cls.kind!r}: {other.__module__}.{other.__qualname__}")
         WINDOWS[cls.kind] = cls
 
     @property
@@ -248,11 +248,11 @@ class FixedWindow(ContextFreeWindow):
 
     def grids(self) -> set[Grid]:
         """The edges of all its windows."""
-        found = set()
+        grids = set()
         for period, phase, length in self.lattices():
-            found.add(Grid(period, phase % period))
-            found.add(Grid(period, (phase + length) % period))
-        return found
+            grids.add(Grid(period, phase % period))
+            grids.add(Grid(period, (phase + length) % period))
+        return grids
 
     @property
     def reach(self) -> int:
@@ -264,6 +264,11 @@ class FixedWindow(ContextFreeWindow):
         shown = [duration_text(length, self.temporal) for length in lengths.values()]
         shown += [f"offset={duration_text(offset, self.temporal)}"] if offset else []
         return f"{self.kind}({', '.join(shown)})"
+
+
+def is_irregular(window: Window) -> TypeGuard[ContextFreeWindow]:
+    """Whether its bounds are fixed, and lie on no lattice."""
+    return isinstance(window, ContextFreeWindow) and not isinstance(window, FixedWindow)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from windrow.core.arrays.range_queries import Array, Mask, run_begins
 from windrow.core.expressions.parse import parse
 from windrow.core.windows.fixed import FURTHEST, Duration, Window, duration_text, lengths_of
 
@@ -32,8 +33,6 @@ Scope = Literal["global", "node", "bounds", "position", "overlap"]
 JOINED = ("bounds", "position", "overlap")  # the scopes that make one window of those of several nodes
 
 CARRIED = ("number", "started", "open")  # of each data-driven window, beside its own state
-Mask = npt.NDArray[np.bool_]
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ class OrderedEvents:
 
     def __init__(self, key: npt.NDArray[np.int64], inputs: Mapping[str, pl.Series]) -> None:
         self.key, self._inputs = key, inputs
-        self.first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
+        self.first = np.flatnonzero(run_begins(key))
         self.last = np.append(self.first[1:], len(key))[: len(self.first)] - 1
 
     def __len__(self) -> int:
@@ -214,7 +213,7 @@ class Punctuated(DataDrivenWindow, Scoped):
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        return tuple(one for one in (self.start, self.end) if one is not None)
+        return tuple(text for text in (self.start, self.end) if text is not None)
 
     def cuts(self, events: OrderedEvents, state: Mapping[str, Array]) -> Cuts:
         nowhere = np.zeros(len(events), np.bool_)

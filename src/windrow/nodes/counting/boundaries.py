@@ -27,10 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from windrow.core.arrays.range_queries import Ints
+from windrow.core.arrays.range_queries import Ints, Mask
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.core.windows.ordered import Mask
 from windrow.nodes.counting.runs import Interval, Line, Runs, Segment
 from windrow.nodes.counting.schemes import (
     CERTAIN,

@@ -19,12 +19,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import polars as pl
 
-from windrow.core.arrays.range_queries import Ints
+from windrow.core.arrays.range_queries import Ints, Mask
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables, seen_by
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.core.windows.ordered import Mask
 from windrow.nodes.counting.schemes import SCHEMES, Cut, Directive, Kind, sub_slice
 from windrow.nodes.counting.tables import (
     ANEW,

@@ -10,9 +10,8 @@ from operator import attrgetter
 import numpy as np
 import polars as pl
 
-from windrow.core.arrays.range_queries import Ints, ramp
+from windrow.core.arrays.range_queries import Ints, Mask, ramp
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.core.windows.ordered import Mask
 from windrow.nodes.counting.tables import Key
 
 

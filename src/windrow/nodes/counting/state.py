@@ -9,12 +9,13 @@ their order. Without quantiles there is nothing to wait for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from windrow.core.arrays.range_queries import Ints
+from windrow.core.arrays.range_queries import Ints, run_begins
 from windrow.core.assemble.due import Windows
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.ordered.slicing import Sliced
@@ -24,7 +25,6 @@ from windrow.core.plan.groups import ROWS, Partial
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.slices.table import merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.core.windows.ordered import Mask
 from windrow.nodes.counting.runs import Interval
 from windrow.nodes.counting.tables import NODE_COLUMN, Form, Key
 from windrow.nodes.quantiles.local import Identity, Multisets, SortedValues
@@ -67,7 +67,7 @@ def _of_events(form: Form, segments: Sequence[Interval]) -> Iterator[pl.DataFram
     nodes = pl.Series(NODE_COLUMN, [node for _, node, _ in parts]).gather(np.repeat(np.arange(len(sizes)), sizes))
     events = pl.concat([events.select(*form.sent) for *_, events in parts]).with_columns(numbers, nodes)
     events = events.sort(_SEGMENT, form.time, NODE_COLUMN, maintain_order=True)
-    begins = np.flatnonzero(_begins(events[_SEGMENT].to_numpy()))
+    begins = np.flatnonzero(run_begins(events[_SEGMENT].to_numpy()))
     yield form.lifted(events.select(*form.events), begins).with_columns(events[_SEGMENT].gather(begins))
 
 
@@ -139,7 +139,7 @@ class CountedState(OrderedState):
             return
         rows = OrderedRows(placed(self._live().sort(self.schema.order)), self.schema)
         before = self.base.at(rows.keys)
-        now = {**before, "count": np.maximum.reduceat(rows.stop, np.flatnonzero(_begins(rows.key)))}
+        now = {**before, "count": np.maximum.reduceat(rows.stop, np.flatnonzero(run_begins(rows.key)))}
         windows = self._complete(rows, Progress(before, now, np.full(rows.key_count, INT64_MAX)), step)
         (waits,), _ = self.multisets.search([Due(rows, windows)])
         first = np.full(rows.key_count, INT64_MAX)  # where the first window ends that waits
@@ -153,17 +153,17 @@ class CountedState(OrderedState):
     def _live(self) -> pl.DataFrame:
         """The slices of windows that are not complete, and the segments that wait."""
         rows = rows_in_order(self.rows)
-        needed = self.sequences.counting_needs(rows, self._known(rows.keys), keep_emitted=False)
+        needed = self.finder.counting_needs(rows, self._carry(rows.keys), keep_emitted=False)
         return pl.concat([rows.table.filter(pl.Series(needed)), self.undecided])
 
     def _complete(self, rows: OrderedRows, progress: Progress, step: WatermarkStep) -> Windows:
         """The windows that a step completes."""
-        return Windows.join(one.windows for one in self.sequences.found(rows, progress, step, partial=False))
+        return Windows.join(part.windows for part in self.finder.windows(rows, progress, step, partial=False))
 
     def may_be_due(self, step: WatermarkStep) -> bool:
         return any(table.height for table in self.ready)
 
-    def _slice(self, step: WatermarkStep) -> Sliced | None:
+    def slice_final(self, step: WatermarkStep) -> Sliced | None:
         if not self.may_be_due(step):
             return None
         table = pl.concat(self.ready).sort(self.schema.order)
@@ -173,21 +173,21 @@ class CountedState(OrderedState):
         known = self.base.at(keys)
         last = table.group_by(names, maintain_order=True).last() if names else table[-1:]
         stop = (last["position"] + last[self.schema.names[Partial(ROWS, None)]["count"]]).to_numpy()
-        now = {**known, "count": stop, "last": last["last"].to_numpy(), "frozen": stop}
+        now = {**known, "count": stop, "last": last["last"].to_numpy(), "final": stop}
         self.base.set(keys, now)
-        self.now.table = self.base.table
-        self._done, self._rows = table, None
+        self.now = copy(self.base)
+        self.add_final(table)
         every = np.ones(table.height, np.bool_)
         changed = np.full(max(1, keys.height), INT64_MAX)
         return Sliced(table, every, None, keys, known, now, now, changed)
 
-    def _in_sequence(
+    def emit_in_order(
         self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool
     ) -> Iterator[Emitted]:
         if self.schema.lists:
             due = Due(OrderedRows(placed(rows.table), self.schema), self._complete(rows, progress, step))
             rows = OrderedRows(self.multisets.filled(rows.table, [due]), self.schema)
-        yield from super()._in_sequence(rows, progress, step, partial)
+        yield from super().emit_in_order(rows, progress, step, partial)
 
     def needed(self) -> dict[Key, dict[str, int]] | None:
         """Of each key and node the first rank of which values may be requested; None if no multisets are at nodes."""
@@ -223,8 +223,3 @@ class CountedState(OrderedState):
             self.undecided = segments
         else:  # whatever they waited for, nobody asks for it any more
             self.ready = [segments]
-
-
-def _begins(number: Ints) -> Mask:
-    """Where another number begins."""
-    return np.append(True, number[1:] != number[:-1])

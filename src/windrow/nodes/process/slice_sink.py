@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from windrow.core.query.query import QueryError
+from windrow.core.expressions.errors import QueryError
 from windrow.core.windows.ordered import JOINED, scope_of
 from windrow.io.atomic import replacing
 from windrow.io.private import make_folder

@@ -83,7 +83,8 @@ class Merger:
         tables = self._passed_on()
         self._passing = {}
         for name, buffer in self._open.items():
-            tables[name], buffer.table = split_at(buffer.merged(), bounds.get(name, INT64_MAX))
+            tables[name], rest = split_at(buffer.merged(), bounds.get(name, INT64_MAX))
+            buffer.replace(rest)
         self._open = {name: buffer for name, buffer in self._open.items() if len(buffer)}
         self._sent = self._closing.bounds(watermark)
         # A batch of a child is sent completely once all slices are that its newest events are in.

@@ -107,7 +107,7 @@ class Reader:
 
     def _use(self, query_set: QuerySet) -> None:
         self.query_set, self.job = query_set, query_set.job
-        self._slicer, self._closing = Slicer(self.job.compiled, cut=True), Closing(self.job)
+        self._slicer, self._closing = Slicer(self.job.compiled, at_gaps=True), Closing(self.job)
         self._drop_open()
 
     def _drop_open(self) -> None:
@@ -203,7 +203,7 @@ class Reader:
         """Check events, and evaluate what the slices need of them."""
         job, of_node = self.job, events.with_columns(pl.lit(self._node).alias(NODE))
         admitted = admit(of_node, job.compiled, job.time_columns, job.options.bad_events, begin, numbered=True)
-        _, high = admitted.spans[job.time]
+        _, high = admitted.ranges[job.time]
         if admitted.events.height and high > furthest:
             raise InputError(
                 f"an event of node {self._node!r} has the {job.time} {_shown(high)}, further ahead of the clock "

@@ -16,7 +16,8 @@ from typing import Any, Literal, NamedTuple
 
 import polars as pl
 
-from windrow.core.query.query import Query, QueryError
+from windrow.core.expressions.errors import QueryError
+from windrow.core.query.query import Query
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.nodes.counting.tables import COUNTING, groups_of, names_in

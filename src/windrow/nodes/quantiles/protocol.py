@@ -26,7 +26,7 @@ import numpy as np
 import polars as pl
 
 from windrow.core.aggregates.functions import Aggregate
-from windrow.core.arrays.range_queries import Ints, ramp
+from windrow.core.arrays.range_queries import Ints, Mask, ramp
 from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.operators.base import Multiset
 from windrow.core.operators.multiset import counted, lists
@@ -34,7 +34,7 @@ from windrow.core.plan.groups import Partial, Placement, Signature, partials_of
 from windrow.core.query.query import Query
 from windrow.core.slices.kernel import filter_name, input_name
 from windrow.core.windows.fixed import FixedWindow, Session
-from windrow.core.windows.ordered import Counting, Mask
+from windrow.core.windows.ordered import Counting
 from windrow.nodes.tables import lacks
 
 # which multiset, see above

@@ -20,11 +20,10 @@ import numpy as np
 import polars as pl
 
 from windrow.core.arrays.dataframes import join_keys
-from windrow.core.arrays.range_queries import Ints, covered, ramp
+from windrow.core.arrays.range_queries import Ints, Mask, covered, ramp
 from windrow.core.assemble.due import Rows, Windows
 from windrow.core.operators.multiset import lists
 from windrow.core.stream.job_slicer import Tables
-from windrow.core.windows.ordered import Mask
 from windrow.nodes.quantiles.protocol import REMOTE, SUMMARY, MultisetSchema
 from windrow.nodes.refine import bounds, undecided
 

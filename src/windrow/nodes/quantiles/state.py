@@ -15,7 +15,6 @@ import polars as pl
 from windrow.core.assemble.due import Rows, session_windows
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import Change, GroupState
-from windrow.core.assemble.sessions import sessions
 from windrow.core.plan.watermark import TimeColumn, WatermarkStep
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.nodes.quantiles.protocol import MultisetSchema
@@ -85,27 +84,25 @@ class RefinedState(GroupState):
             self.time_column.watermark = upto
             yield from list(self.step(step))
         if multisets.wanted:
-            self._next_close = next_close  # of sessions that are not waiting
+            self.next_close = next_close  # of sessions that are not waiting
 
     def _due(self, rows: Rows, step: WatermarkStep) -> list[Due]:
         """The windows of a step, whether their ranks are known or not."""
         self._next_found = INT64_MAX
         rows = Rows(placed(rows.table), self.schema)
         due = [Due(rows, self.assembler.due(rows, step.before, step.now))]
-        for view, timelines in self.session_views(rows):
-            for found in sessions(view.runs, timelines):
-                ends = found.last + found.gap
-                self._next_found = min(self._next_found, int(ends[ends >= step.now].min(initial=INT64_MAX)))
-                closes = found.take((ends >= step.before) & (ends < step.now))
-                due.append(Due(view, session_windows(self.group.timelines[found.timeline], closes)))
+        for view, of_gap in self.all_sessions(rows):
+            self._next_found = min(self._next_found, of_gap.next_end(step.now))
+            closing = of_gap.closing(step.before, step.now)
+            due.append(Due(view, session_windows(self.group.timelines[of_gap.timeline], closing)))
         return [one for one in due if len(one.windows.lo)]
 
-    def _measured(
+    def emit_by_time(
         self, rows: Rows, step: WatermarkStep, change: Change | None, ordered: bool | None = None
     ) -> Iterator[Emitted]:
         due = self._due(rows, step)
         filled = Rows(self.multisets.filled(rows.table, due), self.schema) if due else rows
-        yield from super()._measured(filled, step, change, ordered)
+        yield from super().emit_by_time(filled, step, change, ordered)
 
     def prune(self, final_before: int) -> None:
         super().prune(final_before)

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import numpy as np
 import polars as pl
 
+from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.types import spark_type
-from windrow.core.query.query import QueryError
 from windrow.io.generator import TICK, Generator
 from windrow.io.yaml_files import must
 from windrow.nodes.sources.base import GATHER, Mark, Read, Source, SourceError, Types, nothing, place_of, wanted

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import polars as pl
 import pyarrow.parquet as pq
 
-from windrow.core.query.query import QueryError
+from windrow.core.expressions.errors import QueryError
 from windrow.core.slices.binding import InputError
 from windrow.core.stream.job import Job
 from windrow.io.event_files import FORMATS, below, columns_of, form_of, is_hidden, name_below, named, read, root_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from windrow.core.query.query import QueryError
+from windrow.core.expressions.errors import QueryError
 from windrow.core.stream.job import Job
 from windrow.io.generator import TICK, Generator, spread
 from windrow.spark.slice_rows import Limit, Marks

@@ -21,9 +21,10 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
+from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.types import types_of
 from windrow.core.plan.options import StreamOptions
-from windrow.core.query.query import Query, QueryError
+from windrow.core.query.query import Query
 from windrow.core.slices.binding import ARRIVAL
 from windrow.core.stream.job import own_classes
 from windrow.core.windows.fixed import duration

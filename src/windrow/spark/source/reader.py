@@ -28,8 +28,9 @@ from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
+from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.watermark import Lengths, plain
-from windrow.core.query.query import Query, QueryError, time_of
+from windrow.core.query.query import Query, time_of
 from windrow.core.slices.binding import InputError
 from windrow.core.stream.ingest import admit
 from windrow.core.stream.job import Job
@@ -75,7 +76,7 @@ class Slices:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Part):  # of a source without nodes
             return
-        job, slicer = self.job, Slicer(self.job.compiled, cut=partition.streams)
+        job, slicer = self.job, Slicer(self.job.compiled, at_gaps=partition.streams)
         gathered, unordered, size, count = Gathered(job.compiled), Unordered(job.compiled), 0, 0
         for events, rows in self._events(partition):
             count += rows
@@ -99,7 +100,7 @@ class Slices:
                     raise InputError(
                         f"{admitted.bad} of {frame.height} events have no time; bad_events='drop' leaves them out"
                     )
-                for name, (least, _) in admitted.spans.items():
+                for name, (least, _) in admitted.ranges.items():
                     if part.streams and least < 0 and not job.is_integer:
                         raise InputError(f"{name!r} lies before 1970, where Spark's watermark begins; use a number")
             except InputError as error:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from windrow.core.query.query import QueryError
+from windrow.core.expressions.errors import QueryError
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Gathered, Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN

@@ -54,7 +54,7 @@ from windrow.spark.stream.slice_store import (
     next_end,
 )
 
-VERSION = 4
+VERSION = 5
 INDEX = "index"
 
 
@@ -362,7 +362,7 @@ class Bucket:
 
     def _concerns_all(self, state: OrderedState, step: WatermarkStep, saved: Mapping[str, Any]) -> bool:
         """Whether windows of any key may end in a step: a time has come, or the queries have changed."""
-        ends = state.sequences.ends(step) or state.assembler.any_end(step.before, step.now)
+        ends = state.finder.ends(step) or state.assembler.any_end(step.before, step.now)
         goes = any(timeline.closing for timeline in state.group.timelines)
         # sessions end, and what `updates` keeps is let go, without an event of their key
         without_event = bool(state.compiled.session_timelines) or self._time_column.updates > 0
@@ -425,7 +425,7 @@ class _Group:
 
     def without_late(self, table: pl.DataFrame) -> pl.DataFrame:
         """Slices that some window still takes, of those that are behind the watermark."""
-        table, dropped = self.states.without_late(self.state, table)
+        table, dropped = self.states.admit_slices(self.state, table)
         self.dropped += dropped
         return table
 

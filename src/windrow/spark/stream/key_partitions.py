@@ -67,21 +67,19 @@ def closings(state: GroupState, partitions: KeyPartitions, now: int, updates: in
     """For each partition whose sessions a state holds, a time before which none ends, and none can be forgotten."""
     closes = np.full(partitions.count, INT64_MAX)
     rows = state.rows
-    for view, timelines in state.session_views(rows):
-        partition = partitions.of_keys(view)
-        for block in sessions(view.runs, timelines):
-            ends = block.last + block.gap
-            np.minimum.at(closes, partition[block.key[ends >= now]], ends[ends >= now])
+    for view, of_gap in state.all_sessions(rows):
+        live = of_gap.take(of_gap.end >= now)
+        np.minimum.at(closes, partitions.of_keys(view)[live.key], live.end)
     if len(rows) and state.compiled.session_timelines:
         largest = max(state.compiled.session_timelines, key=gap_of)._replace(
             since=INT64_MIN, until=INT64_MAX, closing=False
         )
         ordered = rows if rows.runs.in_order else rows.by_first()
         partition = partitions.of_keys(ordered)
-        for block in sessions(ordered.runs, [largest]):
-            is_last = np.append(block.key[1:] != block.key[:-1], True)[: len(block.key)]
-            done = is_last & (block.last + block.gap < now)
-            np.minimum.at(closes, partition[block.key[done]], block.last[done] + 3 * block.gap + updates)
+        for of_gap in sessions(ordered.runs, [largest]):
+            is_last = np.append(of_gap.key[1:] != of_gap.key[:-1], True)[: len(of_gap.key)]
+            done = of_gap.take(is_last & (of_gap.end < now))
+            np.minimum.at(closes, partition[done.key], done.end + 2 * done.gap + updates)
     return {number: int(time) for number, time in enumerate(closes) if time < INT64_MAX}
 
 
@@ -193,13 +191,13 @@ class PartitionedState:
         if buffered:
             events = pl.concat(buffered, how="diagonal").sort("nth")  # as they came
             is_due = events[state.ordering.time] < upto
-            state.hold(state.ordering.conform(events.filter(is_due)))
+            state.buffer(state.ordering.conform(events.filter(is_due)))
             self.buffer(events.filter(~is_due), state.ordering.time)
 
     def replace(self, state: OrderedState, opened: Iterable[int]) -> None:
         """Put the tables of a state in place of those of the partitions that it was filled from."""
         tables = state.tables()
-        assert "waiting" not in tables  # a step leaves none of the events that it was given
+        assert "buffered" not in tables  # a step leaves none of the events that it was given
         for number in opened:
             partition = self._by_number.setdefault(number, Partition())
             self._drop_tables(number, partition)
@@ -209,7 +207,7 @@ class PartitionedState:
                 self._put(number, name, part)
         # `state.load` needs these of every partition that has any
         for number in [number for number, partition in self._by_number.items() if partition.tables]:
-            for name in {"slices", "recent", "base"} - set(self._by_number[number].tables):
+            for name in {"slices", "recent_slices", "base"} - set(self._by_number[number].tables):
                 self._put(number, name, tables[name].clear())
         self._by_number = {
             number: partition for number, partition in self._by_number.items() if partition.tables or partition.buffered
@@ -219,8 +217,8 @@ class PartitionedState:
         partition = self._by_number.setdefault(number, Partition())
         self._stored.put(f"{number} {name}", table)
         partition.tables.append(name)
-        partition.slices += table.height if name in ("slices", "recent") else 0
-        partition.final += table.height if name == "held" else 0
+        partition.slices += table.height if name in ("slices", "recent_slices") else 0
+        partition.final += table.height if name == "recent_events" else 0
 
     def _drop_tables(self, number: int, partition: Partition) -> None:
         for name in partition.tables:

@@ -22,8 +22,8 @@ from pyspark.sql import types as t
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from windrow.core.arrays.dataframes import in_parts
+from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Entry
-from windrow.core.query.query import QueryError
 from windrow.core.slices.binding import ARRIVAL, InputError, quoted
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.ingest import admit
@@ -186,7 +186,7 @@ def timer_of(moment: int, is_integer: bool) -> int:
 
 def sliced(frames: Iterable[pl.DataFrame], job: Job, buckets: int) -> dict[int, Tables]:
     """The tables of a partition for each bucket, also if there are none: slices, and events where order counts."""
-    slicer = Slicer(job.compiled, cut=True)
+    slicer = Slicer(job.compiled, at_gaps=True)
     gathered, unordered = Gathered(job.compiled), Unordered(job.compiled)
     for frame in frames:
         times = frame[time_name(job.time)]

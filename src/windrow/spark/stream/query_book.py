@@ -18,9 +18,10 @@ import polars as pl
 from pyspark.sql import types as t
 
 from windrow.core.assemble.results import RESULT_COLUMNS
+from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.types import type_of
 from windrow.core.plan.options import StreamOptions
-from windrow.core.query.query import Query, QueryError
+from windrow.core.query.query import Query
 from windrow.core.stream.job import job_of
 from windrow.core.windows.fixed import since_1970
 from windrow.spark.stream import query_book_files

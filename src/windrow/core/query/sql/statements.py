@@ -20,9 +20,10 @@ from sqlglot import TokenType
 
 from windrow.core.aggregates.functions import Aggregate
 from windrow.core.aggregates.reader import as_formula
+from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.limits import QUERIES, TOKENS, beyond
 from windrow.core.expressions.tokens import Phrase, Token, line_of, refusal, tokenize
-from windrow.core.query.query import Query, QueryError
+from windrow.core.query.query import Query
 from windrow.core.query.sql.calls import READER
 from windrow.core.query.sql.group_by import Grouping, Item, grouping, window
 
