@@ -41,7 +41,7 @@ from windrow.core.assemble.due import Rows
 from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.operators.base import Multiset
 from windrow.core.operators.multiset import Doubles, MultisetRanges
-from windrow.core.plan.groups import Group, Partial
+from windrow.core.plan.groups import Group, Partial, reads_of
 from windrow.core.slices.binding import quoted
 from windrow.core.slices.kernel import filter_name, input_name, time_name
 from windrow.core.slices.table import SliceSchema, merge
@@ -49,7 +49,6 @@ from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Slicer
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.io.tables import unpack
-from windrow.nodes.quantiles.protocol import reads_of
 from windrow.spark import payloads
 from windrow.spark.batch.jvm_slicing import (
     SLICES,
