@@ -6,6 +6,7 @@ micro-batch to where the events before it have brought it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -26,7 +27,7 @@ from windrow.io.tables import pack, unpack
 from windrow.spark import payloads
 from windrow.spark.stream import key_partitions
 from windrow.spark.stream import query as streaming
-from windrow.spark.stream.bucket import Bucket, RequestedQuery
+from windrow.spark.stream.bucket import INDEX, Bucket, RequestedQuery
 from windrow.spark.stream.slice_store import StateError
 from windrow.testing import Oracle, differences
 from windrow.testing.oracle import microseconds
@@ -244,6 +245,23 @@ def test_queries_come_and_go(stream: Stream) -> None:
             break
     found += buckets.idle()
     assert differences(found, told, queries) == []
+
+
+@pytest.mark.parametrize("window", [wr.tumbling(10), wr.session(5), wr.counting(2)], ids=lambda window: window.kind)
+def test_a_query_that_is_removed_emits_the_windows_that_have_begun_and_leaves(window: Any) -> None:
+    query = wr.Query("q", window, wr.count(), by="k")
+    buckets = of_one_bucket([query], lateness=0)
+    found = buckets.push(readings([11, 12, 12, 12], [1, 2, 1, 2]))
+    buckets.asked = [RequestedQuery(query, closing=True)]
+    found += buckets.push(readings([13, 14, 40], [1, 1, 3]))
+    found += buckets.push(readings([80], [3]))
+    removed = Oracle([query], time="t", lateness=0)
+    told = removed.push(readings([11, 12, 12, 12], [1, 2, 1, 2]).to_dicts())
+    removed.remove("q", when="windows_closed")
+    told += removed.push(readings([13, 14, 40], [1, 1, 3]).to_dicts())
+    assert differences(found, told, [query]) == []
+    index = json.loads(buckets.stores[0][INDEX][4:])
+    assert index["entries"] == []
 
 
 READINGS = {"t": pl.Int64(), "k": pl.Int64(), "x": pl.Float64()}
