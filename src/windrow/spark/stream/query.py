@@ -30,7 +30,7 @@ from windrow.core.stream.ingest import admit
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.io.tables import unpack
+from windrow.io.tables import from_bytes, to_bytes, unpack
 from windrow.spark import payloads
 from windrow.spark.batch.jvm_slicing import prepared
 from windrow.spark.batch.run import EVENTS, events_of
@@ -48,7 +48,6 @@ from windrow.spark.slice_rows import (
 from windrow.spark.stream import query_book_files
 from windrow.spark.stream.bucket import INDEX, Bucket, RequestedQuery, StepOutput
 from windrow.spark.stream.query_book import QueryBook, refuse_unstreamable, result_columns
-from windrow.spark.stream.slice_store import from_bytes, to_bytes
 from windrow.spark.types import END_MS, SHIFT_MS, from_arrow, mapped_to_frames, polars_type
 
 MARK = "windrow_watermark"
@@ -278,7 +277,7 @@ def _row(output: StepOutput) -> Row:
     `transformWithState` makes a Python `Row` for each row that it gives out, which for results would be work per
     result, and it gives out no Arrow. So results leave it packed, and `answered` unpacks them in a `mapInArrow`.
     """
-    results = to_bytes(output.results) if output.results.height else None
+    results = to_bytes(output.results, "lz4") if output.results.height else None
     since = json.dumps(output.since) if output.since else None
     return Row(**{**vars(output), "results": results, "since": since})
 

@@ -12,7 +12,6 @@ tree. A window that ends costs the chunks that it spans, and a chunk that no win
 
 from __future__ import annotations
 
-import io
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from windrow.core.arrays.range_queries import Ints
 from windrow.core.assemble.group_state import GroupState
 from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.io.tables import from_bytes, to_bytes
 from windrow.spark.payloads import parts_by
 
 CHUNKS = 64  # that the longest window spans, at most
@@ -89,16 +89,6 @@ def _sum_of(name: str, value: bytes) -> int:
     return zlib.crc32(value, zlib.crc32(name.encode()))
 
 
-def to_bytes(table: pl.DataFrame) -> bytes:
-    buffer = io.BytesIO()
-    table.write_ipc_stream(buffer, compression="lz4" if table.height > 64 else "uncompressed")
-    return buffer.getvalue()
-
-
-def from_bytes(data: bytes) -> pl.DataFrame:
-    return pl.read_ipc_stream(io.BytesIO(data))
-
-
 @dataclass(frozen=True)
 class StoredTables:
     """The tables of a group in a state store, by name."""
@@ -118,7 +108,7 @@ class StoredTables:
         return table
 
     def put(self, name: str, table: pl.DataFrame) -> None:
-        self.store.put(f"{self.group}|{name}", to_bytes(table))
+        self.store.put(f"{self.group}|{name}", to_bytes(table, "lz4"))
 
     def delete(self, name: str) -> None:
         self.store.delete(f"{self.group}|{name}")
