@@ -50,7 +50,7 @@ OF_A_ROOT = ("root", "keep", "queries", "time", "imports", "buckets", "maxFilesP
 class Settings:
     """The options of a source, read and checked."""
 
-    feed: Files | Generated | Root
+    source: Files | Generated | Root
     queries: tuple[Query, ...]
     options: StreamOptions
     node_column: str = NODE
@@ -80,22 +80,22 @@ class Settings:
             return _of_root(given)
         if "keep" in given:
             raise QueryError("the option keep is for the root of a tree; what else is read stays where it is")
-        feed: Files | Generated
+        source: Files | Generated
         if "generator" in given:
-            feed = Generated(**asdict(Generator.from_json(given["generator"])))
+            source = Generated(**asdict(Generator.from_json(given["generator"])))
         else:
-            feed = Files(given["path"], given.get("format"))
+            source = Files(given["path"], given.get("format"))
         for name, meaning in NEEDED.items():
             if not given.get(name):
                 raise QueryError(f"the option {name} is missing: {meaning}")
         if given["time"] == ARRIVAL:
             raise QueryError("nodes have no arrival times; name a time column")
-        if isinstance(feed, Generated) and given["time"] != "ts":
+        if isinstance(source, Generated) and given["time"] != "ts":
             raise QueryError(f"the generator's time is 'ts', not {given['time']!r}")
         if given.get("bad_events", "raise") not in ("raise", "drop"):
             raise QueryError(f"option bad_events must be raise or drop, not {given['bad_events']!r}")
         return Settings(
-            feed,
+            source,
             _queries(given["queries"]),
             StreamOptions(
                 given["time"],
@@ -114,7 +114,7 @@ class Settings:
     @property
     def origin(self) -> Origin:
         """What is said of its slices; reads the columns of the first file."""
-        columns = dict(self.feed.columns if self.columns is None else self.columns)
+        columns = dict(self.source.columns if self.columns is None else self.columns)
         if self.node_column in columns:
             raise QueryError(
                 f"the events have a column {self.node_column!r} of their own; set the option node_column "
