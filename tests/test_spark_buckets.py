@@ -43,7 +43,7 @@ TIMED = ("tumbling", "sliding", "cumulating", "session")
 def small_partitions() -> Iterator[None]:
     """Partitions so small that a few keys fill several, and a few more make them twice as many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_partitions, "SIZE", 2)
+        patch.setattr(key_partitions, "PARTITION_ROWS", 2)
         yield
 
 
@@ -382,7 +382,7 @@ def test_a_micro_batch_reads_what_its_windows_need_and_not_all_that_is_live() ->
 
 
 def test_a_session_that_ends_is_read_without_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_partitions, "SIZE", 64)
+    monkeypatch.setattr(key_partitions, "PARTITION_ROWS", 64)
     queries = [
         wr.Query("visit", wr.session(1000), [wr.sum("x")], by="k"),
         wr.Query("minute", wr.tumbling(600), [wr.sum("x")], by="k"),  # from the same slices, in chunks of its own
@@ -409,7 +409,7 @@ def test_a_session_that_ends_is_read_without_all_others(monkeypatch: pytest.Monk
 
 
 def test_counts_of_other_keys_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_partitions, "SIZE", 64)
+    monkeypatch.setattr(key_partitions, "PARTITION_ROWS", 64)
     buckets = Buckets([wr.Query("three", wr.counting(3), [wr.sum("x")], by="k")], lateness=0, schema=READINGS)
     buckets.push(readings([0] * 10_000, range(10_000)))
     buckets.push(readings([1] * 10_000, range(10_000)))
@@ -422,7 +422,7 @@ def test_counts_of_other_keys_are_not_read(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_events_that_wait_long_are_not_read_while_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_partitions, "SIZE", 64)
+    monkeypatch.setattr(key_partitions, "PARTITION_ROWS", 64)
     buckets = Buckets([wr.Query("two", wr.counting(2), [wr.sum("x")])], lateness=1000, schema=READINGS)
     for time in range(0, 1000, 10):
         buckets.push(readings(range(time, time + 10), range(10)))

@@ -106,7 +106,7 @@ def from_text(text: str) -> list[dict[str, Any]]:
 def fingerprint(job: Job) -> str:
     """The same for two jobs that cut the same events into the same slices."""
     groups = sorted(job.compiled.plan.groups, key=lambda group: group.name)
-    windows = [sorted(f"{one.line} {one.until} {one.closing}" for one in group.timelines) for group in groups]
+    windows = [sorted(f"{line.line} {line.until} {line.closing}" for line in group.timelines) for group in groups]
     types = sorted((name, str(dtype)) for name, dtype in job.compiled.binding.needed.items())
     return fingerprint_of(groups, windows, types, job.options.order_by)
 

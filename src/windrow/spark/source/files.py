@@ -118,7 +118,7 @@ class Files:
         queue: list[tuple[bool, int, str]] = []
         pending: dict[str, Iterator[str]] = {}
         taken: Marks = {}
-        known: dict[str, tuple[tuple[int, int], Facts]] = {}
+        facts_ahead: dict[str, tuple[tuple[int, int], Facts]] = {}
         self._listed = self.nodes()
         for node, files in self._listed.items():
             mark = before.get(node)
@@ -126,10 +126,10 @@ class Files:
             if mark is not None:
                 self._check(node, files[:done], mark)
             pending[node] = iter(files[done:])
-            known |= {name: self._facts[name] for name in files[done:] if name in self._facts}
+            facts_ahead |= {name: self._facts[name] for name in files[done:] if name in self._facts}
             seen = None if mark is None else mark["seen"]
             queue.append((seen is not None, seen or 0, node))
-        self._facts = known
+        self._facts = facts_ahead
         heapq.heapify(queue)
         rows = files_taken = size = 0
         while queue:
@@ -143,7 +143,7 @@ class Files:
             rows, files_taken, size = rows + facts.rows, files_taken + 1, size + facts.size
             old = taken.get(node) or before.get(node) or {"rows": 0, "seen": None, "files": 0}
             new = taken[node]["new"] if node in taken else []
-            seen = max((one for one in (old["seen"], facts.seen) if one is not None), default=None)
+            seen = max((time for time in (old["seen"], facts.seen) if time is not None), default=None)
             taken[node] = {
                 "place": name,
                 "files": old["files"] + 1,
@@ -185,16 +185,16 @@ class Files:
     ) -> Iterator[tuple[pl.DataFrame, str]]:
         """The events of some files of a node, and what to call them."""
         for name, rows, size in new:
-            path, found = self._files.path_of(name), 0
+            path, count = self._files.path_of(name), 0
             if not os.path.isfile(path):
                 raise InputError(f"file {path!r} is gone, and the micro-batch that it belongs to is not done yet")
             if size not in (None, os.path.getsize(path)):
                 raise _changed(path, "first seen")
             with named(path):
                 for frame in read(path, self._files.form_of(name), needed):
-                    found += frame.height
+                    count += frame.height
                     yield frame, f"file {path!r}"
-            if rows not in (None, found):
+            if rows not in (None, count):
                 raise _changed(path, "first seen")
 
     # --- what is known before reading ---------------------------------------------------------------------------
@@ -254,8 +254,8 @@ def _greatest(parquet: pq.ParquetFile, column: str) -> int | None:
     greatest: int | None = None
     for number in range(parquet.metadata.num_row_groups):
         group = parquet.metadata.row_group(number)
-        places = [place for place in range(group.num_columns) if group.column(place).path_in_schema == column]
-        statistics = group.column(places[0]).statistics if places else None
+        columns = map(group.column, range(group.num_columns))
+        statistics = next((chunk.statistics for chunk in columns if chunk.path_in_schema == column), None)
         if statistics is None or not statistics.has_min_max or not isinstance(statistics.max_raw, int):
             return None
         greatest = statistics.max_raw if greatest is None else max(greatest, statistics.max_raw)

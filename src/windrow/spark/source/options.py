@@ -62,13 +62,13 @@ class Settings:
 
     @staticmethod
     def of(options: Mapping[str, str]) -> Settings:
-        known = {name.lower(): name for name in OPTIONS}
+        names = {name.lower(): name for name in OPTIONS}
         for name in options:
-            if name.lower() not in known:
-                near = difflib.get_close_matches(name.lower(), known, 1)
-                hint = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(OPTIONS)}"
+            if name.lower() not in names:
+                near = difflib.get_close_matches(name.lower(), names, 1)
+                hint = f"did you mean {names[near[0]]}?" if near else f"there are {', '.join(OPTIONS)}"
                 raise QueryError(f"windrow has no option {name!r}; {hint}")
-        given = {known[name.lower()]: value for name, value in options.items()}
+        given = {names[name.lower()]: value for name, value in options.items()}
         if sum(name in given for name in ("path", "generator", "root")) != 1:
             raise QueryError("give a path, with a directory for each node, or a generator, or the root of a tree")
         for module in _list(given.get("imports", "")):
@@ -227,19 +227,19 @@ def _queries(text: str) -> tuple[Query, ...]:
         described = json.loads(text)
     except ValueError as error:
         raise QueryError(f"option queries is not JSON: {error}") from error
-    several = [described] if isinstance(described, dict) else described
-    if not isinstance(several, list) or not several or not all(isinstance(one, dict) for one in several):
+    queries = [described] if isinstance(described, dict) else described
+    if not isinstance(queries, list) or not queries or not all(isinstance(query, dict) for query in queries):
         raise QueryError("option queries must be a JSON list of what Query.to_dict() gives")
-    found = []
-    for number, one in enumerate(several):
+    read = []
+    for number, query in enumerate(queries):
         try:
-            found.append(Query.from_dict(one))
+            read.append(Query.from_dict(query))
         except QueryError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
-            raise QueryError(f"option queries: query {one.get('name', number)!r} cannot be read: {reason}") from error
-    return tuple(found)
+            raise QueryError(f"option queries: query {query.get('name', number)!r} cannot be read: {reason}") from error
+    return tuple(read)
 
 
 def _columns(text: str) -> dict[str, pl.DataType]:

@@ -27,7 +27,7 @@ from windrow.spark.slice_rows import Limit
 from windrow.spark.source.files import is_beyond, local_path
 
 KEEP = ("uncommitted", "all")
-TOGETHER = 1 << 26  # bytes of batches that one task of a batch reads
+TASK_BYTES = 1 << 26  # bytes of batches that one task of a batch reads
 
 
 class Known(NamedTuple):
@@ -72,11 +72,11 @@ class Root:
         events = sink.head(begin).events if begin in sink.numbers else 0
         return {"batch": begin, "watermark": None, "events": events}
 
-    def after(self, before: dict[str, Any], limit: Limit, until: int | None, known: Known) -> dict[str, Any]:
+    def after(self, before: dict[str, Any], limit: Limit, until: int | None, at_start: Known) -> dict[str, Any]:
         """The offset after the batches that come next within a limit, at least one; none later than `until`."""
         sink, last, watermark, events = self.sink, before["batch"], before["watermark"], before["events"]
         size = count = 0
-        for number in self._made_for(known, sink.after(last)):
+        for number in self._made_for(at_start, sink.after(last)):
             if until is not None and number > until:
                 break
             head = sink.head(number)
@@ -91,16 +91,16 @@ class Root:
             return before
         return {"batch": last, "watermark": watermark, "events": events}
 
-    def _made_for(self, known: Known, numbers: range) -> range:
+    def _made_for(self, at_start: Known, numbers: range) -> range:
         """Those of the batches that follow which have what a stream's queries need; refuses to go beyond them."""
         if not numbers:
             return numbers
-        then = next(iter(self.sink.declared.changes[known.changes :]), numbers[-1] + 1)
-        if known.since <= numbers[0] < then:
+        then = next(iter(self.sink.declared.changes[at_start.changes :]), numbers[-1] + 1)
+        if at_start.since <= numbers[0] < then:
             return range(numbers[0], min(numbers[-1] + 1, then))
-        is_old = numbers[0] < known.since
+        is_old = numbers[0] < at_start.since
         raise QueryError(
-            f"the root {os.fspath(self.path)!r} is asked other queries from batch {known.since if is_old else then} "
+            f"the root {os.fspath(self.path)!r} is asked other queries from batch {at_start.since if is_old else then} "
             f"on, and this stream has read up to {numbers[0] - 1}; start it "
             + ("with a new checkpoint" if is_old else "again, and it goes on with those")
         )
@@ -114,7 +114,7 @@ class Root:
         for number in numbers:
             head = sink.head(number)
             size += head.size
-            if size >= TOGETHER or number == numbers[-1]:
+            if size >= TASK_BYTES or number == numbers[-1]:
                 yield first, number, head.events - events
                 first, size, events = number + 1, 0, head.events
 

@@ -28,7 +28,7 @@ from windrow.io.tables import from_bytes, to_bytes
 from windrow.spark.payloads import parts_by
 
 CHUNKS = 64  # that the longest window spans, at most
-ROWS = 512  # that a table brings to each of its chunks, about: fewer are not worth a chunk
+CHUNK_ROWS = 512  # that a table brings to each of its chunks, about: fewer are not worth a chunk
 
 
 class Store(Protocol):
@@ -215,7 +215,7 @@ def chunks_of(state: GroupState, table: pl.DataFrame) -> tuple[Ints, int]:
     start = table["slice_start"].to_numpy()
     times = start[start > INT64_MIN]
     count = (int(times.max()) - int(times.min())) // width + 1 if len(times) else 1
-    level = max(0, (count * ROWS // max(1, len(times))).bit_length() - 1) if count > 1 else 0
+    level = max(0, (count * CHUNK_ROWS // max(1, len(times))).bit_length() - 1) if count > 1 else 0
     wide = min(width << level, INT64_MAX)
     return np.where(start == INT64_MIN, INT64_MIN, start // wide), level
 

@@ -70,10 +70,10 @@ class StoredGroup:
 
     def _note_over(self, unread_from: int = INT64_MAX) -> None:
         """Note the queries that were being removed and are over; slices from some time on may not have been read."""
-        for timeline, place in self.state.group.timelines.items():
+        for timeline, number in self.state.group.timelines.items():
             may_be_open = isinstance(timeline.window, Session) and unread_from < timeline.until
-            if timeline.closing and not may_be_open and self.state.is_over(place, self.step.final_before):
-                self.over |= set(self.state.assembler.queries_of(place).tolist())
+            if timeline.closing and not may_be_open and self.state.is_over(number, self.step.final_before):
+                self.over |= set(self.state.assembler.queries_of(number).tolist())
 
 
 def forget(tables: StoredTables, buckets: int, saved: Mapping[str, Any]) -> None:
