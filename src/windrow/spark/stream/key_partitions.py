@@ -198,16 +198,14 @@ class PartitionedState:
         """Put the tables of a state in place of those of the partitions that it was filled from."""
         tables = state.tables()
         assert "buffered" not in tables  # a step leaves none of the events that it was given
-        for number in opened:
-            partition = self._by_number.setdefault(number, Partition())
-            self._drop_tables(number, partition)
-            partition.tables, partition.slices, partition.final = [], 0, 0
+        for number in self.numbers & set(opened):
+            self._drop_tables(number)
         for name, table in tables.items():
             for number, part in self.partitions.split(table) if table.height else []:
                 self._put(number, name, part)
         # `state.load` needs these of every partition that has any
-        for number in [number for number, partition in self._by_number.items() if partition.tables]:
-            for name in {"slices", "recent_slices", "base"} - set(self._by_number[number].tables):
+        for number, partition in self._by_number.items():
+            for name in {"slices", "recent_slices", "base"} - set(partition.tables) if partition.tables else ():
                 self._put(number, name, tables[name].clear())
         self._by_number = {
             number: partition for number, partition in self._by_number.items() if partition.tables or partition.buffered
@@ -220,14 +218,16 @@ class PartitionedState:
         partition.slices += table.height if name in ("slices", "recent_slices") else 0
         partition.final += table.height if name == "recent_events" else 0
 
-    def _drop_tables(self, number: int, partition: Partition) -> None:
+    def _drop_tables(self, number: int) -> None:
+        partition = self._by_number[number]
         for name in partition.tables:
             self._stored.delete(f"{number} {name}")
+        partition.tables, partition.slices, partition.final = [], 0, 0
 
     def forget(self) -> None:
         """Drop everything."""
-        for number, partition in self._by_number.items():
-            self._drop_tables(number, partition)
+        for number in self.numbers:
+            self._drop_tables(number)
         for table in self._buffered:
             self._stored.delete(f"events {table.number}")
         self._by_number = {}
