@@ -216,7 +216,7 @@ class Files:
             parquet = pq.ParquetFile(path)
             greatest = _greatest(parquet, time)
             if greatest is not None and pl.read_parquet_schema(path)[time] == wanted[time]:
-                values = pl.DataFrame({time: pl.Series([greatest]).cast(_physical(wanted[time])).cast(wanted[time])})
+                values = pl.DataFrame({time: [greatest]}).cast(wanted)  # type: ignore[arg-type]
                 return Facts(parquet.metadata.num_rows, binding.times(values, time)[0], size)
         rows, seen = 0, None
         for frame in read(path, form, wanted):
@@ -260,7 +260,3 @@ def _greatest(parquet: pq.ParquetFile, column: str) -> int | None:
             return None
         greatest = statistics.max_raw if greatest is None else max(greatest, statistics.max_raw)
     return greatest
-
-
-def _physical(dtype: pl.DataType) -> pl.DataType:
-    return pl.Int32() if isinstance(dtype, pl.Date) else pl.Int64()

@@ -35,7 +35,7 @@ from windrow.core.slices.binding import InputError
 from windrow.core.stream.ingest import admit
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
-from windrow.core.windows.fixed import Duration, duration
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Duration, duration
 from windrow.core.windows.ordered import NODE
 from windrow.io.generator import Generator
 from windrow.io.tables import pack
@@ -43,12 +43,13 @@ from windrow.spark.payloads import split
 from windrow.spark.pickling import Travels
 from windrow.spark.pickling import source as shipped
 from windrow.spark.slice_rows import Limit, Marks, fingerprint, row_schema, spark_time, time_before
-from windrow.spark.source.files import Files
+from windrow.spark.source.files import Files, is_beyond
 from windrow.spark.source.generated import Generated
 from windrow.spark.source.options import Settings, options_of, origin_in
-from windrow.spark.source.tree_root import Known, Root
+from windrow.spark.source.tree_root import Root
 from windrow.spark.types import arrow_schema
 
+TASK_BYTES = 1 << 26  # of batches of a root, that one task of a batch reads
 MOST_BYTES = 1 << 28  # of events for windows that need the order, beyond which a node sends them in several rows
 
 
@@ -168,31 +169,92 @@ class RootSlices:
 
     def __init__(self, settings: Settings, schema: t.StructType) -> None:
         assert isinstance(settings.source, Root)
-        origin, sink = origin_in(schema), settings.source.sink
-        self.root, self._schema = settings.source, schema
-        self.job, self._known = origin.job(origin.cut_for), Known(sink.declared.since, len(sink.declared.changes))
+        self.root, self._schema, origin = settings.source, schema, origin_in(schema)
+        self.job, sink = origin.job(origin.cut_for), self.root.sink
         if fingerprint(sink.query_set.job) != origin.plan:
             raise QueryError("the root is asked other queries since this DataFrame was made; make it again")
+        self._since = sink.declared.since  # the first batch that serves these queries
+        self._changes = len(sink.declared.changes)  # of queries, before this began
         self._until: int | None = None  # the last batch that is read, of a stream that is to end
 
     def everything(self) -> list[Part]:
-        """All batches that are there."""
-        return [Part(None, batches) for batches in self.root.batch_ranges()]
+        """All batches that are there, so many in a part."""
+        sink, before, parts = self.root.sink, self.first(), list[Part]()
+        numbers, first, size, events = sink.after(before["batch"]), before["batch"] + 1, 0, before["events"]
+        for number in numbers:
+            head = sink.head(number)
+            size += head.size
+            if size >= TASK_BYTES or number == numbers[-1]:
+                parts.append(Part(None, (first, number, head.events - events)))
+                first, size, events = number + 1, 0, head.events
+        return parts
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         first, last, events = part.new
-        yield from rows_of(self.root.tables(first, last, self.job), self.job, self._schema, part, events)
+        yield from rows_of(self._tables(first, last), self.job, self._schema, part, events)
+
+    def _tables(self, first: int, last: int) -> Tables:
+        """The tables of some batches, each group's in one."""
+        plan, sink = self.job.compiled, self.root.sink
+        gathered, ordered = Gathered(plan), dict[str, list[pl.DataFrame]]()
+        for number in range(first, last + 1):
+            batch = sink.read(number)
+            for compiled in plan.groups:
+                name = compiled.group.name
+                if name not in batch.tables:
+                    continue
+                table = compiled.conform(batch.tables[name])
+                if compiled.group.ordered:  # a node's events come in its order, in a batch and after it
+                    nth = pl.int_range(number << 32, (number << 32) + pl.len(), dtype=pl.Int64)
+                    ordered.setdefault(name, []).append(table.with_columns(nth=nth))
+                else:
+                    gathered.add({name: table})
+        return gathered.merged() | {name: pl.concat(tables) for name, tables in ordered.items()}
 
     # --- a stream -----------------------------------------------------------------------------------------------
 
     def first(self) -> dict[str, Any]:
-        return self.root.first()
+        """The offset before the first batch that is there and was made for the queries of now."""
+        sink = self.root.sink
+        begin = max(sink.declared.since, min(sink.numbers, default=1)) - 1
+        events = sink.head(begin).events if begin in sink.numbers else 0
+        return {"batch": begin, "watermark": None, "events": events}
 
     def stop(self) -> None:
         self._until = self.root.sink.newest
 
     def after(self, start: dict[str, Any], limit: Limit) -> dict[str, Any]:
-        return self.root.after(start, limit, self._until, self._known)
+        """The offset after the batches that come next within a limit, at least one; none later than `_until`."""
+        sink, last, watermark, events = self.root.sink, start["batch"], start["watermark"], start["events"]
+        size = count = 0
+        for number in self._made_for_these(sink.after(last)):
+            if self._until is not None and number > self._until:
+                break
+            head = sink.head(number)
+            if count and is_beyond(limit, count + 1, head.events - start["events"], size + head.size):
+                break
+            events, size, count, last = head.events, size + head.size, count + 1, number
+            if head.watermark > INT64_MIN:
+                watermark = head.watermark if watermark is None else max(watermark, head.watermark)
+        if not count:
+            return {**start, "ended": True} if watermark == INT64_MAX else start
+        if limit.least is not None and events - start["events"] < limit.least:
+            return start
+        return {"batch": last, "watermark": watermark, "events": events}
+
+    def _made_for_these(self, numbers: range) -> range:
+        """Those of the batches that follow which have what the queries need; refuses to go beyond them."""
+        if not numbers:
+            return numbers
+        then = next(iter(self.root.sink.declared.changes[self._changes :]), numbers[-1] + 1)
+        if self._since <= numbers[0] < then:
+            return range(numbers[0], min(numbers[-1] + 1, then))
+        is_old = numbers[0] < self._since
+        raise QueryError(
+            f"the root {os.fspath(self.root.path)!r} is asked other queries from batch "
+            f"{self._since if is_old else then} on, and this stream has read up to {numbers[0] - 1}; start it "
+            + ("with a new checkpoint" if is_old else "again, and it goes on with those")
+        )
 
     def parts(self, start: dict[str, Any], end: dict[str, Any]) -> list[Part]:
         batches = start["batch"] + 1, end["batch"], end["events"] - start["events"]
