@@ -275,7 +275,7 @@ class TestBags:
         query = wr.Query("q", wr.tumbling("1 day"), [wr.median("x"), wr.last("x"), wr.collect("i")])
         job = job_of([query], StreamOptions("ts"), polars_columns(frame.schema))
         functions: list[Any] = []
-        monkeypatch.setattr(batch, "EVENTS", 1000)
+        monkeypatch.setattr(batch, "EVENTS_AT_ONCE", 1000)
         monkeypatch.setattr(batch, "mapped", lambda df, function, schema: functions.append(function))
         monkeypatch.setattr(batch, "assembled", lambda rows, job: rows)
         batch.by_kernel(frame, job, False)
@@ -463,7 +463,7 @@ class TestCountingOverAllEvents:
             return [row["cell"] for row in cells.placed(frame, "t", "cell").select("cell").collect()]
 
         found = numbers(times)
-        begins, ends = zip(*(cells.span(cell) for cell in found), strict=True)
+        begins, ends = zip(*(cells.bounds(cell) for cell in found), strict=True)
         assert all(begin <= t < end for begin, t, end in zip(begins, times, ends, strict=True))
         assert numbers([*begins]) == found == numbers([end - 1 for end in ends])
         inside = [(cell, end) for cell, end in zip(found, ends, strict=True) if end < 2**62]
@@ -472,7 +472,7 @@ class TestCountingOverAllEvents:
     @pytest.mark.parametrize("bad_events", ["raise", "drop"])
     def test_the_number_of_a_cell_is_computed_once(self, spark: Any, monkeypatch: Any, bad_events: str) -> None:
         """Where cells with a cut are many, they are joined, and an inner join asks for keys that are not null."""
-        monkeypatch.setattr(positions, "FEW", 0)
+        monkeypatch.setattr(positions, "NAMED_CELLS", 0)
         frame = spark.range(1000).selectExpr("timestamp_millis(id div 7 * 2) AS ts", "id AS x")
         results = wr.windows(frame, wr.Query("q", wr.counting(300), wr.sum("x")), "ts", bad_events=bad_events)
         assert physical(results).count("bit_count") == 1

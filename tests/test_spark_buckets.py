@@ -6,6 +6,7 @@ micro-batch to where the events before it have brought it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -26,7 +27,7 @@ from windrow.io.tables import pack, unpack
 from windrow.spark import payloads
 from windrow.spark.stream import key_partitions
 from windrow.spark.stream import query as streaming
-from windrow.spark.stream.bucket import Bucket, RequestedQuery
+from windrow.spark.stream.bucket import INDEX, Bucket, RequestedQuery
 from windrow.spark.stream.slice_store import StateError
 from windrow.testing import Oracle, differences
 from windrow.testing.oracle import microseconds
@@ -42,7 +43,7 @@ TIMED = ("tumbling", "sliding", "cumulating", "session")
 def small_partitions() -> Iterator[None]:
     """Partitions so small that a few keys fill several, and a few more make them twice as many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_partitions, "SIZE", 2)
+        patch.setattr(key_partitions, "PARTITION_ROWS", 2)
         yield
 
 
@@ -246,6 +247,23 @@ def test_queries_come_and_go(stream: Stream) -> None:
     assert differences(found, told, queries) == []
 
 
+@pytest.mark.parametrize("window", [wr.tumbling(10), wr.session(5), wr.counting(2)], ids=lambda window: window.kind)
+def test_a_query_that_is_removed_emits_the_windows_that_have_begun_and_leaves(window: Any) -> None:
+    query = wr.Query("q", window, wr.count(), by="k")
+    buckets = of_one_bucket([query], lateness=0)
+    found = buckets.push(readings([11, 12, 12, 12], [1, 2, 1, 2]))
+    buckets.asked = [RequestedQuery(query, closing=True)]
+    found += buckets.push(readings([13, 14, 40], [1, 1, 3]))
+    found += buckets.push(readings([80], [3]))
+    removed = Oracle([query], time="t", lateness=0)
+    told = removed.push(readings([11, 12, 12, 12], [1, 2, 1, 2]).to_dicts())
+    removed.remove("q", when="windows_closed")
+    told += removed.push(readings([13, 14, 40], [1, 1, 3]).to_dicts())
+    assert differences(found, told, [query]) == []
+    index = json.loads(buckets.stores[0][INDEX][4:])
+    assert index["entries"] == []
+
+
 READINGS = {"t": pl.Int64(), "k": pl.Int64(), "x": pl.Float64()}
 
 
@@ -364,7 +382,7 @@ def test_a_micro_batch_reads_what_its_windows_need_and_not_all_that_is_live() ->
 
 
 def test_a_session_that_ends_is_read_without_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_partitions, "SIZE", 64)
+    monkeypatch.setattr(key_partitions, "PARTITION_ROWS", 64)
     queries = [
         wr.Query("visit", wr.session(1000), [wr.sum("x")], by="k"),
         wr.Query("minute", wr.tumbling(600), [wr.sum("x")], by="k"),  # from the same slices, in chunks of its own
@@ -391,7 +409,7 @@ def test_a_session_that_ends_is_read_without_all_others(monkeypatch: pytest.Monk
 
 
 def test_counts_of_other_keys_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_partitions, "SIZE", 64)
+    monkeypatch.setattr(key_partitions, "PARTITION_ROWS", 64)
     buckets = Buckets([wr.Query("three", wr.counting(3), [wr.sum("x")], by="k")], lateness=0, schema=READINGS)
     buckets.push(readings([0] * 10_000, range(10_000)))
     buckets.push(readings([1] * 10_000, range(10_000)))
@@ -404,7 +422,7 @@ def test_counts_of_other_keys_are_not_read(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_events_that_wait_long_are_not_read_while_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_partitions, "SIZE", 64)
+    monkeypatch.setattr(key_partitions, "PARTITION_ROWS", 64)
     buckets = Buckets([wr.Query("two", wr.counting(2), [wr.sum("x")])], lateness=1000, schema=READINGS)
     for time in range(0, 1000, 10):
         buckets.push(readings(range(time, time + 10), range(10)))

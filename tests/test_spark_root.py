@@ -39,7 +39,7 @@ from windrow.io.tables import unpack
 from windrow.spark import Root, nodes
 from windrow.spark.slice_rows import delay_of, row_schema
 from windrow.spark.source.options import Settings, options_of
-from windrow.spark.source.reader import BatchReader, RootStreamReader
+from windrow.spark.source.reader import BatchReader, StreamReader
 from windrow.spark.stream.bucket import Bucket, RequestedQuery
 from windrow.spark.stream.query import watermark_of
 
@@ -55,12 +55,12 @@ class Store(dict[str, bytes]):
         del self[name]
 
 
-def reader(path: Path, **options: Any) -> RootStreamReader:
+def reader(path: Path, **options: Any) -> StreamReader:
     settings = Settings.of({"root": str(path), "buckets": "3", **{name: str(one) for name, one in options.items()}})
-    return RootStreamReader(settings, row_schema(settings.origin))
+    return StreamReader(settings, row_schema(settings.origin))
 
 
-def offsets(one: RootStreamReader, limit: ReadLimit = ALL, start: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+def offsets(one: StreamReader, limit: ReadLimit = ALL, start: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     """From a start on until nothing is new."""
     found = [start or one.initialOffset()]
     while (after := json.loads(json.dumps(one.latestOffset(found[-1], limit)))) != found[-1]:
@@ -68,7 +68,7 @@ def offsets(one: RootStreamReader, limit: ReadLimit = ALL, start: dict[str, Any]
     return found
 
 
-def rows_between(one: RootStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
+def rows_between(one: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of a micro-batch; times are microseconds, because Python has no years beyond 9999."""
     found = []
     for part in one.partitions(start, end):
@@ -82,8 +82,8 @@ def rows_between(one: RootStreamReader, start: dict[str, Any], end: dict[str, An
 class Stream:
     """Buckets that see what Spark's do, with a watermark that moves as Spark's: after each micro-batch."""
 
-    def __init__(self, one: RootStreamReader) -> None:
-        self.job = one._slices.job
+    def __init__(self, one: StreamReader) -> None:
+        self.job = one.slices.job
         self.stores = [Store() for _ in range(3)]
         self.milliseconds = self.dropped = 0
         self.results: list[dict[str, Any]] = []
@@ -104,7 +104,7 @@ class Stream:
         marks = [row["watermark"] for row in rows if row["watermark"] is not None]
         self.milliseconds = max(self.milliseconds, max(marks, default=0) // 1000 - delay_of(self.job))
 
-    def run(self, one: RootStreamReader, several: list[dict[str, Any]]) -> None:
+    def run(self, one: StreamReader, several: list[dict[str, Any]]) -> None:
         for start, end in pairwise(several):
             self.step(rows_between(one, start, end))
 
@@ -326,7 +326,7 @@ def test_fewer_queries_at_the_root_end_a_stream_which_goes_on_once_it_is_started
     with pytest.raises(wr.QueryError, match=refused):
         one.latestOffset(last, ALL)
     again = reader(tmp_path)
-    stream.job = again._slices.job
+    stream.job = again.slices.job
     stream.run(again, offsets(again, ReadMaxFiles(3), last))
     kept = [query for query in QUERIES if query.name not in ("tumbling", "frames")]
     found = [row for row in stream.results if row["query"] not in ("tumbling", "frames")]
@@ -349,7 +349,7 @@ def test_more_queries_at_the_root_need_a_new_checkpoint(tmp_path: Path, seed: in
     with pytest.raises(wr.QueryError, match=rf"is asked other queries from batch {since} on.* with a new checkpoint"):
         again.latestOffset(start, ALL)
     with pytest.raises(wr.QueryError, match="is asked other queries since this DataFrame was made; make it again"):
-        RootStreamReader(Settings.of({"root": str(tmp_path)}), old)
+        StreamReader(Settings.of({"root": str(tmp_path)}), old)
 
 
 @pytest.mark.parametrize(

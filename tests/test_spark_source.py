@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from time import time as clock
 from typing import Any
 
 import polars as pl
@@ -100,7 +101,7 @@ def together(several: dict[str, pl.DataFrame]) -> pl.DataFrame:
 
 
 def reader(
-    source: Any, queries: list[wr.Query] = MEAN, time: str = "ts", now: Any = None, **options: Any
+    source: Any, queries: list[wr.Query] = MEAN, time: str = "ts", now: Any = clock, **options: Any
 ) -> StreamReader:
     settings = Settings.of(options_of(source, queries, time, **options))
     return StreamReader(settings, row_schema(settings.origin), now)
@@ -130,7 +131,7 @@ def rows_between(one: StreamReader, several: list[dict[str, Any]]) -> list[dict[
 
 def answers(rows: Iterable[dict[str, Any]], one: StreamReader, queries: list[wr.Query]) -> pl.DataFrame:
     """The results of rows, bucket by bucket."""
-    job = one._job
+    job = one.slices.job
     buckets: dict[int, dict[str, list[pl.DataFrame]]] = {}
     for row in rows:
         for name, table in unpack(row["payload"])[1].items():
@@ -260,11 +261,11 @@ def test_one_directory_is_one_node_and_a_pattern_names_several(tmp_path: Path) -
     for node in ("x1", "x2", "y"):
         write(events([1, 2]), tmp_path / node / "deep" / "0.parquet")
     write(events([3]), tmp_path / "x1" / "_unfinished.parquet")
-    assert reader(tmp_path)._feed.names == ["x1", "x2", "y"]
-    assert reader(tmp_path / "x1" / "deep")._feed.names == ["deep"]
-    assert reader(tmp_path / "x*")._feed.names == ["x1", "x2"]
+    assert reader(tmp_path).slices.source.names == ["x1", "x2", "y"]
+    assert reader(tmp_path / "x1" / "deep").slices.source.names == ["deep"]
+    assert reader(tmp_path / "x*").slices.source.names == ["x1", "x2"]
     files = reader(tmp_path / "x*" / "deep" / "*.parquet")
-    assert files._feed.names == ["x1/deep", "x2/deep"]
+    assert files.slices.source.names == ["x1/deep", "x2/deep"]
     assert sum(row["events"] for row in rows_between(files, offsets(files))) == 4
 
 
@@ -562,17 +563,17 @@ def test_a_file_that_grows_after_it_was_read_is_refused_until_the_next_one_is_re
 
 def test_only_files_that_are_still_to_be_read_are_remembered(tmp_path: Path) -> None:
     one = reader(tmp_path, columns="ts TIMESTAMP, k BIGINT, x DOUBLE")
-    assert isinstance(one._feed, Files)
+    assert isinstance(one.slices.source, Files)
     end = one.initialOffset()
     for at in range(9):
         write(events([at]), tmp_path / "a" / f"{at}.csv")
         *_, end = offsets(one, ALL, end)
-        assert len(one._feed._facts) <= 1
+        assert len(one.slices.source._facts) <= 1
     for at in (9, 10):  # one that was looked at and not taken is not looked at again
         write(events([at]), tmp_path / "b" / f"{at:02}.csv")
     end = one.latestOffset(end, ReadMaxFiles(1))
     one.latestOffset(end, ReadMinRows(9))
-    assert set(one._feed._facts) == {"b/10.csv"}
+    assert set(one.slices.source._facts) == {"b/10.csv"}
 
 
 def test_classes_of_your_own_are_found_by_their_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,23 +104,23 @@ def _by_workers(spark: SparkSession, files: EventFiles, needed: Sequence[str] | 
 
 def _known(columns: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
     """Types that Spark has: times in microseconds, categories as text."""
-    found = dict(columns)
+    known_types = dict(columns)
     for name, dtype in columns.items():
         if isinstance(dtype, pl.Datetime):
-            found[name] = pl.Datetime("us", dtype.time_zone)
+            known_types[name] = pl.Datetime("us", dtype.time_zone)
         elif isinstance(dtype, pl.Categorical | pl.Enum):
-            found[name] = pl.String()
-    return found
+            known_types[name] = pl.String()
+    return known_types
 
 
 def _reading(reader: Any, form: str) -> Any:
     """Spark's reader, which reads CSV as everybody else does, and fails where something does not fit the types."""
-    found = reader.format(form)
+    configured = reader.format(form)
     if form in ("csv", "json"):
-        found = found.option("mode", "FAILFAST")
+        configured = configured.option("mode", "FAILFAST")
     if form == "csv":
-        found = found.option("header", True).option("enforceSchema", False).option("escape", '"')
-    return found
+        configured = configured.option("header", True).option("enforceSchema", False).option("escape", '"')
+    return configured
 
 
 # --- a batch --------------------------------------------------------------------------------------------------------
@@ -164,9 +164,9 @@ def _written(results: DataFrame, form: str) -> DataFrame:
         return results
     nested = (t.ArrayType, t.StructType, t.MapType)
     columns = []
-    for one in results.schema.fields:
-        column = F.col(quoted(one.name))
-        columns.append(F.to_json(column, TIMES).alias(one.name) if isinstance(one.dataType, nested) else column)
+    for field in results.schema.fields:
+        column = F.col(quoted(field.name))
+        columns.append(F.to_json(column, TIMES).alias(field.name) if isinstance(field.dataType, nested) else column)
     return results.select(*columns)
 
 
@@ -230,34 +230,34 @@ def stream(
         writer = writer.option("path", str(where.out.absolute()))
     writer = writer.option("checkpointLocation", str(checkpoint.absolute()))
     query = writer.start() if where.follow else writer.trigger(availableNow=True).start()
-    known = set[int]()
+    counted = set[int]()
     try:
         with _ctrl_c() as stop:
             while query.isActive and not stop.wait(0.5):
-                _count(query.recentProgress, known, shown)
+                _count(query.recentProgress, counted, shown)
             if stop.is_set():
                 shown.say("stopping the stream")
                 query.stop()
                 raise KeyboardInterrupt
         query.awaitTermination()  # which raises what has ended it
     finally:
-        _count(query.recentProgress, known, shown)
+        _count(query.recentProgress, counted, shown)
 
 
-def _count(progress: Sequence[Any], known: set[int], shown: Shown) -> None:
-    """Add up what micro-batches say that were not known."""
+def _count(progress: Sequence[Any], counted: set[int], shown: Shown) -> None:
+    """Add up what micro-batches say that were not counted."""
     before = shown.counts
     counts: dict[str, Any] = {name: getattr(before, name) or 0 for name in ("events", "results", "dropped")}
     watermark = None
-    for one in progress:
-        observed = one["observedMetrics"]
-        if one["batchId"] in known or METRICS not in observed:
+    for batch in progress:
+        observed = batch["observedMetrics"]
+        if batch["batchId"] in counted or METRICS not in observed:
             continue
-        known.add(one["batchId"])
-        counts["events"] += int(one["numInputRows"])
+        counted.add(batch["batchId"])
+        counts["events"] += int(batch["numInputRows"])
         counts["dropped"] += int(observed[METRICS]["dropped"])
         counts["results"] += int(observed[RESULTS]["results"])
-        watermark = one["eventTime"].get("watermark")
+        watermark = batch["eventTime"].get("watermark")
     if watermark is not None and not watermark.startswith(("1970-01-01T00:00:00.000", "+")):  # none yet, or a number
         counts["watermark"] = watermark.removesuffix("Z").replace("T", " ").removesuffix(".000")
     shown.at(**counts)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -48,26 +48,26 @@ def files_of(path: str) -> list[str]:
 
     Names that begin with `_` or `.`, and those that end with `.tmp`, are left alone.
     """
-    if os.path.isfile(path):
-        return [path]
-    if os.path.isdir(path):
-        paths = below(path)
-        if not paths:
-            raise InputError(f"the directory {path!r} has no files of events")
+    paths = files_now(path)
+    if paths:
         return paths
-    if glob.escape(path) == path:
-        raise InputError(f"there is no file or directory {path!r}")
-    paths = fitting(path)
-    if not paths:
-        raise InputError(f"nothing fits {path!r}")
-    return paths
+    if os.path.isdir(path):
+        raise InputError(f"the directory {path!r} has no files of events")
+    raise InputError(f"nothing fits {path!r}" if is_pattern(path) else f"there is no file or directory {path!r}")
 
 
-def fitting(pattern: str) -> list[str]:
-    """The files that fit a pattern, and those below the directories that do, each once."""
-    paths = [path for path in glob.glob(pattern, recursive=True) if not is_hidden(os.path.basename(path.rstrip("/")))]
+def files_now(path: str) -> list[str]:
+    """The files of a path as `files_of` gives them, and none where nothing has come yet."""
+    if os.path.exists(path):
+        return below(path) if os.path.isdir(path) else [path]
+    paths = [path for path in glob.glob(path, recursive=True) if not is_hidden(os.path.basename(path.rstrip("/")))]
     files = [below(path) if os.path.isdir(path) else [path] for path in sorted(paths)]
     return list(dict.fromkeys(chain.from_iterable(files)))
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a path may fit several files, and is the name of none."""
+    return glob.escape(path) != path and not os.path.exists(path)
 
 
 def below(top: str) -> list[str]:
@@ -80,16 +80,10 @@ def below(top: str) -> list[str]:
 
 
 def root_of(path: str) -> str:
-    """The directory in which a pattern begins; a path that is none is its own."""
-    while glob.escape(path) != path:
+    """The directory in which a pattern begins; what exists is its own."""
+    while not os.path.exists(path) and glob.escape(path) != path:
         path = os.path.dirname(path)
     return path or "."
-
-
-def name_below(root: str, path: str) -> str:
-    """What a file is called from a directory on."""
-    begin = os.path.join(root, "")
-    return path.removeprefix(begin) if path.startswith(begin) else os.path.relpath(path, root)
 
 
 def is_hidden(name: str) -> bool:
@@ -101,6 +95,39 @@ def form_of(path: str) -> str | None:
     root, suffix = os.path.splitext(path.lower())
     form = SUFFIXES.get(os.path.splitext(root)[1] if suffix == ".gz" else suffix)
     return None if suffix == ".gz" and form not in ("csv", "json") else form
+
+
+@dataclass(frozen=True)
+class AscendingFiles:
+    """Files that come to a directory, by their names from there on: each is read once, in the order of the names.
+
+    So a file whose name lies before one that was read would never be read, and is refused.
+    """
+
+    root: str
+    form: str | None = None  # of all files; by default what the suffix of each says
+
+    def names(self, paths: Iterable[str]) -> list[str]:
+        begin = os.path.join(self.root, "")
+        return sorted(
+            {path.removeprefix(begin) if path.startswith(begin) else os.path.relpath(path, self.root) for path in paths}
+        )
+
+    def path_of(self, name: str) -> str:
+        return os.path.join(self.root, name)
+
+    def form_of(self, name: str) -> str:
+        form = self.form or form_of(name)
+        if form is None:
+            raise InputError(f"file {self.path_of(name)!r}: its name does not say its format; set the option format")
+        return form
+
+    def came_late(self, name: str | None, read: str, where: str) -> InputError:
+        """What is wrong where a file, if it is known which, has come after one that was read and lies before it."""
+        file = "a file" if name is None else f"file {self.path_of(name)!r}"
+        return InputError(
+            f"{file} has come to {where} with a name before {read!r}, which is already read; names must ascend"
+        )
 
 
 @dataclass(frozen=True)

@@ -12,31 +12,50 @@ checks all lengths, offsets and texts before Polars sees a table.
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import struct
 import zlib
 from collections.abc import Mapping
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import polars as pl
 import pyarrow as pa
 
 VERSION = 5
+Compression = Literal["zstd", "lz4", "uncompressed"]
 _HEAD = struct.Struct("<8sII")
 _MAGIC = b"windrow" + bytes([VERSION])
 _OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 _UNREADABLE = (*_OF_POLARS, pa.ArrowException, OSError, ValueError, struct.error)
 
 
+def to_bytes(table: pl.DataFrame, compression: Compression) -> bytes:
+    """A table as Arrow IPC; a small one is not compressed."""
+    buffer = io.BytesIO()
+    is_large = table.height > 64 or table.estimated_size() > 65536  # one row can hold all values of a slice
+    # writing locks a table, and others may read it
+    table.clone().write_ipc_stream(buffer, compression=compression if is_large else "uncompressed")
+    return buffer.getvalue()
+
+
+def from_bytes(data: bytes | memoryview) -> pl.DataFrame:
+    return pl.read_ipc_stream(io.BytesIO(data))
+
+
+def to_text(table: pl.DataFrame) -> str:
+    """A table as text, for headers."""
+    return base64.b64encode(to_bytes(table, "uncompressed")).decode()
+
+
+def from_text(text: str) -> pl.DataFrame:
+    return from_bytes(base64.b64decode(text))
+
+
 def pack(header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], compress: bool = True) -> bytes:
     """A header and named tables as bytes; large tables are compressed, unless somebody compresses the whole."""
-    parts = []
-    for table in (shared.clone() for shared in tables.values()):  # writing locks a table, and others may read it
-        buffer = io.BytesIO()
-        is_large = table.height > 64 or table.estimated_size() > 65536  # one row can hold all values of a slice
-        table.write_ipc_stream(buffer, compression="zstd" if compress and is_large else "uncompressed")
-        parts.append(buffer.getvalue())
+    parts = [to_bytes(table, "zstd" if compress else "uncompressed") for table in tables.values()]
     sizes = dict(zip(tables, map(len, parts), strict=True))
     body = b"".join(parts)
     line = json.dumps({**header, "tables": sizes, "crc32": zlib.crc32(body)}).encode()
@@ -83,7 +102,7 @@ def unpack(data: bytes, strict: bool = False) -> tuple[dict[str, Any], dict[str,
     for name, size in sizes.items():
         part = body[at : at + size]
         try:
-            tables[name] = _checked(part) if strict else pl.read_ipc_stream(io.BytesIO(part))
+            tables[name] = _checked(part) if strict else from_bytes(part)
         except _UNREADABLE as error:
             raise ValueError(f"this snapshot is damaged: {type(error).__name__}: {error}") from error
         at += size

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from windrow.core.plan.groups import Group
+from windrow.core.plan.groups import Group, leaves, quantile_of
 from windrow.core.query.query import Query
 from windrow.core.stream.job import Job
 from windrow.core.windows.ordered import NODE, Counting, OrderedWindow, scope_of
 from windrow.nodes.counting.schemes import SCHEMES, SMALL
 from windrow.nodes.counting.tables import ByScheme
 from windrow.nodes.pushdown import PUSHED
-from windrow.nodes.quantiles.protocol import REFINED, can_be_refined, leaves, quantile_of
+from windrow.nodes.quantiles.protocol import REFINED, can_be_refined
 
 
 def explain(job: Job, can_be_pushed: Container[str], push_down: bool, scheme: str) -> str:

@@ -147,8 +147,8 @@ def queries_of(df: DataFrame) -> list[Query]:
 def results_of(results: DataFrame, query: str | Query) -> DataFrame:
     """One query's rows and its own columns, of a DataFrame of results."""
     name = query.name if isinstance(query, Query) else query
-    known = json.loads(results.schema["query"].metadata.get(META, "{}"))
-    if known and name not in known:
-        raise KeyError(f"there are no results of a query called {name!r}; there are {', '.join(map(repr, known))}")
-    own = own_columns(query, results.columns) if isinstance(query, Query) else known.get(name, results.columns)
+    columns_of = json.loads(results.schema["query"].metadata.get(META, "{}"))
+    if columns_of and name not in columns_of:
+        raise KeyError(f"there are no results of a query called {name!r}; there are {', '.join(map(repr, columns_of))}")
+    own = own_columns(query, results.columns) if isinstance(query, Query) else columns_of.get(name, results.columns)
     return results.where(F.col("query") == name).select(*(F.col(quoted(column)) for column in own))

@@ -22,7 +22,7 @@ from windrow.core.stream.job_slicer import Tables
 from windrow.io.tables import pack
 
 SCHEMA = pa.schema([("bucket", pa.int32()), ("payload", pa.binary())])
-ROW = "bucket INT, payload BINARY"
+COLUMNS = "bucket INT, payload BINARY"
 
 
 def packed(

@@ -60,7 +60,7 @@ class _Mapping(Travels):
 
 def mapped(df: DataFrame, function: Callable[[Iterator[Any]], Iterator[Any]], schema: StructType | str) -> DataFrame:
     """`mapInArrow` for columns of any name: it looks them up as text, and takes a dot for a field."""
-    numbered = df.toDF(*(f"_{place}" for place in range(len(df.columns))))
+    numbered = df.toDF(*(f"_{number}" for number in range(len(df.columns))))
     return numbered.mapInArrow(_Mapping(function, df.columns), schema)
 
 

@@ -50,8 +50,8 @@ def stages(spark: SparkSession) -> list[Any]:
     """What Spark has measured of every stage so far, as its own `StageData`."""
     context: Any = spark.sparkContext
     nothing = context._gateway.new_array(context._jvm.double, 0)
-    found = context._jsc.sc().statusStore().stageList(None, False, False, nothing, context._jvm.java.util.ArrayList())
-    return [found.apply(at) for at in range(found.size())]
+    listed = context._jsc.sc().statusStore().stageList(None, False, False, nothing, context._jvm.java.util.ArrayList())
+    return [listed.apply(at) for at in range(listed.size())]
 
 
 def session(master: str | None = None, **settings: Any) -> SparkSession:
@@ -69,10 +69,10 @@ def session(master: str | None = None, **settings: Any) -> SparkSession:
     chosen = SETTINGS | {name.replace("__", "."): str(value) for name, value in settings.items()}
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    found = (builder if master is None else builder.master(master)).getOrCreate()
-    context = found.sparkContext
+    made = (builder if master is None else builder.master(master)).getOrCreate()
+    context = made.sparkContext
     is_local = str(context.master).split("[")[0] == "local"  # and not local-cluster
     if is_local and not context.getConf().contains(PARTITIONS) and PARTITIONS not in chosen:
-        found.conf.set(PARTITIONS, context.defaultParallelism)
-    register(found)
-    return found
+        made.conf.set(PARTITIONS, context.defaultParallelism)
+    register(made)
+    return made

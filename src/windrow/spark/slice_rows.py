@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import polars as pl
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
@@ -29,10 +28,11 @@ from windrow.core.query.query import Query
 from windrow.core.slices.binding import InputError
 from windrow.core.stream.job import Job, job_of
 from windrow.core.windows.fixed import INT64_MAX
+from windrow.io import tables
 from windrow.spark.types import END_MS, SHIFT_MS
 
 META = "windrow"  # the key of the metadata
-VERSION = 3
+VERSION = 4
 
 Marks = dict[str, dict[str, Any]]
 """How far each node has been read, as it stands in an offset.
@@ -69,7 +69,7 @@ class Origin:
     described: str  # the queries themselves, as `text_of` writes them
 
     def to_json(self) -> str:
-        types = base64.b64encode(pl.DataFrame(schema=self.columns).to_arrow().schema.serialize().to_pybytes()).decode()
+        types = tables.to_text(pl.DataFrame(schema=self.columns))
         fields = {"version": VERSION, "columns": types, "options": self.options.to_dict(), "buckets": self.buckets}
         return json.dumps(fields | {"plan": self.plan, "queries": self.queries, "described": self.described})
 
@@ -78,11 +78,9 @@ class Origin:
         fields = json.loads(text)
         if fields.pop("version") != VERSION:
             raise QueryError("these slices were made by another version of windrow")
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(fields.pop("columns"))))
-        frame = pl.from_arrow(schema.empty_table())
-        assert isinstance(frame, pl.DataFrame)
+        columns = tables.from_text(fields.pop("columns")).schema
         fields |= {"options": StreamOptions.from_dict(fields["options"]), "queries": tuple(fields["queries"])}
-        return Origin(dict(frame.schema), **fields)
+        return Origin(dict(columns), **fields)
 
     @property
     def cut_for(self) -> list[Query]:
@@ -108,7 +106,7 @@ def from_text(text: str) -> list[dict[str, Any]]:
 def fingerprint(job: Job) -> str:
     """The same for two jobs that cut the same events into the same slices."""
     groups = sorted(job.compiled.plan.groups, key=lambda group: group.name)
-    windows = [sorted(f"{one.line} {one.until} {one.closing}" for one in group.timelines) for group in groups]
+    windows = [sorted(f"{line.line} {line.until} {line.closing}" for line in group.timelines) for group in groups]
     types = sorted((name, str(dtype)) for name, dtype in job.compiled.binding.needed.items())
     return fingerprint_of(groups, windows, types, job.options.order_by)
 

@@ -44,15 +44,15 @@ def polars_type(dtype: t.DataType) -> pl.DataType | None:
         inner = polars_type(dtype.elementType)
         return None if inner is None else pl.List(inner)
     if isinstance(dtype, t.StructType):
-        known = polars_columns(dtype)
-        return pl.Struct(known) if len(known) == len(dtype.fields) else None
+        columns = polars_columns(dtype)
+        return pl.Struct(columns) if len(columns) == len(dtype.fields) else None
     return _SIMPLE.get(type(dtype))
 
 
 def polars_columns(schema: t.StructType) -> dict[str, pl.DataType]:
     """The columns that queries can read."""
-    found = {field.name: polars_type(field.dataType) for field in schema.fields}
-    return {name: dtype for name, dtype in found.items() if dtype is not None}
+    types = {field.name: polars_type(field.dataType) for field in schema.fields}
+    return {name: dtype for name, dtype in types.items() if dtype is not None}
 
 
 def spark_data_type(dtype: pl.DataType) -> t.DataType:
@@ -62,7 +62,7 @@ def spark_data_type(dtype: pl.DataType) -> t.DataType:
     if isinstance(dtype, pl.List):
         return t.ArrayType(spark_data_type(dtype.inner))  # type: ignore[arg-type]
     if isinstance(dtype, pl.Struct):
-        return t.StructType([t.StructField(one.name, spark_data_type(one.dtype)) for one in dtype.fields])  # type: ignore[arg-type]
+        return t.StructType([t.StructField(field.name, spark_data_type(field.dtype)) for field in dtype.fields])  # type: ignore[arg-type]
     if isinstance(dtype, pl.Datetime):
         return t.TimestampType() if dtype.time_zone else t.TimestampNTZType()
     if dtype.is_unsigned_integer():
@@ -102,8 +102,8 @@ def arrow_schema(schema: t.StructType) -> pa.Schema:
 
 def from_arrow(batches: Iterable[pa.RecordBatch], types: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """Batches from Spark as one frame with the types that are expected; times come in the session's time zone."""
-    several = [batch for batch in batches if batch.num_rows]
-    return typed(pa.Table.from_batches(several), types) if several else pl.DataFrame(schema=types)
+    filled = [batch for batch in batches if batch.num_rows]
+    return typed(pa.Table.from_batches(filled), types) if filled else pl.DataFrame(schema=types)
 
 
 def typed(table: pa.Table, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
@@ -122,20 +122,20 @@ def typed(table: pa.Table, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
 def in_spark_words(error: QueryError, schema: t.StructType) -> QueryError:
     """The error with Spark's names of types, and with the type of a column that Polars does not know."""
     text = str(error)
-    if found := re.search(r"there is no column '([^']+)'", text):
-        name = found[1]
+    if missing := re.search(r"there is no column '([^']+)'", text):
+        name = missing[1]
         kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
         if name in kinds:
-            whose = text[: found.start()]
+            whose = text[: missing.start()]
             return QueryError(f"{whose}column {name!r} is {kinds[name].upper()}, which no window query can read")
     for field in schema.fields:
         dtype = polars_type(field.dataType)
         if dtype is not None and dtype.is_nested():
             text = text.replace(str(dtype), field.dataType.simpleString().upper())
-    pieces = re.split(r"('[^']*')", text)  # names in quotes stay as they are
-    for at in range(0, len(pieces), 2):
-        pieces[at] = _TYPE.sub(lambda found: _spark_name(found[0]), pieces[at])
-    return QueryError("".join(pieces))
+    parts = re.split(r"('[^']*')", text)  # names in quotes stay as they are
+    for at in range(0, len(parts), 2):
+        parts[at] = _TYPE.sub(lambda type_name: _spark_name(type_name[0]), parts[at])
+    return QueryError("".join(parts))
 
 
 _TYPE = re.compile(

@@ -10,7 +10,7 @@ thousand windows cost ten thousand windows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd, prod
 from typing import NamedTuple
@@ -19,7 +19,7 @@ import polars as pl
 
 from windrow.core.aggregates.functions import Aggregate
 from windrow.core.expressions.parse import Expression, both
-from windrow.core.operators.base import Count, Operator
+from windrow.core.operators.base import Count, Multiset, Operator
 from windrow.core.query.query import Query
 from windrow.core.windows.fixed import (
     INT64_MAX,
@@ -99,6 +99,27 @@ def partials_of(aggregate: Aggregate, where: Expression | None) -> list[Partial]
         Partial(operator, both(where, own))
         for operator, own in zip(aggregate.operators, aggregate.filters, strict=True)
     ]
+
+
+def leaves(aggregates: Iterable[Aggregate]) -> Iterator[Aggregate]:
+    """Give aggregates, or those that formulas are made of."""
+    for aggregate in aggregates:
+        yield from leaves(aggregate.parts) if aggregate.parts else (aggregate,)
+
+
+def quantile_of(leaf: Aggregate) -> float | None:
+    """Which quantile an aggregate is; None if it is none."""
+    if leaf.function == "median":
+        return 0.5
+    return float(leaf.param("q")) if leaf.function == "quantile" else None
+
+
+def reads_of(signature: Signature) -> Iterator[tuple[Partial, float | None]]:
+    """Give the multisets that a signature reads, and which quantiles of them; None for something else."""
+    for leaf in leaves(signature.computed):
+        for partial in partials_of(leaf, signature.where):
+            if isinstance(partial.operator, Multiset):
+                yield partial, quantile_of(leaf)
 
 
 class Partial(NamedTuple):

@@ -24,6 +24,7 @@ from windrow.core.slices.kernel import time_name
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables, seen_by
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.io.tables import from_text, to_text
 from windrow.nodes.counting.schemes import SCHEMES, Cut, Directive, Kind, sub_slice
 from windrow.nodes.counting.tables import (
     ANEW,
@@ -34,8 +35,6 @@ from windrow.nodes.counting.tables import (
     Key,
     Report,
     forms_of,
-    from_text,
-    to_text,
 )
 from windrow.nodes.quantiles.local import Identity, Multisets, SortedValues
 from windrow.nodes.quantiles.protocol import multiset_of

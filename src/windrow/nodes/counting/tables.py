@@ -14,8 +14,6 @@ and where quantiles are asked, those of `quantiles`; and down, in a request:
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -250,14 +248,3 @@ def tables_of(job: Job) -> set[str]:
 def _names_of(forms: Iterable[Form]) -> set[str]:
     names = {f"{form.name}|{part}" for form in forms for part in ("pieces", "events", "reach")}
     return {COUNTING, GONE, *names, *(name for form in forms for name in form.multisets.tables)}
-
-
-def to_text(table: pl.DataFrame) -> str:
-    """A table as text, for headers."""
-    buffer = io.BytesIO()
-    table.write_ipc_stream(buffer, compression="uncompressed")
-    return base64.b64encode(buffer.getvalue()).decode()
-
-
-def from_text(text: str) -> pl.DataFrame:
-    return pl.read_ipc_stream(io.BytesIO(base64.b64decode(text)))

@@ -20,17 +20,16 @@ it lies is known once boundaries are, so that the root has to request the summar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
 
-from windrow.core.aggregates.functions import Aggregate
 from windrow.core.arrays.range_queries import Ints, Mask, ramp
 from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.operators.base import Multiset
 from windrow.core.operators.multiset import counted, lists
-from windrow.core.plan.groups import Partial, Placement, Signature, partials_of
+from windrow.core.plan.groups import Partial, Placement, leaves, quantile_of, reads_of
 from windrow.core.query.query import Query
 from windrow.core.slices.kernel import filter_name, input_name
 from windrow.core.windows.fixed import FixedWindow, Session
@@ -53,19 +52,6 @@ ROW = 100  # bytes of a multiset beside its blocks: an estimate
 MESSAGES = 6_000  # bytes of the headers that a request and its answer cost: an estimate
 
 
-def leaves(aggregates: Iterable[Aggregate]) -> Iterator[Aggregate]:
-    """Aggregates, or those that formulas are made of."""
-    for aggregate in aggregates:
-        yield from leaves(aggregate.parts) if aggregate.parts else (aggregate,)
-
-
-def quantile_of(leaf: Aggregate) -> float | None:
-    """Which quantile an aggregate is; None if it is none."""
-    if leaf.function == "median":
-        return 0.5
-    return float(leaf.param("q")) if leaf.function == "quantile" else None
-
-
 def can_be_refined(query: Query) -> bool:
     """Whether a query asks for quantiles in windows that are made of slices.
 
@@ -79,14 +65,6 @@ def can_be_refined(query: Query) -> bool:
     if isinstance(query.window, Counting):
         return any(q is not None for q in of_multisets)
     return isinstance(query.window, FixedWindow | Session) and bool(of_multisets) and None not in of_multisets
-
-
-def reads_of(signature: Signature) -> Iterator[tuple[Partial, float | None]]:
-    """The multisets that a signature reads, and which quantiles of them; None for something else."""
-    for leaf in leaves(signature.computed):
-        for partial in partials_of(leaf, signature.where):
-            if isinstance(partial.operator, Multiset):
-                yield partial, quantile_of(leaf)
 
 
 class MultisetSchema:

@@ -38,7 +38,7 @@ class WholeFiles(FileSource):
         self._ahead: pl.DataFrame | None = None  # the frame after the one that was read, so that the last is known
         self._needed: Types = {}
         super().resume(mark)
-        path, at = self.full(self._at.file), self._at
+        path, at = self.files.path_of(self._at.file), self._at
         if at.file and os.path.exists(path):
             self._unchanged()
         elif at.file and not at.done:
@@ -50,7 +50,7 @@ class WholeFiles(FileSource):
         while True:
             at = self._at
             if at.done or not at.file:
-                if at.file and os.path.exists(self.full(at.file)):
+                if at.file and os.path.exists(self.files.path_of(at.file)):
                     self._unchanged()  # what was added to it would never be read
                 fresh = self._fresh()
                 if not fresh:
@@ -71,15 +71,16 @@ class WholeFiles(FileSource):
 
     def _events(self) -> Iterator[pl.DataFrame]:
         """What is left of the file."""
-        path, form, types = self.full(self._at.file), self.form(self._at.file), wanted(self._needed)
+        path, form, types = self.files.path_of(self._at.file), self.form(self._at.file), wanted(self._needed)
         with named(path):
             for frame in read(path, form, types, self._at.rows):
                 yield fitted(frame, types)
 
     def _unchanged(self) -> None:
+        path = self.files.path_of(self._at.file)
         if self.size(self._at.file) != self._at.size:
             raise InputError(
-                f"file {self.full(self._at.file)!r} has changed since it was first read; write it under a name "
+                f"file {path!r} has changed since it was first read; write it under a name "
                 "that ends with .tmp and rename it when it is complete, or set growing: true for lines that are added"
             )
 

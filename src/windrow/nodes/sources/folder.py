@@ -5,7 +5,6 @@ Names must ascend: a file that comes with a name before those that were read wou
 
 from __future__ import annotations
 
-import glob
 import os
 from bisect import bisect_right
 from contextlib import suppress
@@ -14,7 +13,7 @@ from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar
 
 from windrow.core.slices.binding import InputError
-from windrow.io.event_files import FORMATS, below, fitting, form_of, name_below, root_of
+from windrow.io.event_files import FORMATS, AscendingFiles, files_now, is_pattern, root_of
 from windrow.io.yaml_files import Check, is_text, must
 from windrow.nodes.sources.base import FLAG, Mark, Read, Source, SourceError, Types, place_of, waited_for
 
@@ -40,10 +39,10 @@ class FileSource(Source):
 
     def __post_init__(self) -> None:
         path = self.path
-        self._is_pattern = not os.path.exists(path) and glob.escape(path) != path
-        self.root = root_of(path) if self._is_pattern else path if os.path.isdir(path) else os.path.dirname(path) or "."
-        if not os.path.isdir(self.root):
-            raise SourceError(f"files: there is no directory {self.root!r}")
+        root = root_of(path) if is_pattern(path) or os.path.isdir(path) else os.path.dirname(path) or "."
+        if not os.path.isdir(root):
+            raise SourceError(f"files: there is no directory {root!r}")
+        self.files = AscendingFiles(root, self.format)
         names = self.names()
         self._end = names if self.until_end else None
         if not names and (self.until_end or not os.path.isdir(path)):  # a directory may well be empty at first
@@ -51,23 +50,14 @@ class FileSource(Source):
         self.resume({})
 
     def names(self) -> list[str]:
-        if self._is_pattern:
-            paths = fitting(self.path)
-        elif os.path.isdir(self.path):
-            paths = below(self.path)
-        else:
-            paths = [self.path] if os.path.isfile(self.path) else []
-        return sorted({name_below(self.root, path) for path in paths})
+        return self.files.names(files_now(self.path))
 
     def resume(self, mark: Mark) -> None:
         """Take the files up to that of the mark as read."""
         self._at: SimpleNamespace = place_of(mark, self.place, self.what)
         past = [name for name in self.names() if name <= self._at.file]
         if len(past) > self._at.files:
-            raise InputError(
-                f"{len(past) - self._at.files} files have come to {self.root!r} with names before {self._at.file!r}, "
-                "which was already read; names must ascend"
-            )
+            raise self.files.came_late(None, self._at.file, repr(self.files.root))
         self._opened = set(past)
 
     def read(self, needed: Types, wait: float) -> Read | None:
@@ -86,10 +76,7 @@ class FileSource(Source):
         done = bisect_right(names, file)
         for name in names[:done]:
             if name not in self._opened:
-                raise InputError(
-                    f"file {self.full(name)!r} has come after {file!r} was read, and its name is before that; "
-                    "names must ascend"
-                )
+                raise self.files.came_late(name, file, repr(self.files.root))
         return names[done:]
 
     def _go_to(self, name: str) -> None:
@@ -108,23 +95,19 @@ class FileSource(Source):
         for name in sorted(self._opened):
             if name < mark["file"] or (name == mark["file"] and mark.get("done")):
                 with suppress(FileNotFoundError):
-                    os.remove(self.full(name))
+                    os.remove(self.files.path_of(name))
                 self._opened.discard(name)
 
     def size(self, name: str) -> int:
         """Bytes of a file; refuses one that has disappeared."""
+        path = self.files.path_of(name)
         try:
-            return os.path.getsize(self.full(name))
+            return os.path.getsize(path)
         except FileNotFoundError:
-            raise InputError(f"file {self.full(name)!r} has disappeared before all of it was read") from None
-
-    def full(self, name: str) -> str:
-        return os.path.join(self.root, name)
+            raise InputError(f"file {path!r} has disappeared before all of it was read") from None
 
     def form(self, name: str) -> str:
-        form = self.format or form_of(name)
-        if form is None:
-            raise InputError(f"file {self.full(name)!r}: its name does not say its format; set the option format")
+        form, path = self.files.form_of(name), self.files.path_of(name)
         if form not in self.formats:
-            raise InputError(f"file {self.full(name)!r} is {form}; files that grow are {' or '.join(self.formats)}")
+            raise InputError(f"file {path!r} is {form}; files that grow are {' or '.join(self.formats)}")
         return form

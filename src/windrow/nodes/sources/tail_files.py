@@ -39,7 +39,7 @@ class GrowingFiles(FileSource):
     def resume(self, mark: Mark) -> None:
         super().resume(mark)
         self._lines: Lines | None = None
-        if self._at.file and os.path.exists(self.full(self._at.file)):
+        if self._at.file and os.path.exists(self.files.path_of(self._at.file)):
             self._lines = self._parser()
         self._reported = self._at.file
 
@@ -70,7 +70,7 @@ class GrowingFiles(FileSource):
         size = self.size(at.file)
         if size == at.bytes:
             return b"", True
-        with open(self.full(at.file), "rb") as file:
+        with open(self.files.path_of(at.file), "rb") as file:
             self._same(file, size)
             if self._lines is None:
                 self._lines = self._parser()
@@ -97,7 +97,7 @@ class GrowingFiles(FileSource):
         file.seek(self._at.bytes)
 
     def _parser(self) -> Lines:
-        path, form = self.full(self._at.file), self.form(self._at.file)
+        path, form = self.files.path_of(self._at.file), self.form(self._at.file)
         if path.endswith(".gz"):
             raise InputError(f"file {path!r} is compressed, and so cannot grow line by line")
         lines = Lines(f"file {path!r}", form, self.bad_lines, self.epoch)

@@ -26,7 +26,7 @@ from windrow.core.slices.binding import InputError, no_time, quoted
 from windrow.core.slices.kernel import filter_name, time_name
 from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.stream.job import Job, time_names
-from windrow.core.stream.job_slicer import Gathered, Slicer
+from windrow.core.stream.job_slicer import SLICES_AT_ONCE, Gathered, Slicer
 from windrow.core.windows.fixed import FURTHEST, INT64_MAX, INT64_MIN, FixedWindow, Grid, Session
 from windrow.spark import payloads
 from windrow.spark.batch.jvm_operators import Lifted, lift
@@ -35,7 +35,6 @@ from windrow.spark.types import from_arrow
 
 MOST_GRIDS = 32  # whose last edges are computed for every event
 FINER = 8  # so many times the edges that are needed are no trouble
-SLICES = 500_000  # that are packed at a time
 POSITION = "windrow position"  # the time column of counting windows, once events are numbered
 
 Batches = Iterator[pa.RecordBatch]
@@ -140,11 +139,11 @@ def slices(events: DataFrame, job: Job, group: Group, cut: Cut, partials: Sequen
 
     def pack(batches: Batches) -> Batches:
         packing = Packing(job, name, states, cut.exact)
-        for part in in_parts(batches, SLICES):
+        for part in in_parts(batches, SLICES_AT_ONCE):
             packing.add(part)
         yield from packing.rows(buckets)
 
-    return mapped(grouped, pack, payloads.ROW)
+    return mapped(grouped, pack, payloads.COLUMNS)
 
 
 def aggregates(job: Job, group: Group, partials: Sequence[Partial]) -> list[Column]:

@@ -54,7 +54,7 @@ from windrow.spark.batch.time_cells import NOWHERE, Cells
 from windrow.spark.types import struct, typed
 
 MILLISECOND = 10  # bits: 1,024 microseconds
-FEW = 64  # cells that are named one by one
+NAMED_CELLS = 64  # cells that are named one by one
 CROWD, SHARE = 100_000, 8  # so many events in a cell, and one in so many of all, are worth another pass
 TIME, FIRST, LAST, SIZE = (f"windrow {name}" for name in ("time", "first", "last", "size"))
 _CELL, _BEFORE = "windrow cell", "windrow before"
@@ -101,7 +101,7 @@ def counted(df: DataFrame, job: Job, buckets: int) -> tuple[DataFrame, Job]:
     schema = inner.compiled.by_name[group.name].shared_schema
     whole = cells.table.with_columns(pl.Series("slice_start", cells.start)).filter(pl.Series(~cells.is_cut))
     ready = payloads.packed({group.name: merge([whole], schema)}, inner.compiled, buckets)
-    rows = df.sparkSession.createDataFrame(pa.Table.from_batches(ready, payloads.SCHEMA), payloads.ROW)
+    rows = df.sparkSession.createDataFrame(pa.Table.from_batches(ready, payloads.SCHEMA), payloads.COLUMNS)
     near = _near(events, job, cells)
     return rows if near is None else rows.union(sliced(near)), inner
 
@@ -202,10 +202,10 @@ def _in_cells(placed: DataFrame, job: Job, schema: SliceSchema) -> pl.DataFrame:
 
 def _edge(position: Ints, grids: list[Grid]) -> Ints:
     """The last edge at or before each position."""
-    found = np.full(len(position), INT64_MIN)
+    edge = np.full(len(position), INT64_MIN)
     for grid in grids:
-        np.maximum(found, grid.at_or_before(position), out=found)
-    return found
+        np.maximum(edge, grid.at_or_before(position), out=edge)
+    return edge
 
 
 def _seen(df: DataFrame, job: Job) -> DataFrame:
@@ -238,7 +238,7 @@ def _within(events: DataFrame, job: Job, cells: Cells, cut: Ints, before: Ints) 
 
     Where cells are few they are named, so that files without any of their events are not read.
     """
-    if len(cut) > FEW:
+    if len(cut) > NAMED_CELLS:
         cut_cells = events.sparkSession.createDataFrame(pa.table({_CELL: cut, _BEFORE: before}))
         return cells.placed(events, TIME, _CELL).join(F.broadcast(cut_cells), _CELL)
     time_column = job.compiled.plan.groups[0].source.time
@@ -247,7 +247,7 @@ def _within(events: DataFrame, job: Job, cells: Cells, cut: Ints, before: Ints) 
     column, moment = (quoted(time_column), "TIMESTAMP_MICROS({}L)") if zoned else (quoted(TIME), "{}L")
     ranges, numbers = [], []
     for cell, position in zip(cut.tolist(), before.tolist(), strict=True):
-        begin, end = cells.span(cell)
+        begin, end = cells.bounds(cell)
         ranges.append(f"({column} >= {moment.format(begin)} AND {column} < {moment.format(end)})")
         numbers.append(f"WHEN {quoted(TIME)} < {end}L THEN {position}L")
     named = events.where(" OR ".join(ranges))

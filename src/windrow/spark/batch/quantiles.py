@@ -41,18 +41,16 @@ from windrow.core.assemble.due import Rows
 from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.operators.base import Multiset
 from windrow.core.operators.multiset import Doubles, MultisetRanges
-from windrow.core.plan.groups import Group, Partial
+from windrow.core.plan.groups import Group, Partial, reads_of
 from windrow.core.slices.binding import quoted
 from windrow.core.slices.kernel import filter_name, input_name, time_name
 from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Slicer
+from windrow.core.stream.job_slicer import SLICES_AT_ONCE, Slicer
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.io.tables import unpack
-from windrow.nodes.quantiles.protocol import reads_of
 from windrow.spark import payloads
 from windrow.spark.batch.jvm_slicing import (
-    SLICES,
     Batches,
     Cut,
     Packing,
@@ -131,7 +129,7 @@ class _Values:
     def pack(self, batches: Batches) -> Batches:
         """Turn rows (key, slice, value, events) into payloads with multisets, each of a bounded number of values."""
         slicer, types = Slicer(self.job.compiled), {**self.schema.keys, "value": self.dtype}
-        for part in in_parts(batches, SLICES):
+        for part in in_parts(batches, SLICES_AT_ONCE):
             yield from self.packed(from_arrow(part, types), slicer)
 
     def packed(self, counts: pl.DataFrame, slicer: Slicer) -> Batches:
@@ -158,7 +156,7 @@ def _in_one_pass(events: DataFrame, cut: Cut, values: _Values) -> DataFrame:
     ends = run_times(values.schema, time_name(values.group.source.time))
     by = [*by_slice(values.schema, cut), F.col("value")]
     counted = frame.where(f"slice_start IS NOT NULL AND {taken}").groupBy(*by).agg(F.count("*").alias("events"), *ends)
-    return mapped(counted, values.pack, payloads.ROW)
+    return mapped(counted, values.pack, payloads.COLUMNS)
 
 
 # --- two passes -----------------------------------------------------------------------------------------------------
@@ -181,17 +179,17 @@ def _in_two_passes(events: DataFrame, cut: Cut, values: _Values, plain: tuple[Pa
     wanted = mapped_to_frames(counted, ranges.wanted, {**values.schema.keys, **_BOUNDS})
     near = _within(frame.where(taken), wanted, list(values.schema.keys))
     exact = near.groupBy(*by_slice(values.schema, cut), "value").agg(F.count("*").alias("events"))
-    return [mapped(counted, ranges.unwanted, payloads.ROW), mapped(exact, values.pack, payloads.ROW)]
+    return [mapped(counted, ranges.unwanted, payloads.COLUMNS), mapped(exact, values.pack, payloads.COLUMNS)]
 
 
 def _counted_by_range(frame: DataFrame, cut: Cut, ranges: _FirstPass) -> DataFrame:
     """Payloads of slices and of ranges, each bucket in one place."""
     values = ranges.values
-    several = F.expr("MIN(value) < MAX(value)").alias("several")  # a range with one value is exact as it is
+    has_several = F.expr("MIN(value) < MAX(value)").alias("several")  # a range with one value is exact as it is
     states = aggregates(values.job, values.group, ranges.plain)
     by = [*by_slice(values.schema, cut), F.col("range")]
-    counts = frame.groupBy(*by).agg(*states, F.min("value").alias("least"), several)
-    return mapped(counts, ranges.pack, payloads.ROW).repartition(F.col("bucket")).sortWithinPartitions("bucket")
+    counts = frame.groupBy(*by).agg(*states, F.min("value").alias("least"), has_several)
+    return mapped(counts, ranges.pack, payloads.COLUMNS).repartition(F.col("bucket")).sortWithinPartitions("bucket")
 
 
 def _within(events: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataFrame:
@@ -220,7 +218,7 @@ class _FirstPass:
         values = self.values
         packing = Packing(values.job, values.name, self.plain, self.exact)
         keys, types = list(values.schema.keys), {**values.schema.keys, "least": values.dtype}
-        for part in in_parts(batches, SLICES):
+        for part in in_parts(batches, SLICES_AT_ONCE):
             packing.add(part, parts=True)
             ranges = from_arrow(part, types).filter(pl.col("range").is_not_null())
             table = ranges.select(*keys, "slice_start", "range", "events", "least", "several")

@@ -29,9 +29,10 @@ from windrow.core.slices.kernel import filter_name, key_name, time_name
 from windrow.core.stream import deduplicate
 from windrow.core.stream.group_states import GroupStates
 from windrow.core.stream.job import Job, time_names
-from windrow.core.stream.job_slicer import Gathered, Slicer
+from windrow.core.stream.job_slicer import SLICES_AT_ONCE, Gathered, Slicer
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Counting
+from windrow.io import EVENTS_AT_ONCE
 from windrow.io.tables import unpack
 from windrow.spark import payloads
 from windrow.spark.batch import positions, quantiles
@@ -41,9 +42,6 @@ from windrow.spark.pickling import mapped
 from windrow.spark.settings import shuffle_partitions
 from windrow.spark.slice_rows import check
 from windrow.spark.types import from_arrow, mapped_to_frames, struct
-
-EVENTS = 1_000_000  # that are sliced at a time
-SLICES = 500_000  # that are assembled at a time, if they are of several buckets
 
 _IN_ORDER = "events are shuffled by key and put in order, which its windows depend on"
 
@@ -57,10 +55,14 @@ class Way(NamedTuple):
 
 
 def parts_of(job: Job) -> list[tuple[Job, Way]]:
-    """The queries of a job, parted by how they are answered."""
+    """Choose a way for each query, and put queries with the same way together.
+
+    Whether the JVM can cut depends on all windows of a group together, so such queries are tried as a part first, and
+    take the kernel or the order if they cannot be cut.
+    """
     groups = _groups(job)
     ways = {entry.query.name: _way(entry, job, groups[entry.query.name]) for entry in job.entries}
-    for part, way in _parted(job, ways):  # what queries cannot do together
+    for part, way in _parted(job, ways):
         if way.how is by_position:
             cut = positions.cut_in_positions(positions.in_positions(part))
             if isinstance(cut, str):
@@ -79,7 +81,7 @@ def _parted(job: Job, ways: Mapping[str, Way]) -> list[tuple[Job, Way]]:
     for entry in job.entries:
         way = ways[entry.query.name]
         parts.setdefault((way.how, way.apart), []).append(entry)
-    return [(replace(job, entries=tuple(several)), ways[several[0].query.name]) for several in parts.values()]
+    return [(replace(job, entries=tuple(entries)), ways[entries[0].query.name]) for entries in parts.values()]
 
 
 def _way(entry: Entry, job: Job, group: Group) -> Way:
@@ -112,12 +114,12 @@ def _by_position(entry: Entry, job: Job) -> Way | None:
     if entry.since != INT64_MIN or entry.until != INT64_MAX:
         return None
     alone = positions.in_positions(replace(job, entries=(entry,)))
-    if any(one.query.needs_order for one in alone.entries):
+    if any(renamed.query.needs_order for renamed in alone.entries):
         return None
     (group,) = alone.compiled.plan.groups
     schema = alone.compiled.by_name[group.name].shared_schema
     why = "counted by cells of time; events are put in order only in the cells that hold a cut"
-    if any(isinstance(lift(one, schema), str) for one in group.partials):
+    if any(isinstance(lift(partial, schema), str) for partial in group.partials):
         return Way(by_number, f"{why}; then answered by position", (query.time, query.filter_first))
     return Way(by_position, why, (query.time, query.filter_first))
 
@@ -141,7 +143,7 @@ def _cut_of(group: Group) -> Cut | str:
 def windows(df: DataFrame, job: Job, partial: bool) -> DataFrame:
     """All results, in the columns of the whole job."""
     types = struct(job.compiled.results.empty.schema)
-    found = [way.how(df, part, partial) for part, way in parts_of(job)]
+    answers = [way.how(df, part, partial) for part, way in parts_of(job)]
     aligned = [
         results.select(
             *(
@@ -149,7 +151,7 @@ def windows(df: DataFrame, job: Job, partial: bool) -> DataFrame:
                 for name in types.names
             )
         )
-        for results in found
+        for results in answers
     ]
     return reduce(DataFrame.union, aligned) if aligned else df.sparkSession.createDataFrame([], types)
 
@@ -179,8 +181,8 @@ def describe(job: Job) -> str:
 def events_of(batches: Iterable[pa.RecordBatch], job: Job) -> Iterator[pl.DataFrame]:
     """Prepared events as frames of about so many rows; refuses those without a time."""
     arrived = 0
-    for several in in_parts(batches, EVENTS):
-        events = from_arrow(several, job.compiled.binding.prepared)
+    for part in in_parts(batches, EVENTS_AT_ONCE):
+        events = from_arrow(part, job.compiled.binding.prepared)
         for name in time_names(job):
             if missing := events[name].null_count():
                 raise no_time(missing, events.height, name.removeprefix("time:"))
@@ -244,7 +246,7 @@ def by_kernel(df: DataFrame, job: Job, partial: bool) -> DataFrame:
         yield from payloads.packed(gathered.tables(), job.compiled, buckets)
 
     events = without_repeats(prepared(df, job), job)
-    return assembled(mapped(events, pack, payloads.ROW), job)
+    return assembled(mapped(events, pack, payloads.COLUMNS), job)
 
 
 def buckets_of(df: DataFrame) -> int:
@@ -256,21 +258,21 @@ def assembled(rows: DataFrame, job: Job, partial: bool = False, plan: str | None
     """The results of payloads; with a plan, refuses payloads of another one."""
 
     def assemble(batches: Batches) -> Iterator[pl.DataFrame]:
-        several: dict[str, list[pl.DataFrame]] = {}
+        by_group: dict[str, list[pl.DataFrame]] = {}
         size, last = 0, None
         for bucket, payload in payloads.read_rows(batches):
-            if bucket != last and size > SLICES:
-                yield results_of(several, job, partial)
-                several, size = {}, 0
+            if bucket != last and size > SLICES_AT_ONCE:
+                yield results_of(by_group, job, partial)
+                by_group, size = {}, 0
             last = bucket
             header, tables = unpack(payload)
             if plan is not None:
                 check(header, plan)
             for name, table in tables.items():
-                several.setdefault(name, []).append(table)
+                by_group.setdefault(name, []).append(table)
                 size += table.height
-        if several:
-            yield results_of(several, job, partial)
+        if by_group:
+            yield results_of(by_group, job, partial)
 
     shuffled = rows.repartition(F.col("bucket")).sortWithinPartitions("bucket")
     return mapped_to_frames(shuffled, assemble, job.compiled.results.empty.schema)

@@ -48,7 +48,7 @@ class Cells:
         steps[quoted(cell)] = f"COALESCE({number}, {NOWHERE}L)"
         return events.selectExpr("*", *(f"{text} AS {name}" for name, text in steps.items()))
 
-    def span(self, cell: int) -> tuple[int, int]:
+    def bounds(self, cell: int) -> tuple[int, int]:
         """The first time that lies in a cell, and the first after it."""
         number = cell if cell >= 0 else ~cell
         level = max(0, number // 2 ** (BITS - 1) - 1)
@@ -56,6 +56,6 @@ class Cells:
         end = begin + (1 << level)
         if cell < 0:
             begin, end = -end, -begin
-        span = (self.origin + (at << self.unit) for at in (begin, end))
-        first, after = (max(-FURTHEST, min(at, FURTHEST)) for at in span)
+        ends = (self.origin + (at << self.unit) for at in (begin, end))
+        first, after = (max(-FURTHEST, min(at, FURTHEST)) for at in ends)
         return first, after

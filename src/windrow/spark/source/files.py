@@ -26,7 +26,18 @@ import pyarrow.parquet as pq
 from windrow.core.expressions.errors import QueryError
 from windrow.core.slices.binding import InputError
 from windrow.core.stream.job import Job
-from windrow.io.event_files import FORMATS, below, columns_of, form_of, is_hidden, name_below, named, read, root_of
+from windrow.io.event_files import (
+    FORMATS,
+    AscendingFiles,
+    below,
+    columns_of,
+    files_now,
+    is_hidden,
+    is_pattern,
+    named,
+    read,
+    root_of,
+)
 from windrow.spark.slice_rows import Limit, Marks
 
 RECENT = 256  # files of a node whose names stand in an offset
@@ -46,8 +57,8 @@ class Files:
     def __init__(self, path: str, form: str | None = None) -> None:
         if form is not None and form not in FORMATS:
             raise QueryError(f"option format must be one of {', '.join(FORMATS)}, not {form!r}")
-        self.path, self._format = local_path(path, "nodes are read from directories that are"), form
-        self.root = root_of(self.path)
+        self.path = local_path(path, "nodes are read from directories that are")
+        self._files = AscendingFiles(root_of(self.path), form)
         self._facts: dict[str, tuple[tuple[int, int], Facts]] = {}  # of files to come, with their size and time
         self._stopped: dict[str, list[str]] | None = None
         self._listed: dict[str, list[str]] | None = None
@@ -58,47 +69,33 @@ class Files:
         """The files of each node, in their order, from the root on."""
         if self._stopped is not None:
             return self._stopped
-        if not os.path.isdir(self.root):
-            raise InputError(f"there is no directory {self.root!r}")
-        if glob.escape(self.path) != self.path:  # a pattern
+        root = self._files.root
+        if not os.path.isdir(root):
+            raise InputError(f"there is no directory {root!r}")
+        if is_pattern(self.path):
             paths = sorted(path for path in glob.glob(self.path) if not is_hidden(os.path.basename(path)))
             if not paths:
                 raise InputError(f"nothing fits {self.path!r}")
             nodes: dict[str, list[str]] = {}
             for path in paths:
-                if os.path.isdir(path):
-                    nodes[self._named(path)] = self._below(path)
-                else:
-                    nodes.setdefault(self._named(os.path.dirname(path)), []).append(name_below(self.root, path))
+                node = self._named(path if os.path.isdir(path) else os.path.dirname(path))
+                nodes.setdefault(node, []).extend(self._files.names(files_now(path)))
             return nodes
-        entries = [entry for entry in os.scandir(self.root) if not is_hidden(entry.name)]
+        entries = [entry for entry in os.scandir(root) if not is_hidden(entry.name)]
         files = [entry.name for entry in entries if entry.is_file()]
         folders = sorted(entry.name for entry in entries if entry.is_dir())
         if files and folders:
             raise InputError(
-                f"{self.root!r} has the file {min(files)!r} beside the directory {folders[0]!r}; "
+                f"{root!r} has the file {min(files)!r} beside the directory {folders[0]!r}; "
                 "give each node a directory, or all files to one"
             )
         if files:
-            return {self._named(self.root): self._below(self.root)}
-        return {name: self._below(os.path.join(self.root, name)) for name in folders}
-
-    def _below(self, top: str) -> list[str]:
-        return [name_below(self.root, path) for path in below(top)]
+            return {self._named(root): self._files.names(below(root))}
+        return {name: self._files.names(below(os.path.join(root, name))) for name in folders}
 
     def _named(self, top: str) -> str:
-        name = os.path.relpath(top, self.root)
-        return os.path.basename(os.path.abspath(self.root)) if name == "." else name
-
-    def form(self, name: str) -> str:
-        found = self._format or form_of(name)
-        if found is None:
-            suffix = os.path.splitext(name)[1].lower()
-            raise InputError(f"file {name!r}: {suffix or 'no suffix'} names no format; set the option format")
-        return found
-
-    def full(self, name: str) -> str:
-        return os.path.join(self.root, name)
+        name = os.path.relpath(top, self._files.root)
+        return os.path.basename(os.path.abspath(self._files.root)) if name == "." else name
 
     # --- a source of nodes --------------------------------------------------------------------------------------
 
@@ -108,11 +105,11 @@ class Files:
         names = [name for files in self.nodes().values() for name in files]
         if not names:
             raise InputError(f"{self.path!r} has no files yet, so that their columns are not known; give columns")
-        return columns_of([self.full(names[0])], self.form(names[0]))
+        return columns_of([self._files.path_of(names[0])], self._files.form_of(names[0]))
 
     def pause(self) -> Files:
         """What there is now, and no more."""
-        stopped = Files(self.path, self._format)
+        stopped = Files(self.path, self._files.form)
         stopped._stopped = self.nodes()
         return stopped
 
@@ -121,7 +118,7 @@ class Files:
         queue: list[tuple[bool, int, str]] = []
         pending: dict[str, Iterator[str]] = {}
         taken: Marks = {}
-        known: dict[str, tuple[tuple[int, int], Facts]] = {}
+        facts_ahead: dict[str, tuple[tuple[int, int], Facts]] = {}
         self._listed = self.nodes()
         for node, files in self._listed.items():
             mark = before.get(node)
@@ -129,10 +126,10 @@ class Files:
             if mark is not None:
                 self._check(node, files[:done], mark)
             pending[node] = iter(files[done:])
-            known |= {name: self._facts[name] for name in files[done:] if name in self._facts}
+            facts_ahead |= {name: self._facts[name] for name in files[done:] if name in self._facts}
             seen = None if mark is None else mark["seen"]
             queue.append((seen is not None, seen or 0, node))
-        self._facts = known
+        self._facts = facts_ahead
         heapq.heapify(queue)
         rows = files_taken = size = 0
         while queue:
@@ -146,7 +143,7 @@ class Files:
             rows, files_taken, size = rows + facts.rows, files_taken + 1, size + facts.size
             old = taken.get(node) or before.get(node) or {"rows": 0, "seen": None, "files": 0}
             new = taken[node]["new"] if node in taken else []
-            seen = max((one for one in (old["seen"], facts.seen) if one is not None), default=None)
+            seen = max((time for time in (old["seen"], facts.seen) if time is not None), default=None)
             taken[node] = {
                 "place": name,
                 "files": old["files"] + 1,
@@ -168,14 +165,11 @@ class Files:
         older = bisect_left(files, recent[0]) if recent else len(files)
         late = sorted(set(files[older:]).difference(recent))
         if late or older > mark.get("before", mark["files"]):
-            raise InputError(
-                f"{f'file {self.full(late[0])!r}' if late else 'a file'} has come to node {node!r} with a name before "
-                f"{mark['place']!r}, which is already read; names must ascend"
-            )
+            raise self._files.came_late(late[0] if late else None, mark["place"], f"node {node!r}")
         if files and files[-1] == mark["place"] and "size" in mark:
-            path = self.full(mark["place"])
+            path = self._files.path_of(mark["place"])
             if os.path.isfile(path) and os.path.getsize(path) != mark["size"]:
-                raise InputError(f"file {path!r} has changed since it was read; files must appear whole")
+                raise _changed(path, "read")
 
     @property
     def names(self) -> list[str]:
@@ -191,28 +185,28 @@ class Files:
     ) -> Iterator[tuple[pl.DataFrame, str]]:
         """The events of some files of a node, and what to call them."""
         for name, rows, size in new:
-            path, found = self.full(name), 0
+            path, count = self._files.path_of(name), 0
             if not os.path.isfile(path):
                 raise InputError(f"file {path!r} is gone, and the micro-batch that it belongs to is not done yet")
             if size not in (None, os.path.getsize(path)):
-                raise InputError(f"file {path!r} has changed since it was first seen; files must appear whole")
+                raise _changed(path, "first seen")
             with named(path):
-                for frame in read(path, self.form(name), needed):
-                    found += frame.height
+                for frame in read(path, self._files.form_of(name), needed):
+                    count += frame.height
                     yield frame, f"file {path!r}"
-            if rows not in (None, found):
-                raise InputError(f"file {path!r} has changed since it was first seen; files must appear whole")
+            if rows not in (None, count):
+                raise _changed(path, "first seen")
 
     # --- what is known before reading ---------------------------------------------------------------------------
 
     def facts(self, name: str, job: Job) -> Facts:
         """How many events a file has, and their greatest time; only its footer or the time column is read."""
-        path = self.full(name)
+        path = self._files.path_of(name)
         with named(path):
             status = os.stat(path)
             state = status.st_size, status.st_mtime_ns
             if name not in self._facts or self._facts[name][0] != state:
-                self._facts[name] = state, self._look(path, self.form(name), status.st_size, job)
+                self._facts[name] = state, self._look(path, self._files.form_of(name), status.st_size, job)
         return self._facts[name][1]
 
     def _look(self, path: str, form: str, size: int, job: Job) -> Facts:
@@ -222,7 +216,7 @@ class Files:
             parquet = pq.ParquetFile(path)
             greatest = _greatest(parquet, time)
             if greatest is not None and pl.read_parquet_schema(path)[time] == wanted[time]:
-                values = pl.DataFrame({time: pl.Series([greatest]).cast(_physical(wanted[time])).cast(wanted[time])})
+                values = pl.DataFrame({time: [greatest]}).cast(wanted)  # type: ignore[arg-type]
                 return Facts(parquet.metadata.num_rows, binding.times(values, time)[0], size)
         rows, seen = 0, None
         for frame in read(path, form, wanted):
@@ -235,6 +229,10 @@ class Files:
                 latest = binding.times(frame.select(pl.col(time).max()), time)[0]
                 seen = latest if seen is None else max(seen, latest)
         return Facts(rows, seen, size)
+
+
+def _changed(path: str, since: str) -> InputError:
+    return InputError(f"file {path!r} has changed since it was {since}; files must appear whole")
 
 
 def is_beyond(limit: Limit, files: int, rows: int, size: int) -> bool:
@@ -256,13 +254,9 @@ def _greatest(parquet: pq.ParquetFile, column: str) -> int | None:
     greatest: int | None = None
     for number in range(parquet.metadata.num_row_groups):
         group = parquet.metadata.row_group(number)
-        places = [place for place in range(group.num_columns) if group.column(place).path_in_schema == column]
-        statistics = group.column(places[0]).statistics if places else None
+        columns = map(group.column, range(group.num_columns))
+        statistics = next((chunk.statistics for chunk in columns if chunk.path_in_schema == column), None)
         if statistics is None or not statistics.has_min_max or not isinstance(statistics.max_raw, int):
             return None
         greatest = statistics.max_raw if greatest is None else max(greatest, statistics.max_raw)
     return greatest
-
-
-def _physical(dtype: pl.DataType) -> pl.DataType:
-    return pl.Int32() if isinstance(dtype, pl.Date) else pl.Int64()

@@ -33,10 +33,10 @@ class Generated(Generator):
         if limit.rows is not None:
             until = done + max(1, int(np.searchsorted(total, limit.rows, "right")))
         taken: Marks = {}
-        for name, several in counts.items():
+        for name, per_tick in counts.items():
             rows = int(before.get(name, {"rows": 0})["rows"])
-            more = int(several[: until - done].sum())
-            size = int(several[until - done - 1])
+            more = int(per_tick[: until - done].sum())
+            size = int(per_tick[until - done - 1])
             last = self.first + (until - 1) * TICK + int(spread(np.array([size - 1]), np.array([size]))[0])
             taken[name] = {"place": until, "rows": rows + more, "seen": last, "new": [done, until]}
         return taken

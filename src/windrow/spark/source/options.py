@@ -50,7 +50,7 @@ OF_A_ROOT = ("root", "keep", "queries", "time", "imports", "buckets", "maxFilesP
 class Settings:
     """The options of a source, read and checked."""
 
-    feed: Files | Generated | Root
+    source: Files | Generated | Root
     queries: tuple[Query, ...]
     options: StreamOptions
     node_column: str = NODE
@@ -62,13 +62,13 @@ class Settings:
 
     @staticmethod
     def of(options: Mapping[str, str]) -> Settings:
-        known = {name.lower(): name for name in OPTIONS}
+        names = {name.lower(): name for name in OPTIONS}
         for name in options:
-            if name.lower() not in known:
-                near = difflib.get_close_matches(name.lower(), known, 1)
-                hint = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(OPTIONS)}"
+            if name.lower() not in names:
+                near = difflib.get_close_matches(name.lower(), names, 1)
+                hint = f"did you mean {names[near[0]]}?" if near else f"there are {', '.join(OPTIONS)}"
                 raise QueryError(f"windrow has no option {name!r}; {hint}")
-        given = {known[name.lower()]: value for name, value in options.items()}
+        given = {names[name.lower()]: value for name, value in options.items()}
         if sum(name in given for name in ("path", "generator", "root")) != 1:
             raise QueryError("give a path, with a directory for each node, or a generator, or the root of a tree")
         for module in _list(given.get("imports", "")):
@@ -80,22 +80,22 @@ class Settings:
             return _of_root(given)
         if "keep" in given:
             raise QueryError("the option keep is for the root of a tree; what else is read stays where it is")
-        feed: Files | Generated
+        source: Files | Generated
         if "generator" in given:
-            feed = Generated(**asdict(Generator.from_json(given["generator"])))
+            source = Generated(**asdict(Generator.from_json(given["generator"])))
         else:
-            feed = Files(given["path"], given.get("format"))
+            source = Files(given["path"], given.get("format"))
         for name, meaning in NEEDED.items():
             if not given.get(name):
                 raise QueryError(f"the option {name} is missing: {meaning}")
         if given["time"] == ARRIVAL:
             raise QueryError("nodes have no arrival times; name a time column")
-        if isinstance(feed, Generated) and given["time"] != "ts":
+        if isinstance(source, Generated) and given["time"] != "ts":
             raise QueryError(f"the generator's time is 'ts', not {given['time']!r}")
         if given.get("bad_events", "raise") not in ("raise", "drop"):
             raise QueryError(f"option bad_events must be raise or drop, not {given['bad_events']!r}")
         return Settings(
-            feed,
+            source,
             _queries(given["queries"]),
             StreamOptions(
                 given["time"],
@@ -114,7 +114,7 @@ class Settings:
     @property
     def origin(self) -> Origin:
         """What is said of its slices; reads the columns of the first file."""
-        columns = dict(self.feed.columns if self.columns is None else self.columns)
+        columns = dict(self.source.columns if self.columns is None else self.columns)
         if self.node_column in columns:
             raise QueryError(
                 f"the events have a column {self.node_column!r} of their own; set the option node_column "
@@ -227,19 +227,19 @@ def _queries(text: str) -> tuple[Query, ...]:
         described = json.loads(text)
     except ValueError as error:
         raise QueryError(f"option queries is not JSON: {error}") from error
-    several = [described] if isinstance(described, dict) else described
-    if not isinstance(several, list) or not several or not all(isinstance(one, dict) for one in several):
+    queries = [described] if isinstance(described, dict) else described
+    if not isinstance(queries, list) or not queries or not all(isinstance(query, dict) for query in queries):
         raise QueryError("option queries must be a JSON list of what Query.to_dict() gives")
-    found = []
-    for number, one in enumerate(several):
+    read = []
+    for number, query in enumerate(queries):
         try:
-            found.append(Query.from_dict(one))
+            read.append(Query.from_dict(query))
         except QueryError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
-            raise QueryError(f"option queries: query {one.get('name', number)!r} cannot be read: {reason}") from error
-    return tuple(found)
+            raise QueryError(f"option queries: query {query.get('name', number)!r} cannot be read: {reason}") from error
+    return tuple(read)
 
 
 def _columns(text: str) -> dict[str, pl.DataType]:

@@ -35,20 +35,21 @@ from windrow.core.slices.binding import InputError
 from windrow.core.stream.ingest import admit
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
-from windrow.core.windows.fixed import Duration, duration
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Duration, duration
 from windrow.core.windows.ordered import NODE
 from windrow.io.generator import Generator
 from windrow.io.tables import pack
 from windrow.spark.payloads import split
 from windrow.spark.pickling import Travels
 from windrow.spark.pickling import source as shipped
-from windrow.spark.slice_rows import Marks, fingerprint, row_schema, spark_time, time_before
-from windrow.spark.source.files import Files
+from windrow.spark.slice_rows import Limit, Marks, fingerprint, row_schema, spark_time, time_before
+from windrow.spark.source.files import Files, is_beyond
 from windrow.spark.source.generated import Generated
 from windrow.spark.source.options import Settings, options_of, origin_in
-from windrow.spark.source.tree_root import Known, Root
+from windrow.spark.source.tree_root import Root
 from windrow.spark.types import arrow_schema
 
+TASK_BYTES = 1 << 26  # of batches of a root, that one task of a batch reads
 MOST_BYTES = 1 << 28  # of events for windows that need the order, beyond which a node sends them in several rows
 
 
@@ -65,27 +66,30 @@ class Part(InputPartition):
     newest: int | None = None  # the greatest time that any node had before
 
 
-class Slices:
-    """Reads what is new of a node, and gives its slices as rows."""
+class NodeSlices:
+    """Reads what is new of nodes, and gives its slices as rows."""
 
-    def __init__(self, settings: Settings, schema: t.StructType) -> None:
-        assert not isinstance(settings.feed, Root)
-        self.feed, self.job = settings.feed, origin_in(schema).job(settings.queries)
-        self._node, self._schema = settings.node_column, schema
+    def __init__(self, settings: Settings, schema: t.StructType, now: Callable[[], float]) -> None:
+        assert not isinstance(settings.source, Root)
+        self.source, self.job = settings.source, origin_in(schema).job(settings.queries)
+        self._node, self._idle, self._schema = settings.node_column, settings.idle, schema
+        self._now, self._noticed, self._is_last = now, dict[str, int](), False
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Part):  # of a source without nodes
-            return
-        job, slicer = self.job, Slicer(self.job.compiled, at_gaps=partition.streams)
+    def everything(self) -> list[Part]:
+        """All that there is, each node in a part."""
+        return [Part(node, new) for node, new in self.source.everything().items()]
+
+    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
+        job, slicer = self.job, Slicer(self.job.compiled, at_gaps=part.streams)
         gathered, unordered, size, count = Gathered(job.compiled), Unordered(job.compiled), 0, 0
-        for events, rows in self._events(partition):
+        for events, rows in self._events(part):
             count += rows
             gathered.add(slicer.slice(events))
             size += unordered.add(events)
-            if size > MOST_BYTES and not partition.streams:
-                yield from rows_of(unordered.tables(), job, self._schema, partition, 0)
+            if size > MOST_BYTES and not part.streams:
+                yield from rows_of(unordered.tables(), job, self._schema, part, 0)
                 unordered, size = Unordered(job.compiled), 0
-        yield from rows_of(gathered.merged() | unordered.tables(), job, self._schema, partition, count)
+        yield from rows_of(gathered.merged() | unordered.tables(), job, self._schema, part, count)
 
     def _events(self, part: Part) -> Iterator[tuple[pl.DataFrame, int]]:
         """Prepared events, and how many there were before those without a time were left out."""
@@ -93,7 +97,7 @@ class Slices:
             return
         job, position = self.job, part.first
         node, time_columns = pl.lit(part.node).alias(self._node), job.time_columns
-        for frame, whose in self.feed.frames(part.node, part.new, part.first, job.compiled.binding.needed):
+        for frame, whose in self.source.frames(part.node, part.new, part.first, job.compiled.binding.needed):
             try:
                 admitted = admit(frame.with_columns(node), job.compiled, time_columns, "drop", position)
                 if admitted.bad and job.options.bad_events != "drop":
@@ -108,32 +112,158 @@ class Slices:
             position += frame.height
             yield admitted.events, frame.height
 
-    def everything(self) -> list[Part]:
-        """All that there is, each node in a part."""
-        return [Part(node, new) for node, new in self.feed.everything().items()]
+    # --- a stream -----------------------------------------------------------------------------------------------
+
+    def first(self) -> dict[str, Any]:
+        return {"nodes": {}, "watermark": None}
+
+    def stop(self) -> None:
+        self._is_last = True
+        if isinstance(self.source, Files):
+            self.source = self.source.pause()
+
+    def after(self, start: dict[str, Any], limit: Limit) -> dict[str, Any]:
+        before: Marks = start["nodes"]
+        if self._is_last and isinstance(self.source, Generated):
+            self.source = self.source.pause(before)  # once it has an end it stays as it is
+        taken = self.source.take(before, limit, self.job)
+        if not taken and self._is_last:
+            return start
+        now = int(self._now() * 1000)
+        marks = {node: {name: mark[name] for name in mark if name != "new"} for node, mark in before.items()}
+        marks |= {node: {**mark, "at": now} for node, mark in taken.items()}
+        watermark = self._watermark(marks, now, start["watermark"])
+        if not taken and watermark == start["watermark"]:
+            return start
+        return {"nodes": marks, "watermark": watermark}
+
+    def _watermark(self, marks: Marks, now: int, before: int | None) -> int | None:
+        """The least of the greatest times of live nodes; it never moves back."""
+        seen = list[int]()
+        for node in self.source.names:
+            at = marks[node]["at"] if node in marks else self._noticed.setdefault(node, now)
+            if self._idle is None or now - at <= self._idle:
+                if node not in marks or marks[node]["seen"] is None:
+                    return before
+                seen.append(marks[node]["seen"])
+        watermarks = (before, min(seen, default=None))
+        return max((watermark for watermark in watermarks if watermark is not None), default=None)
+
+    def parts(self, start: dict[str, Any], end: dict[str, Any]) -> list[Part]:
+        before: Marks = start["nodes"]
+        read = {node: mark["new"] for node, mark in end["nodes"].items() if "new" in mark}
+        newest = max((mark["seen"] for mark in before.values() if mark["seen"] is not None), default=None)
+        watermark = None if end["watermark"] is None else spark_time(end["watermark"], self.job)
+        parts = [
+            Part(node, new, before[node]["rows"] if node in before else 0, True, watermark, not number, newest)
+            for number, (node, new) in enumerate(read.items())
+        ]
+        return parts or [Part(None, None, 0, True, watermark, True, newest)]
+
+    def forget(self, end: dict[str, Any]) -> None:
+        """What nodes were read from stays as it is."""
 
 
 class RootSlices:
-    """Reads batches of a root, and gives their slices as rows."""
+    """Reads the batches of a root, one task those of a micro-batch in their order, and gives their slices as rows."""
 
     def __init__(self, settings: Settings, schema: t.StructType) -> None:
-        assert isinstance(settings.feed, Root)
-        origin, sink = origin_in(schema), settings.feed.sink
-        self.root, self._schema = settings.feed, schema
-        self.job, self.known = origin.job(origin.cut_for), Known(sink.declared.since, len(sink.declared.changes))
+        assert isinstance(settings.source, Root)
+        self.root, self._schema, origin = settings.source, schema, origin_in(schema)
+        self.job, sink = origin.job(origin.cut_for), self.root.sink
         if fingerprint(sink.query_set.job) != origin.plan:
             raise QueryError("the root is asked other queries since this DataFrame was made; make it again")
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Part):  # of a root that has no batch yet
-            return
-        first, last, events = partition.new
-        tables = self.root.tables(first, last, self.job)
-        yield from rows_of(tables, self.job, self._schema, partition, events)
+        self._since = sink.declared.since  # the first batch that serves these queries
+        self._changes = len(sink.declared.changes)  # of queries, before this began
+        self._until: int | None = None  # the last batch that is read, of a stream that is to end
 
     def everything(self) -> list[Part]:
-        """All batches that are there."""
-        return [Part(None, batches) for batches in self.root.batch_ranges()]
+        """All batches that are there, so many in a part."""
+        sink, before, parts = self.root.sink, self.first(), list[Part]()
+        numbers, first, size, events = sink.after(before["batch"]), before["batch"] + 1, 0, before["events"]
+        for number in numbers:
+            head = sink.head(number)
+            size += head.size
+            if size >= TASK_BYTES or number == numbers[-1]:
+                parts.append(Part(None, (first, number, head.events - events)))
+                first, size, events = number + 1, 0, head.events
+        return parts
+
+    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
+        first, last, events = part.new
+        yield from rows_of(self._tables(first, last), self.job, self._schema, part, events)
+
+    def _tables(self, first: int, last: int) -> Tables:
+        """The tables of some batches, each group's in one."""
+        plan, sink = self.job.compiled, self.root.sink
+        gathered, ordered = Gathered(plan), dict[str, list[pl.DataFrame]]()
+        for number in range(first, last + 1):
+            batch = sink.read(number)
+            for compiled in plan.groups:
+                name = compiled.group.name
+                if name not in batch.tables:
+                    continue
+                table = compiled.conform(batch.tables[name])
+                if compiled.group.ordered:  # a node's events come in its order, in a batch and after it
+                    nth = pl.int_range(number << 32, (number << 32) + pl.len(), dtype=pl.Int64)
+                    ordered.setdefault(name, []).append(table.with_columns(nth=nth))
+                else:
+                    gathered.add({name: table})
+        return gathered.merged() | {name: pl.concat(tables) for name, tables in ordered.items()}
+
+    # --- a stream -----------------------------------------------------------------------------------------------
+
+    def first(self) -> dict[str, Any]:
+        """The offset before the first batch that is there and was made for the queries of now."""
+        sink = self.root.sink
+        begin = max(sink.declared.since, min(sink.numbers, default=1)) - 1
+        events = sink.head(begin).events if begin in sink.numbers else 0
+        return {"batch": begin, "watermark": None, "events": events}
+
+    def stop(self) -> None:
+        self._until = self.root.sink.newest
+
+    def after(self, start: dict[str, Any], limit: Limit) -> dict[str, Any]:
+        """The offset after the batches that come next within a limit, at least one; none later than `_until`."""
+        sink, last, watermark, events = self.root.sink, start["batch"], start["watermark"], start["events"]
+        size = count = 0
+        for number in self._made_for_these(sink.after(last)):
+            if self._until is not None and number > self._until:
+                break
+            head = sink.head(number)
+            if count and is_beyond(limit, count + 1, head.events - start["events"], size + head.size):
+                break
+            events, size, count, last = head.events, size + head.size, count + 1, number
+            if head.watermark > INT64_MIN:
+                watermark = head.watermark if watermark is None else max(watermark, head.watermark)
+        if not count:
+            return {**start, "ended": True} if watermark == INT64_MAX else start
+        if limit.least is not None and events - start["events"] < limit.least:
+            return start
+        return {"batch": last, "watermark": watermark, "events": events}
+
+    def _made_for_these(self, numbers: range) -> range:
+        """Those of the batches that follow which have what the queries need; refuses to go beyond them."""
+        if not numbers:
+            return numbers
+        then = next(iter(self.root.sink.declared.changes[self._changes :]), numbers[-1] + 1)
+        if self._since <= numbers[0] < then:
+            return range(numbers[0], min(numbers[-1] + 1, then))
+        is_old = numbers[0] < self._since
+        raise QueryError(
+            f"the root {os.fspath(self.root.path)!r} is asked other queries from batch "
+            f"{self._since if is_old else then} on, and this stream has read up to {numbers[0] - 1}; start it "
+            + ("with a new checkpoint" if is_old else "again, and it goes on with those")
+        )
+
+    def parts(self, start: dict[str, Any], end: dict[str, Any]) -> list[Part]:
+        batches = start["batch"] + 1, end["batch"], end["events"] - start["events"]
+        watermark = None if end["watermark"] is None else time_before(end["watermark"], self.job)
+        return [Part(None, batches, watermark=watermark, to_all=True)]
+
+    def forget(self, end: dict[str, Any]) -> None:
+        if self.root.keep != "all":
+            self.root.sink.forget(end["batch"])
 
 
 def rows_of(tables: Tables, job: Job, schema: t.StructType, part: Part, events: int) -> Iterator[pa.RecordBatch]:
@@ -154,117 +284,49 @@ def rows_of(tables: Tables, job: Job, schema: t.StructType, part: Part, events: 
         events = 0
 
 
-class BatchReader(Travels, DataSourceReader):
-    """All that there is, once."""
+class _Reader(Travels):
+    """Reads the parts of what there is, in Spark's tasks."""
 
-    def __init__(self, settings: Settings, schema: t.StructType) -> None:
-        self._slices = (RootSlices if isinstance(settings.feed, Root) else Slices)(settings, schema)
-
-    def partitions(self) -> Sequence[InputPartition]:
-        return self._slices.everything()
+    def __init__(self, settings: Settings, schema: t.StructType, now: Callable[[], float] = clock.time) -> None:
+        self._settings = settings
+        is_root = isinstance(settings.source, Root)
+        self.slices = RootSlices(settings, schema) if is_root else NodeSlices(settings, schema, now)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._slices.read(partition)
+        # where there is nothing to read, Spark makes a partition of its own
+        return self.slices.read(partition) if isinstance(partition, Part) else iter(())
 
 
-class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class BatchReader(_Reader, DataSourceReader):
+    """All that there is, once."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return self.slices.everything()
+
+
+class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What is new, micro-batch by micro-batch."""
 
-    def __init__(self, settings: Settings, schema: t.StructType, now: Callable[[], float] | None = None) -> None:
-        self._settings, self._slices = settings, Slices(settings, schema)
-        self._feed, self._job = self._slices.feed, self._slices.job
-        self._now, self._noticed, self._is_last = now, dict[str, int](), False
+    _is_last = False  # whether only what was there when it began is read
 
     def initialOffset(self) -> dict[str, Any]:
-        return {"nodes": {}, "watermark": None}
+        return self.slices.first()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return self._settings.read_limit
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._is_last = True
-        if isinstance(self._feed, Files):
-            self._feed = self._feed.pause()
+        self.slices.stop()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        before: Marks = start["nodes"]
-        if self._is_last and isinstance(self._feed, Generated):
-            self._feed = self._feed.pause(before)  # once it has an end it stays as it is
-        taken = self._feed.take(before, self._settings.limit(limit, self._is_last), self._job)
-        if not taken and self._is_last:
-            return start
-        now = int((self._now or clock.time)() * 1000)
-        marks = {node: {name: mark[name] for name in mark if name != "new"} for node, mark in before.items()}
-        marks |= {node: {**mark, "at": now} for node, mark in taken.items()}
-        watermark = self._watermark(marks, now, start["watermark"])
-        if not taken and watermark == start["watermark"]:
-            return start
-        return {"nodes": marks, "watermark": watermark}
-
-    def _watermark(self, marks: Marks, now: int, before: int | None) -> int | None:
-        """The least of the greatest times of live nodes; it never moves back."""
-        idle, seen = self._settings.idle, list[int]()
-        for node in self._feed.names:
-            at = marks[node]["at"] if node in marks else self._noticed.setdefault(node, now)
-            if idle is None or now - at <= idle:
-                if node not in marks or marks[node]["seen"] is None:
-                    return before
-                seen.append(marks[node]["seen"])
-        watermarks = (before, min(seen, default=None))
-        return max((watermark for watermark in watermarks if watermark is not None), default=None)
+        return self.slices.after(start, self._settings.limit(limit, self._is_last))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        if start == end:
-            return []
-        before: Marks = start["nodes"]
-        read = {node: mark["new"] for node, mark in end["nodes"].items() if "new" in mark}
-        newest = max((mark["seen"] for mark in before.values() if mark["seen"] is not None), default=None)
-        watermark = None if end["watermark"] is None else spark_time(end["watermark"], self._job)
-        parts = [
-            Part(node, new, before[node]["rows"] if node in before else 0, True, watermark, not number, newest)
-            for number, (node, new) in enumerate(read.items())
-        ]
-        return parts or [Part(None, None, 0, True, watermark, True, newest)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._slices.read(partition)
-
-
-class RootStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The batches that are new, micro-batch by micro-batch; one task reads them, in their order."""
-
-    def __init__(self, settings: Settings, schema: t.StructType) -> None:
-        self._settings, self._slices = settings, RootSlices(settings, schema)
-        self._root = self._slices.root
-        self._until: int | None = None  # the last batch that is read, for Trigger.AvailableNow
-
-    def initialOffset(self) -> dict[str, Any]:
-        return self._root.first()
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return self._settings.read_limit
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._until = self._root.sink.newest
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        within = self._settings.limit(limit, self._until is not None)
-        return self._root.after(start, within, self._until, self._slices.known)
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        if start == end:
-            return []
-        events = end["events"] - start["events"]
-        batches = start["batch"] + 1, end["batch"], events
-        watermark = None if end["watermark"] is None else time_before(end["watermark"], self._slices.job)
-        return [Part(None, batches, watermark=watermark, to_all=True)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._slices.read(partition)
+        return [] if start == end else self.slices.parts(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:
-        if self._root.keep != "all":
-            self._root.sink.forget(end["batch"])
+        self.slices.forget(end)
 
 
 class WindrowSource(DataSource):
@@ -281,8 +343,7 @@ class WindrowSource(DataSource):
         return BatchReader(Settings.of(self.options), schema)
 
     def streamReader(self, schema: t.StructType) -> DataSourceStreamReader:
-        settings = Settings.of(self.options)
-        return (RootStreamReader if isinstance(settings.feed, Root) else StreamReader)(settings, schema)
+        return StreamReader(Settings.of(self.options), schema)
 
 
 _REGISTERED: WeakSet[SparkSession] = WeakSet()

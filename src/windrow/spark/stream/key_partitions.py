@@ -26,8 +26,8 @@ from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.spark.payloads import hashed, parts_by
 from windrow.spark.stream.slice_store import StoredTables
 
-SIZE = 4096  # rows of a partition, and of a table of buffered events, about
-TABLES = 64  # of buffered events in a partition, before small ones are put together
+PARTITION_ROWS = 4096  # rows of a partition, and of a table of buffered events, about
+MOST_TABLES = 64  # of buffered events in a partition, before small ones are put together
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class KeyPartitions:
     def fitting(self, rows: int) -> KeyPartitions:
         """As many as so many rows need: twice or half as many as long as they are too full or too empty."""
         count = self.count
-        while rows > 2 * SIZE * count:
+        while rows > 2 * PARTITION_ROWS * count:
             count *= 2
-        while count > 1 and rows < SIZE * count // 4:
+        while count > 1 and rows < PARTITION_ROWS * count // 4:
             count //= 2
         return self if count == self.count else KeyPartitions(self.buckets, count)
 
@@ -156,12 +156,12 @@ class PartitionedState:
         for number, part in self.partitions.split(events):
             partition = self._by_number.setdefault(number, Partition())
             self._put_events(partition, part, time)
-            if len(partition.buffered) > TABLES:
-                small = sorted(partition.buffered, key=lambda table: table.rows)[: TABLES // 2]
+            if len(partition.buffered) > MOST_TABLES:
+                small = sorted(partition.buffered, key=lambda table: table.rows)[: MOST_TABLES // 2]
                 self._put_events(partition, pl.concat(self._take_events(partition, small)), time)
 
     def _put_events(self, partition: Partition, events: pl.DataFrame, time: str) -> None:
-        for part in events.sort(time, maintain_order=True).iter_slices(SIZE):
+        for part in events.sort(time, maintain_order=True).iter_slices(PARTITION_ROWS):
             table = Buffered(self._tables, int(part[time][0]), part.height)
             self._tables += 1
             partition.buffered.append(table)
@@ -198,16 +198,14 @@ class PartitionedState:
         """Put the tables of a state in place of those of the partitions that it was filled from."""
         tables = state.tables()
         assert "buffered" not in tables  # a step leaves none of the events that it was given
-        for number in opened:
-            partition = self._by_number.setdefault(number, Partition())
-            self._drop_tables(number, partition)
-            partition.tables, partition.slices, partition.final = [], 0, 0
+        for number in self.numbers & set(opened):
+            self._drop_tables(number)
         for name, table in tables.items():
             for number, part in self.partitions.split(table) if table.height else []:
                 self._put(number, name, part)
         # `state.load` needs these of every partition that has any
-        for number in [number for number, partition in self._by_number.items() if partition.tables]:
-            for name in {"slices", "recent_slices", "base"} - set(self._by_number[number].tables):
+        for number, partition in self._by_number.items():
+            for name in {"slices", "recent_slices", "base"} - set(partition.tables) if partition.tables else ():
                 self._put(number, name, tables[name].clear())
         self._by_number = {
             number: partition for number, partition in self._by_number.items() if partition.tables or partition.buffered
@@ -220,14 +218,16 @@ class PartitionedState:
         partition.slices += table.height if name in ("slices", "recent_slices") else 0
         partition.final += table.height if name == "recent_events" else 0
 
-    def _drop_tables(self, number: int, partition: Partition) -> None:
+    def _drop_tables(self, number: int) -> None:
+        partition = self._by_number[number]
         for name in partition.tables:
             self._stored.delete(f"{number} {name}")
+        partition.tables, partition.slices, partition.final = [], 0, 0
 
     def forget(self) -> None:
         """Drop everything."""
-        for number, partition in self._by_number.items():
-            self._drop_tables(number, partition)
+        for number in self.numbers:
+            self._drop_tables(number)
         for table in self._buffered:
             self._stored.delete(f"events {table.number}")
         self._by_number = {}

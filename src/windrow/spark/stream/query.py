@@ -30,10 +30,11 @@ from windrow.core.stream.ingest import admit
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.io.tables import unpack
+from windrow.io import EVENTS_AT_ONCE
+from windrow.io.tables import from_bytes, to_bytes, unpack
 from windrow.spark import payloads
 from windrow.spark.batch.jvm_slicing import prepared
-from windrow.spark.batch.run import EVENTS, events_of
+from windrow.spark.batch.run import events_of
 from windrow.spark.pickling import Travels, mapped
 from windrow.spark.slice_rows import check as check_plan
 from windrow.spark.slice_rows import (
@@ -48,7 +49,6 @@ from windrow.spark.slice_rows import (
 from windrow.spark.stream import query_book_files
 from windrow.spark.stream.bucket import INDEX, Bucket, RequestedQuery, StepOutput
 from windrow.spark.stream.query_book import QueryBook, refuse_unstreamable, result_columns
-from windrow.spark.stream.slice_store import from_bytes, to_bytes
 from windrow.spark.types import END_MS, SHIFT_MS, from_arrow, mapped_to_frames, polars_type
 
 MARK = "windrow_watermark"
@@ -69,7 +69,7 @@ def windows(df: DataFrame, job: Job, buckets: int, name: str) -> DataFrame:
         yield from payloads.rows(sliced(events_of(batches, job), job, buckets), {})
 
     columns = dict(job.compiled.results.empty.schema)
-    return answered(mapped(events, slices, payloads.ROW), job, columns, buckets, name)
+    return answered(mapped(events, slices, payloads.COLUMNS), job, columns, buckets, name)
 
 
 def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name: str) -> DataFrame:
@@ -94,7 +94,7 @@ def windows_of_book(df: DataFrame, job: Job, book: QueryBook, buckets: int, name
     keys = {key: types[key] for key in book.read().keys}
     retractions = job.time_columns[job.time].updates > 0
     columns = result_columns(book.read(), keys, job.compiled.binding.time_columns[job.time], retractions)
-    return answered(mapped(events, slices, payloads.ROW), job, columns, buckets, name)
+    return answered(mapped(events, slices, payloads.COLUMNS), job, columns, buckets, name)
 
 
 def windows_of_slices(df: DataFrame, job: Job, buckets: int | None, name: str) -> DataFrame:
@@ -125,7 +125,7 @@ def raw_events_of(
 ) -> Iterator[pl.DataFrame]:
     """Events as they come, prepared by Polars, because Spark's plan does not know the queries; they arrive `now`."""
     arrived = 0
-    for part in in_parts(batches, EVENTS):
+    for part in in_parts(batches, EVENTS_AT_ONCE):
         frame = from_arrow([batch.select(list(types)) for batch in part], types)
         events = admit(frame, job.compiled, job.time_columns, job.options.bad_events, arrived, lambda: now).events
         if events.height:
@@ -278,7 +278,7 @@ def _row(output: StepOutput) -> Row:
     `transformWithState` makes a Python `Row` for each row that it gives out, which for results would be work per
     result, and it gives out no Arrow. So results leave it packed, and `answered` unpacks them in a `mapInArrow`.
     """
-    results = to_bytes(output.results) if output.results.height else None
+    results = to_bytes(output.results, "lz4") if output.results.height else None
     since = json.dumps(output.since) if output.since else None
     return Row(**{**vars(output), "results": results, "since": since})
 

@@ -33,7 +33,7 @@ from windrow.spark.stream.bucket import RequestedQuery
 FORMAT = 2
 NAME = re.compile(r"(\d{20})-[0-9a-f]{16}")  # always as long: Spark keeps the length that HEAD has when a stream starts
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
-SCHEMES = ("file", "s3a", "gs", "abfss", "hdfs")  # of Spark, that Arrow has too
+SYSTEMS = ("file", "s3a", "gs", "abfss", "hdfs")  # of Spark, that Arrow has too
 OF_ARROW = {"s3a": "s3", "s3n": "s3"}  # what Arrow calls otherwise
 
 
@@ -59,13 +59,13 @@ def head(path: str) -> str:
 
 
 def number_of(path: str, name: str | None) -> int:
-    found = NAME.fullmatch(name or "")
-    if found is None:
+    parts = NAME.fullmatch(name or "")
+    if parts is None:
         raise ValueError(
             f"the HEAD of the query book at {path!r} names no version, but {name!r}: it was read while it was written, "
             "which is over by now, or it is not ours"
         )
-    return int(found[1])
+    return int(parts[1])
 
 
 @lru_cache(maxsize=256)
@@ -74,11 +74,11 @@ def read(path: str, name: str | None) -> Version:
     number = number_of(path, name)
     system, root = located(path)
     with system.open_input_stream(f"{root}/versions/{name}.json") as file:
-        found = json.loads(file.read())
-    if found["windrow"] != FORMAT:
-        raise ValueError(f"the query book at {path!r} has format {found['windrow']}; this windrow reads {FORMAT}")
-    requested = [RequestedQuery.from_dict(one) for one in found["queries"]]
-    return Version(number, found["columns"], found["keys"], requested, found["events"])
+        fields = json.loads(file.read())
+    if fields["windrow"] != FORMAT:
+        raise ValueError(f"the query book at {path!r} has format {fields['windrow']}; this windrow reads {FORMAT}")
+    requested = [RequestedQuery.from_dict(query) for query in fields["queries"]]
+    return Version(number, fields["columns"], fields["keys"], requested, fields["events"])
 
 
 def exists(path: str) -> bool:
@@ -118,7 +118,7 @@ def write(path: str, version: Version) -> None:
         "windrow": FORMAT,
         "columns": dict(version.columns),
         "keys": list(version.keys),
-        "queries": [one.to_dict() for one in version.requested],
+        "queries": [query.to_dict() for query in version.requested],
         "events": version.events,
     }
     _put(system, f"{root}/versions/{name}.json", json.dumps(described))
@@ -128,13 +128,13 @@ def write(path: str, version: Version) -> None:
     _put(system, f"{root}/HEAD", f"{name}\n")
 
 
-def _put(system: Any, place: str, text: str) -> None:
+def _put(system: Any, path: str, text: str) -> None:
     """Write a file whole: readers see what was there before, or all of it."""
     if not isinstance(system, fs.LocalFileSystem):
-        with system.open_output_stream(place) as file:
+        with system.open_output_stream(path) as file:
             file.write(text.encode())
         return
-    with replacing(Path(place), contended=True, shared=True) as local:
+    with replacing(Path(path), contended=True, shared=True) as local:
         local.write(text.encode())
 
 
@@ -176,12 +176,12 @@ def located(path: str) -> tuple[Any, str]:
     except pa.ArrowInvalid as error:
         reason = str(error)
         if "Unrecognized filesystem type" in reason:
-            reason = f"Arrow, which reads and writes it, has no file system for {scheme!r}; it has {', '.join(SCHEMES)}"
+            reason = f"Arrow, which reads and writes it, has no file system for {scheme!r}; it has {', '.join(SYSTEMS)}"
         raise ValueError(f"there can be no query book at {path!r}: {reason}") from error
     return system, root.rstrip("/")
 
 
 def _parted(path: str) -> tuple[str, str]:
     """The scheme of a path, if it has one, and the rest."""
-    found = SCHEME.match(path)
-    return (found[1].lower(), path[found.end() :]) if found else ("", path)
+    scheme = SCHEME.match(path)
+    return (scheme[1].lower(), path[scheme.end() :]) if scheme else ("", path)

@@ -12,7 +12,6 @@ tree. A window that ends costs the chunks that it spans, and a chunk that no win
 
 from __future__ import annotations
 
-import io
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,10 +24,11 @@ from windrow.core.arrays.range_queries import Ints
 from windrow.core.assemble.group_state import GroupState
 from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.io.tables import from_bytes, to_bytes
 from windrow.spark.payloads import parts_by
 
 CHUNKS = 64  # that the longest window spans, at most
-ROWS = 512  # that a table brings to each of its chunks, about: fewer are not worth a chunk
+CHUNK_ROWS = 512  # that a table brings to each of its chunks, about: fewer are not worth a chunk
 
 
 class Store(Protocol):
@@ -89,16 +89,6 @@ def _sum_of(name: str, value: bytes) -> int:
     return zlib.crc32(value, zlib.crc32(name.encode()))
 
 
-def to_bytes(table: pl.DataFrame) -> bytes:
-    buffer = io.BytesIO()
-    table.write_ipc_stream(buffer, compression="lz4" if table.height > 64 else "uncompressed")
-    return buffer.getvalue()
-
-
-def from_bytes(data: bytes) -> pl.DataFrame:
-    return pl.read_ipc_stream(io.BytesIO(data))
-
-
 @dataclass(frozen=True)
 class StoredTables:
     """The tables of a group in a state store, by name."""
@@ -118,7 +108,7 @@ class StoredTables:
         return table
 
     def put(self, name: str, table: pl.DataFrame) -> None:
-        self.store.put(f"{self.group}|{name}", to_bytes(table))
+        self.store.put(f"{self.group}|{name}", to_bytes(table, "lz4"))
 
     def delete(self, name: str) -> None:
         self.store.delete(f"{self.group}|{name}")
@@ -225,7 +215,7 @@ def chunks_of(state: GroupState, table: pl.DataFrame) -> tuple[Ints, int]:
     start = table["slice_start"].to_numpy()
     times = start[start > INT64_MIN]
     count = (int(times.max()) - int(times.min())) // width + 1 if len(times) else 1
-    level = max(0, (count * ROWS // max(1, len(times))).bit_length() - 1) if count > 1 else 0
+    level = max(0, (count * CHUNK_ROWS // max(1, len(times))).bit_length() - 1) if count > 1 else 0
     wide = min(width << level, INT64_MAX)
     return np.where(start == INT64_MIN, INT64_MIN, start // wide), level
 
