@@ -9,12 +9,11 @@ A request has a number, and a node says which it has heard: directives that have
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import polars as pl
 
-from windrow.core.assemble.emitted import Emitted
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables, named_tables, parts_of
@@ -31,9 +30,9 @@ class CountingCoordinator:
     """All counted groups of a root."""
 
     def __init__(self, job: Job, epoch: int = 0) -> None:
-        self.job, self._epoch = job, epoch
+        self.job = job
         self._forms = {group.name: Form(group, job) for group in groups_of(job)}
-        self._states = {name: CountedState(form) for name, form in self._forms.items()}
+        self.states = {name: CountedState(form) for name, form in self._forms.items()}
         self._resolvers: dict[str, dict[Key, BoundaryResolver]] = {name: {} for name in self._forms}
         self._reports: dict[str, Report] = {}  # the last of each node
         self._requests = Requests(epoch)
@@ -52,11 +51,11 @@ class CountingCoordinator:
 
     @property
     def size(self) -> int:
-        """How many pieces, events and slices it holds."""
+        """How many segments and events it holds, beside the slices of its states."""
         lines = [line for _, _, resolver in self._all_resolvers() for line in resolver.lines.values()]
         pieces = [piece for line in lines for piece in line.segments]
         held = sum(1 if piece.events is None else piece.hi - piece.lo for piece in pieces)
-        return held + sum(len(state.rows) + state.undecided.height for state in self._states.values())
+        return held + sum(state.undecided.height for state in self.states.values())
 
     # --- what comes in --------------------------------------------------------------------------------------------
 
@@ -69,7 +68,7 @@ class CountingCoordinator:
             reach = tables.get(f"{name}|reach")
             for *key, node, next_ in reach.select(*form.reach).iter_rows() if reach is not None else ():
                 self._resolver(form, tuple(key)).lines.setdefault(node, Line()).next = next_
-            self._states[name].multisets.absorb(tables)
+            self.states[name].multisets.absorb(tables)
         rows = tables[COUNTING].select(*Report._fields).iter_rows() if COUNTING in tables else ()
         reports = [Report(*row) for row in rows]
         self._requests.absorb({report.node: report.over for report in reports}, tables)
@@ -84,7 +83,7 @@ class CountingCoordinator:
             cut = resolver.lines[node].cut if node in resolver.lines else 0
             for piece, *_ in of_node:
                 if piece.events is not None and piece.lo < cut:
-                    self._states[form.name].take_events(key, node, piece.lo, piece.hi, piece.events)
+                    self.states[form.name].take_events(key, node, piece.lo, piece.hi, piece.events)
             resolver.absorb(node, of_node)
 
     def _absorb_report(self, report: Report, now: int) -> None:
@@ -135,28 +134,30 @@ class CountingCoordinator:
 
     # --- windows --------------------------------------------------------------------------------------------------
 
-    def advance(self, watermark: int, step: WatermarkStep) -> Iterator[Emitted]:
-        """Find the boundaries that can be found, and emit the windows that are complete by that."""
+    def prepare(self, step: WatermarkStep) -> None:
+        """Before a step: find the boundaries that can be found, and give the states what lies between them."""
         lost = self._requests.lost
         finals = {
             node: INT64_MAX if report.idle else report.final
             for node, report in self._reports.items()
             if node not in lost
         }
-        reached = Reached(watermark, finals, lost)
+        reached = Reached(step.now, finals, lost)
         for name, form in self._forms.items():
-            state, scheme = self._states[name], form.scheme
             fresh: list[Interval] = []
             for key, resolver in self._resolvers[name].items():
                 segments = resolver.finish(reached)
                 if segments:
-                    resolver.plan(scheme, self._trip, not self.job.is_integer, self._rewinds)
+                    resolver.plan(form.scheme, self._trip, not self.job.is_integer, self._rewinds)
                     self._note(name, key, resolver)
                     fresh += segments
-            state.finish(fresh, lost, step)
-            if state.may_be_due(step):
-                yield from state.step(step)
-                self._let_go(name)
+            self.states[name].finish(fresh, lost, step)
+
+    def conclude(self, watermark: int, stepped: Collection[str]) -> None:
+        """After a step of some groups: note which events nodes need keep no longer, and whether all is over."""
+        for name in self.states.keys() & stepped:
+            self._let_go(name)
+        lost = self._requests.lost
         awaited = (  # events that a node holds back, and will send
             line.next is not None or line.rewind
             for name, _, resolver in self._all_resolvers()
@@ -164,11 +165,11 @@ class CountingCoordinator:
             for node, line in resolver.lines.items()
             if node not in lost
         )
-        self._is_over = watermark == INT64_MAX and not self._asks() and not any(awaited)
+        self._is_over = bool(self) and watermark == INT64_MAX and not self._asks() and not any(awaited)
 
     def _let_go(self, name: str) -> None:
         """Let nodes know of which events no values will be requested any more."""
-        needed = self._states[name].needed()
+        needed = self.states[name].needed()
         if needed is None:
             return
         for key, resolver in self._resolvers[name].items():
@@ -201,7 +202,7 @@ class CountingCoordinator:
             ]
             if rows:
                 asks[f"{name}|ask"] = pl.DataFrame(rows, schema={"node": pl.String(), **form.ask}, orient="row")
-            asks |= self._states[name].multisets.requests
+            asks |= self.states[name].multisets.requests
         return asks
 
     def _is_over_at(self, node: str) -> bool:
@@ -242,38 +243,28 @@ class CountingCoordinator:
                 "boundaries": sum(resolver.boundaries for resolver in resolvers),
                 "corrections": sum(resolver.corrections for resolver in resolvers),
                 "keys": len(resolvers),
-                **(self._states[name].multisets.counts if self._forms[name].schema.lists else {}),
+                **(self.states[name].multisets.counts if self._forms[name].schema.lists else {}),
             }
         return groups
 
     # --- what is kept ---------------------------------------------------------------------------------------------
 
-    def switched(self, job: Job) -> CountingCoordinator:
-        """The same with another plan: what that does not know is dropped."""
-        other = CountingCoordinator(job, self._epoch)
-        header, tables = self.saved()
-        other.restore(header, tables)
-        for state in other._states.values():
-            state.multisets.is_news = True  # other quantiles may be asked for
-        other._directives, other._requests, other._trip = self._directives, self._requests, self._trip
-        return other
+    def take_over(self, other: CountingCoordinator) -> None:
+        """Go on where that of an earlier plan stands, but for its states: what this plan does not know is dropped."""
+        self.restore(*other.saved())
+        self._directives, self._requests, self._trip = other._directives, other._requests, other._trip
 
     def saved(self) -> tuple[dict[str, Any], Tables]:
         header: dict[str, Any] = {"nodes": self._requests.saved(), "rewinds": self._rewinds}
         header["reports"] = list(self._reports.values())
-        header["states"] = {name: state.header() for name, state in self._states.items()}
-        states = {name: state.tables() for name, state in self._states.items()}
         resolvers = {f"boundaries {name}": to_tables(form, self._resolvers[name]) for name, form in self._forms.items()}
-        return header, named_tables(states | resolvers)
+        return header, named_tables(resolvers)
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
         self._requests.restore(header["nodes"])
         self._reports = {report[0]: Report(*report) for report in header["reports"]}
         self._rewinds = dict(header["rewinds"])
         for name, form in self._forms.items():
-            if parts := parts_of(name, tables):
-                self._states[name].load(parts)
-                self._states[name].restore(header["states"][name])
             if parts := parts_of(f"boundaries {name}", tables):
                 self._resolvers[name] = from_tables(form, parts)
             for key, resolver in self._resolvers[name].items():

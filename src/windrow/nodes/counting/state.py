@@ -18,6 +18,7 @@ import polars as pl
 from windrow.core.arrays.range_queries import Ints, run_begins
 from windrow.core.assemble.due import Windows
 from windrow.core.assemble.emitted import Emitted
+from windrow.core.assemble.group_state import GroupState
 from windrow.core.ordered.slicing import Sliced
 from windrow.core.ordered.state import OrderedState, rows_in_order
 from windrow.core.ordered.windows import OrderedRows, Progress
@@ -207,13 +208,17 @@ class CountedState(OrderedState):
         segments = {"segments": pl.concat([*self.ready, self.undecided])}
         return super().tables() | segments | self.multisets.tables()
 
+    def take_over(self, other: GroupState) -> None:
+        super().take_over(other)
+        assert isinstance(other, CountedState)
+        self.multisets.take_over(other.multisets)
+
     def header(self) -> dict[str, Any]:
-        """What it knows beside its tables; no event comes too late for a window alone, so that nothing is excluded."""
-        return self.multisets.header()
+        return super().header() | {"multisets": self.multisets.header()}
 
     def restore(self, header: Mapping[str, Any]) -> None:
-        if header:  # else of a group without multisets at nodes
-            self.multisets.restore(header)
+        super().restore(header)
+        self.multisets.restore(header["multisets"])
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
         super().load(tables)

@@ -12,7 +12,6 @@ from typing import Any
 
 import polars as pl
 
-from windrow.core.assemble.emitted import Emitted
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX
 from windrow.nodes.quantiles.state import RefinedState
@@ -50,10 +49,13 @@ class QuantileCoordinator:
             for state in self._states.values():
                 state.multisets.is_news = True
 
-    def advance(self, watermark: int) -> Iterator[Emitted]:
-        """The windows whose ranks are known; a node that has gone cannot tell more, whether it said so or not."""
+    def prepare(self) -> None:
+        """Before a step: nothing can be requested of nodes that have gone, whether they have said so or not."""
         for state in self._states.values():
-            yield from state.finish(watermark, self._requests.lost)
+            state.multisets.wait_without(self._requests.lost)
+
+    def conclude(self, watermark: int) -> None:
+        """After a step: at the end of time nothing will be requested once no window waits."""
         self._is_over = watermark == INT64_MAX and not any(state.multisets.wanted for state in self._states.values())
 
     def late(self) -> Iterator[tuple[str, Counter[str]]]:
@@ -89,9 +91,9 @@ class QuantileCoordinator:
         return news
 
     @property
-    def waiting(self) -> dict[str, int]:
+    def behind(self) -> dict[str, int]:
         """The watermark of each group that waits for values: windows that end later are not emitted."""
-        return {name: state.time_column.watermark for name, state in self._states.items() if state.multisets.wanted}
+        return {name: state.behind for name, state in self._states.items() if state.behind is not None}
 
     def status(self) -> dict[str, Any]:
         """Of each group: how many blocks have come, how many of them were asked for, and how many it waits for."""
@@ -107,10 +109,7 @@ class QuantileCoordinator:
         self._requests, self._released = other._requests, other._released
 
     def saved(self) -> dict[str, Any]:
-        states = {name: state.header() for name, state in self._states.items()}
-        return {"states": states, "nodes": self._requests.saved()}
+        return {"nodes": self._requests.saved()}
 
     def restore(self, header: Mapping[str, Any]) -> None:
         self._requests.restore(header["nodes"])
-        for name, saved in header["states"].items():
-            self._states[name].restore(saved)
