@@ -27,21 +27,19 @@ from test_nodes import talk, welcomed
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Grid
 from windrow.nodes.counting.boundaries import BoundaryResolver
-from windrow.nodes.counting.coordinator import CountingCoordinator
 from windrow.nodes.counting.local import OrderedLogs
 from windrow.nodes.counting.local import Outgoing as Sent
 from windrow.nodes.counting.runs import Segment
 from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Directive
 from windrow.nodes.counting.state import CountedState
-from windrow.nodes.counting.tables import COUNTING
 from windrow.nodes.protocol.messages import Ack, Batch, Out, Refused, Request
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.quantiles import local as quantiles_local
 from windrow.nodes.quantiles.protocol import MultisetSchema
 from windrow.nodes.queries import QuerySet
 from windrow.nodes.refine import bounds, undecided
-from windrow.nodes.requests import AGAIN
-from windrow.nodes.tables import GONE
+from windrow.nodes.requests import AGAIN, Requests
+from windrow.nodes.tables import GONE, PROGRESS, NodeProgress, progress_table
 from windrow.testing import differences, recompute
 from windrow.testing.tree_simulation import Disk, Faults, Simulation, Tree
 
@@ -350,7 +348,7 @@ def test_a_node_below_another_that_dies_holds_no_counting_window_back() -> None:
     machines["b"] = Node("b", "middle", life=2)
     settled(machines["b"].start(9 * AGAIN), machines, "b", 9 * AGAIN)
     assert root.as_parent.subtree.assembly is not None
-    assert "b" not in root.as_parent.subtree.assembly.counting._requests.lost
+    assert "b" not in root.as_parent.subtree.assembly._requests.lost
 
 
 def test_an_idle_node_is_not_waited_for_however_often_it_is_asked() -> None:
@@ -383,8 +381,12 @@ def test_a_tree_whose_only_counting_query_goes_comes_to_its_end() -> None:
 
 
 def test_requests_of_a_root_that_was_restarted_are_new_to_every_node() -> None:
-    job = REFINED.job
-    numbers = [CountingCoordinator(job, epoch)._requests.last("a").number for epoch in (1, 2)]
+    table = progress_table(NodeProgress("a", INT64_MAX))
+    numbers = []
+    for epoch in (1, 2):
+        requests = Requests(epoch)
+        requests.absorb({PROGRESS: table}, 0)
+        numbers += [number for _, number, _, _ in requests.due({}, {}, True, 0)]
     assert numbers[1] - numbers[0] >= 2**20
 
 
@@ -453,7 +455,7 @@ def edited(part: str, **columns: Any) -> Callable[[Tables], Tables]:
     """A table with other columns; None for one that is not there."""
 
     def made(tables: Tables) -> Tables:
-        name = part if part in (COUNTING, GONE) else next(name for name in tables if name.endswith(part))
+        name = part if part in (PROGRESS, GONE) else next(name for name in tables if name.endswith(part))
         table = tables[name].drop([column for column, value in columns.items() if value is None])
         return {
             **tables,
@@ -498,10 +500,10 @@ BAD: list[tuple[Callable[[Tables], Tables], str]] = [
     (edited("|events", **{"input:x": pl.lit(0.5)}), "'input:x' of .* is Float64 in its batch, not Int64"),
     (edited("|reach", next=pl.lit("now")), "'next' of .* is String in its batch, not Int64"),
     (edited("|reach", node=pl.lit("c")), "it counts for 'c', which is another node"),
-    (edited(COUNTING, final=None), "counting has no 'final' in its batch"),
-    (edited(COUNTING, heard=pl.lit(None, pl.Int64)), "counting has no value where one is needed"),
-    (edited(COUNTING, node=pl.lit("a")), "it counts for 'a', which is another node"),
-    (without(COUNTING), "it counts for 'b', which has not said a word"),
+    (edited(PROGRESS, final=None), "progress has no 'final' in its batch"),
+    (edited(PROGRESS, received=pl.lit(None, pl.Int64)), "progress has no value where one is needed"),
+    (edited(PROGRESS, node=pl.lit("a")), "it counts for 'a', which is another node"),
+    (without(PROGRESS), "it counts for 'b', which has not said a word"),
     (lambda tables: {**tables, GONE: pl.DataFrame({"node": ["a"], "gone": [1]})}, "'gone' of gone is Int64"),
     (lambda tables: {**tables, GONE: pl.DataFrame({"node": ["a"], "gone": [True]})}, "it counts for 'a'"),
     (doubled, "8 to 12 of 'b' does not follow on 12"),

@@ -35,6 +35,7 @@ from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables, named_tables, parts_of, seen_by
 from windrow.core.windows.fixed import INT64_MAX
 from windrow.io.tables import pack, unpack
+from windrow.nodes.occasion import Occasion
 from windrow.nodes.tables import differs
 
 PUSHED = Placement(" (at nodes)", "windows, no events", is_apart=True)
@@ -102,8 +103,9 @@ class Pushed:
             self._late += max(late.values(), default=0)  # groups leave out the same events, by and large
         self.count = max(self.count, count)
 
-    def due(self, watermark: int, gone: bool = False) -> Tables:
-        """Move the watermark, and give the tables for the root; `gone` says that no more events come."""
+    def due(self, occasion: Occasion) -> Tables:
+        """Move the watermark, and give the tables for the root."""
+        watermark, gone = INT64_MAX if occasion.has_ended else occasion.watermark, occasion.is_last
         tables: Tables = {}
         if not self:
             return tables

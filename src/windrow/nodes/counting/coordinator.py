@@ -3,13 +3,13 @@
     tables of a batch ── absorb ──▶ resolvers ── advance ──▶ slices of all nodes ──▶ windows
                                              └── requests ──▶ nodes: where boundaries are, what to expect, what is asked
 
-A request has a number, and a node says which it has heard: directives that have changed since then are said again.
+Directives are notices of the root's requests (`nodes.requests`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import polars as pl
@@ -20,26 +20,24 @@ from windrow.core.stream.job_slicer import Tables, named_tables, parts_of
 from windrow.core.windows.fixed import INT64_MAX
 from windrow.nodes.counting.boundaries import BoundaryResolver, Reached, from_tables, to_tables
 from windrow.nodes.counting.runs import Interval, Line, Segment
-from windrow.nodes.counting.schemes import NOTHING_KNOWN, SCHEMES, Choice, Directive
+from windrow.nodes.counting.schemes import NOTHING_KNOWN, SCHEMES, Choice
 from windrow.nodes.counting.state import CountedState
-from windrow.nodes.counting.tables import ANEW, COUNTING, Form, Key, Report, groups_of
-from windrow.nodes.requests import Requests, drained
+from windrow.nodes.counting.tables import ANEW, Form, Key, groups_of
+from windrow.nodes.requests import Notice, Requests, drained
+from windrow.nodes.tables import NodeProgress
 
 
 class CountingCoordinator:
     """All counted groups of a root."""
 
-    def __init__(self, job: Job, epoch: int = 0) -> None:
+    def __init__(self, job: Job, requests: Requests) -> None:
         self.job = job
         self._forms = {group.name: Form(group, job) for group in groups_of(job)}
         self.states = {name: CountedState(form) for name, form in self._forms.items()}
         self._resolvers: dict[str, dict[Key, BoundaryResolver]] = {name: {} for name in self._forms}
-        self._reports: dict[str, Report] = {}  # the last of each node
-        self._requests = Requests(epoch)
+        self._requests = requests
+        self.notices = {name: form.directive for name, form in self._forms.items()}
         self._rewinds: dict[str, int] = {}
-        self._directives: dict[str, dict[tuple[str, Key], tuple[int, Directive]]] = {}  # of a node: since which request
-        self._trip = 0  # microseconds from a request to its answer
-        self._is_over = False
 
     def __bool__(self) -> bool:
         return bool(self._forms)
@@ -59,8 +57,9 @@ class CountingCoordinator:
 
     # --- what comes in --------------------------------------------------------------------------------------------
 
-    def absorb(self, tables: Mapping[str, pl.DataFrame], now: int = 0) -> Counter[str]:
-        """Take the tables of a batch in; returns how many events came too late for each group."""
+    def absorb(self, tables: Mapping[str, pl.DataFrame], reported: Iterable[NodeProgress]) -> Counter[str]:
+        """Take the tables of a batch in, and what nodes have reported with it; returns how many events came too late
+        for each group."""
         for name, form in self._forms.items():
             pieces = tables.get(f"{name}|pieces")
             if pieces is not None:
@@ -69,12 +68,13 @@ class CountingCoordinator:
             for *key, node, next_ in reach.select(*form.reach).iter_rows() if reach is not None else ():
                 self._resolver(form, tuple(key)).lines.setdefault(node, Line()).next = next_
             self.states[name].multisets.absorb(tables)
-        rows = tables[COUNTING].select(*Report._fields).iter_rows() if COUNTING in tables else ()
-        reports = [Report(*row) for row in rows]
-        self._requests.absorb({report.node: report.over for report in reports}, tables)
-        for report in reports:
-            self._absorb_report(report, now)
-        late = sum(report.late for report in reports)
+        late = 0
+        for progress in reported:
+            late += progress.late
+            for _, _, resolver in self._all_resolvers():
+                line = resolver.lines.get(progress.node)
+                if line is not None and line.rewind <= progress.rewound:
+                    line.rewind = 0
         return Counter(dict.fromkeys(self._forms, late) if late else {})
 
     def _absorb_segments(self, form: Form, table: pl.DataFrame, events: pl.DataFrame | None) -> None:
@@ -85,25 +85,6 @@ class CountingCoordinator:
                 if piece.events is not None and piece.lo < cut:
                     self.states[form.name].take_events(key, node, piece.lo, piece.hi, piece.events)
             resolver.absorb(node, of_node)
-
-    def _absorb_report(self, report: Report, now: int) -> None:
-        """Note how far a node has come; what it has not heard is said again."""
-        node, heard = report.node, report.heard
-        before = self._reports.get(node, Report(node))
-        if heard < before.heard:  # another life of the node, which has heard nothing
-            for name, key, resolver in self._all_resolvers():
-                self._note(name, key, resolver)
-            self._requests.forget(node)
-        last = self._requests.last(node)
-        if last.number == heard > before.heard and now > last.at > 0:
-            self._trip = now - last.at if not self._trip else (3 * self._trip + now - last.at) // 4
-        directives = self._directives.get(node, {})
-        self._directives[node] = {key: directive for key, directive in directives.items() if directive[0] > heard}
-        self._reports[node] = report._replace(final=max(before.final, report.final))
-        for _, _, resolver in self._all_resolvers():
-            line = resolver.lines.get(node)
-            if line is not None and line.rewind <= report.rewound:
-                line.rewind = 0
 
     def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why pieces do not follow on what is here; None if they do."""
@@ -138,8 +119,8 @@ class CountingCoordinator:
         """Before a step: find the boundaries that can be found, and give the states what lies between them."""
         lost = self._requests.lost
         finals = {
-            node: INT64_MAX if report.idle else report.final
-            for node, report in self._reports.items()
+            node: INT64_MAX if progress.idle else progress.final
+            for node, progress in self._requests.progress.items()
             if node not in lost
         }
         reached = Reached(step.now, finals, lost)
@@ -148,24 +129,27 @@ class CountingCoordinator:
             for key, resolver in self._resolvers[name].items():
                 segments = resolver.finish(reached)
                 if segments:
-                    resolver.plan(form.scheme, self._trip, not self.job.is_integer, self._rewinds)
+                    resolver.plan(form.scheme, self._requests.trip, not self.job.is_integer, self._rewinds)
                     self._note(name, key, resolver)
                     fresh += segments
             self.states[name].finish(fresh, lost, step)
 
-    def conclude(self, watermark: int, stepped: Collection[str]) -> None:
-        """After a step of some groups: note which events nodes need keep no longer, and whether all is over."""
+    def conclude(self, stepped: Collection[str]) -> None:
+        """After a step of some groups: note which events nodes need keep no longer."""
         for name in self.states.keys() & stepped:
             self._let_go(name)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nodes hold events back that they will send."""
         lost = self._requests.lost
-        awaited = (  # events that a node holds back, and will send
+        return any(
             line.next is not None or line.rewind
             for name, _, resolver in self._all_resolvers()
             if self._forms[name].scheme != "approximate"
             for node, line in resolver.lines.items()
             if node not in lost
         )
-        self._is_over = bool(self) and watermark == INT64_MAX and not self._asks() and not any(awaited)
 
     def _let_go(self, name: str) -> None:
         """Let nodes know of which events no values will be requested any more."""
@@ -184,13 +168,12 @@ class CountingCoordinator:
     # --- requests -------------------------------------------------------------------------------------------------
 
     def _note(self, name: str, key: Key, resolver: BoundaryResolver) -> None:
-        """Note the directives of a key that are new."""
+        """Note the directives of a key."""
         for node, directive in resolver.directives.items():
-            directives = self._directives.setdefault(node, {})
-            if directives.get((name, key), (0, None))[1] != directive:
-                directives[name, key] = self._requests.last(node).number + 1, directive
+            self._requests.note(node, Notice(name, key), directive)
 
-    def _asks(self) -> Tables:
+    @property
+    def wanted(self) -> Tables:
         """What is requested of nodes, as tables of a request for all of them."""
         asks: Tables = {}
         for name, form in self._forms.items():
@@ -204,28 +187,6 @@ class CountingCoordinator:
                 asks[f"{name}|ask"] = pl.DataFrame(rows, schema={"node": pl.String(), **form.ask}, orient="row")
             asks |= self.states[name].multisets.requests
         return asks
-
-    def _is_over_at(self, node: str) -> bool:
-        """Whether nothing will be requested of a node any more; one that has come again may have more events."""
-        return self._is_over and self._reports[node].final == INT64_MAX
-
-    def _news(self, node: str) -> set[Any]:
-        """The directives that a node does not know, and that all is over."""
-        news: set[Any] = {(key, number) for key, (number, _) in self._directives.get(node, {}).items()}
-        return news | ({"over"} if self._is_over_at(node) else set())
-
-    def requests(self, now: int) -> Iterator[tuple[str, int, bool, Tables]]:
-        """The requests that are to be made now: node, number, whether that was all, and the tables."""
-        for node, tables in self._requests.due(self._asks(), self._news, now):
-            directives: dict[str, list[Any]] = {}
-            for (name, key), (_, directive) in self._directives.get(node, {}).items():
-                directives.setdefault(name, []).append((*key, *directive))
-            tables |= {
-                name: pl.DataFrame(directives[name], schema=form.directive, orient="row")
-                for name, form in self._forms.items()
-                if name in directives
-            }
-            yield node, self._requests.last(node).number, self._is_over_at(node), tables
 
     def status(self) -> dict[str, Any]:
         """Of each group: the scheme, why, and how often it was wrong."""
@@ -252,17 +213,12 @@ class CountingCoordinator:
     def take_over(self, other: CountingCoordinator) -> None:
         """Go on where that of an earlier plan stands, but for its states: what this plan does not know is dropped."""
         self.restore(*other.saved())
-        self._directives, self._requests, self._trip = other._directives, other._requests, other._trip
 
     def saved(self) -> tuple[dict[str, Any], Tables]:
-        header: dict[str, Any] = {"nodes": self._requests.saved(), "rewinds": self._rewinds}
-        header["reports"] = list(self._reports.values())
         resolvers = {f"boundaries {name}": to_tables(form, self._resolvers[name]) for name, form in self._forms.items()}
-        return header, named_tables(resolvers)
+        return {"rewinds": self._rewinds}, named_tables(resolvers)
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
-        self._requests.restore(header["nodes"])
-        self._reports = {report[0]: Report(*report) for report in header["reports"]}
         self._rewinds = dict(header["rewinds"])
         for name, form in self._forms.items():
             if parts := parts_of(f"boundaries {name}", tables):

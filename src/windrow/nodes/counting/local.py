@@ -13,7 +13,7 @@ final events are sent as they are, and a batch has with it those that wait.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -27,16 +27,14 @@ from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.nodes.counting.schemes import SCHEMES, Cut, Directive, Kind, sub_slice
 from windrow.nodes.counting.tables import (
     ANEW,
-    COUNTING,
     NODE_COLUMN,
-    NODES,
     Form,
     Key,
-    Report,
     forms_of,
     from_text,
     to_text,
 )
+from windrow.nodes.occasion import Occasion
 from windrow.nodes.quantiles.local import Identity, Multisets, SortedValues
 from windrow.nodes.quantiles.protocol import multiset_of
 
@@ -343,12 +341,9 @@ class Counted:
         self._time = time_name(job.time)
         self.newest = INT64_MIN  # of what was taken
         self._floors: list[tuple[int, int]] = []  # from the n-th event on, none older than a time is taken
-        self._late, self._idle = 0, False
-        self._final = INT64_MIN
-        self._reported = Report("")  # what the root knows
-        self.heard = 0  # the number of the last request
-        self.is_over = not self._groups  # nothing is needed of it any more
-        self._is_done = False  # the root has report so
+        self.late = 0  # events that were too late, and that the root has not counted yet
+        self.is_idle = False
+        self.final = INT64_MIN  # what was not sent is not older
 
     def _logs_of(self, job: Job) -> dict[str, OrderedLogs]:
         return {form.name: OrderedLogs(form, self._node, self._unit) for form in forms_of(job)}
@@ -372,8 +367,8 @@ class Counted:
         """Prepared events of the source, those before the position `again` once more; returns how many are counted."""
         time, nth = events[self._time].to_numpy(), events["nth"].to_numpy()
         keep = self._in_time(time, nth)
-        self._late += int((~keep & (nth >= again)).sum())
-        self.newest, self._idle = max(self.newest, int(time.max())), False
+        self.late += int((~keep & (nth >= again)).sum())
+        self.newest, self.is_idle = max(self.newest, int(time.max())), False
         chosen = events if keep.all() else events.filter(pl.Series(keep))
         return {name: logs.take(chosen) for name, logs in self._groups.items()}
 
@@ -384,52 +379,49 @@ class Counted:
             floor = np.where(nth >= since, np.maximum(floor, least), floor)
         return np.asarray(time >= floor)
 
-    def due(
-        self,
-        watermark: int,
-        count: int,
-        flush: bool = False,
-        rests: bool = False,
-        leaves: bool = False,
-        ended: bool = False,
-    ) -> Tables:
-        """What is to be sent at a watermark; a node that rests, leaves or has ended has everything in order."""
+    def due(self, occasion: Occasion) -> Tables:
+        """The segments that are to be sent; a node that rests, leaves or has ended has everything in order."""
         if not self._groups:
             return {}
+        rests, leaves = occasion.rests, occasion.leaves
         if (rests or leaves) and self.newest > INT64_MIN:
-            self._floors.append((count, self.newest + 1))
-            self._final = max(self._final, self.newest + 1)
-        self._final = INT64_MAX if ended else max(self._final, watermark)
-        self._idle |= rests
+            self._floors.append((occasion.read, self.newest + 1))
+            self.final = max(self.final, self.newest + 1)
+        self.final = INT64_MAX if occasion.has_ended else max(self.final, occasion.watermark)
+        self.is_idle |= rests
         tables: Tables = {}
         for logs in self._groups.values():
-            logs.finish(self._final)
+            logs.finish(self.final)
             if leaves:
                 logs.give_all()
             else:
-                logs.cut(self._final, flush or rests, self._eager)
+                logs.cut(self.final, occasion.flushes or rests, self._eager)
             tables |= logs.tables()
-        self.is_over |= leaves
-        directives = [log.directive for logs in self._groups.values() for log in logs.by_key.values()]
-        rewound = max((directive.rewind for directive in directives), default=0)
-        patience = max((directive.patience for directive in directives), default=0)
-        report, known = Report(self._node, self._final, self._idle, over=self.is_over, rewound=rewound), self._reported
-        waited = flush or known.final == INT64_MIN or self._final - known.final >= patience
-        is_news = report != known._replace(final=report.final) or (waited and report != known)
-        if tables or self._late or is_news:
-            row = report._replace(heard=self.heard, late=self._late)
-            tables[COUNTING] = pl.DataFrame([row], schema=NODES, orient="row")
-            self._reported, self._late = report, 0
         return tables
 
-    def request(self, tables: Mapping[str, pl.DataFrame], number: int, over: bool) -> None:
-        """Take a request of the root; with `over` it is the last one."""
-        self.heard = max(self.heard, number)
-        self.is_over, self._is_done = self.is_over or over, self._is_done or over
+    @property
+    def _directives(self) -> Iterator[Directive]:
+        return (log.directive for logs in self._groups.values() for log in logs.by_key.values())
+
+    @property
+    def rewound(self) -> int:
+        """The last rewind that was followed."""
+        return max((directive.rewind for directive in self._directives), default=0)
+
+    @property
+    def patience(self) -> int:
+        """How far `final` may be ahead of what the root knows of it."""
+        return max((directive.patience for directive in self._directives), default=0)
+
+    def request(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """Take a request of the root."""
         for logs in self._groups.values():
             logs.request(tables)
-            if over:
-                logs.forget()
+
+    def forget(self) -> None:
+        """Nothing is needed any more."""
+        for logs in self._groups.values():
+            logs.forget()
 
     def switch(self, job: Job) -> None:
         """Go on with another plan."""
@@ -458,14 +450,12 @@ class Counted:
             "newest": newest,
             "floors": self._floors,
             "logs": {name: logs.saved(not self._eager) for name, logs in self._groups.items()},
-            "final": self._final,
-            "over": self._is_done,
+            "final": self.final,
             "waiting": {name: to_text(pl.concat(frames)) for name, frames in waiting.items()},
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        self.newest, self._final, self._is_done = saved["newest"], saved["final"], saved["over"]
-        self.is_over |= self._is_done
+        self.newest, self.final = saved["newest"], saved["final"]
         self._floors = [(since, least) for since, least in saved["floors"]]
         for name, logs in self._groups.items():
             if name in saved["logs"]:

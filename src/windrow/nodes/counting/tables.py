@@ -1,7 +1,6 @@
 """The tables in which nodes and the root speak of counting windows.
 
-    counting           the node: up to which time it is final, what it has heard, how many events were too late
-    gone               from nodes between it and the root: it is waited for no more, or again
+    progress, gone     see `nodes.tables`
     <group>|pieces     key, node, ranks, first and last time, kind, states of slices; `of` which piece it is the content
     <group>|events     the events of pieces that are sent as they are, one after the other
     <group>|reach      key, node, and the time of the first event that no piece has; null if there is none
@@ -18,7 +17,7 @@ import base64
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -32,9 +31,8 @@ from windrow.core.windows.fixed import INT64_MIN
 from windrow.core.windows.ordered import Counting
 from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Directive, sub_slice
 from windrow.nodes.quantiles.protocol import REFINED, MultisetSchema
-from windrow.nodes.tables import GONE, GONE_COLUMNS, differs, lacks
+from windrow.nodes.tables import GONE, GONE_COLUMNS, PROGRESS, PROGRESS_COLUMNS, differs, lacks
 
-COUNTING = "counting"
 NODE_COLUMN = "order:0"  # of events: the node, which in a batch stands in the pieces instead
 ANEW = -1  # of a piece: it and those after it take the place of all that were sent from there on
 FURTHEST = 1 << 48  # no rank is as great: sums of some thousand counts fit into 64 bits
@@ -207,25 +205,10 @@ def _plain(dtype: pl.DataType) -> pl.DataType:
     return pl.String() if dtype.is_float() else pl.Int64() if dtype.is_temporal() and dtype != pl.Date() else dtype
 
 
-class Report(NamedTuple):
-    """How far a local node has come, as it has said."""
-
-    node: str
-    final: int = INT64_MIN  # what it has not sent is not older
-    idle: bool = False
-    heard: int = 0  # the number of the last request that has come
-    over: bool = False
-    rewound: int = 0
-    late: int = 0
-
-
-NODES = dict(pl.DataFrame([Report("")]).schema)
-
-
 def wrong_with(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> str | None:
     """Why the tables of counted groups cannot be taken; None if they can."""
     forms = list(forms)
-    for name, types in ((COUNTING, NODES), (GONE, GONE_COLUMNS)) if forms else ():
+    for name, types in ((PROGRESS, PROGRESS_COLUMNS), (GONE, GONE_COLUMNS)) if forms else ():
         if name not in tables:
             continue
         if reason := differs(name, tables[name], types, types):
@@ -249,7 +232,7 @@ def tables_of(job: Job) -> set[str]:
 
 def _names_of(forms: Iterable[Form]) -> set[str]:
     names = {f"{form.name}|{part}" for form in forms for part in ("pieces", "events", "reach")}
-    return {COUNTING, GONE, *names, *(name for form in forms for name in form.multisets.tables)}
+    return {PROGRESS, GONE, *names, *(name for form in forms for name in form.multisets.tables)}
 
 
 def to_text(table: pl.DataFrame) -> str:

@@ -22,24 +22,26 @@ from windrow.core.slices.table import merge
 from windrow.core.stream.group_states import GroupStates
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables
+from windrow.core.windows.fixed import INT64_MAX
 from windrow.nodes.counting.coordinator import CountingCoordinator
 from windrow.nodes.pushdown import NODES, Reported
 from windrow.nodes.quantiles.coordinator import QuantileCoordinator
 from windrow.nodes.quantiles.state import RefinedState
 from windrow.nodes.quantiles.tables import schemas_of
+from windrow.nodes.requests import Requests
 
 
 class RootState:
     """Everything that a root knows of the windows of its tree."""
 
-    def __init__(self, job: Job, epoch: int = 0) -> None:
-        self.job, self._epoch = job, epoch
+    def __init__(self, job: Job, epoch: int = 0, requests: Requests | None = None) -> None:
+        self.job, self._requests = job, requests or Requests(epoch)
         self._time_column = job.time_columns[job.time]
         compiled, schemas = job.compiled, schemas_of(job)
         self._refined = {name: RefinedState(schema) for name, schema in schemas.items()}
-        self.quantiles = QuantileCoordinator(self._refined)
+        self.quantiles = QuantileCoordinator(self._refined, self._requests)
         self._reported = Reported(job)
-        self.counting = CountingCoordinator(job, epoch)
+        self.counting = CountingCoordinator(job, self._requests)
         plain = [one for one in compiled.groups if not one.group.is_apart and one.group.name not in schemas]
         sliced = [*(one.state() for one in plain), *self._refined.values()]
         self._sliced = {state.group.name for state in sliced}  # groups whose slices or events come as they are
@@ -61,7 +63,7 @@ class RootState:
 
     def absorb(self, tables: Mapping[str, pl.DataFrame], now: int = 0) -> Counter[str]:
         """Take in the tables of a batch, by the names of their groups; returns how many events each leaves out."""
-        late = self.counting.absorb(tables, now)
+        late = self.counting.absorb(tables, self._requests.absorb(tables, now))
         late[NODES] += self._reported.absorb(tables)
         self.quantiles.absorb(tables)
         for name, state in self._refined.items():
@@ -76,8 +78,8 @@ class RootState:
         self.quantiles.prepare()
         self.counting.prepare(step)
         emitted = self._states.advance({self.job.time: step.now})
-        self.quantiles.conclude(step.now)
-        self.counting.conclude(step.now, emitted.keys())
+        self.quantiles.conclude()
+        self.counting.conclude(emitted.keys())
         return self._reported.joined_to(self._states.results(emitted))
 
     def status(self) -> dict[str, Any]:
@@ -96,26 +98,26 @@ class RootState:
 
     def requests(self, now: int) -> Iterator[tuple[str, int, bool, Tables]]:
         """The requests that are due: for each the node, its number, whether it is the last one, and the tables."""
-        yield from self.counting.requests(now)
-        for node, tables in self.quantiles.requests(now):
-            yield node, 0, False, tables
+        wanted = self.counting.wanted | self.quantiles.wanted
+        has_ended = self.watermark == INT64_MAX and bool(self.counting or self.quantiles)
+        is_over = has_ended and not wanted and not self.counting.is_waiting
+        yield from self._requests.due(wanted, self.counting.notices | self.quantiles.notices, is_over, now)
 
     def switched(self, job: Job) -> RootState:
         """The state for another plan, going on from this one; what that plan does not need is dropped."""
-        other = RootState(job, self._epoch)
+        other = RootState(job, requests=self._requests)
         other._time_column.watermark = self.watermark
         other._states.overflowed = self._states.overflowed
         other._states.take_over(self._states)
         other._reported.take_over(self._reported)
         other.counting.take_over(self.counting)
-        other.quantiles.take_over(self.quantiles)
         return other
 
     def saved(self) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
         """Everything that it knows, as plain data and tables; `restore` goes on with them."""
         counting, resolvers = self.counting.saved()
         header = {"watermark": self.watermark, "overflowed": dict(self._states.overflowed)}
-        header |= {"states": self._states.header(), "counting": counting, "quantiles": self.quantiles.saved()}
+        header |= {"states": self._states.header(), "counting": counting, "nodes": self._requests.saved()}
         return header, self._states.tables() | self._reported.saved() | resolvers
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
@@ -123,5 +125,5 @@ class RootState:
         self._states.overflowed.update(header["overflowed"])
         self._states.load(header["states"], tables)
         self._reported.restore(tables)
+        self._requests.restore(header["nodes"])
         self.counting.restore(header["counting"], tables)
-        self.quantiles.restore(header["quantiles"])
