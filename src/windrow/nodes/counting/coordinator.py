@@ -117,6 +117,8 @@ class CountingCoordinator:
 
     def prepare(self, step: WatermarkStep) -> None:
         """Before a step: find the boundaries that can be found, and give the states what lies between them."""
+        if not self:
+            return
         lost = self._requests.lost
         finals = {
             node: INT64_MAX if progress.idle else progress.final
@@ -169,8 +171,9 @@ class CountingCoordinator:
 
     def _note(self, name: str, key: Key, resolver: BoundaryResolver) -> None:
         """Note the directives of a key."""
+        notice = Notice(name, key)
         for node, directive in resolver.directives.items():
-            self._requests.note(node, Notice(name, key), directive)
+            self._requests.note(node, notice, directive)
 
     @property
     def wanted(self) -> Tables:

@@ -38,8 +38,9 @@ class QuantileCoordinator:
 
     def prepare(self) -> None:
         """Before a step: nothing can be requested of nodes that have gone, whether they have said so or not."""
+        lost = self._requests.lost if self else set()
         for state in self._states.values():
-            state.multisets.wait_without(self._requests.lost)
+            state.multisets.wait_without(lost)
 
     def conclude(self) -> None:
         """After a step: let nodes know what they need not keep, where that is less than they know."""
