@@ -242,11 +242,11 @@ def test_the_nth_lies_between_its_bounds_and_in_no_unit_that_is_decided(
 TOLD = st.builds(
     Directive,
     scheme=st.just("async"),
-    settled=st.integers(0, 50),
+    cut=st.integers(0, 50),
     position=st.integers(0, 200),
     share=st.one_of(st.just(0.0), st.floats(0.01, 5.0)),
     margin=st.floats(0, 3),
-    unit=st.integers(1, 20),
+    sub_slice=st.integers(1, 20),
     patience=st.integers(0, 100),
 )
 GRIDS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=3)
@@ -254,11 +254,11 @@ GRIDS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, 
 
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
 @given(TOLD, GRIDS, st.integers(0, 60), st.integers(0, 200), st.booleans())
-def test_pieces_tile_the_ranks(
+def test_segments_tile_the_ranks(
     scheme: Any, told: Directive, grids: list[tuple[int, int]], ahead: int, more: int, flush: bool
 ) -> None:
     boundaries = Boundaries(Grid(*np.array(grids).T))
-    covered = told.settled + ahead
+    covered = told.cut + ahead
     top, at = covered + more, covered
     for lo, hi, kind in scheme.cuts(told, boundaries, covered, top, flush):
         assert (lo, kind in ("events", "slice", "count")) == (at, True)
@@ -470,33 +470,32 @@ def without(part: str) -> Callable[[Tables], Tables]:
 
 
 def doubled(tables: Tables) -> Tables:
-    answer = (
-        tables[f"{NAME}|pieces"].filter(pl.col("kind") == "events").with_columns(of_lo=pl.col("lo"), of_hi=pl.col("hi"))
-    )
-    pieces = pl.concat([tables[f"{NAME}|pieces"], answer, answer])
-    return {**tables, f"{NAME}|pieces": pieces, f"{NAME}|events": pl.concat([tables[f"{NAME}|events"]] * 3)}
+    sent = tables[f"{NAME}|segments"]
+    answer = sent.filter(pl.col("kind") == "events").with_columns(of_lo=pl.col("lo"), of_hi=pl.col("hi"))
+    segments = pl.concat([sent, answer, answer])
+    return {**tables, f"{NAME}|segments": segments, f"{NAME}|events": pl.concat([tables[f"{NAME}|events"]] * 3)}
 
 
 BAD: list[tuple[Callable[[Tables], Tables], str]] = [
-    (edited("|pieces", lo=None), "has no 'lo' in its batch"),
-    (edited("|pieces", lo=pl.col("lo").cast(pl.String)), "'lo' of .* is String in its batch, not Int64"),
-    (edited("|pieces", kind=pl.lit("other")), "a piece that cannot be in its batch: kind 'other'"),
-    (edited("|pieces", lo=pl.col("hi"), hi=pl.col("lo")), "a piece that cannot be in its batch"),
-    (edited("|pieces", lo=pl.lit(-1, pl.Int64)), "a piece that cannot be in its batch"),
-    (edited("|pieces", kind=pl.lit("count"), hi=pl.lit(2**62)), "a piece that cannot be in its batch"),
-    (edited("|pieces", first=pl.col("last") + 1), "a piece that cannot be in its batch"),
-    (edited("|pieces", first=pl.lit(None, pl.Int64)), "no value where one is needed"),
-    (edited("|pieces", of_lo=pl.lit(0, pl.Int64)), "no value where one is needed"),
-    (edited("|pieces", lo=pl.col("lo") + 1, hi=pl.col("hi") + 1), "1 to 9 of 'b' does not follow on 0"),
-    (edited("|pieces", lo=pl.lit(0, pl.Int64), hi=pl.col("hi") - pl.col("lo")), "0 to 4 of 'b' does not follow on 8"),
-    (edited("|pieces", **{"sum(x).sum": None}), r"has no 'sum\(x\).sum' in its batch"),
-    (edited("|pieces", **{"count().count": pl.lit(3, pl.Int64)}), "slices of other events than it says"),
-    (edited("|pieces", kind=pl.lit("events")), "says 12 events, and there are 4"),
-    (edited("|pieces", node=pl.lit("a")), "it counts for 'a', which is another node"),
-    (edited("|pieces", node=pl.lit(None, pl.String)), "no value where one is needed"),
+    (edited("|segments", lo=None), "has no 'lo' in its batch"),
+    (edited("|segments", lo=pl.col("lo").cast(pl.String)), "'lo' of .* is String in its batch, not Int64"),
+    (edited("|segments", kind=pl.lit("other")), "a segment that cannot be in its batch: kind 'other'"),
+    (edited("|segments", lo=pl.col("hi"), hi=pl.col("lo")), "a segment that cannot be in its batch"),
+    (edited("|segments", lo=pl.lit(-1, pl.Int64)), "a segment that cannot be in its batch"),
+    (edited("|segments", kind=pl.lit("count"), hi=pl.lit(2**62)), "a segment that cannot be in its batch"),
+    (edited("|segments", first=pl.col("last") + 1), "a segment that cannot be in its batch"),
+    (edited("|segments", first=pl.lit(None, pl.Int64)), "no value where one is needed"),
+    (edited("|segments", of_lo=pl.lit(0, pl.Int64)), "no value where one is needed"),
+    (edited("|segments", lo=pl.col("lo") + 1, hi=pl.col("hi") + 1), "1 to 9 of 'b' does not follow on 0"),
+    (edited("|segments", lo=pl.lit(0, pl.Int64), hi=pl.col("hi") - pl.col("lo")), "0 to 4 of 'b' does not follow on 8"),
+    (edited("|segments", **{"sum(x).sum": None}), r"has no 'sum\(x\).sum' in its batch"),
+    (edited("|segments", **{"count().count": pl.lit(3, pl.Int64)}), "slices of other events than it says"),
+    (edited("|segments", kind=pl.lit("events")), "says 12 events, and there are 4"),
+    (edited("|segments", node=pl.lit("a")), "it counts for 'a', which is another node"),
+    (edited("|segments", node=pl.lit(None, pl.String)), "no value where one is needed"),
     (without("|events"), "says 4 events, and there are 0"),
     (edited("|events", **{"time:t": pl.col("time:t").reverse()}), "out of order in its batch"),
-    (edited("|events", **{"time:t": pl.col("time:t") + 1}), "not those of the pieces"),
+    (edited("|events", **{"time:t": pl.col("time:t") + 1}), "not those of the segments"),
     (edited("|events", **{"input:x": pl.lit(0.5)}), "'input:x' of .* is Float64 in its batch, not Int64"),
     (edited("|reach", next=pl.lit("now")), "'next' of .* is String in its batch, not Int64"),
     (edited("|reach", node=pl.lit("c")), "it counts for 'c', which is another node"),
@@ -527,10 +526,10 @@ def test_a_batch_that_cannot_be_is_refused_and_disturbs_nobody(garbled: Any, rea
 def test_a_key_of_another_type_is_refused() -> None:
     root, _, batch = sent_by(KEYED)
     tables = dict(batch.tables)
-    pieces = next(name for name in tables if name.endswith("|pieces"))
+    pieces = next(name for name in tables if name.endswith("|segments"))
     tables[pieces] = tables[pieces].with_columns(pl.lit(7).alias("key:k"))
     root.receive("b", replace(batch, tables=tables), 0)
-    assert "'key:k' of by (k) on t (counted, refine)|pieces is Int32 in its batch, not String" in root.notes[0]
+    assert "'key:k' of by (k) on t (counted, refine)|segments is Int32 in its batch, not String" in root.notes[0]
 
 
 def test_a_node_below_another_child_is_not_spoken_for() -> None:
@@ -574,7 +573,7 @@ def test_random_cells_in_batches_disturb_no_root(seed: int) -> None:
 @pytest.mark.parametrize(
     "tables",
     [
-        {NAME: pl.DataFrame({"settled": [3]})},
+        {NAME: pl.DataFrame({"cut": [3]})},
         {f"{NAME}|ask": pl.DataFrame({"lo": [0], "hi": [8]})},
         {f"{NAME}|ask": pl.DataFrame({"lo": [0], "hi": [8], "what": ["all"]})},
         {f"{NAME}|ask": pl.DataFrame({"lo": [8], "hi": [0], "what": ["events"]})},
@@ -610,7 +609,7 @@ def test_quantiles_are_exact_and_nodes_are_asked_for_few_values(come_and_go: boo
         ran = tried(number, come_and_go, quantiles=True)
         command = f"{AGAIN_BY} {number} --quantiles{' --come-and-go' if come_and_go else ''}"
         assert (command, wrong_in(ran)) == (command, [])
-        units, asked = units + bags(ran.run, "units"), asked + bags(ran.run, "asked")
+        units, asked = units + bags(ran.run, "blocks"), asked + bags(ran.run, "requested")
         exact += not bags(ran.run, "left_out")
     assert 0 < asked < units
     assert exact >= 2
@@ -622,11 +621,11 @@ def test_quantiles_are_exact_and_nodes_are_asked_for_few_values(come_and_go: boo
     ids=lambda one: getattr(one, "name", one),
 )
 def test_quantiles_by_every_scheme_and_of_every_kind(query: wr.Query, scheme: str) -> None:
-    scenario = Scenario([query], scheme, most=150, faults=Faults.none(), settings={"unit": 2, "eager": False})
+    scenario = Scenario([query], scheme, most=150, faults=Faults.none(), settings={"block_size": 2, "eager": False})
     ran = simulated(7, scenario)
     assert wrong_in(ran) == []
     assert ran.run.results.height > 0
-    assert (bags(ran.run, "units") > 0) == (scheme != "central")
+    assert (bags(ran.run, "blocks") > 0) == (scheme != "central")
 
 
 def test_a_count_query_and_a_quantile_agree_once() -> None:
@@ -659,7 +658,7 @@ class Flat:
             self.begin(name, 1)
 
     def begin(self, name: str, epoch: int) -> None:
-        self.machines[name] = Node(name, "root", life=epoch, unit=2)
+        self.machines[name] = Node(name, "root", life=epoch, block_size=2)
         self.post(name, self.machines[name].start(self.now))
 
     def post(self, sender: str, out: Out) -> None:
@@ -813,7 +812,7 @@ def test_a_planted_error_in_quantiles_is_found(planted: str, monkeypatch: pytest
         monkeypatch.setattr(CountedState, "needed", too_little)
 
     def fails(number: int) -> bool:
-        scenario = Scenario([QUANTILES[number % 3]], "refine", most=150, settings={"unit": 2, "eager": False})
+        scenario = Scenario([QUANTILES[number % 3]], "refine", most=150, settings={"block_size": 2, "eager": False})
         try:
             return bool(wrong_in(simulated(number, scenario, steps=3000)))
         except Exception:  # it may also break, or never come to its end

@@ -372,7 +372,7 @@ class BoundaryResolver:
         if scheme == "auto" and self.history.is_enough:
             form = self.form
             length = self.length if temporal else 0
-            self.choice = choose(self.history, form.event_bytes, len(form.pieces), length, trip)
+            self.choice = choose(self.history, form.event_bytes, len(form.segments), length, trip)
             name = self.choice.scheme
         is_approximate = name in SCHEMES and not SCHEMES[name].is_exact
         for node, line in self.lines.items():
@@ -380,15 +380,13 @@ class BoundaryResolver:
             if is_approximate and before.scheme == name:
                 continue  # its first directive stays in force
             kept = before.kept if self.form.schema.lists else line.cut
-            directive = self.form.first._replace(
-                settled=line.cut, kept=kept, position=self.position, patience=self.length
-            )
+            directive = self.form.first._replace(cut=line.cut, kept=kept, position=self.position, patience=self.length)
             if self.history.is_enough:
                 size = self.history.intervals[-1][0]
                 share = self.history.share(node)
-                unit = sub_slice(int(share * size), self.form.event_bytes, len(self.form.pieces))
+                events = sub_slice(int(share * size), self.form.event_bytes, len(self.form.segments))
                 margin = CERTAIN * self.history.change(node)
-                directive = directive._replace(scheme=name, share=share, margin=margin, unit=unit)
+                directive = directive._replace(scheme=name, share=share, margin=margin, sub_slice=events)
             if self.corrected and name == "async" and any(segment.kind == "slice" for segment in line.segments):
                 rewinds[node] = line.rewind = rewinds.get(node, 0) + 1
             self.directives[node] = directive._replace(rewind=max(line.rewind, before.rewind))
@@ -398,7 +396,7 @@ class BoundaryResolver:
         """Let nodes drop what is before these ranks, or else before the last boundary; returns whether that is news."""
         before = self.directives
         self.directives = {
-            node: directive._replace(kept=needed.get(node, directive.settled)) for node, directive in before.items()
+            node: directive._replace(kept=needed.get(node, directive.cut)) for node, directive in before.items()
         }
         return self.directives != before
 

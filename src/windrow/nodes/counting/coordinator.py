@@ -51,8 +51,8 @@ class CountingCoordinator:
     def size(self) -> int:
         """How many segments and events it holds, beside the slices of its states."""
         lines = [line for _, _, resolver in self._all_resolvers() for line in resolver.lines.values()]
-        pieces = [piece for line in lines for piece in line.segments]
-        held = sum(1 if piece.events is None else piece.hi - piece.lo for piece in pieces)
+        segments = [segment for line in lines for segment in line.segments]
+        held = sum(1 if segment.events is None else segment.hi - segment.lo for segment in segments)
         return held + sum(state.undecided.height for state in self.states.values())
 
     # --- what comes in --------------------------------------------------------------------------------------------
@@ -61,9 +61,9 @@ class CountingCoordinator:
         """Take the tables of a batch in, and what nodes have reported with it; returns how many events came too late
         for each group."""
         for name, form in self._forms.items():
-            pieces = tables.get(f"{name}|pieces")
-            if pieces is not None:
-                self._absorb_segments(form, pieces, tables.get(f"{name}|events"))
+            segments = tables.get(f"{name}|segments")
+            if segments is not None:
+                self._absorb_segments(form, segments, tables.get(f"{name}|events"))
             reach = tables.get(f"{name}|reach")
             for *key, node, next_ in reach.select(*form.reach).iter_rows() if reach is not None else ():
                 self._resolver(form, tuple(key)).lines.setdefault(node, Line()).next = next_
@@ -81,18 +81,18 @@ class CountingCoordinator:
         for (key, node), of_node in _segments(form, table, events).items():
             resolver = self._resolver(form, key)
             cut = resolver.lines[node].cut if node in resolver.lines else 0
-            for piece, *_ in of_node:
-                if piece.events is not None and piece.lo < cut:
-                    self.states[form.name].take_events(key, node, piece.lo, piece.hi, piece.events)
+            for segment, *_ in of_node:
+                if segment.events is not None and segment.lo < cut:
+                    self.states[form.name].take_events(key, node, segment.lo, segment.hi, segment.events)
             resolver.absorb(node, of_node)
 
     def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
-        """Why pieces do not follow on what is here; None if they do."""
+        """Why segments do not follow on what is here; None if they do."""
         for name, form in self._forms.items():
             covered: dict[tuple[Key, str], int] = {}
             before: dict[tuple[Key, str], tuple[tuple[int | None, int | None], int]] = {}
             columns = [*form.keys, "node", "lo", "hi", "of_lo", "of_hi"]
-            table = tables.get(f"{name}|pieces")
+            table = tables.get(f"{name}|segments")
             for *key, node, lo, hi, of_lo, of_hi in table.select(columns).iter_rows() if table is not None else ():
                 whose = tuple(key), node
                 if whose not in covered:
@@ -102,7 +102,7 @@ class CountingCoordinator:
                 is_next = lo == end if of_lo is not None and of == (of_lo, of_hi) else lo <= covered[whose]
                 is_next &= lo == covered[whose] if of_lo is None else of_hi == ANEW or hi <= covered[whose]
                 if not is_next:
-                    return f"{name}|pieces: {lo:,} to {hi:,} of {node!r} does not follow on {covered[whose]:,}"
+                    return f"{name}|segments: {lo:,} to {hi:,} of {node!r} does not follow on {covered[whose]:,}"
                 covered[whose] = hi if of_hi in (None, ANEW) else covered[whose]
                 before[whose] = (of_lo, of_hi), hi
         return None
@@ -233,16 +233,16 @@ class CountingCoordinator:
 def _segments(
     form: Form, table: pl.DataFrame, events: pl.DataFrame | None
 ) -> dict[tuple[Key, str], list[tuple[Segment, int | None, int | None]]]:
-    """The pieces in a table by key and node, each with the rank range of which it is the content."""
+    """The segments in a table by key and node, each with the rank range of which it is the content."""
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in form.states.items() if name not in table.columns]
-    table = table.with_columns(missing).select(*form.pieces)
+    table = table.with_columns(missing).select(*form.segments)
     segments: dict[tuple[Key, str], list[tuple[Segment, int | None, int | None]]] = {}
-    at = 0  # in the events, which are of one piece after the other
+    at = 0  # in the events, which are of one segment after the other
     for row, (*key, node, lo, hi, first, last, kind, of_lo, of_hi) in enumerate(table.select(*form.plain).iter_rows()):
         inside = None
         if kind == "events":
             assert events is not None
             inside, at = events.slice(at, hi - lo), at + hi - lo
-        piece = Segment(lo, hi, first, last, kind, row, table if kind == "slice" else None, inside)
-        segments.setdefault((tuple(key), node), []).append((piece, of_lo, of_hi))
+        segment = Segment(lo, hi, first, last, kind, row, table if kind == "slice" else None, inside)
+        segments.setdefault((tuple(key), node), []).append((segment, of_lo, of_hi))
     return segments

@@ -93,9 +93,9 @@ class Outgoing(NamedTuple):
 class OrderedLogs:
     """One counted group at a local node."""
 
-    def __init__(self, form: Form, node: str, unit: int | None = None) -> None:
+    def __init__(self, form: Form, node: str, block_size: int | None = None) -> None:
         self.form, self.node = form, node
-        self.multisets = Multisets(form.multisets, node, self._multiset, unit, form.keys)
+        self.multisets = Multisets(form.multisets, node, self._multiset, block_size, form.keys)
         self.by_key: dict[Key, OrderedLog] = {}
         self.waiting: list[pl.DataFrame] = []
         self.base: dict[Key, int] = {}  # events of each key before the position from where the node would read again
@@ -164,7 +164,7 @@ class OrderedLogs:
     def _log_of(self, key: Key) -> OrderedLog:
         if key not in self.by_key:
             begin = self.base.setdefault(key, 0)
-            directive = self.form.first._replace(settled=begin, kept=begin)
+            directive = self.form.first._replace(cut=begin, kept=begin)
             self.by_key[key] = OrderedLog(begin, begin, directive, self._no_events)
         return self.by_key[key]
 
@@ -197,9 +197,9 @@ class OrderedLogs:
             log.directive = fresh
             log.forget(fresh.kept)
             self._forget_multisets(key, fresh.kept)
-            log.answered = {one for one in log.answered if one[0] >= fresh.settled}
-            if fresh.rewind > before.rewind and log.covered > fresh.settled:
-                self._again(key, log, max(fresh.settled, log.start))
+            log.answered = {one for one in log.answered if one[0] >= fresh.cut}
+            if fresh.rewind > before.rewind and log.covered > fresh.cut:
+                self._again(key, log, max(fresh.cut, log.start))
         for row in asks.select(*self.form.ask).iter_rows() if asks is not None else ():
             self._answer(row[:size], *row[size:])
         wanted = [name for name in self.multisets.schema.requests if name in tables]
@@ -222,24 +222,24 @@ class OrderedLogs:
 
     def _answer(self, key: Key, lo: int, hi: int, what: Literal["events", "slice", "more"]) -> None:
         log = self.by_key.get(key)
-        settled = 0 if log is None else max(log.start, log.directive.settled)
-        if log is None or hi < settled or (lo, hi, what) in log.answered:
+        since = 0 if log is None else max(log.start, log.directive.cut)
+        if log is None or hi < since or (lo, hi, what) in log.answered:
             return  # it has been settled meanwhile, or the answer is on its way
         log.answered.add((lo, hi, what))
         of: RankRange = lo, hi
         kind: Kind = "slice"
-        lo, unit = max(lo, settled), hi - lo  # the root leaves out what it has settled
+        lo, size = max(lo, since), hi - lo  # what lies before the last boundary the root leaves out
         if what == "more":  # what it holds back
-            lo, hi, of, unit = log.covered, log.top, NEW, log.directive.unit
+            lo, hi, of, size = log.covered, log.top, NEW, log.directive.sub_slice
             log.covered = log.top
         elif hi > log.covered or lo >= hi:
             return
         elif what == "events" and hi - lo > AT_ONCE:
-            unit = min(AT_ONCE, sub_slice(hi - lo, self.form.event_bytes, len(self.form.pieces)))
+            size = min(AT_ONCE, sub_slice(hi - lo, self.form.event_bytes, len(self.form.segments)))
         else:
             kind = what
-        for begin in range(lo, hi, unit):
-            self._segments.append(Outgoing(key, Cut(begin, min(begin + unit, hi), kind), of))
+        for begin in range(lo, hi, size):
+            self._segments.append(Outgoing(key, Cut(begin, min(begin + size, hi), kind), of))
 
     def give_all(self) -> None:
         """The node goes: send what is not settled as it is, so that nothing is left to be asked."""
@@ -287,7 +287,7 @@ class OrderedLogs:
             row = pl.when(is_slice).then(is_slice.cum_sum() - 1)  # of its states
             table = table.with_columns(states.select(pl.all().gather(table.select(row).to_series())))
         raw = {f"{form.name}|events": pl.concat(events["events"]).select(*form.sent)} if events["events"] else {}
-        return {f"{form.name}|pieces": table, **raw}
+        return {f"{form.name}|segments": table, **raw}
 
     # --- what is kept ---------------------------------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class OrderedLogs:
         rows = [(*key, *self._place(key, base, lasting)) for key, base in self.base.items()]
         if not self.form.keys:
             return rows
-        names = {**self.form.keys, **dict.fromkeys(("base", "covered", "settled", "kept"), pl.Int64())}
+        names = {**self.form.keys, **dict.fromkeys(("base", "covered", "cut", "kept"), pl.Int64())}
         return to_text(pl.DataFrame(rows, schema=names, orient="row"))
 
     def _place(self, key: Key, base: int, lasting: bool) -> tuple[int, int, int, int]:
@@ -322,21 +322,21 @@ class OrderedLogs:
             return (base,) * 4
         if not lasting:
             return (log.covered,) * 4
-        return base, log.covered, max(log.start, min(log.directive.settled, log.top)), log.start
+        return base, log.covered, max(log.start, min(log.directive.cut, log.top)), log.start
 
     def restore(self, saved: Any) -> None:
         """Go on where a batch has left off; the events come again."""
-        for *key, base, covered, settled, kept in saved if not self.form.keys else from_text(saved).iter_rows():
+        for *key, base, covered, cut, kept in saved if not self.form.keys else from_text(saved).iter_rows():
             self.base[tuple(key)] = base
-            directive = self.form.first._replace(settled=settled, kept=kept)
+            directive = self.form.first._replace(cut=cut, kept=kept)
             self.by_key[tuple(key)] = OrderedLog(base, covered, directive, self._no_events)
 
 
 class Counted:
     """All counted groups of a local node."""
 
-    def __init__(self, job: Job, node: str, lateness: int, eager: bool, unit: int | None = None) -> None:
-        self._node, self._lateness, self._eager, self._unit = node, lateness, eager, unit
+    def __init__(self, job: Job, node: str, lateness: int, eager: bool, block_size: int | None = None) -> None:
+        self._node, self._lateness, self._eager, self._block_size = node, lateness, eager, block_size
         self._groups = self._logs_of(job)
         self._time = time_name(job.time)
         self.newest = INT64_MIN  # of what was taken
@@ -346,7 +346,7 @@ class Counted:
         self.final = INT64_MIN  # what was not sent is not older
 
     def _logs_of(self, job: Job) -> dict[str, OrderedLogs]:
-        return {form.name: OrderedLogs(form, self._node, self._unit) for form in forms_of(job)}
+        return {form.name: OrderedLogs(form, self._node, self._block_size) for form in forms_of(job)}
 
     def __bool__(self) -> bool:
         return bool(self._groups)

@@ -61,19 +61,19 @@ class Directive(NamedTuple):
     """What the root lets a node know of a key: which events lie before the last boundary, and what to expect."""
 
     scheme: str = "central"
-    settled: int = 0  # events of the node before the last boundary
+    cut: int = 0  # events of the node before the last boundary
     kept: int = 0  # of these, those before this rank are not needed any more; values of others may be requested
     position: int = 0  # of that boundary, among the events of all nodes
     share: float = 0.0  # how much of the events after it will be the node's, as it seems
     margin: float = 0.0  # by how much of them that may be wrong: c·Δ
-    unit: int = 1  # events of a sub-slice
+    sub_slice: int = 1  # how many events it has
     patience: int = 0  # how old an event may be that was not sent
     rewind: int = 0  # the number of the last time that the node is to cut again what it has cut since the boundary
 
     def predicted(self, boundary: int) -> tuple[int, int]:
         """The rank at which a boundary is expected, and by how much that may be wrong."""
         ahead = boundary - self.position
-        return self.settled + int(self.share * ahead), LEAST + int(np.ceil(self.margin * ahead))
+        return self.cut + int(self.share * ahead), LEAST + int(np.ceil(self.margin * ahead))
 
 
 class Cut(NamedTuple):
@@ -118,9 +118,9 @@ class Monitoring(Scheme):
     kind: Kind = "count"
 
     def cuts(self, directive: Directive, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
-        while top - covered >= directive.unit:
-            yield Cut(covered, covered + directive.unit, self.kind)
-            covered += directive.unit
+        while top - covered >= directive.sub_slice:
+            yield Cut(covered, covered + directive.sub_slice, self.kind)
+            covered += directive.sub_slice
         if flush and top > covered:
             yield Cut(covered, top, self.kind if top - covered > FEW else "events")
 

@@ -85,7 +85,12 @@ class Reader:
     """What a local node has read and not sent; an `eager` one sends everything at once, and has no open slices."""
 
     def __init__(
-        self, query_set: QuerySet, node: str, lateness: int | None = None, eager: bool = False, unit: int | None = None
+        self,
+        query_set: QuerySet,
+        node: str,
+        lateness: int | None = None,
+        eager: bool = False,
+        block_size: int | None = None,
     ) -> None:
         self.count = 0  # events that were read
         self.mark: Mark = {}
@@ -106,8 +111,8 @@ class Reader:
         self._is_recut = False  # its slices were cut by several query sets, and have to be sent as they are
         self.pushed = Pushed(query_set.job, node)
         late = query_set.job.time_columns[query_set.job.time].lateness if lateness is None else lateness
-        self.counted = Counted(query_set.job, node, late or 0, eager, unit)
-        self.quantiles = LocalQuantiles(query_set.job, node, eager, unit)
+        self.counted = Counted(query_set.job, node, late or 0, eager, block_size)
+        self.quantiles = LocalQuantiles(query_set.job, node, eager, block_size)
         self._use(query_set)
 
     def _use(self, query_set: QuerySet) -> None:

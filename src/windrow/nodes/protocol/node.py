@@ -92,7 +92,7 @@ class Node:
     timeout: int | None = None  # after how long without a message a child is silent
     ahead: int | None = AHEAD  # how far event time may be ahead of the clock
     feeds: Literal["results", "slices"] = "results"  # of the root
-    unit: int | None = None  # of a local node: values of a block; None for as many as send the fewest bytes
+    block_size: int | None = None  # of a local node: values of a block; None for as many as send the fewest bytes
     log: int = 256  # batches that are accepted between two checkpoints, at most
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ class Node:
         self.as_parent: ParentRole | None = None
         self._lives: Lives | None = None  # of a node with children
         if self.role == "local":
-            cut = partial(Reader, node=self.name, lateness=self.lateness, eager=self.eager, unit=self.unit)
+            cut = partial(Reader, node=self.name, lateness=self.lateness, eager=self.eager, block_size=self.block_size)
             self.as_local = LocalRole(self.name, self._window, self.store, self.notes, cut, self.idle, self.ahead)
         else:
             self.as_parent = self._parent_role()

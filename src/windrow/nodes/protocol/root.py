@@ -85,7 +85,7 @@ class RootState:
     def status(self) -> dict[str, Any]:
         """Plain data: what root and local nodes agree on, and for which values windows wait."""
         status = {"counting": self.counting.status()} if self.counting else {}
-        return status | ({"refining": self.quantiles.status()} if self.quantiles else {})
+        return status | ({"quantiles": self.quantiles.status()} if self.quantiles else {})
 
     def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why tables do not follow on from what is here; None if they do."""

@@ -69,6 +69,6 @@ class QuantileCoordinator:
     def status(self) -> dict[str, Any]:
         """Of each group: how many blocks have come, how many of them were asked for, and how many it waits for."""
         return {
-            name: {**state.multisets.counts, "waiting": sum(table.height for table in state.multisets.wanted.values())}
+            name: {**state.multisets.counts, "awaited": sum(table.height for table in state.multisets.wanted.values())}
             for name, state in self._states.items()
         }

@@ -118,7 +118,7 @@ class RemoteMultisets:
         self.wanted: dict[str, pl.DataFrame] = {}  # of each operator, the blocks that the root waits for
         self.left_out = pl.DataFrame(schema=schema.identity_columns)
         self.gone: set[str] = set()  # nodes that nothing can be requested of
-        self.counts = {"units": 0, "asked": 0, "left_out": 0}
+        self.counts = {"blocks": 0, "requested": 0, "left_out": 0}
         self.is_news = True  # whether ranks may be known that were not
 
     # --- what comes in --------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class RemoteMultisets:
             store.add(blocks, values)
             answered = []
             if blocks is not None:
-                self.counts["units"] += int(blocks["first"].list.len().sum())
+                self.counts["blocks"] += int(blocks["first"].list.len().sum())
                 answered.append(blocks.select(*self.schema.identity, lo=pl.lit(SUMMARY, pl.Int64)))
             if values is not None:
                 empty = values.filter(pl.col("values").list.len() == 0)
@@ -212,7 +212,7 @@ class RemoteMultisets:
         for operator, table in wanted.items():
             before = self.wanted.get(operator, table[:0])
             fresh = join_keys(table, before, [*self.schema.identity, "lo"], "anti")
-            self.counts["asked"] += fresh.filter(pl.col("lo") != SUMMARY).height
+            self.counts["requested"] += fresh.filter(pl.col("lo") != SUMMARY).height
         self.wanted, self.is_news = wanted, False
         return waits, pl.concat(left_out) if left_out else self.left_out[:0]
 
