@@ -45,7 +45,7 @@ from windrow.nodes.counting.schemes import (
 from windrow.nodes.counting.tables import ANEW, Form, Key
 from windrow.nodes.refine import Bounds, bounds, undecided
 
-AHEAD = 64  # boundaries for which requests are made at once, and again once half of them are found
+BOUNDARIES_AHEAD = 64  # boundaries for which requests are made at once, and again once half of them are found
 Ask = tuple[int, int, str]  # ranks, and what is requested of them
 
 
@@ -136,7 +136,12 @@ class BoundaryResolver:
     # --- segments in ----------------------------------------------------------------------------------------------
 
     def absorb(self, node: str, segments: list[tuple[Segment, int | None, int | None]]) -> None:
-        """Segments of a node, in order; some are the content of one that is here, or take the place of several."""
+        """Take in the segments that a node has sent, in their order.
+
+        Each names the rank range it is the content of: none if it follows on those before; (rank, ANEW) if it and the
+        next replace all from that rank on; (lo, hi) if it answers a request, and replaces the segments between these
+        ranks.
+        """
         line = self.lines.setdefault(node, Line())
         answers: dict[tuple[int | None, int | None], list[Segment]] = {}
         for segment, *of in segments:
@@ -313,7 +318,7 @@ class BoundaryResolver:
         """Request at once what the boundaries after a position will need, as far as segments reach."""
         nth = list[int]()
         # with each boundary that is found one more would be requested, in a message for each
-        for _ in range(AHEAD - self.boundaries % (AHEAD // 2)):
+        for _ in range(BOUNDARIES_AHEAD - self.boundaries % (BOUNDARIES_AHEAD // 2)):
             position = self.form.boundaries.after(position)
             nth.append(position - self.position)
         size = self._size(nth[-1])
@@ -334,7 +339,11 @@ class BoundaryResolver:
         self._request(runs, opened, counts, between)
 
     def _request_more(self, scheme: Scheme, time: int | None, reached: Reached) -> None:
-        """Of nodes that wait for a request, request what they hold back, once all others have come as far."""
+        """Request the events that waiting nodes hold back behind a predicted boundary.
+
+        A node is asked once all others, or the time of the candidate, have reached its first such event: before that,
+        the boundary may be found without it.
+        """
         if not scheme.waits:
             return
         boundary = self.form.boundaries.after(self.position)

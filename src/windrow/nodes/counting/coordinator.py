@@ -129,11 +129,11 @@ class CountingCoordinator:
         for name, form in self._forms.items():
             fresh: list[Interval] = []
             for key, resolver in self._resolvers[name].items():
-                segments = resolver.finish(reached)
-                if segments:
+                intervals = resolver.finish(reached)
+                if intervals:
                     resolver.plan(form.scheme, self._requests.trip, not self.job.is_integer, self._rewinds)
                     self._note(name, key, resolver)
-                    fresh += segments
+                    fresh += intervals
             self.states[name].finish(fresh, lost, step)
 
     def conclude(self, stepped: Collection[str]) -> None:

@@ -1,14 +1,14 @@
 """A local node's side of counting windows that nodes agree on: final events by key, and segments of them.
 
-    events ── not too late ──▶ waiting ── the node's watermark passes ──▶ logs, in order ── cut ──▶ segments
-                                                                          kept until the root has settled them
+    events ── not too late ──▶ buffer ── the node's watermark passes ──▶ logs, in order ── cut ──▶ segments
+                                                                          kept until a boundary lies after them
 
 An event is too late here if it is more than the lateness older than the newest before it in the node's source: that
 depends on nothing but the source, so that a later life of the node finds the same events at the same ranks.
 
-What was sent and is not settled is kept in memory, and is read again from the source after a crash. A batch says from
-where on, and how many events of each key came before that (`Counted.saved`). Where a source cannot be read again, all
-final events are sent as they are, and a batch has with it those that wait.
+What was sent and lies after the last boundary is kept in memory, and read again from the source after a crash. A batch
+says from where on, and how many events of each key came before that (`Counted.saved`). Where a source cannot be read
+again, all final events are sent as they are, and a batch has with it those that are buffered.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 
 from windrow.core.arrays.range_queries import Ints, Mask
+from windrow.core.ordered.event_buffer import EventBuffer
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables, seen_by
@@ -38,7 +39,7 @@ from windrow.nodes.occasion import Occasion
 from windrow.nodes.quantiles.local import Identity, Multisets, SortedValues
 from windrow.nodes.quantiles.protocol import multiset_of
 
-AT_ONCE = 1024  # events that are sent as they are when they are asked for; of more, sub-slices first
+AT_ONCE = 1024  # events that are sent as they are when they are requested; of more, sub-slices first
 
 
 class OrderedLog:
@@ -97,7 +98,7 @@ class OrderedLogs:
         self.form, self.node = form, node
         self.multisets = Multisets(form.multisets, node, self._multiset, block_size, form.keys)
         self.by_key: dict[Key, OrderedLog] = {}
-        self.waiting: list[pl.DataFrame] = []
+        self.buffer = EventBuffer(form.time)  # events that are not final
         self.base: dict[Key, int] = {}  # events of each key before the position from where the node would read again
         self.reported_reach: dict[Key, int | None] = {}
         self._segments: list[Outgoing] = []
@@ -121,45 +122,44 @@ class OrderedLogs:
     def take(self, events: pl.DataFrame) -> pl.DataFrame:
         """Events that are not too late; returns how many of each key."""
         seen = self.form.with_plain_keys(seen_by(self.form.group.source, events).select(*self.columns))
-        if seen.height:
-            self.waiting.append(seen)
+        self.buffer = self.buffer.with_more(seen)
         if not self.form.keys:
             return pl.DataFrame({"count": [seen.height]}, schema={"count": pl.Int64()})
         return seen.group_by(list(self.form.keys)).agg(count=pl.len().cast(pl.Int64))
 
     @property
     def columns(self) -> list[str]:
-        """Of events that wait."""
+        """Of buffered events."""
         return list(dict.fromkeys([*self.form.keys, *self.form.ordering.needed, "nth"]))
 
     def go_on(self, other: OrderedLogs) -> None:
         """With what another plan has, which may have read more of each event."""
         self.by_key, self.base, self.reported_reach = other.by_key, other.base, other.reported_reach
-        self.waiting = [frame.select(*self.columns) for frame in other.waiting]
+        self.restore_buffer(other.buffer.frame())
         for log in self.by_key.values():
             log.events = log.events.select(*self.form.events)
 
+    def restore_buffer(self, events: pl.DataFrame | None) -> None:
+        """Buffer events of an earlier life, or another plan; None for none."""
+        if events is not None:
+            self.buffer = self.buffer.with_more(events.select(*self.columns))
+
     def finish(self, final: int) -> None:
         """Put the events in order that are older than a time."""
-        if not self.waiting:
+        finals, _, self.buffer = self.buffer.older(final, INT64_MIN)
+        if finals is None:
             return
         time = self.form.time
-        waiting = pl.concat(self.waiting)
-        is_final = waiting[time] < final
-        self.waiting = [] if is_final.all() else [waiting.filter(~is_final)]
-        waiting = waiting.filter(is_final)
-        if not waiting.height:
-            return
-        order = [time, *(name for name in waiting.columns if name.startswith("order:") and name != NODE_COLUMN), "nth"]
-        if len(order) > 2 or not waiting[time].is_sorted():
-            waiting = waiting.sort(order)
+        order = [time, *(name for name in finals.columns if name.startswith("order:") and name != NODE_COLUMN), "nth"]
+        if len(order) > 2 or not finals[time].is_sorted():
+            finals = finals.sort(order)
         read = list(self.form.events)
         keys = list(self.form.keys)
-        parts = waiting.partition_by(keys, as_dict=True, maintain_order=True) if keys else {(): waiting}
+        parts = finals.partition_by(keys, as_dict=True, maintain_order=True) if keys else {(): finals}
         for key, events in parts.items():
             log = self._log_of(key)
             log.add(events.select(read))
-            log.forget(log.directive.kept)  # what is read again may have been settled
+            log.forget(log.directive.kept)  # of what is read again some may not be needed any more
 
     def _log_of(self, key: Key) -> OrderedLog:
         if key not in self.by_key:
@@ -171,7 +171,7 @@ class OrderedLogs:
     # --- segments out -----------------------------------------------------------------------------------------------
 
     def cut(self, final: int, flush: bool, central: bool) -> None:
-        """Cut what is to be sent by now; `central`: as events, whatever the root has report."""
+        """Cut what is to be sent by now; `central`: as events, whatever the directive says."""
         for key, log in self.by_key.items():
             if log.covered == log.top:
                 continue
@@ -221,14 +221,21 @@ class OrderedLogs:
         self._cut(key, log, log.directive.scheme, True, (rank, ANEW))
 
     def _answer(self, key: Key, lo: int, hi: int, what: Literal["events", "slice", "more"]) -> None:
+        """Cut the answer to a request about the ranks from lo to hi: its events; or one slice; or, of `more`, what is
+        held back, as sub-slices.
+
+        Many events are answered by sub-slices, of which the root then requests the few that matter. What lies before
+        the last boundary is left out, and a request is answered once: the answer is on its way until the boundary
+        moves past it. `of` keeps the ranks as they were requested, by which the root finds what is replaced.
+        """
         log = self.by_key.get(key)
         since = 0 if log is None else max(log.start, log.directive.cut)
         if log is None or hi < since or (lo, hi, what) in log.answered:
-            return  # it has been settled meanwhile, or the answer is on its way
+            return
         log.answered.add((lo, hi, what))
         of: RankRange = lo, hi
         kind: Kind = "slice"
-        lo, size = max(lo, since), hi - lo  # what lies before the last boundary the root leaves out
+        lo, size = max(lo, since), hi - lo
         if what == "more":  # what it holds back
             lo, hi, of, size = log.covered, log.top, NEW, log.directive.sub_slice
             log.covered = log.top
@@ -242,7 +249,7 @@ class OrderedLogs:
             self._segments.append(Outgoing(key, Cut(begin, min(begin + size, hi), kind), of))
 
     def give_all(self) -> None:
-        """The node goes: send what is not settled as it is, so that nothing is left to be asked."""
+        """The node goes: send all events after the last boundary, so that nothing is left to be requested."""
         for key, log in self.by_key.items():
             if log.size:
                 self._segments = [one for one in self._segments if one.key != key]
@@ -303,13 +310,12 @@ class OrderedLogs:
 
     @property
     def oldest(self) -> int:
-        """Events older than this are settled."""
-        times = [log.time_at(log.start, self.form.time) for log in self.by_key.values() if log.size]
-        times += [int(frame[self.form.time].min()) for frame in self.waiting]  # type: ignore[arg-type]
-        return min(times, default=INT64_MAX)
+        """Events older than this are not needed any more."""
+        times = (log.time_at(log.start, self.form.time) for log in self.by_key.values() if log.size)
+        return min([self.buffer.oldest, *times])
 
     def saved(self, lasting: bool) -> Any:
-        """How far each key is; unless the source is `lasting`, nothing of it comes again."""
+        """How far each key is; unless the source is `lasting`, none of its events comes again."""
         rows = [(*key, *self._place(key, base, lasting)) for key, base in self.base.items()]
         if not self.form.keys:
             return rows
@@ -434,7 +440,7 @@ class Counted:
     # --- where it is in the source --------------------------------------------------------------------------------
 
     def passed(self, counts: Mapping[str, pl.DataFrame]) -> None:
-        """Events at the beginning of what would be read again are settled: so many of each key."""
+        """So many events of each key, at the beginning of what would be read again, are not needed any more."""
         for name, table in counts.items():
             if name in self._groups and not self._eager:
                 base = self._groups[name].base
@@ -445,13 +451,13 @@ class Counted:
         """For the position of a batch: what a later life has to know that reads from an event on."""
         older = [one for one in self._floors if one[0] <= count]
         self._floors = [*older[-1:], *(one for one in self._floors if one[0] > count)]
-        waiting = {name: logs.waiting for name, logs in self._groups.items() if self._eager and logs.waiting}
+        buffered = {name: logs.buffer.frame() for name, logs in self._groups.items() if self._eager}
         return {
             "newest": newest,
             "floors": self._floors,
             "logs": {name: logs.saved(not self._eager) for name, logs in self._groups.items()},
             "final": self.final,
-            "waiting": {name: to_text(pl.concat(frames)) for name, frames in waiting.items()},
+            "buffered": {name: to_text(events) for name, events in buffered.items() if events is not None},
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -460,5 +466,5 @@ class Counted:
         for name, logs in self._groups.items():
             if name in saved["logs"]:
                 logs.restore(saved["logs"][name])
-            if name in saved["waiting"]:
-                logs.waiting = [from_text(saved["waiting"][name]).select(*logs.columns)]
+            if name in saved["buffered"]:
+                logs.restore_buffer(from_text(saved["buffered"][name]))

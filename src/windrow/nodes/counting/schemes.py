@@ -28,13 +28,13 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from windrow.core.windows.fixed import Grid
-from windrow.nodes.refine import unit_size
+from windrow.nodes.refine import block_size
 
 Kind = Literal["events", "slice", "count"]
 CERTAIN = 4.0  # c: the events that are sent around a predicted boundary are c·Δ on both sides
 REMEMBERED = 8  # m: Δ is the mean of so many of the last differences
 LEAST = 2  # events that are sent on both sides at least: how streams interleave changes by as much
-FEW = 8  # events that are fewer bytes than a slice of them
+RAW_UP_TO = 8  # so many events are fewer bytes than a slice of them
 SMALL = 10_000  # `auto` leaves windows alone that are smaller: agreeing on them costs more than it saves
 PAYS = 0.8  # `auto` sends events unless another scheme sends less than so much of them
 MESSAGE = 3_000.0  # bytes of a message that asks, with the answer's headers: an estimate
@@ -122,11 +122,11 @@ class Monitoring(Scheme):
             yield Cut(covered, covered + directive.sub_slice, self.kind)
             covered += directive.sub_slice
         if flush and top > covered:
-            yield Cut(covered, top, self.kind if top - covered > FEW else "events")
+            yield Cut(covered, top, self.kind if top - covered > RAW_UP_TO else "events")
 
 
 class Refine(Monitoring):
-    """The same with states, so that only events are requested: about as many bytes as the slices (`unit_size`)."""
+    """The same with states, so that only events are requested: about as many bytes as the slices (`block_size`)."""
 
     name = "refine"
     kind = "slice"
@@ -252,8 +252,8 @@ def choose(history: History, event: float, columns: int, length: int, trip: int)
     wrong = sum(map(history.change, history.nodes))
     whole = size * event
     around = min(1.0, 2 * CERTAIN * wrong) * whole + nodes * columns * STATE
-    unit = sub_slice(int(own), event, columns)
-    blocks = nodes * (own / unit * columns * STATE + 2 * unit * event + MESSAGE)
+    block = sub_slice(int(own), event, columns)
+    blocks = nodes * (own / block * columns * STATE + 2 * block * event + MESSAGE)
     shown = f"shares change by {wrong:.2%} from window to window"
     best, bytes_ = ("refine", blocks) if blocks < around else ("async", around)
     if length and trip > length / 2:
@@ -266,4 +266,4 @@ def choose(history: History, event: float, columns: int, length: int, trip: int)
 
 def sub_slice(own: int, event: float, columns: int) -> int:
     """How many events a sub-slice of a node has, which has so many in a window."""
-    return max(8, unit_size(own, columns * STATE, 2 * event))
+    return max(8, block_size(own, columns * STATE, 2 * event))

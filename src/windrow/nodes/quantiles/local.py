@@ -36,7 +36,7 @@ from windrow.nodes.quantiles.protocol import REMOTE, SUMMARY, MultisetSchema, bl
 from windrow.nodes.quantiles.tables import schemas_of
 
 MOST = 8_000_000  # values that are kept; beyond, multisets travel whole
-MANY = 4096  # sends that a batch tells of; beyond, too
+MOST_SENDS = 4096  # that a batch tells of; beyond, too
 
 
 class Identity(NamedTuple):
@@ -185,11 +185,16 @@ class SentSlices:
     # --- what is sent ---------------------------------------------------------------------------------------------
 
     def refined(self, table: pl.DataFrame, count: int, bound: int, whole: bool) -> Tables:
-        """Slices that are to be sent without their large multisets, which are kept, and the blocks of these."""
+        """Keep the large multisets of slices that are sent, and give the slices without them, with block summaries.
+
+        count:  events read so far
+        bound:  slices that begin before this have been sent now
+        whole:  keep nothing, because the node goes or the root is done
+        """
         schema, tables, rows = self.schema, Tables(), np.zeros(table.height, np.bool_)
         self.number += 1
         start, end = self._times(table)
-        for operator in () if whole or len(self.sends) >= MANY or self.size > MOST else schema.multisets:
+        for operator in () if whole or len(self.sends) >= MOST_SENDS or self.size > MOST else schema.multisets:
             columns = schema.columns(operator)
             values, entries = flat(table[columns[0]])
             counts = flat(table[columns[1]])[0]

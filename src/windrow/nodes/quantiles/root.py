@@ -37,7 +37,7 @@ class Due(NamedTuple):
     windows: Windows
 
 
-class Store:
+class KnownBlocks:
     """The blocks of one operator's multisets, and the values that have come of them."""
 
     def __init__(self, schema: MultisetSchema, operator: str) -> None:
@@ -114,7 +114,7 @@ class RemoteMultisets:
 
     def __init__(self, schema: MultisetSchema) -> None:
         self.schema = schema
-        self.stores = {operator: Store(schema, operator) for operator in schema.multisets}
+        self.stores = {operator: KnownBlocks(schema, operator) for operator in schema.multisets}
         self.wanted: dict[str, pl.DataFrame] = {}  # of each operator, the blocks that the root waits for
         self.left_out = pl.DataFrame(schema=schema.identity_columns)
         self.gone: set[str] = set()  # nodes that nothing can be requested of
@@ -246,7 +246,7 @@ class RemoteMultisets:
         place = pl.lit(SUMMARY, pl.Int64)
         return names.with_columns(lo=place, hi=place).select("node", *self.schema.wanted)
 
-    def _values_of(self, store: Store, blocks: pl.DataFrame) -> pl.DataFrame:
+    def _values_of(self, store: KnownBlocks, blocks: pl.DataFrame) -> pl.DataFrame:
         """A request for the values of blocks."""
         multisets, lo = store.blocks.drop("first", "last", "count")[blocks["block"]], blocks["lo"]
         wanted = multisets.with_columns(lo, hi=pl.min_horizontal(lo + multisets["size"], "entries"))
@@ -275,7 +275,11 @@ class RemoteMultisets:
         return opened, waits
 
     def filled(self, table: pl.DataFrame, due: Iterable[Due]) -> pl.DataFrame:
-        """Slices with multisets that have what is asked, where windows are due; these know the places of slices."""
+        """Give the slices of due windows multisets that hold what quantiles need.
+
+        They hold the values that came, and for every other block its last value as often as the block has values.
+        Windows whose ranks are known are answered from these exactly as from whole multisets (see above).
+        """
         used = np.zeros(table.height, np.bool_)
         for rows, windows in due:
             used[rows.table[PLACE].to_numpy()[covered(windows.lo, windows.hi, len(rows))]] = True
