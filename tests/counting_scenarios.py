@@ -139,7 +139,7 @@ def with_quantiles(dice: random.Random, come_and_go: bool = False, scheme: str |
     """Windows and streams are longer here, so that nodes have slices between boundaries, and units are small."""
     made = (comings_and_goings if come_and_go else scenario_of)(dice, scheme)
     several = dice.sample(QUANTILES[:3] if come_and_go else QUANTILES, 1 if come_and_go else dice.choice([1, 2]))
-    settings = {**made.settings, "eager": dice.random() < 0.1, "unit": dice.choice([1, 2, 3, 5])}
+    settings = {**made.settings, "eager": dice.random() < 0.1, "block_size": dice.choice([1, 2, 3, 5])}
     gone = (several[0].name,) if len(several) > 1 and dice.random() < 0.2 else ()
     return replace(made, queries=several, most=150, settings=settings, removed=gone)
 
@@ -195,7 +195,7 @@ class Record:
         for rank, nth in enumerate(events["nth"].to_list(), strand.top):
             if rank >= strand.covered:  # an earlier life may have had another there, if nobody knows of it
                 known[rank] = nth
-            elif known[rank] != nth and rank >= strand.directive.settled:
+            elif known[rank] != nth and rank >= strand.directive.cut:
                 self.wrong.append(f"{node} has {nth} at rank {rank} of {place}, where {known[rank]} was")
 
     def take(self, place: Place, tally: BoundaryResolver, cuts: Mapping[str, int]) -> None:

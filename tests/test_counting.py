@@ -27,21 +27,19 @@ from test_nodes import talk, welcomed
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Grid
 from windrow.nodes.counting.boundaries import BoundaryResolver
-from windrow.nodes.counting.coordinator import CountingCoordinator
 from windrow.nodes.counting.local import OrderedLogs
 from windrow.nodes.counting.local import Outgoing as Sent
 from windrow.nodes.counting.runs import Segment
 from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Directive
 from windrow.nodes.counting.state import CountedState
-from windrow.nodes.counting.tables import COUNTING
 from windrow.nodes.protocol.messages import Ack, Batch, Out, Refused, Request
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.quantiles import local as quantiles_local
 from windrow.nodes.quantiles.protocol import MultisetSchema
 from windrow.nodes.queries import QuerySet
 from windrow.nodes.refine import bounds, undecided
-from windrow.nodes.requests import AGAIN
-from windrow.nodes.tables import GONE
+from windrow.nodes.requests import AGAIN, Requests
+from windrow.nodes.tables import GONE, PROGRESS, NodeProgress, progress_table
 from windrow.testing import differences, recompute
 from windrow.testing.tree_simulation import Disk, Faults, Simulation, Tree
 
@@ -244,11 +242,11 @@ def test_the_nth_lies_between_its_bounds_and_in_no_unit_that_is_decided(
 TOLD = st.builds(
     Directive,
     scheme=st.just("async"),
-    settled=st.integers(0, 50),
+    cut=st.integers(0, 50),
     position=st.integers(0, 200),
     share=st.one_of(st.just(0.0), st.floats(0.01, 5.0)),
     margin=st.floats(0, 3),
-    unit=st.integers(1, 20),
+    sub_slice=st.integers(1, 20),
     patience=st.integers(0, 100),
 )
 GRIDS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=3)
@@ -256,11 +254,11 @@ GRIDS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, 
 
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
 @given(TOLD, GRIDS, st.integers(0, 60), st.integers(0, 200), st.booleans())
-def test_pieces_tile_the_ranks(
+def test_segments_tile_the_ranks(
     scheme: Any, told: Directive, grids: list[tuple[int, int]], ahead: int, more: int, flush: bool
 ) -> None:
     boundaries = Boundaries(Grid(*np.array(grids).T))
-    covered = told.settled + ahead
+    covered = told.cut + ahead
     top, at = covered + more, covered
     for lo, hi, kind in scheme.cuts(told, boundaries, covered, top, flush):
         assert (lo, kind in ("events", "slice", "count")) == (at, True)
@@ -350,7 +348,7 @@ def test_a_node_below_another_that_dies_holds_no_counting_window_back() -> None:
     machines["b"] = Node("b", "middle", life=2)
     settled(machines["b"].start(9 * AGAIN), machines, "b", 9 * AGAIN)
     assert root.as_parent.subtree.assembly is not None
-    assert "b" not in root.as_parent.subtree.assembly.counting._requests.lost
+    assert "b" not in root.as_parent.subtree.assembly._requests.lost
 
 
 def test_an_idle_node_is_not_waited_for_however_often_it_is_asked() -> None:
@@ -383,8 +381,12 @@ def test_a_tree_whose_only_counting_query_goes_comes_to_its_end() -> None:
 
 
 def test_requests_of_a_root_that_was_restarted_are_new_to_every_node() -> None:
-    job = REFINED.job
-    numbers = [CountingCoordinator(job, epoch)._requests.last("a").number for epoch in (1, 2)]
+    table = progress_table(NodeProgress("a", INT64_MAX))
+    numbers = []
+    for epoch in (1, 2):
+        requests = Requests(epoch)
+        requests.absorb({PROGRESS: table}, 0)
+        numbers += [number for _, number, _, _ in requests.due({}, {}, True, 0)]
     assert numbers[1] - numbers[0] >= 2**20
 
 
@@ -453,7 +455,7 @@ def edited(part: str, **columns: Any) -> Callable[[Tables], Tables]:
     """A table with other columns; None for one that is not there."""
 
     def made(tables: Tables) -> Tables:
-        name = part if part in (COUNTING, GONE) else next(name for name in tables if name.endswith(part))
+        name = part if part in (PROGRESS, GONE) else next(name for name in tables if name.endswith(part))
         table = tables[name].drop([column for column, value in columns.items() if value is None])
         return {
             **tables,
@@ -468,40 +470,39 @@ def without(part: str) -> Callable[[Tables], Tables]:
 
 
 def doubled(tables: Tables) -> Tables:
-    answer = (
-        tables[f"{NAME}|pieces"].filter(pl.col("kind") == "events").with_columns(of_lo=pl.col("lo"), of_hi=pl.col("hi"))
-    )
-    pieces = pl.concat([tables[f"{NAME}|pieces"], answer, answer])
-    return {**tables, f"{NAME}|pieces": pieces, f"{NAME}|events": pl.concat([tables[f"{NAME}|events"]] * 3)}
+    sent = tables[f"{NAME}|segments"]
+    answer = sent.filter(pl.col("kind") == "events").with_columns(of_lo=pl.col("lo"), of_hi=pl.col("hi"))
+    segments = pl.concat([sent, answer, answer])
+    return {**tables, f"{NAME}|segments": segments, f"{NAME}|events": pl.concat([tables[f"{NAME}|events"]] * 3)}
 
 
 BAD: list[tuple[Callable[[Tables], Tables], str]] = [
-    (edited("|pieces", lo=None), "has no 'lo' in its batch"),
-    (edited("|pieces", lo=pl.col("lo").cast(pl.String)), "'lo' of .* is String in its batch, not Int64"),
-    (edited("|pieces", kind=pl.lit("other")), "a piece that cannot be in its batch: kind 'other'"),
-    (edited("|pieces", lo=pl.col("hi"), hi=pl.col("lo")), "a piece that cannot be in its batch"),
-    (edited("|pieces", lo=pl.lit(-1, pl.Int64)), "a piece that cannot be in its batch"),
-    (edited("|pieces", kind=pl.lit("count"), hi=pl.lit(2**62)), "a piece that cannot be in its batch"),
-    (edited("|pieces", first=pl.col("last") + 1), "a piece that cannot be in its batch"),
-    (edited("|pieces", first=pl.lit(None, pl.Int64)), "no value where one is needed"),
-    (edited("|pieces", of_lo=pl.lit(0, pl.Int64)), "no value where one is needed"),
-    (edited("|pieces", lo=pl.col("lo") + 1, hi=pl.col("hi") + 1), "1 to 9 of 'b' does not follow on 0"),
-    (edited("|pieces", lo=pl.lit(0, pl.Int64), hi=pl.col("hi") - pl.col("lo")), "0 to 4 of 'b' does not follow on 8"),
-    (edited("|pieces", **{"sum(x).sum": None}), r"has no 'sum\(x\).sum' in its batch"),
-    (edited("|pieces", **{"count().count": pl.lit(3, pl.Int64)}), "slices of other events than it says"),
-    (edited("|pieces", kind=pl.lit("events")), "says 12 events, and there are 4"),
-    (edited("|pieces", node=pl.lit("a")), "it counts for 'a', which is another node"),
-    (edited("|pieces", node=pl.lit(None, pl.String)), "no value where one is needed"),
+    (edited("|segments", lo=None), "has no 'lo' in its batch"),
+    (edited("|segments", lo=pl.col("lo").cast(pl.String)), "'lo' of .* is String in its batch, not Int64"),
+    (edited("|segments", kind=pl.lit("other")), "a segment that cannot be in its batch: kind 'other'"),
+    (edited("|segments", lo=pl.col("hi"), hi=pl.col("lo")), "a segment that cannot be in its batch"),
+    (edited("|segments", lo=pl.lit(-1, pl.Int64)), "a segment that cannot be in its batch"),
+    (edited("|segments", kind=pl.lit("count"), hi=pl.lit(2**62)), "a segment that cannot be in its batch"),
+    (edited("|segments", first=pl.col("last") + 1), "a segment that cannot be in its batch"),
+    (edited("|segments", first=pl.lit(None, pl.Int64)), "no value where one is needed"),
+    (edited("|segments", of_lo=pl.lit(0, pl.Int64)), "no value where one is needed"),
+    (edited("|segments", lo=pl.col("lo") + 1, hi=pl.col("hi") + 1), "1 to 9 of 'b' does not follow on 0"),
+    (edited("|segments", lo=pl.lit(0, pl.Int64), hi=pl.col("hi") - pl.col("lo")), "0 to 4 of 'b' does not follow on 8"),
+    (edited("|segments", **{"sum(x).sum": None}), r"has no 'sum\(x\).sum' in its batch"),
+    (edited("|segments", **{"count().count": pl.lit(3, pl.Int64)}), "slices of other events than it says"),
+    (edited("|segments", kind=pl.lit("events")), "says 12 events, and there are 4"),
+    (edited("|segments", node=pl.lit("a")), "it counts for 'a', which is another node"),
+    (edited("|segments", node=pl.lit(None, pl.String)), "no value where one is needed"),
     (without("|events"), "says 4 events, and there are 0"),
     (edited("|events", **{"time:t": pl.col("time:t").reverse()}), "out of order in its batch"),
-    (edited("|events", **{"time:t": pl.col("time:t") + 1}), "not those of the pieces"),
+    (edited("|events", **{"time:t": pl.col("time:t") + 1}), "not those of the segments"),
     (edited("|events", **{"input:x": pl.lit(0.5)}), "'input:x' of .* is Float64 in its batch, not Int64"),
     (edited("|reach", next=pl.lit("now")), "'next' of .* is String in its batch, not Int64"),
     (edited("|reach", node=pl.lit("c")), "it counts for 'c', which is another node"),
-    (edited(COUNTING, final=None), "counting has no 'final' in its batch"),
-    (edited(COUNTING, heard=pl.lit(None, pl.Int64)), "counting has no value where one is needed"),
-    (edited(COUNTING, node=pl.lit("a")), "it counts for 'a', which is another node"),
-    (without(COUNTING), "it counts for 'b', which has not said a word"),
+    (edited(PROGRESS, final=None), "progress has no 'final' in its batch"),
+    (edited(PROGRESS, received=pl.lit(None, pl.Int64)), "progress has no value where one is needed"),
+    (edited(PROGRESS, node=pl.lit("a")), "it counts for 'a', which is another node"),
+    (without(PROGRESS), "it counts for 'b', which has not said a word"),
     (lambda tables: {**tables, GONE: pl.DataFrame({"node": ["a"], "gone": [1]})}, "'gone' of gone is Int64"),
     (lambda tables: {**tables, GONE: pl.DataFrame({"node": ["a"], "gone": [True]})}, "it counts for 'a'"),
     (doubled, "8 to 12 of 'b' does not follow on 12"),
@@ -525,10 +526,10 @@ def test_a_batch_that_cannot_be_is_refused_and_disturbs_nobody(garbled: Any, rea
 def test_a_key_of_another_type_is_refused() -> None:
     root, _, batch = sent_by(KEYED)
     tables = dict(batch.tables)
-    pieces = next(name for name in tables if name.endswith("|pieces"))
+    pieces = next(name for name in tables if name.endswith("|segments"))
     tables[pieces] = tables[pieces].with_columns(pl.lit(7).alias("key:k"))
     root.receive("b", replace(batch, tables=tables), 0)
-    assert "'key:k' of by (k) on t (counted, refine)|pieces is Int32 in its batch, not String" in root.notes[0]
+    assert "'key:k' of by (k) on t (counted, refine)|segments is Int32 in its batch, not String" in root.notes[0]
 
 
 def test_a_node_below_another_child_is_not_spoken_for() -> None:
@@ -572,7 +573,7 @@ def test_random_cells_in_batches_disturb_no_root(seed: int) -> None:
 @pytest.mark.parametrize(
     "tables",
     [
-        {NAME: pl.DataFrame({"settled": [3]})},
+        {NAME: pl.DataFrame({"cut": [3]})},
         {f"{NAME}|ask": pl.DataFrame({"lo": [0], "hi": [8]})},
         {f"{NAME}|ask": pl.DataFrame({"lo": [0], "hi": [8], "what": ["all"]})},
         {f"{NAME}|ask": pl.DataFrame({"lo": [8], "hi": [0], "what": ["events"]})},
@@ -608,7 +609,7 @@ def test_quantiles_are_exact_and_nodes_are_asked_for_few_values(come_and_go: boo
         ran = tried(number, come_and_go, quantiles=True)
         command = f"{AGAIN_BY} {number} --quantiles{' --come-and-go' if come_and_go else ''}"
         assert (command, wrong_in(ran)) == (command, [])
-        units, asked = units + bags(ran.run, "units"), asked + bags(ran.run, "asked")
+        units, asked = units + bags(ran.run, "blocks"), asked + bags(ran.run, "requested")
         exact += not bags(ran.run, "left_out")
     assert 0 < asked < units
     assert exact >= 2
@@ -620,11 +621,11 @@ def test_quantiles_are_exact_and_nodes_are_asked_for_few_values(come_and_go: boo
     ids=lambda one: getattr(one, "name", one),
 )
 def test_quantiles_by_every_scheme_and_of_every_kind(query: wr.Query, scheme: str) -> None:
-    scenario = Scenario([query], scheme, most=150, faults=Faults.none(), settings={"unit": 2, "eager": False})
+    scenario = Scenario([query], scheme, most=150, faults=Faults.none(), settings={"block_size": 2, "eager": False})
     ran = simulated(7, scenario)
     assert wrong_in(ran) == []
     assert ran.run.results.height > 0
-    assert (bags(ran.run, "units") > 0) == (scheme != "central")
+    assert (bags(ran.run, "blocks") > 0) == (scheme != "central")
 
 
 def test_a_count_query_and_a_quantile_agree_once() -> None:
@@ -657,7 +658,7 @@ class Flat:
             self.begin(name, 1)
 
     def begin(self, name: str, epoch: int) -> None:
-        self.machines[name] = Node(name, "root", life=epoch, unit=2)
+        self.machines[name] = Node(name, "root", life=epoch, block_size=2)
         self.post(name, self.machines[name].start(self.now))
 
     def post(self, sender: str, out: Out) -> None:
@@ -811,7 +812,7 @@ def test_a_planted_error_in_quantiles_is_found(planted: str, monkeypatch: pytest
         monkeypatch.setattr(CountedState, "needed", too_little)
 
     def fails(number: int) -> bool:
-        scenario = Scenario([QUANTILES[number % 3]], "refine", most=150, settings={"unit": 2, "eager": False})
+        scenario = Scenario([QUANTILES[number % 3]], "refine", most=150, settings={"block_size": 2, "eager": False})
         try:
             return bool(wrong_in(simulated(number, scenario, steps=3000)))
         except Exception:  # it may also break, or never come to its end
@@ -848,9 +849,9 @@ BLOCKS = f"{BAGS}|blocks bag(x)"
     [
         (pl.lit("1").alias("send"), "has other columns in its batch than it should"),
         (pl.lit(None, pl.Int64).alias("row"), "has no value where one is needed in its batch"),
-        (pl.lit(0, pl.Int64).alias("size"), "has units that cannot be in its batch"),
-        (pl.col("entries") + 9, "has units that cannot be in its batch"),
-        (pl.col("last").list.head(1), "has units that cannot be in its batch"),
+        (pl.lit(0, pl.Int64).alias("size"), "has blocks or values that cannot be in its batch"),
+        (pl.col("entries") + 9, "has blocks or values that cannot be in its batch"),
+        (pl.col("last").list.head(1), "has blocks or values that cannot be in its batch"),
         (pl.lit("c").alias("node"), "it counts for 'c', which is another node"),
     ],
 )

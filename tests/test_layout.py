@@ -40,6 +40,7 @@ ORDER = [
     "nodes.refine",
     "nodes.tables",
     "nodes.requests",
+    "nodes.occasion",
     "nodes.quantiles",
     "nodes.counting",
     "nodes.pushdown",

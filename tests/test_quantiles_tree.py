@@ -83,7 +83,7 @@ def simulated(
     settings = {
         "log": dice.choice([1, 3, 16]),
         "eager": dice.random() < 0.1,
-        "unit": dice.choice([1, 2, 3, 5]),
+        "block_size": dice.choice([1, 2, 3, 5]),
         **settings,
     }
     coming = changes_of(dice, chosen, 2) if changes else []
@@ -93,7 +93,7 @@ def simulated(
 
 
 def counted(run: Simulation, what: str) -> int:
-    return sum(one[what] for one in run.machines["root"].status().get("refining", {}).values())
+    return sum(one[what] for one in run.machines["root"].status().get("quantiles", {}).values())
 
 
 @pytest.mark.parametrize("part", range(2))
@@ -102,7 +102,7 @@ def test_trees_give_what_one_process_gives_whatever_breaks(part: int, seed: int)
     for number in range(begin, begin + 6):
         run = simulated(number)
         assert (number, wrong_with(run)) == (number, [])
-        asked += counted(run, "asked")
+        asked += counted(run, "requested")
     assert asked > 50
 
 
@@ -110,8 +110,8 @@ def test_trees_give_what_one_process_gives_whatever_breaks(part: int, seed: int)
 def test_every_kind_of_window_is_asked_for_values(query: wr.Query) -> None:
     run = simulated(5, [query], Faults.none(), eager=False)
     assert wrong_with(run) == []
-    assert 0 < counted(run, "asked") <= counted(run, "units")
-    assert counted(run, "waiting") == 0
+    assert 0 < counted(run, "requested") <= counted(run, "blocks")
+    assert counted(run, "awaited") == 0
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -127,7 +127,7 @@ def test_seeds_that_have_failed(number: int) -> None:
     """
     run = simulated(number, changes=True)
     assert wrong_with(run) == []
-    assert 0 < counted(run, "asked") <= counted(run, "units")
+    assert 0 < counted(run, "requested") <= counted(run, "blocks")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ class Flat:
     def __init__(self, queries: list[wr.Query], nodes: int, quantiles: str = "refine", **settings: Any) -> None:
         self.names = tuple(f"n{number}" for number in range(nodes))
         asked = QuerySet.of(queries, "t", COLUMNS, quantiles=quantiles)
-        self.settings = {"unit": 3, **settings}
+        self.settings = {"block_size": 3, **settings}
         self.root = Node("root", None, self.names, 1, Disk(), asked, timeout=settings.pop("timeout", None))
         self.machines = {"root": self.root}
         self.now, self.up, self.rows, self.requests = 1, 0, list[pl.DataFrame](), list[Request]()
@@ -202,7 +202,7 @@ class Flat:
             self.begin(name, 1)
 
     def begin(self, name: str, epoch: int) -> None:
-        more = {"unit": self.settings["unit"], "eager": name in self.settings.get("eager", ())}
+        more = {"block_size": self.settings["block_size"], "eager": name in self.settings.get("eager", ())}
         self.machines[name] = Node(name, "root", life=epoch, **more)
         self.post(name, self.machines[name].start(self.now))
 
@@ -274,11 +274,11 @@ def test_values_of_every_kind(values: list[list[Any]], asks: bool | None) -> Non
 def test_only_the_blocks_around_the_ranks_are_asked_for() -> None:
     apart = [[float(n) for n in range(300)], [1000.0 + n for n in range(300)], [500.0 + n for n in range(300)]]
     tree = answered(apart, [QUERIES[0]])
-    assert tree.root.status()["refining"]["by () on t (refined)"] == {
-        "units": 300,
-        "asked": 2,
+    assert tree.root.status()["quantiles"]["by () on t (refined)"] == {
+        "blocks": 300,
+        "requested": 2,
         "left_out": 0,
-        "waiting": 0,
+        "awaited": 0,
     }
     (request,) = [one for one in tree.requests if any("wanted" in name for name in one.tables)]
     assert request.node == "n2"
@@ -287,12 +287,15 @@ def test_only_the_blocks_around_the_ranks_are_asked_for() -> None:
 def test_fewer_bytes_travel_than_whole_multisets_have_and_small_ones_travel_whole() -> None:
     dice = random.Random(1)
     values = [[dice.random() for _ in range(5_000)] for _ in range(3)]
-    refined, whole = (answered(values, [QUERIES[0]], quantiles=how, unit=None) for how in ("refine", "whole"))
+    refined, whole = (answered(values, [QUERIES[0]], quantiles=how, block_size=None) for how in ("refine", "whole"))
     assert refined.up < 0.2 * whole.up
-    small = answered([several[:60] for several in values], [QUERIES[0]], unit=None)
-    assert small.root.status()["refining"]["by () on t (refined)"]["units"] == 0
+    small = answered([several[:60] for several in values], [QUERIES[0]], block_size=None)
+    assert small.root.status()["quantiles"]["by () on t (refined)"]["blocks"] == 0
     crowded = [[dice.random() for _ in range(100)] for _ in range(3)]  # as many quantiles as values
-    assert answered(crowded, [QUERIES[7]], unit=None).root.status()["refining"]["by () on t (refined)"]["units"] == 0
+    assert (
+        answered(crowded, [QUERIES[7]], block_size=None).root.status()["quantiles"]["by () on t (refined)"]["blocks"]
+        == 0
+    )
 
 
 def test_nodes_that_cannot_read_again_send_everything() -> None:

@@ -216,7 +216,7 @@ def test_whatever_is_killed_while_nodes_agree_on_windows_they_hold_what_they_hol
     root = processes.status("root")
     assert [child["late"] for child in root["children"].values()] == [0, 0]
     assert {one["scheme"] for one in root["counting"].values()} == {"refine", "async"}
-    assert sum(one.get("units", 0) for one in root["counting"].values()) > 0
+    assert sum(one.get("blocks", 0) for one in root["counting"].values()) > 0
 
 
 def test_a_node_that_is_moved_is_refused_by_name_and_goes_on_where_it_was(

@@ -20,21 +20,22 @@ of its events came too late.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import polars as pl
 
 from windrow.core.arrays.dataframes import join_keys
 from windrow.core.assemble.emitted import Emitted
-from windrow.core.assemble.group_state import CompiledGroup
-from windrow.core.ordered.node_windows import NODE_KEY, CompiledJoinedGroup, JoinedState
+from windrow.core.assemble.group_state import Change, CompiledGroup, GroupState
+from windrow.core.ordered.node_windows import NODE_KEY, CompiledJoinedGroup, JoinedState, JoinedWindows
 from windrow.core.ordered.state import CompiledOrderedGroup, OrderedState
 from windrow.core.plan.groups import Group, Placement
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.stream.group_states import GroupStates
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables, named_tables, parts_of, seen_by
+from windrow.core.windows.fixed import INT64_MAX
 from windrow.io.tables import pack, unpack
+from windrow.nodes.occasion import Occasion
 from windrow.nodes.tables import differs
 
 PUSHED = Placement(" (at nodes)", "windows, no events", is_apart=True)
@@ -102,8 +103,9 @@ class Pushed:
             self._late += max(late.values(), default=0)  # groups leave out the same events, by and large
         self.count = max(self.count, count)
 
-    def due(self, watermark: int, gone: bool = False) -> Tables:
-        """Move the watermark, and give the tables for the root; `gone` says that no more events come."""
+    def due(self, occasion: Occasion) -> Tables:
+        """Move the watermark, and give the tables for the root."""
+        watermark, gone = INT64_MAX if occasion.has_ended else occasion.watermark, occasion.is_last
         tables: Tables = {}
         if not self:
             return tables
@@ -147,8 +149,8 @@ class NodeState(JoinedState):
         super().__init__(compiled)
         self._reported = pl.DataFrame(schema=_opened_columns(compiled))  # open windows, as the root knows them
 
-    def step(self, step: WatermarkStep, change: Any = None, partial: bool = False) -> Iterator[Emitted]:
-        return OrderedState.step(self, step, change, partial)  # emits nothing, but puts windows aside
+    def emit_joined(self, step: WatermarkStep) -> Iterator[Emitted]:
+        return iter(())
 
     def _waited_for(self) -> pl.DataFrame:
         """The open windows for which those of other nodes wait, and of their bounds what these have to know.
@@ -167,7 +169,7 @@ class NodeState(JoinedState):
         ended = join_keys(before, now, _identity(self), "anti").with_columns(first=None, last=None)
         self._reported = now
         tables = {
-            self.group.name: self.taken().with_columns(pl.lit(node).alias(NODE_KEY)),
+            self.group.name: self.joined.taken().with_columns(pl.lit(node).alias(NODE_KEY)),
             f"{self.group.name}|opened": pl.concat([changed, ended.cast(dict(changed.schema))]),  # type: ignore[arg-type]
         }
         return {part: table for part, table in tables.items() if table.height}
@@ -185,7 +187,7 @@ def _state(compiled: CompiledGroup) -> OrderedState:
     return NodeState(compiled) if isinstance(compiled, CompiledJoinedGroup) else compiled.state()
 
 
-def _identity(state: JoinedState) -> list[str]:
+def _identity(state: JoinedState | ReportedState) -> list[str]:
     """The columns that identify an open window: a node has one at most for each key and data-driven window."""
     return [*state.schema.keys, "line"]
 
@@ -193,11 +195,14 @@ def _identity(state: JoinedState) -> list[str]:
 # --- at the root ------------------------------------------------------------------------------------------------------
 
 
-class ReportedState(JoinedState):
-    """Windows that nodes have found, waiting for those of other nodes; and how far each node has come."""
+class ReportedState(GroupState):
+    """Windows that nodes have found, until no other node can join them; and how far each node has come."""
+
+    compiled: CompiledJoinedGroup
 
     def __init__(self, compiled: CompiledJoinedGroup) -> None:
         super().__init__(compiled)
+        self.joined = JoinedWindows(compiled)
         self.nodes = nodes_table([], gone=False)
         self._open = pl.DataFrame(schema=_opened_columns(compiled))
         self._closed = pl.DataFrame(schema={**self.schema.keys, "line": pl.String(), "closed": pl.Int64()})
@@ -207,7 +212,7 @@ class ReportedState(JoinedState):
         identity = _identity(self)
         if windows is not None:
             windows = windows.filter(pl.col("line").is_in(list(self.compiled.scopes)))
-            self.take_closed([self.compiled.joined_schema.conform(windows)])
+            self.joined.add([self.compiled.joined_schema.conform(windows)])
             numbered = windows.filter(pl.col("line").is_in(self.compiled.lines("position")))
             closed = numbered.select(*identity, closed=pl.col("at") + 1)
             self._closed = pl.concat([self._closed, closed]).group_by(identity).agg(pl.col("closed").max())
@@ -216,27 +221,30 @@ class ReportedState(JoinedState):
             others = join_keys(self._open, newest, identity, "anti")
             self._open = pl.concat([others, newest.filter(pl.col("first").is_not_null())])
 
-    def step(self, step: WatermarkStep, change: Any = None, partial: bool = False) -> Iterator[Emitted]:
-        if self.joined.height:
-            yield from self.emit_joined(step)
+    def may_be_due(self, step: WatermarkStep) -> bool:
+        has_moved = step.now != step.before or step.now == INT64_MAX  # after the end a node may come back with windows
+        return has_moved and len(self.joined) > 0
 
-    def opened(self) -> pl.DataFrame:
-        return self._open
+    def step(self, step: WatermarkStep, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
+        yield from self.joined.finals(step.now, self._open, self._closed_by_all())
 
-    def closed(self) -> pl.DataFrame:
+    def _closed_by_all(self) -> pl.DataFrame:
         """How many windows of a key all nodes have closed that are there; only keys of which each has closed some."""
         live = self.nodes.filter(~pl.col("gone")).select(pl.col("node").alias(NODE_KEY))
         of_live = join_keys(self._closed, live, [NODE_KEY], "semi")
         least = of_live.group_by(*self.compiled.by, "line").agg(pl.len().alias("_nodes"), pl.col("closed").min())
         return least.filter(pl.col("_nodes") == live.height).drop("_nodes")
 
+    def take_over(self, other: GroupState) -> None:
+        self.load(other.tables())
+
     def tables(self) -> Tables:
-        return {"joined": self.joined, "open": self._open, "closed": self._closed}
+        return {"joined": self.joined.table, "open": self._open, "closed": self._closed}
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        is_needed = pl.col("line").is_in(list(self.compiled.scopes))
-        self.joined = self.compiled.joined_schema.conform(tables["joined"].filter(is_needed))
-        self._open, self._closed = tables["open"].filter(is_needed), tables["closed"].filter(is_needed)
+        self.joined.load(tables["joined"])
+        has_query = pl.col("line").is_in(list(self.compiled.scopes))
+        self._open, self._closed = tables["open"].filter(has_query), tables["closed"].filter(has_query)
 
 
 class Reported:
@@ -247,13 +255,14 @@ class Reported:
         self._rows: list[pl.DataFrame] = []  # of results, since the last step
         self._nodes = nodes_table([], gone=False)
         groups = {group.name: job.compiled.by_name[group.name] for group in _groups(job)}
-        self._joins = {name: ReportedState(one) for name, one in groups.items() if isinstance(one, CompiledJoinedGroup)}
+        joined = {name: group for name, group in groups.items() if isinstance(group, CompiledJoinedGroup)}
+        self.states = {name: ReportedState(group) for name, group in joined.items()}
         self._names = groups.keys()
 
     @property
     def size(self) -> int:
-        """How many windows wait."""
-        return sum(rows.height for rows in self._rows) + sum(state.joined.height for state in self._joins.values())
+        """How many windows it keeps."""
+        return sum(rows.height for rows in self._rows) + sum(len(state.joined) for state in self.states.values())
 
     def absorb(self, tables: Mapping[str, pl.DataFrame]) -> int:
         """Take in the tables of a batch; returns how many events came too late at their nodes."""
@@ -261,19 +270,18 @@ class Reported:
         if NODES in tables:
             late = int(tables[NODES]["late"].sum())
             newest = pl.concat([self._nodes, tables[NODES]]).unique("node", keep="last", maintain_order=True)
-            self._nodes = newest.with_columns(late=pl.lit(0, pl.Int64))
+            self._use(newest.with_columns(late=pl.lit(0, pl.Int64)))
         for name in self._names:
-            if name in self._joins:
-                self._joins[name].report(tables.get(name), tables.get(f"{name}|opened"))
+            if name in self.states:
+                self.states[name].report(tables.get(name), tables.get(f"{name}|opened"))
             elif name in tables:
                 self._rows.append(tables[name])
         return late
 
-    def step(self, step: WatermarkStep) -> Iterator[Emitted]:
-        """Emit the joined windows that are final."""
-        for state in self._joins.values():
-            state.nodes = self._nodes
-            yield from state.step(step)
+    def _use(self, nodes: pl.DataFrame) -> None:
+        self._nodes = nodes
+        for state in self.states.values():
+            state.nodes = nodes
 
     def joined_to(self, assembled: pl.DataFrame) -> pl.DataFrame:
         """The results that the root has assembled together with those of nodes, in the order of results."""
@@ -288,23 +296,17 @@ class Reported:
         order = ["window_end", "query", *results.keys, "window_start", *position]
         return pl.concat([assembled, rows]).sort(order, maintain_order=True)
 
-    def switched(self, job: Job) -> Reported:
-        """The pushed groups of another plan, going on from these; what that plan does not need is dropped."""
-        other = Reported(job)
-        other._rows, other._nodes = self._rows, self._nodes
-        for name, state in other._joins.items():
-            if name in self._joins:
-                state.load(self._joins[name].tables())
-        return other
+    def take_over(self, other: Reported) -> None:
+        """Go on where those of an earlier plan stand, but for their states."""
+        self._rows = other._rows
+        self._use(other._nodes)
 
     def saved(self) -> Tables:
+        """What it knows beside its states."""
         reported = {f"rows{number}": table for number, table in enumerate(self._rows)} | {NODES: self._nodes}
-        return named_tables({name: state.tables() for name, state in self._joins.items()} | {"reported": reported})
+        return named_tables({"reported": reported})
 
     def restore(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        for name, state in self._joins.items():
-            if parts := parts_of(name, tables):
-                state.load(parts)
         reported = parts_of("reported", tables)
-        self._nodes = reported.pop(NODES, self._nodes)
+        self._use(reported.pop(NODES, self._nodes))
         self._rows = [reported[f"rows{number}"] for number in range(len(reported))]

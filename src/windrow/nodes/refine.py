@@ -1,13 +1,13 @@
-"""Refine: which few of many can matter, found from a synopsis.
+"""Refine: which few of many can matter, found from summaries of blocks.
 
-Sorted things (events in their order, values of a slice) are cut into **units** of which only the first, the last and
-the count are known. Of the unit in which the n-th of all lies there are two bounds:
+Sorted things (events in their order, values of a slice) are cut into **blocks** of which only the first, the last
+and the count are known. Of the block in which the n-th of all lies there are two bounds:
 
-    the n-th is no less than    the first x such that so many *may* be at or before it: units that begin there or before
-    the n-th is no more than    the first x such that so many *are* at or before it: units that end there or before
+    the n-th is no less than    the first x that so many *may* be at or before: blocks that begin there or before
+    the n-th is no more than    the first x that so many *are* at or before: blocks that end there or before
 
-Only units that reach between the two can hold it, and only of those is it asked what is in them. The same for the
-boundary of a counting window, where the order of events is what is sorted, and for the rank of a quantile.
+Only blocks that reach between the two can hold it, and only of those is requested what is in them. This finds the
+boundary of a counting window, where the order of events is what is sorted, as well as the rank of a quantile.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Bounds(NamedTuple):
 
 
 def bounds(first: Ints, last: Ints, count: Ints, nth: Ints) -> Bounds:
-    """The bounds of the n-th, from 1, of all that is in units, for several n that are not more than there are."""
+    """The bounds of the n-th, from 1, of all that is in blocks, for several n that are not more than there are."""
     by_first, by_last = np.argsort(first, kind="stable"), np.argsort(last, kind="stable")
     begun, ended = np.cumsum(count[by_first]), np.cumsum(count[by_last])
     lower = first[by_first][np.searchsorted(begun, nth, "left")]
@@ -41,9 +41,9 @@ def bounds(first: Ints, last: Ints, count: Ints, nth: Ints) -> Bounds:
 
 
 def undecided(first: Ints, last: Ints, found: Bounds) -> Mask:
-    """The units that may hold one of several, as their bounds say, which have to be in ascending order.
+    """Find the blocks that may hold one of several n-th, by the bounds of these in ascending order.
 
-    Where the bounds of one are the same, it is known, whatever is in the units.
+    Where both bounds of an n-th are the same, it is known, whatever is in the blocks.
     """
     open_ = found.lower < found.upper
     lower, upper = found.lower[open_], found.upper[open_]
@@ -54,10 +54,10 @@ def undecided(first: Ints, last: Ints, found: Bounds) -> Mask:
     return near & (at < len(lower)) & (first < last)
 
 
-def unit_size(count: int, unit_bytes: float, one_bytes: float, asked: int = 1) -> int:
-    """How large units are to be, so that those that are sent and what is asked of them are the fewest bytes together.
+def block_size(count: int, summary_bytes: float, each_bytes: float, ranks: int = 1) -> int:
+    """How large blocks are to be, so that summaries and what is requested are the fewest bytes together.
 
-    Of `count` things count / r units are sent, and for each of what is asked about one unit is opened at a node, of r
-    things: the sum is least where both are the same.
+    Of `count` things count / r summaries are sent, and for each rank that is searched about one block is opened at a
+    node, of r things: the sum is least where both are the same.
     """
-    return max(1, isqrt(int(count * unit_bytes / (one_bytes * max(1, asked)))))
+    return max(1, isqrt(int(count * summary_bytes / (each_bytes * max(1, ranks)))))

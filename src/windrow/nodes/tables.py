@@ -1,13 +1,37 @@
-"""What tables of every mechanism share: the one that says which local nodes are gone, and how columns are checked."""
+"""What tables of every mechanism share: those that say how far local nodes are, and which are gone; and checks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import polars as pl
 
+from windrow.core.windows.fixed import INT64_MIN
+
 GONE = "gone"  # from a node about local nodes below it: nobody waits for them any more, or again
 GONE_COLUMNS: dict[str, pl.DataType] = {"node": pl.String(), "gone": pl.Boolean()}
+
+PROGRESS = "progress"  # from local nodes
+
+
+class NodeProgress(NamedTuple):
+    """How far a local node is, as it reports it to the root."""
+
+    node: str
+    final: int = INT64_MIN  # what it has not sent is not older; not reported before the end where no window counts
+    idle: bool = False
+    received: int = 0  # the number of the last request that has come
+    over: bool = False  # nothing can be requested of it any more
+    rewound: int = 0  # the number of the last rewind of a directive that it has followed
+    late: int = 0  # events that came too late for counting windows since the last report
+
+
+PROGRESS_COLUMNS: dict[str, pl.DataType] = dict(pl.DataFrame([NodeProgress("")]).schema)
+
+
+def progress_table(progress: NodeProgress) -> pl.DataFrame:
+    return pl.DataFrame([progress], schema=PROGRESS_COLUMNS, orient="row")
 
 
 def gone_table(names: Iterable[str], gone: bool) -> pl.DataFrame:

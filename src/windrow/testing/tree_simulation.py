@@ -307,7 +307,7 @@ class Simulation:
         root, queries = self.machines["root"], self._root_queries
         assert root.as_parent is not None
         assert root.as_parent.subtree.assembly is not None
-        waiting, number = root.as_parent.subtree.assembly.quantiles.waiting, queries.queries.index(query)
+        waiting, number = root.as_parent.subtree.assembly.quantiles.behind, queries.queries.index(query)
         for group in queries.job.compiled.plan.groups:
             if group.name in waiting and any(number in numbers for numbers in group.members.values()):
                 return waiting[group.name]

@@ -88,6 +88,11 @@ class CompiledGroup:
         """A table that was made by an older plan, with the columns of this one."""
         return self.schema.conform(table)
 
+    def answered(self, rows: Rows, windows: Windows) -> Iterator[Emitted]:
+        """Answer all of these windows, which are emitted for the first time."""
+        for answers in self.assembler.answers(rows, windows, {None: np.ones(len(windows.lo), np.bool_)}):
+            yield Emitted(rows, windows, answers, np.zeros(len(windows.lo), np.int64))
+
 
 def _with_gaps(timelines: Sequence[Timeline]) -> list[Timeline]:
     gaps = {timeline.window.gap for timeline in timelines if isinstance(timeline.window, Session)}
@@ -102,6 +107,7 @@ class GroupState:
         self.assembler = compiled.assembler
         self.exclusions: list[ExclusionSet] = [frozenset()]
         self.revisions = Revisions()
+        self.behind: int | None = None  # its watermark, while that is less than its time column's (see `reachable`)
         self._slices = SliceBuffer(self.schema)
         self._rows: Rows | None = None
         self.next_close = INT64_MAX  # no session closes before it
@@ -205,8 +211,17 @@ class GroupState:
             for of_gap in sessions(view.runs, timelines):
                 yield view, of_gap
 
+    def reachable(self, step: WatermarkStep) -> int:
+        """The watermark up to which a step can go: all the way, as long as windows wait for nothing but time.
+
+        To be overridden: a state whose windows wait for answers of nodes goes on by itself once these have come.
+        """
+        return step.now
+
     def may_be_due(self, step: WatermarkStep) -> bool:
         """Whether any window can end in a step, without merging slices: where not, `step` need not be called."""
+        if step.now == step.before:
+            return False
         closes = bool(self.compiled.session_timelines) and step.now > self.next_close
         return closes or self.assembler.any_end(step.before, step.now)
 

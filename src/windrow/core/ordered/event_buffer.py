@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from windrow.core.arrays.range_queries import Ints, Mask, sorted_places
+from windrow.core.windows.fixed import INT64_MAX
 
 MOST_CHUNKS = 64  # chunks that are kept apart
 
@@ -63,6 +64,11 @@ class EventBuffer:
 
     def __len__(self) -> int:
         return sum(map(len, self._chunks))
+
+    @property
+    def oldest(self) -> int:
+        """The time of the earliest event."""
+        return min((int(chunk.time[chunk.at]) for chunk in self._chunks), default=INT64_MAX)
 
     def with_more(self, events: pl.DataFrame) -> EventBuffer:
         """These events and later ones. Once chunks are many, the last of them become one, if they are small: the work

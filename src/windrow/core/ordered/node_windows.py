@@ -128,6 +128,39 @@ class CompiledJoinedGroup(CompiledOrderedGroup):
         return rows, Windows.join(parts)
 
 
+class JoinedWindows:
+    """Closed windows of nodes, as rows with states, until no window of another node can join them."""
+
+    def __init__(self, compiled: CompiledJoinedGroup) -> None:
+        self.compiled, self.table = compiled, compiled.joined_schema.empty()
+
+    def __len__(self) -> int:
+        return self.table.height
+
+    def add(self, closed: Iterable[pl.DataFrame]) -> None:
+        """Take in windows that nodes have closed."""
+        if tables := list(closed):
+            self.table = self.compiled.merged([self.table, *tables])
+
+    def taken(self) -> pl.DataFrame:
+        """Take all windows out, to be joined elsewhere."""
+        windows, self.table = self.table, self.table.clear()
+        return windows
+
+    def finals(self, now: int, opened: pl.DataFrame, closed: pl.DataFrame) -> Iterator[Emitted]:
+        """Emit the windows that are final at a watermark, and forget them; the others as in `is_final`."""
+        is_final = self.compiled.is_final(self.table, now, opened, closed)
+        if is_final.any():
+            rows, windows = self.compiled.windows(self.table.filter(is_final))
+            self.table = self.table.filter(~is_final)
+            yield from self.compiled.answered(rows, windows)
+
+    def load(self, table: pl.DataFrame) -> None:
+        """Go on with the windows of an earlier plan, as far as a query of this one asks for them."""
+        has_query = pl.col("line").is_in(list(self.compiled.scopes))
+        self.table = self.compiled.joined_schema.conform(table.filter(has_query))
+
+
 class JoinedState(OrderedState):
     """The state of a group whose windows are found node by node and joined."""
 
@@ -135,53 +168,37 @@ class JoinedState(OrderedState):
 
     def __init__(self, compiled: CompiledJoinedGroup) -> None:
         super().__init__(compiled)
-        self.joined = compiled.joined_schema.empty()
+        self.joined = JoinedWindows(compiled)
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        return super().tables() | {"joined": self.joined}
+        return super().tables() | {"joined": self.joined.table}
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
         super().load(tables)
         if "joined" in tables:
-            has_query = pl.col("line").is_in(list(self.compiled.scopes))
-            self.joined = self.compiled.joined_schema.conform(tables["joined"].filter(has_query))
+            self.joined.load(tables["joined"])
 
     def may_be_due(self, step: WatermarkStep) -> bool:
-        return self.joined.height > 0 or super().may_be_due(step)
+        return (step.now != step.before and len(self.joined) > 0) or super().may_be_due(step)
 
     def step(self, step: WatermarkStep, change: Any = None, partial: bool = False) -> Iterator[Emitted]:
-        """Close windows of nodes, which wait and are not emitted, and emit joined ones that are final."""
+        """Close windows of nodes, which are kept and not emitted, and emit joined ones that are final."""
         yield from super().step(step, change, partial)
-        if self.joined.height:
-            yield from self.emit_joined(step)
+        yield from self.emit_joined(step)
 
     def emit_in_order(
         self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool
     ) -> Iterator[Emitted]:
         """Take the windows of nodes in that a step has closed, and emit nothing."""
         parts = [part for part in self.finder.windows(rows, progress, step, partial) if not part.is_open]
-        self.take_closed(self.compiled.closed(rows, part) for part in parts if len(part.windows.lo))
+        self.joined.add(self.compiled.closed(rows, part) for part in parts if len(part.windows.lo))
         return iter(())
 
-    def taken(self) -> pl.DataFrame:
-        """Take out the windows that are not final, to be joined elsewhere."""
-        windows, self.joined = self.joined, self.joined.clear()
-        return windows
-
-    def take_closed(self, closed: Iterable[pl.DataFrame]) -> None:
-        """Take windows of nodes in."""
-        if tables := list(closed):
-            self.joined = self.compiled.merged([self.joined, *tables])
-
     def emit_joined(self, step: WatermarkStep) -> Iterator[Emitted]:
-        """Emit joined windows that are final, and forget them."""
-        closed = self.closed().clear() if step.whole else self.closed()
-        is_final = self.compiled.is_final(self.joined, step.now, self.opened(), closed)
-        if not is_final.any():
-            return
-        rows, windows = self.compiled.windows(self.joined.filter(is_final))
-        self.joined = self.joined.filter(~is_final)
-        yield from self._answered(rows, windows)
+        """Emit joined windows that are final; to be overridden where they are joined elsewhere."""
+        if len(self.joined):
+            closed = self.closed()
+            yield from self.joined.finals(step.now, self.opened(), closed.clear() if step.whole else closed)
 
     def opened(self) -> pl.DataFrame:
         """The open windows of all nodes."""
@@ -213,5 +230,6 @@ class JoinedState(OrderedState):
 
     def is_over(self, number: int, final_before: int) -> bool:
         timeline = self.assembler.timelines[number]
-        waits = (self.joined["line"] == timeline.line) & (self.joined["first"] < timeline.until)
-        return not waits.any() and super().is_over(number, final_before)
+        table = self.joined.table
+        is_kept = (table["line"] == timeline.line) & (table["first"] < timeline.until)
+        return not is_kept.any() and super().is_over(number, final_before)

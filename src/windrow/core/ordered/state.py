@@ -170,6 +170,8 @@ class OrderedState(GroupState):
     # --- events become slices -----------------------------------------------------------------------------------
 
     def may_be_due(self, step: WatermarkStep) -> bool:
+        if step.now == step.before:
+            return False
         return bool(self.buffered) or bool(self.recent) or step.now == INT64_MAX or super().may_be_due(step)
 
     @property
@@ -339,7 +341,7 @@ class OrderedState(GroupState):
         """Emit the windows that lie in the order, complete for the first time or changed; to be overridden."""
         parts = list(self.finder.windows(rows, progress, step, partial))
         if not self.schema.digests:
-            yield from self._answered(rows, Windows.join(part.windows for part in parts if not part.is_open))
+            yield from self.compiled.answered(rows, Windows.join(part.windows for part in parts if not part.is_open))
             return
         self.emitted.forget_boundaries([timeline.line for timeline, _ in self.finder.latest], step.was_final_before)
         gone, fresh, revision = self.emitted.note(rows, parts, self.group, progress.changed)
@@ -352,11 +354,6 @@ class OrderedState(GroupState):
         windows = Windows.join(part.windows for part in parts)
         for answers in self.assembler.answers(rows, windows, {None: fresh.to_numpy()}):
             yield Emitted(rows, windows, answers, revision)
-
-    def _answered(self, rows: Rows, windows: Windows) -> Iterator[Emitted]:
-        """Emit all of these windows, for the first time."""
-        for answers in self.assembler.answers(rows, windows, {None: np.ones(len(windows.lo), np.bool_)}):
-            yield Emitted(rows, windows, answers, np.zeros(len(windows.lo), np.int64))
 
     def _rounds(self) -> Iterator[tuple[Rows, bool | None]]:
         return ((rows_in_order(self.rows) if ordered else self.rows, ordered) for ordered in self.compiled.rounds)

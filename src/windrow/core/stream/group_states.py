@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -170,7 +171,8 @@ class GroupStates:
         return table, int(behind.left_out.sum())
 
     def _time_column(self, state: GroupState) -> TimeColumn:
-        return self.time_columns[state.group.source.time]
+        time_column = self.time_columns[state.group.source.time]
+        return time_column if state.behind is None else replace(time_column, watermark=state.behind)
 
     # --- windows out ----------------------------------------------------------------------------------------------
 
@@ -179,11 +181,16 @@ class GroupStates:
         late events have changed. A group for which nothing can be due is not touched."""
         emitted: dict[str, list[Emitted]] = {}
         for name, state in self.states.items():
-            time_column = self._time_column(state)
-            step = time_column.step_to(watermarks.get(state.group.source.time, time_column.watermark))
+            time = state.group.source.time
+            time_column, now = self._time_column(state), watermarks.get(time, self.time_columns[time].watermark)
+            step = time_column.step_to(now)
+            reachable = state.reachable(step)
+            if reachable < now:
+                step = time_column.step_to(reachable)
             change = self._changes.get(name)
-            if change is not None or (step.now != step.before and state.may_be_due(step)):
+            if change is not None or state.may_be_due(step):
                 emitted[name] = list(state.step(step, change, partial))
+            state.behind = reachable if reachable < now else None
         for name, watermark in watermarks.items():
             self.time_columns[name].watermark = watermark
         self._changes = {}

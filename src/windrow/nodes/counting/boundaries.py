@@ -45,7 +45,7 @@ from windrow.nodes.counting.schemes import (
 from windrow.nodes.counting.tables import ANEW, Form, Key
 from windrow.nodes.refine import Bounds, bounds, undecided
 
-AHEAD = 64  # boundaries for which requests are made at once, and again once half of them are found
+BOUNDARIES_AHEAD = 64  # boundaries for which requests are made at once, and again once half of them are found
 Ask = tuple[int, int, str]  # ranks, and what is requested of them
 
 
@@ -136,7 +136,12 @@ class BoundaryResolver:
     # --- segments in ----------------------------------------------------------------------------------------------
 
     def absorb(self, node: str, segments: list[tuple[Segment, int | None, int | None]]) -> None:
-        """Segments of a node, in order; some are the content of one that is here, or take the place of several."""
+        """Take in the segments that a node has sent, in their order.
+
+        Each names the rank range it is the content of: none if it follows on those before; (rank, ANEW) if it and the
+        next replace all from that rank on; (lo, hi) if it answers a request, and replaces the segments between these
+        ranks.
+        """
         line = self.lines.setdefault(node, Line())
         answers: dict[tuple[int | None, int | None], list[Segment]] = {}
         for segment, *of in segments:
@@ -313,7 +318,7 @@ class BoundaryResolver:
         """Request at once what the boundaries after a position will need, as far as segments reach."""
         nth = list[int]()
         # with each boundary that is found one more would be requested, in a message for each
-        for _ in range(AHEAD - self.boundaries % (AHEAD // 2)):
+        for _ in range(BOUNDARIES_AHEAD - self.boundaries % (BOUNDARIES_AHEAD // 2)):
             position = self.form.boundaries.after(position)
             nth.append(position - self.position)
         size = self._size(nth[-1])
@@ -334,7 +339,11 @@ class BoundaryResolver:
         self._request(runs, opened, counts, between)
 
     def _request_more(self, scheme: Scheme, time: int | None, reached: Reached) -> None:
-        """Of nodes that wait for a request, request what they hold back, once all others have come as far."""
+        """Request the events that waiting nodes hold back behind a predicted boundary.
+
+        A node is asked once all others, or the time of the candidate, have reached its first such event: before that,
+        the boundary may be found without it.
+        """
         if not scheme.waits:
             return
         boundary = self.form.boundaries.after(self.position)
@@ -372,7 +381,7 @@ class BoundaryResolver:
         if scheme == "auto" and self.history.is_enough:
             form = self.form
             length = self.length if temporal else 0
-            self.choice = choose(self.history, form.event_bytes, len(form.pieces), length, trip)
+            self.choice = choose(self.history, form.event_bytes, len(form.segments), length, trip)
             name = self.choice.scheme
         is_approximate = name in SCHEMES and not SCHEMES[name].is_exact
         for node, line in self.lines.items():
@@ -380,15 +389,13 @@ class BoundaryResolver:
             if is_approximate and before.scheme == name:
                 continue  # its first directive stays in force
             kept = before.kept if self.form.schema.lists else line.cut
-            directive = self.form.first._replace(
-                settled=line.cut, kept=kept, position=self.position, patience=self.length
-            )
+            directive = self.form.first._replace(cut=line.cut, kept=kept, position=self.position, patience=self.length)
             if self.history.is_enough:
                 size = self.history.intervals[-1][0]
                 share = self.history.share(node)
-                unit = sub_slice(int(share * size), self.form.event_bytes, len(self.form.pieces))
+                events = sub_slice(int(share * size), self.form.event_bytes, len(self.form.segments))
                 margin = CERTAIN * self.history.change(node)
-                directive = directive._replace(scheme=name, share=share, margin=margin, unit=unit)
+                directive = directive._replace(scheme=name, share=share, margin=margin, sub_slice=events)
             if self.corrected and name == "async" and any(segment.kind == "slice" for segment in line.segments):
                 rewinds[node] = line.rewind = rewinds.get(node, 0) + 1
             self.directives[node] = directive._replace(rewind=max(line.rewind, before.rewind))
@@ -398,7 +405,7 @@ class BoundaryResolver:
         """Let nodes drop what is before these ranks, or else before the last boundary; returns whether that is news."""
         before = self.directives
         self.directives = {
-            node: directive._replace(kept=needed.get(node, directive.settled)) for node, directive in before.items()
+            node: directive._replace(kept=needed.get(node, directive.cut)) for node, directive in before.items()
         }
         return self.directives != before
 

@@ -3,44 +3,41 @@
     tables of a batch ── absorb ──▶ resolvers ── advance ──▶ slices of all nodes ──▶ windows
                                              └── requests ──▶ nodes: where boundaries are, what to expect, what is asked
 
-A request has a number, and a node says which it has heard: directives that have changed since then are said again.
+Directives are notices of the root's requests (`nodes.requests`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import polars as pl
 
-from windrow.core.assemble.emitted import Emitted
 from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables, named_tables, parts_of
 from windrow.core.windows.fixed import INT64_MAX
 from windrow.nodes.counting.boundaries import BoundaryResolver, Reached, from_tables, to_tables
 from windrow.nodes.counting.runs import Interval, Line, Segment
-from windrow.nodes.counting.schemes import NOTHING_KNOWN, SCHEMES, Choice, Directive
+from windrow.nodes.counting.schemes import NOTHING_KNOWN, SCHEMES, Choice
 from windrow.nodes.counting.state import CountedState
-from windrow.nodes.counting.tables import ANEW, COUNTING, Form, Key, Report, groups_of
-from windrow.nodes.requests import Requests, drained
+from windrow.nodes.counting.tables import ANEW, Form, Key, groups_of
+from windrow.nodes.requests import Notice, Requests, drained
+from windrow.nodes.tables import NodeProgress
 
 
 class CountingCoordinator:
     """All counted groups of a root."""
 
-    def __init__(self, job: Job, epoch: int = 0) -> None:
-        self.job, self._epoch = job, epoch
+    def __init__(self, job: Job, requests: Requests) -> None:
+        self.job = job
         self._forms = {group.name: Form(group, job) for group in groups_of(job)}
-        self._states = {name: CountedState(form) for name, form in self._forms.items()}
+        self.states = {name: CountedState(form) for name, form in self._forms.items()}
         self._resolvers: dict[str, dict[Key, BoundaryResolver]] = {name: {} for name in self._forms}
-        self._reports: dict[str, Report] = {}  # the last of each node
-        self._requests = Requests(epoch)
+        self._requests = requests
+        self.notices = {name: form.directive for name, form in self._forms.items()}
         self._rewinds: dict[str, int] = {}
-        self._directives: dict[str, dict[tuple[str, Key], tuple[int, Directive]]] = {}  # of a node: since which request
-        self._trip = 0  # microseconds from a request to its answer
-        self._is_over = False
 
     def __bool__(self) -> bool:
         return bool(self._forms)
@@ -52,67 +49,50 @@ class CountingCoordinator:
 
     @property
     def size(self) -> int:
-        """How many pieces, events and slices it holds."""
+        """How many segments and events it holds, beside the slices of its states."""
         lines = [line for _, _, resolver in self._all_resolvers() for line in resolver.lines.values()]
-        pieces = [piece for line in lines for piece in line.segments]
-        held = sum(1 if piece.events is None else piece.hi - piece.lo for piece in pieces)
-        return held + sum(len(state.rows) + state.undecided.height for state in self._states.values())
+        segments = [segment for line in lines for segment in line.segments]
+        held = sum(1 if segment.events is None else segment.hi - segment.lo for segment in segments)
+        return held + sum(state.undecided.height for state in self.states.values())
 
     # --- what comes in --------------------------------------------------------------------------------------------
 
-    def absorb(self, tables: Mapping[str, pl.DataFrame], now: int = 0) -> Counter[str]:
-        """Take the tables of a batch in; returns how many events came too late for each group."""
+    def absorb(self, tables: Mapping[str, pl.DataFrame], reported: Iterable[NodeProgress]) -> Counter[str]:
+        """Take the tables of a batch in, and what nodes have reported with it; returns how many events came too late
+        for each group."""
         for name, form in self._forms.items():
-            pieces = tables.get(f"{name}|pieces")
-            if pieces is not None:
-                self._absorb_segments(form, pieces, tables.get(f"{name}|events"))
+            segments = tables.get(f"{name}|segments")
+            if segments is not None:
+                self._absorb_segments(form, segments, tables.get(f"{name}|events"))
             reach = tables.get(f"{name}|reach")
             for *key, node, next_ in reach.select(*form.reach).iter_rows() if reach is not None else ():
                 self._resolver(form, tuple(key)).lines.setdefault(node, Line()).next = next_
-            self._states[name].multisets.absorb(tables)
-        rows = tables[COUNTING].select(*Report._fields).iter_rows() if COUNTING in tables else ()
-        reports = [Report(*row) for row in rows]
-        self._requests.absorb({report.node: report.over for report in reports}, tables)
-        for report in reports:
-            self._absorb_report(report, now)
-        late = sum(report.late for report in reports)
+            self.states[name].multisets.absorb(tables)
+        late = 0
+        for progress in reported:
+            late += progress.late
+            for _, _, resolver in self._all_resolvers():
+                line = resolver.lines.get(progress.node)
+                if line is not None and line.rewind <= progress.rewound:
+                    line.rewind = 0
         return Counter(dict.fromkeys(self._forms, late) if late else {})
 
     def _absorb_segments(self, form: Form, table: pl.DataFrame, events: pl.DataFrame | None) -> None:
         for (key, node), of_node in _segments(form, table, events).items():
             resolver = self._resolver(form, key)
             cut = resolver.lines[node].cut if node in resolver.lines else 0
-            for piece, *_ in of_node:
-                if piece.events is not None and piece.lo < cut:
-                    self._states[form.name].take_events(key, node, piece.lo, piece.hi, piece.events)
+            for segment, *_ in of_node:
+                if segment.events is not None and segment.lo < cut:
+                    self.states[form.name].take_events(key, node, segment.lo, segment.hi, segment.events)
             resolver.absorb(node, of_node)
 
-    def _absorb_report(self, report: Report, now: int) -> None:
-        """Note how far a node has come; what it has not heard is said again."""
-        node, heard = report.node, report.heard
-        before = self._reports.get(node, Report(node))
-        if heard < before.heard:  # another life of the node, which has heard nothing
-            for name, key, resolver in self._all_resolvers():
-                self._note(name, key, resolver)
-            self._requests.forget(node)
-        last = self._requests.last(node)
-        if last.number == heard > before.heard and now > last.at > 0:
-            self._trip = now - last.at if not self._trip else (3 * self._trip + now - last.at) // 4
-        directives = self._directives.get(node, {})
-        self._directives[node] = {key: directive for key, directive in directives.items() if directive[0] > heard}
-        self._reports[node] = report._replace(final=max(before.final, report.final))
-        for _, _, resolver in self._all_resolvers():
-            line = resolver.lines.get(node)
-            if line is not None and line.rewind <= report.rewound:
-                line.rewind = 0
-
     def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
-        """Why pieces do not follow on what is here; None if they do."""
+        """Why segments do not follow on what is here; None if they do."""
         for name, form in self._forms.items():
             covered: dict[tuple[Key, str], int] = {}
             before: dict[tuple[Key, str], tuple[tuple[int | None, int | None], int]] = {}
             columns = [*form.keys, "node", "lo", "hi", "of_lo", "of_hi"]
-            table = tables.get(f"{name}|pieces")
+            table = tables.get(f"{name}|segments")
             for *key, node, lo, hi, of_lo, of_hi in table.select(columns).iter_rows() if table is not None else ():
                 whose = tuple(key), node
                 if whose not in covered:
@@ -122,7 +102,7 @@ class CountingCoordinator:
                 is_next = lo == end if of_lo is not None and of == (of_lo, of_hi) else lo <= covered[whose]
                 is_next &= lo == covered[whose] if of_lo is None else of_hi == ANEW or hi <= covered[whose]
                 if not is_next:
-                    return f"{name}|pieces: {lo:,} to {hi:,} of {node!r} does not follow on {covered[whose]:,}"
+                    return f"{name}|segments: {lo:,} to {hi:,} of {node!r} does not follow on {covered[whose]:,}"
                 covered[whose] = hi if of_hi in (None, ANEW) else covered[whose]
                 before[whose] = (of_lo, of_hi), hi
         return None
@@ -135,40 +115,47 @@ class CountingCoordinator:
 
     # --- windows --------------------------------------------------------------------------------------------------
 
-    def advance(self, watermark: int, step: WatermarkStep) -> Iterator[Emitted]:
-        """Find the boundaries that can be found, and emit the windows that are complete by that."""
+    def prepare(self, step: WatermarkStep) -> None:
+        """Before a step: find the boundaries that can be found, and give the states what lies between them."""
+        if not self:
+            return
         lost = self._requests.lost
         finals = {
-            node: INT64_MAX if report.idle else report.final
-            for node, report in self._reports.items()
+            node: INT64_MAX if progress.idle else progress.final
+            for node, progress in self._requests.progress.items()
             if node not in lost
         }
-        reached = Reached(watermark, finals, lost)
+        reached = Reached(step.now, finals, lost)
         for name, form in self._forms.items():
-            state, scheme = self._states[name], form.scheme
             fresh: list[Interval] = []
             for key, resolver in self._resolvers[name].items():
-                segments = resolver.finish(reached)
-                if segments:
-                    resolver.plan(scheme, self._trip, not self.job.is_integer, self._rewinds)
+                intervals = resolver.finish(reached)
+                if intervals:
+                    resolver.plan(form.scheme, self._requests.trip, not self.job.is_integer, self._rewinds)
                     self._note(name, key, resolver)
-                    fresh += segments
-            state.finish(fresh, lost, step)
-            if state.may_be_due(step):
-                yield from state.step(step)
-                self._let_go(name)
-        awaited = (  # events that a node holds back, and will send
+                    fresh += intervals
+            self.states[name].finish(fresh, lost, step)
+
+    def conclude(self, stepped: Collection[str]) -> None:
+        """After a step of some groups: note which events nodes need keep no longer."""
+        for name in self.states.keys() & stepped:
+            self._let_go(name)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nodes hold events back that they will send."""
+        lost = self._requests.lost
+        return any(
             line.next is not None or line.rewind
             for name, _, resolver in self._all_resolvers()
             if self._forms[name].scheme != "approximate"
             for node, line in resolver.lines.items()
             if node not in lost
         )
-        self._is_over = watermark == INT64_MAX and not self._asks() and not any(awaited)
 
     def _let_go(self, name: str) -> None:
         """Let nodes know of which events no values will be requested any more."""
-        needed = self._states[name].needed()
+        needed = self.states[name].needed()
         if needed is None:
             return
         for key, resolver in self._resolvers[name].items():
@@ -183,13 +170,13 @@ class CountingCoordinator:
     # --- requests -------------------------------------------------------------------------------------------------
 
     def _note(self, name: str, key: Key, resolver: BoundaryResolver) -> None:
-        """Note the directives of a key that are new."""
+        """Note the directives of a key."""
+        notice = Notice(name, key)
         for node, directive in resolver.directives.items():
-            directives = self._directives.setdefault(node, {})
-            if directives.get((name, key), (0, None))[1] != directive:
-                directives[name, key] = self._requests.last(node).number + 1, directive
+            self._requests.note(node, notice, directive)
 
-    def _asks(self) -> Tables:
+    @property
+    def wanted(self) -> Tables:
         """What is requested of nodes, as tables of a request for all of them."""
         asks: Tables = {}
         for name, form in self._forms.items():
@@ -201,30 +188,8 @@ class CountingCoordinator:
             ]
             if rows:
                 asks[f"{name}|ask"] = pl.DataFrame(rows, schema={"node": pl.String(), **form.ask}, orient="row")
-            asks |= self._states[name].multisets.requests
+            asks |= self.states[name].multisets.requests
         return asks
-
-    def _is_over_at(self, node: str) -> bool:
-        """Whether nothing will be requested of a node any more; one that has come again may have more events."""
-        return self._is_over and self._reports[node].final == INT64_MAX
-
-    def _news(self, node: str) -> set[Any]:
-        """The directives that a node does not know, and that all is over."""
-        news: set[Any] = {(key, number) for key, (number, _) in self._directives.get(node, {}).items()}
-        return news | ({"over"} if self._is_over_at(node) else set())
-
-    def requests(self, now: int) -> Iterator[tuple[str, int, bool, Tables]]:
-        """The requests that are to be made now: node, number, whether that was all, and the tables."""
-        for node, tables in self._requests.due(self._asks(), self._news, now):
-            directives: dict[str, list[Any]] = {}
-            for (name, key), (_, directive) in self._directives.get(node, {}).items():
-                directives.setdefault(name, []).append((*key, *directive))
-            tables |= {
-                name: pl.DataFrame(directives[name], schema=form.directive, orient="row")
-                for name, form in self._forms.items()
-                if name in directives
-            }
-            yield node, self._requests.last(node).number, self._is_over_at(node), tables
 
     def status(self) -> dict[str, Any]:
         """Of each group: the scheme, why, and how often it was wrong."""
@@ -242,38 +207,23 @@ class CountingCoordinator:
                 "boundaries": sum(resolver.boundaries for resolver in resolvers),
                 "corrections": sum(resolver.corrections for resolver in resolvers),
                 "keys": len(resolvers),
-                **(self._states[name].multisets.counts if self._forms[name].schema.lists else {}),
+                **(self.states[name].multisets.counts if self._forms[name].schema.lists else {}),
             }
         return groups
 
     # --- what is kept ---------------------------------------------------------------------------------------------
 
-    def switched(self, job: Job) -> CountingCoordinator:
-        """The same with another plan: what that does not know is dropped."""
-        other = CountingCoordinator(job, self._epoch)
-        header, tables = self.saved()
-        other.restore(header, tables)
-        for state in other._states.values():
-            state.multisets.is_news = True  # other quantiles may be asked for
-        other._directives, other._requests, other._trip = self._directives, self._requests, self._trip
-        return other
+    def take_over(self, other: CountingCoordinator) -> None:
+        """Go on where that of an earlier plan stands, but for its states: what this plan does not know is dropped."""
+        self.restore(*other.saved())
 
     def saved(self) -> tuple[dict[str, Any], Tables]:
-        header: dict[str, Any] = {"nodes": self._requests.saved(), "rewinds": self._rewinds}
-        header["reports"] = list(self._reports.values())
-        header["states"] = {name: state.header() for name, state in self._states.items()}
-        states = {name: state.tables() for name, state in self._states.items()}
         resolvers = {f"boundaries {name}": to_tables(form, self._resolvers[name]) for name, form in self._forms.items()}
-        return header, named_tables(states | resolvers)
+        return {"rewinds": self._rewinds}, named_tables(resolvers)
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
-        self._requests.restore(header["nodes"])
-        self._reports = {report[0]: Report(*report) for report in header["reports"]}
         self._rewinds = dict(header["rewinds"])
         for name, form in self._forms.items():
-            if parts := parts_of(name, tables):
-                self._states[name].load(parts)
-                self._states[name].restore(header["states"][name])
             if parts := parts_of(f"boundaries {name}", tables):
                 self._resolvers[name] = from_tables(form, parts)
             for key, resolver in self._resolvers[name].items():
@@ -283,16 +233,16 @@ class CountingCoordinator:
 def _segments(
     form: Form, table: pl.DataFrame, events: pl.DataFrame | None
 ) -> dict[tuple[Key, str], list[tuple[Segment, int | None, int | None]]]:
-    """The pieces in a table by key and node, each with the rank range of which it is the content."""
+    """The segments in a table by key and node, each with the rank range of which it is the content."""
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in form.states.items() if name not in table.columns]
-    table = table.with_columns(missing).select(*form.pieces)
+    table = table.with_columns(missing).select(*form.segments)
     segments: dict[tuple[Key, str], list[tuple[Segment, int | None, int | None]]] = {}
-    at = 0  # in the events, which are of one piece after the other
+    at = 0  # in the events, which are of one segment after the other
     for row, (*key, node, lo, hi, first, last, kind, of_lo, of_hi) in enumerate(table.select(*form.plain).iter_rows()):
         inside = None
         if kind == "events":
             assert events is not None
             inside, at = events.slice(at, hi - lo), at + hi - lo
-        piece = Segment(lo, hi, first, last, kind, row, table if kind == "slice" else None, inside)
-        segments.setdefault((tuple(key), node), []).append((piece, of_lo, of_hi))
+        segment = Segment(lo, hi, first, last, kind, row, table if kind == "slice" else None, inside)
+        segments.setdefault((tuple(key), node), []).append((segment, of_lo, of_hi))
     return segments

@@ -1,25 +1,26 @@
 """A local node's side of counting windows that nodes agree on: final events by key, and segments of them.
 
-    events ── not too late ──▶ waiting ── the node's watermark passes ──▶ logs, in order ── cut ──▶ segments
-                                                                          kept until the root has settled them
+    events ── not too late ──▶ buffer ── the node's watermark passes ──▶ logs, in order ── cut ──▶ segments
+                                                                          kept until a boundary lies after them
 
 An event is too late here if it is more than the lateness older than the newest before it in the node's source: that
 depends on nothing but the source, so that a later life of the node finds the same events at the same ranks.
 
-What was sent and is not settled is kept in memory, and is read again from the source after a crash. A batch says from
-where on, and how many events of each key came before that (`Counted.saved`). Where a source cannot be read again, all
-final events are sent as they are, and a batch has with it those that wait.
+What was sent and lies after the last boundary is kept in memory, and read again from the source after a crash. A batch
+says from where on, and how many events of each key came before that (`Counted.saved`). Where a source cannot be read
+again, all final events are sent as they are, and a batch has with it those that are buffered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from windrow.core.arrays.range_queries import Ints, Mask
+from windrow.core.ordered.event_buffer import EventBuffer
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables, seen_by
@@ -28,18 +29,16 @@ from windrow.io.tables import from_text, to_text
 from windrow.nodes.counting.schemes import SCHEMES, Cut, Directive, Kind, sub_slice
 from windrow.nodes.counting.tables import (
     ANEW,
-    COUNTING,
     NODE_COLUMN,
-    NODES,
     Form,
     Key,
-    Report,
     forms_of,
 )
+from windrow.nodes.occasion import Occasion
 from windrow.nodes.quantiles.local import Identity, Multisets, SortedValues
 from windrow.nodes.quantiles.protocol import multiset_of
 
-AT_ONCE = 1024  # events that are sent as they are when they are asked for; of more, sub-slices first
+AT_ONCE = 1024  # events that are sent as they are when they are requested; of more, sub-slices first
 
 
 class OrderedLog:
@@ -94,11 +93,11 @@ class Outgoing(NamedTuple):
 class OrderedLogs:
     """One counted group at a local node."""
 
-    def __init__(self, form: Form, node: str, unit: int | None = None) -> None:
+    def __init__(self, form: Form, node: str, block_size: int | None = None) -> None:
         self.form, self.node = form, node
-        self.multisets = Multisets(form.multisets, node, self._multiset, unit, form.keys)
+        self.multisets = Multisets(form.multisets, node, self._multiset, block_size, form.keys)
         self.by_key: dict[Key, OrderedLog] = {}
-        self.waiting: list[pl.DataFrame] = []
+        self.buffer = EventBuffer(form.time)  # events that are not final
         self.base: dict[Key, int] = {}  # events of each key before the position from where the node would read again
         self.reported_reach: dict[Key, int | None] = {}
         self._segments: list[Outgoing] = []
@@ -122,57 +121,56 @@ class OrderedLogs:
     def take(self, events: pl.DataFrame) -> pl.DataFrame:
         """Events that are not too late; returns how many of each key."""
         seen = self.form.with_plain_keys(seen_by(self.form.group.source, events).select(*self.columns))
-        if seen.height:
-            self.waiting.append(seen)
+        self.buffer = self.buffer.with_more(seen)
         if not self.form.keys:
             return pl.DataFrame({"count": [seen.height]}, schema={"count": pl.Int64()})
         return seen.group_by(list(self.form.keys)).agg(count=pl.len().cast(pl.Int64))
 
     @property
     def columns(self) -> list[str]:
-        """Of events that wait."""
+        """Of buffered events."""
         return list(dict.fromkeys([*self.form.keys, *self.form.ordering.needed, "nth"]))
 
     def go_on(self, other: OrderedLogs) -> None:
         """With what another plan has, which may have read more of each event."""
         self.by_key, self.base, self.reported_reach = other.by_key, other.base, other.reported_reach
-        self.waiting = [frame.select(*self.columns) for frame in other.waiting]
+        self.restore_buffer(other.buffer.frame())
         for log in self.by_key.values():
             log.events = log.events.select(*self.form.events)
 
+    def restore_buffer(self, events: pl.DataFrame | None) -> None:
+        """Buffer events of an earlier life, or another plan; None for none."""
+        if events is not None:
+            self.buffer = self.buffer.with_more(events.select(*self.columns))
+
     def finish(self, final: int) -> None:
         """Put the events in order that are older than a time."""
-        if not self.waiting:
+        finals, _, self.buffer = self.buffer.older(final, INT64_MIN)
+        if finals is None:
             return
         time = self.form.time
-        waiting = pl.concat(self.waiting)
-        is_final = waiting[time] < final
-        self.waiting = [] if is_final.all() else [waiting.filter(~is_final)]
-        waiting = waiting.filter(is_final)
-        if not waiting.height:
-            return
-        order = [time, *(name for name in waiting.columns if name.startswith("order:") and name != NODE_COLUMN), "nth"]
-        if len(order) > 2 or not waiting[time].is_sorted():
-            waiting = waiting.sort(order)
+        order = [time, *(name for name in finals.columns if name.startswith("order:") and name != NODE_COLUMN), "nth"]
+        if len(order) > 2 or not finals[time].is_sorted():
+            finals = finals.sort(order)
         read = list(self.form.events)
         keys = list(self.form.keys)
-        parts = waiting.partition_by(keys, as_dict=True, maintain_order=True) if keys else {(): waiting}
+        parts = finals.partition_by(keys, as_dict=True, maintain_order=True) if keys else {(): finals}
         for key, events in parts.items():
             log = self._log_of(key)
             log.add(events.select(read))
-            log.forget(log.directive.kept)  # what is read again may have been settled
+            log.forget(log.directive.kept)  # of what is read again some may not be needed any more
 
     def _log_of(self, key: Key) -> OrderedLog:
         if key not in self.by_key:
             begin = self.base.setdefault(key, 0)
-            directive = self.form.first._replace(settled=begin, kept=begin)
+            directive = self.form.first._replace(cut=begin, kept=begin)
             self.by_key[key] = OrderedLog(begin, begin, directive, self._no_events)
         return self.by_key[key]
 
     # --- segments out -----------------------------------------------------------------------------------------------
 
     def cut(self, final: int, flush: bool, central: bool) -> None:
-        """Cut what is to be sent by now; `central`: as events, whatever the root has report."""
+        """Cut what is to be sent by now; `central`: as events, whatever the directive says."""
         for key, log in self.by_key.items():
             if log.covered == log.top:
                 continue
@@ -198,9 +196,9 @@ class OrderedLogs:
             log.directive = fresh
             log.forget(fresh.kept)
             self._forget_multisets(key, fresh.kept)
-            log.answered = {one for one in log.answered if one[0] >= fresh.settled}
-            if fresh.rewind > before.rewind and log.covered > fresh.settled:
-                self._again(key, log, max(fresh.settled, log.start))
+            log.answered = {one for one in log.answered if one[0] >= fresh.cut}
+            if fresh.rewind > before.rewind and log.covered > fresh.cut:
+                self._again(key, log, max(fresh.cut, log.start))
         for row in asks.select(*self.form.ask).iter_rows() if asks is not None else ():
             self._answer(row[:size], *row[size:])
         wanted = [name for name in self.multisets.schema.requests if name in tables]
@@ -222,28 +220,35 @@ class OrderedLogs:
         self._cut(key, log, log.directive.scheme, True, (rank, ANEW))
 
     def _answer(self, key: Key, lo: int, hi: int, what: Literal["events", "slice", "more"]) -> None:
+        """Cut the answer to a request about the ranks from lo to hi: its events; or one slice; or, of `more`, what is
+        held back, as sub-slices.
+
+        Many events are answered by sub-slices, of which the root then requests the few that matter. What lies before
+        the last boundary is left out, and a request is answered once: the answer is on its way until the boundary
+        moves past it. `of` keeps the ranks as they were requested, by which the root finds what is replaced.
+        """
         log = self.by_key.get(key)
-        settled = 0 if log is None else max(log.start, log.directive.settled)
-        if log is None or hi < settled or (lo, hi, what) in log.answered:
-            return  # it has been settled meanwhile, or the answer is on its way
+        since = 0 if log is None else max(log.start, log.directive.cut)
+        if log is None or hi < since or (lo, hi, what) in log.answered:
+            return
         log.answered.add((lo, hi, what))
         of: RankRange = lo, hi
         kind: Kind = "slice"
-        lo, unit = max(lo, settled), hi - lo  # the root leaves out what it has settled
+        lo, size = max(lo, since), hi - lo
         if what == "more":  # what it holds back
-            lo, hi, of, unit = log.covered, log.top, NEW, log.directive.unit
+            lo, hi, of, size = log.covered, log.top, NEW, log.directive.sub_slice
             log.covered = log.top
         elif hi > log.covered or lo >= hi:
             return
         elif what == "events" and hi - lo > AT_ONCE:
-            unit = min(AT_ONCE, sub_slice(hi - lo, self.form.event_bytes, len(self.form.pieces)))
+            size = min(AT_ONCE, sub_slice(hi - lo, self.form.event_bytes, len(self.form.segments)))
         else:
             kind = what
-        for begin in range(lo, hi, unit):
-            self._segments.append(Outgoing(key, Cut(begin, min(begin + unit, hi), kind), of))
+        for begin in range(lo, hi, size):
+            self._segments.append(Outgoing(key, Cut(begin, min(begin + size, hi), kind), of))
 
     def give_all(self) -> None:
-        """The node goes: send what is not settled as it is, so that nothing is left to be asked."""
+        """The node goes: send all events after the last boundary, so that nothing is left to be requested."""
         for key, log in self.by_key.items():
             if log.size:
                 self._segments = [one for one in self._segments if one.key != key]
@@ -288,7 +293,7 @@ class OrderedLogs:
             row = pl.when(is_slice).then(is_slice.cum_sum() - 1)  # of its states
             table = table.with_columns(states.select(pl.all().gather(table.select(row).to_series())))
         raw = {f"{form.name}|events": pl.concat(events["events"]).select(*form.sent)} if events["events"] else {}
-        return {f"{form.name}|pieces": table, **raw}
+        return {f"{form.name}|segments": table, **raw}
 
     # --- what is kept ---------------------------------------------------------------------------------------------
 
@@ -304,17 +309,16 @@ class OrderedLogs:
 
     @property
     def oldest(self) -> int:
-        """Events older than this are settled."""
-        times = [log.time_at(log.start, self.form.time) for log in self.by_key.values() if log.size]
-        times += [int(frame[self.form.time].min()) for frame in self.waiting]  # type: ignore[arg-type]
-        return min(times, default=INT64_MAX)
+        """Events older than this are not needed any more."""
+        times = (log.time_at(log.start, self.form.time) for log in self.by_key.values() if log.size)
+        return min([self.buffer.oldest, *times])
 
     def saved(self, lasting: bool) -> Any:
-        """How far each key is; unless the source is `lasting`, nothing of it comes again."""
+        """How far each key is; unless the source is `lasting`, none of its events comes again."""
         rows = [(*key, *self._place(key, base, lasting)) for key, base in self.base.items()]
         if not self.form.keys:
             return rows
-        names = {**self.form.keys, **dict.fromkeys(("base", "covered", "settled", "kept"), pl.Int64())}
+        names = {**self.form.keys, **dict.fromkeys(("base", "covered", "cut", "kept"), pl.Int64())}
         return to_text(pl.DataFrame(rows, schema=names, orient="row"))
 
     def _place(self, key: Key, base: int, lasting: bool) -> tuple[int, int, int, int]:
@@ -323,34 +327,31 @@ class OrderedLogs:
             return (base,) * 4
         if not lasting:
             return (log.covered,) * 4
-        return base, log.covered, max(log.start, min(log.directive.settled, log.top)), log.start
+        return base, log.covered, max(log.start, min(log.directive.cut, log.top)), log.start
 
     def restore(self, saved: Any) -> None:
         """Go on where a batch has left off; the events come again."""
-        for *key, base, covered, settled, kept in saved if not self.form.keys else from_text(saved).iter_rows():
+        for *key, base, covered, cut, kept in saved if not self.form.keys else from_text(saved).iter_rows():
             self.base[tuple(key)] = base
-            directive = self.form.first._replace(settled=settled, kept=kept)
+            directive = self.form.first._replace(cut=cut, kept=kept)
             self.by_key[tuple(key)] = OrderedLog(base, covered, directive, self._no_events)
 
 
 class Counted:
     """All counted groups of a local node."""
 
-    def __init__(self, job: Job, node: str, lateness: int, eager: bool, unit: int | None = None) -> None:
-        self._node, self._lateness, self._eager, self._unit = node, lateness, eager, unit
+    def __init__(self, job: Job, node: str, lateness: int, eager: bool, block_size: int | None = None) -> None:
+        self._node, self._lateness, self._eager, self._block_size = node, lateness, eager, block_size
         self._groups = self._logs_of(job)
         self._time = time_name(job.time)
         self.newest = INT64_MIN  # of what was taken
         self._floors: list[tuple[int, int]] = []  # from the n-th event on, none older than a time is taken
-        self._late, self._idle = 0, False
-        self._final = INT64_MIN
-        self._reported = Report("")  # what the root knows
-        self.heard = 0  # the number of the last request
-        self.is_over = not self._groups  # nothing is needed of it any more
-        self._is_done = False  # the root has report so
+        self.late = 0  # events that were too late, and that the root has not counted yet
+        self.is_idle = False
+        self.final = INT64_MIN  # what was not sent is not older
 
     def _logs_of(self, job: Job) -> dict[str, OrderedLogs]:
-        return {form.name: OrderedLogs(form, self._node, self._unit) for form in forms_of(job)}
+        return {form.name: OrderedLogs(form, self._node, self._block_size) for form in forms_of(job)}
 
     def __bool__(self) -> bool:
         return bool(self._groups)
@@ -371,8 +372,8 @@ class Counted:
         """Prepared events of the source, those before the position `again` once more; returns how many are counted."""
         time, nth = events[self._time].to_numpy(), events["nth"].to_numpy()
         keep = self._in_time(time, nth)
-        self._late += int((~keep & (nth >= again)).sum())
-        self.newest, self._idle = max(self.newest, int(time.max())), False
+        self.late += int((~keep & (nth >= again)).sum())
+        self.newest, self.is_idle = max(self.newest, int(time.max())), False
         chosen = events if keep.all() else events.filter(pl.Series(keep))
         return {name: logs.take(chosen) for name, logs in self._groups.items()}
 
@@ -383,52 +384,49 @@ class Counted:
             floor = np.where(nth >= since, np.maximum(floor, least), floor)
         return np.asarray(time >= floor)
 
-    def due(
-        self,
-        watermark: int,
-        count: int,
-        flush: bool = False,
-        rests: bool = False,
-        leaves: bool = False,
-        ended: bool = False,
-    ) -> Tables:
-        """What is to be sent at a watermark; a node that rests, leaves or has ended has everything in order."""
+    def due(self, occasion: Occasion) -> Tables:
+        """The segments that are to be sent; a node that rests, leaves or has ended has everything in order."""
         if not self._groups:
             return {}
+        rests, leaves = occasion.rests, occasion.leaves
         if (rests or leaves) and self.newest > INT64_MIN:
-            self._floors.append((count, self.newest + 1))
-            self._final = max(self._final, self.newest + 1)
-        self._final = INT64_MAX if ended else max(self._final, watermark)
-        self._idle |= rests
+            self._floors.append((occasion.read, self.newest + 1))
+            self.final = max(self.final, self.newest + 1)
+        self.final = INT64_MAX if occasion.has_ended else max(self.final, occasion.watermark)
+        self.is_idle |= rests
         tables: Tables = {}
         for logs in self._groups.values():
-            logs.finish(self._final)
+            logs.finish(self.final)
             if leaves:
                 logs.give_all()
             else:
-                logs.cut(self._final, flush or rests, self._eager)
+                logs.cut(self.final, occasion.flushes or rests, self._eager)
             tables |= logs.tables()
-        self.is_over |= leaves
-        directives = [log.directive for logs in self._groups.values() for log in logs.by_key.values()]
-        rewound = max((directive.rewind for directive in directives), default=0)
-        patience = max((directive.patience for directive in directives), default=0)
-        report, known = Report(self._node, self._final, self._idle, over=self.is_over, rewound=rewound), self._reported
-        waited = flush or known.final == INT64_MIN or self._final - known.final >= patience
-        is_news = report != known._replace(final=report.final) or (waited and report != known)
-        if tables or self._late or is_news:
-            row = report._replace(heard=self.heard, late=self._late)
-            tables[COUNTING] = pl.DataFrame([row], schema=NODES, orient="row")
-            self._reported, self._late = report, 0
         return tables
 
-    def request(self, tables: Mapping[str, pl.DataFrame], number: int, over: bool) -> None:
-        """Take a request of the root; with `over` it is the last one."""
-        self.heard = max(self.heard, number)
-        self.is_over, self._is_done = self.is_over or over, self._is_done or over
+    @property
+    def _directives(self) -> Iterator[Directive]:
+        return (log.directive for logs in self._groups.values() for log in logs.by_key.values())
+
+    @property
+    def rewound(self) -> int:
+        """The last rewind that was followed."""
+        return max((directive.rewind for directive in self._directives), default=0)
+
+    @property
+    def patience(self) -> int:
+        """How far `final` may be ahead of what the root knows of it."""
+        return max((directive.patience for directive in self._directives), default=0)
+
+    def request(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """Take a request of the root."""
         for logs in self._groups.values():
             logs.request(tables)
-            if over:
-                logs.forget()
+
+    def forget(self) -> None:
+        """Nothing is needed any more."""
+        for logs in self._groups.values():
+            logs.forget()
 
     def switch(self, job: Job) -> None:
         """Go on with another plan."""
@@ -441,7 +439,7 @@ class Counted:
     # --- where it is in the source --------------------------------------------------------------------------------
 
     def passed(self, counts: Mapping[str, pl.DataFrame]) -> None:
-        """Events at the beginning of what would be read again are settled: so many of each key."""
+        """So many events of each key, at the beginning of what would be read again, are not needed any more."""
         for name, table in counts.items():
             if name in self._groups and not self._eager:
                 base = self._groups[name].base
@@ -452,22 +450,20 @@ class Counted:
         """For the position of a batch: what a later life has to know that reads from an event on."""
         older = [one for one in self._floors if one[0] <= count]
         self._floors = [*older[-1:], *(one for one in self._floors if one[0] > count)]
-        waiting = {name: logs.waiting for name, logs in self._groups.items() if self._eager and logs.waiting}
+        buffered = {name: logs.buffer.frame() for name, logs in self._groups.items() if self._eager}
         return {
             "newest": newest,
             "floors": self._floors,
             "logs": {name: logs.saved(not self._eager) for name, logs in self._groups.items()},
-            "final": self._final,
-            "over": self._is_done,
-            "waiting": {name: to_text(pl.concat(frames)) for name, frames in waiting.items()},
+            "final": self.final,
+            "buffered": {name: to_text(events) for name, events in buffered.items() if events is not None},
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        self.newest, self._final, self._is_done = saved["newest"], saved["final"], saved["over"]
-        self.is_over |= self._is_done
+        self.newest, self.final = saved["newest"], saved["final"]
         self._floors = [(since, least) for since, least in saved["floors"]]
         for name, logs in self._groups.items():
             if name in saved["logs"]:
                 logs.restore(saved["logs"][name])
-            if name in saved["waiting"]:
-                logs.waiting = [from_text(saved["waiting"][name]).select(*logs.columns)]
+            if name in saved["buffered"]:
+                logs.restore_buffer(from_text(saved["buffered"][name]))

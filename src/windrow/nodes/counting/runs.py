@@ -47,7 +47,8 @@ class Line:
     covered: int = 0  # the rank after the last segment
     next: int | None = None  # the time of the first event that the node holds back
     rewind: int = 0  # it has to cut again what it has cut since; until it has, no boundary is found
-    gone: int = 0  # what is not here of the events before this rank was left out, and stays so if it comes again
+    # events before this rank that are missing here were left out because their node was lost; they stay left out
+    gone: int = 0
     segments: list[Segment] = field(default_factory=list)  # in order; many thousands, so none is passed in vain
 
     def before(self, rank: int) -> int:
@@ -90,7 +91,7 @@ class Interval:
     last: int = INT64_MIN
     raw: list[tuple[str, pl.DataFrame]] = field(default_factory=list)  # nodes, and events of theirs
     slices: list[tuple[pl.DataFrame, int]] = field(default_factory=list)  # tables, and the row in them
-    bags: list[tuple[str, int, int]] = field(default_factory=list)  # nodes, and ranks of slices that follow each other
+    multisets: list[tuple[str, int, int]] = field(default_factory=list)  # of nodes: ranks of slices in a row
 
     def add(self, node: str, segment: Segment, cut: int, time: str) -> None:
         """Take the part of a segment before a rank."""
@@ -102,8 +103,8 @@ class Interval:
         else:
             assert segment.table is not None
             self.slices.append((segment.table, segment.row))
-            follows = bool(self.bags) and (self.bags[-1][0], self.bags[-1][2]) == (node, segment.lo)
-            self.bags.append((node, self.bags.pop()[1] if follows else segment.lo, segment.hi))
+            follows = bool(self.multisets) and (self.multisets[-1][0], self.multisets[-1][2]) == (node, segment.lo)
+            self.multisets.append((node, self.multisets.pop()[1] if follows else segment.lo, segment.hi))
         self.first, self.last = min(self.first, segment.first), max(self.last, last)
 
 

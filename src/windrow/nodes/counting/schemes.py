@@ -28,13 +28,13 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from windrow.core.windows.fixed import Grid
-from windrow.nodes.refine import unit_size
+from windrow.nodes.refine import block_size
 
 Kind = Literal["events", "slice", "count"]
 CERTAIN = 4.0  # c: the events that are sent around a predicted boundary are c·Δ on both sides
 REMEMBERED = 8  # m: Δ is the mean of so many of the last differences
 LEAST = 2  # events that are sent on both sides at least: how streams interleave changes by as much
-FEW = 8  # events that are fewer bytes than a slice of them
+RAW_UP_TO = 8  # so many events are fewer bytes than a slice of them
 SMALL = 10_000  # `auto` leaves windows alone that are smaller: agreeing on them costs more than it saves
 PAYS = 0.8  # `auto` sends events unless another scheme sends less than so much of them
 MESSAGE = 3_000.0  # bytes of a message that asks, with the answer's headers: an estimate
@@ -61,19 +61,19 @@ class Directive(NamedTuple):
     """What the root lets a node know of a key: which events lie before the last boundary, and what to expect."""
 
     scheme: str = "central"
-    settled: int = 0  # events of the node before the last boundary
+    cut: int = 0  # events of the node before the last boundary
     kept: int = 0  # of these, those before this rank are not needed any more; values of others may be requested
     position: int = 0  # of that boundary, among the events of all nodes
     share: float = 0.0  # how much of the events after it will be the node's, as it seems
     margin: float = 0.0  # by how much of them that may be wrong: c·Δ
-    unit: int = 1  # events of a sub-slice
+    sub_slice: int = 1  # how many events it has
     patience: int = 0  # how old an event may be that was not sent
     rewind: int = 0  # the number of the last time that the node is to cut again what it has cut since the boundary
 
     def predicted(self, boundary: int) -> tuple[int, int]:
         """The rank at which a boundary is expected, and by how much that may be wrong."""
         ahead = boundary - self.position
-        return self.settled + int(self.share * ahead), LEAST + int(np.ceil(self.margin * ahead))
+        return self.cut + int(self.share * ahead), LEAST + int(np.ceil(self.margin * ahead))
 
 
 class Cut(NamedTuple):
@@ -118,15 +118,15 @@ class Monitoring(Scheme):
     kind: Kind = "count"
 
     def cuts(self, directive: Directive, boundaries: Boundaries, covered: int, top: int, flush: bool) -> Iterator[Cut]:
-        while top - covered >= directive.unit:
-            yield Cut(covered, covered + directive.unit, self.kind)
-            covered += directive.unit
+        while top - covered >= directive.sub_slice:
+            yield Cut(covered, covered + directive.sub_slice, self.kind)
+            covered += directive.sub_slice
         if flush and top > covered:
-            yield Cut(covered, top, self.kind if top - covered > FEW else "events")
+            yield Cut(covered, top, self.kind if top - covered > RAW_UP_TO else "events")
 
 
 class Refine(Monitoring):
-    """The same with states, so that only events are requested: about as many bytes as the slices (`unit_size`)."""
+    """The same with states, so that only events are requested: about as many bytes as the slices (`block_size`)."""
 
     name = "refine"
     kind = "slice"
@@ -252,8 +252,8 @@ def choose(history: History, event: float, columns: int, length: int, trip: int)
     wrong = sum(map(history.change, history.nodes))
     whole = size * event
     around = min(1.0, 2 * CERTAIN * wrong) * whole + nodes * columns * STATE
-    unit = sub_slice(int(own), event, columns)
-    blocks = nodes * (own / unit * columns * STATE + 2 * unit * event + MESSAGE)
+    block = sub_slice(int(own), event, columns)
+    blocks = nodes * (own / block * columns * STATE + 2 * block * event + MESSAGE)
     shown = f"shares change by {wrong:.2%} from window to window"
     best, bytes_ = ("refine", blocks) if blocks < around else ("async", around)
     if length and trip > length / 2:
@@ -266,4 +266,4 @@ def choose(history: History, event: float, columns: int, length: int, trip: int)
 
 def sub_slice(own: int, event: float, columns: int) -> int:
     """How many events a sub-slice of a node has, which has so many in a window."""
-    return max(8, unit_size(own, columns * STATE, 2 * event))
+    return max(8, block_size(own, columns * STATE, 2 * event))

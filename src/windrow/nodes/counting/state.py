@@ -1,8 +1,8 @@
-"""The root's state of counting windows that nodes agree on: segments of the order between boundaries, of all nodes.
+"""The root's state of counting windows that nodes agree on: intervals of the order between boundaries, of all nodes.
 
-    boundaries ──▶ a segment, with the multisets at nodes ── blocks, then some values are requested ──▶ windows
+    boundaries ──▶ an interval, with the multisets at nodes ── blocks, then some values are requested ──▶ windows
 
-A segment waits until all ranks are known of the windows that end with it (`RemoteMultisets`); those of a key go on in
+An interval waits until all ranks are known of the windows that end with it (`RemoteMultisets`); those of a key go on in
 their order. Without quantiles there is nothing to wait for.
 """
 
@@ -18,6 +18,7 @@ import polars as pl
 from windrow.core.arrays.range_queries import Ints, run_begins
 from windrow.core.assemble.due import Windows
 from windrow.core.assemble.emitted import Emitted
+from windrow.core.assemble.group_state import GroupState
 from windrow.core.ordered.slicing import Sliced
 from windrow.core.ordered.state import OrderedState, rows_in_order
 from windrow.core.ordered.windows import OrderedRows, Progress
@@ -31,65 +32,65 @@ from windrow.nodes.quantiles.local import Identity, Multisets, SortedValues
 from windrow.nodes.quantiles.protocol import IDENTITY, REMOTE, multiset_of
 from windrow.nodes.quantiles.root import PLACE, Due, RemoteMultisets, placed
 
-_SEGMENT = "_segment"  # a column: the number of a segment
+_INTERVAL = "_interval"  # a column: the number of an interval
 
 
-def slices_of(form: Form, segments: Sequence[Interval]) -> pl.DataFrame:
-    """A slice for each segment."""
-    parts = [*_of_events(form, segments), *_of_slices(form, segments)]
+def slices_of(form: Form, intervals: Sequence[Interval]) -> pl.DataFrame:
+    """A slice for each interval."""
+    parts = [*_of_events(form, intervals), *_of_slices(form, intervals)]
     if not parts:
         return form.schema.empty()
     states = pl.concat(parts, how="diagonal")
-    number: Ints = states[_SEGMENT].to_numpy()
-    # a slice may begin anywhere here, so that those of one segment, and no others, become one
-    numbers = {"slice_start": [one.position for one in segments], "position": [one.position for one in segments]}
-    numbers |= {"first": [one.first for one in segments], "last": [one.last for one in segments]}
+    number: Ints = states[_INTERVAL].to_numpy()
+    # a slice may begin anywhere here, so that those of one interval, and no others, become one
+    numbers = {"slice_start": [one.position for one in intervals], "position": [one.position for one in intervals]}
+    numbers |= {"first": [one.first for one in intervals], "last": [one.last for one in intervals]}
     columns = [pl.Series(name, values, dtype=pl.Int64).gather(number) for name, values in numbers.items()]
-    columns += [column.gather(number) for column in form.typed_keys([one.key for one in segments]).get_columns()]
+    columns += [column.gather(number) for column in form.typed_keys([one.key for one in intervals]).get_columns()]
     if form.schema.lists:
-        columns.append(_at_nodes(form, segments, number))
+        columns.append(_at_nodes(form, intervals, number))
     constants = {**form.schema.unordered, "excluded": 0, "fresh": False}
     constants = {name: value for name, value in constants.items() if name not in numbers}
-    table = states.drop(_SEGMENT).with_columns(
+    table = states.drop(_INTERVAL).with_columns(
         *columns, *(pl.lit(value, form.schema.columns[name]).alias(name) for name, value in constants.items())
     )
     table = merge([form.schema.conform(table)], form.schema)
     return table.with_columns(slice_start=pl.lit(INT64_MIN, pl.Int64), fresh=pl.lit(True))
 
 
-def _of_events(form: Form, segments: Sequence[Interval]) -> Iterator[pl.DataFrame]:
-    """The states of segments that have come as events, in the order of all nodes."""
-    parts = [(number, *part) for number, segment in enumerate(segments) for part in segment.raw]
+def _of_events(form: Form, intervals: Sequence[Interval]) -> Iterator[pl.DataFrame]:
+    """The states of intervals that have come as events, in the order of all nodes."""
+    parts = [(number, *part) for number, interval in enumerate(intervals) for part in interval.raw]
     if not parts:
         return
     sizes = [events.height for *_, events in parts]
-    numbers = pl.Series(_SEGMENT, np.repeat([number for number, *_ in parts], sizes))
+    numbers = pl.Series(_INTERVAL, np.repeat([number for number, *_ in parts], sizes))
     nodes = pl.Series(NODE_COLUMN, [node for _, node, _ in parts]).gather(np.repeat(np.arange(len(sizes)), sizes))
     events = pl.concat([events.select(*form.sent) for *_, events in parts]).with_columns(numbers, nodes)
-    events = events.sort(_SEGMENT, form.time, NODE_COLUMN, maintain_order=True)
-    begins = np.flatnonzero(run_begins(events[_SEGMENT].to_numpy()))
-    yield form.lifted(events.select(*form.events), begins).with_columns(events[_SEGMENT].gather(begins))
+    events = events.sort(_INTERVAL, form.time, NODE_COLUMN, maintain_order=True)
+    begins = np.flatnonzero(run_begins(events[_INTERVAL].to_numpy()))
+    yield form.lifted(events.select(*form.events), begins).with_columns(events[_INTERVAL].gather(begins))
 
 
-def _of_slices(form: Form, segments: Sequence[Interval]) -> Iterator[pl.DataFrame]:
-    """The states of segments that have come as slices; rows of one table are taken at once."""
+def _of_slices(form: Form, intervals: Sequence[Interval]) -> Iterator[pl.DataFrame]:
+    """The states of intervals that have come as slices; rows of one table are taken at once."""
     tables: dict[int, tuple[pl.DataFrame, list[int], list[int]]] = {}
-    for number, segment in enumerate(segments):
-        for table, row in segment.slices:
+    for number, interval in enumerate(intervals):
+        for table, row in interval.slices:
             _, rows, numbers = tables.setdefault(id(table), (table, [], []))
             rows.append(row)
             numbers.append(number)
     for table, rows, numbers in tables.values():
-        yield table[rows].select(*form.states).with_columns(pl.Series(_SEGMENT, numbers))
+        yield table[rows].select(*form.states).with_columns(pl.Series(_INTERVAL, numbers))
 
 
-def _at_nodes(form: Form, segments: Sequence[Interval], number: Ints) -> pl.Series:
-    """The multisets of segments that are at nodes, with the first part of each; none if no window has the segment."""
+def _at_nodes(form: Form, intervals: Sequence[Interval], number: Ints) -> pl.Series:
+    """The multisets of intervals that are at nodes, with the first part of each; none if no window has the interval."""
     first = np.zeros(len(number), np.bool_)
     first[np.unique(number, return_index=True)[1]] = True
     identities = [
-        [dict(zip(IDENTITY, identity, strict=True)) for identity in segments[of].bags]
-        if is_first and form.is_in_window(segments[of].position)
+        [dict(zip(IDENTITY, identity, strict=True)) for identity in intervals[of].multisets]
+        if is_first and form.is_in_window(intervals[of].position)
         else None
         for of, is_first in zip(number.tolist(), first.tolist(), strict=True)
     ]
@@ -102,12 +103,12 @@ class CountedState(OrderedState):
     def __init__(self, form: Form) -> None:
         self.form = form
         self.multisets = RemoteMultisets(form.multisets)
-        self.ready: list[pl.DataFrame] = []  # segments that go on into windows
+        self.ready: list[pl.DataFrame] = []  # intervals that go on into windows
         self.undecided = form.schema.empty()  # and those that wait
         super().__init__(form.compiled)
 
     def take_events(self, key: Key, node: str, lo: int, hi: int, events: pl.DataFrame) -> None:
-        """Events of a node that may be in segments: it goes, and nothing can be requested of it any more."""
+        """Events of a node that may be in intervals: it goes, and nothing can be requested of it any more."""
         if not self.schema.lists:
             return
         names = self.multisets.names(self._live())
@@ -127,9 +128,9 @@ class CountedState(OrderedState):
 
     # --- windows --------------------------------------------------------------------------------------------------
 
-    def finish(self, segments: Sequence[Interval], gone: set[str], step: WatermarkStep) -> None:
+    def finish(self, intervals: Sequence[Interval], gone: set[str], step: WatermarkStep) -> None:
         """Segments that follow on what is here; those go on into windows of which all ranks are known."""
-        fresh = [slices_of(self.form, segments)] if segments else []
+        fresh = [slices_of(self.form, intervals)] if intervals else []
         if not self.schema.lists:
             self.ready += fresh
             return
@@ -151,7 +152,7 @@ class CountedState(OrderedState):
         self.undecided = table.filter(pl.Series(is_new & ~goes_on))
 
     def _live(self) -> pl.DataFrame:
-        """The slices of windows that are not complete, and the segments that wait."""
+        """The slices of windows that are not complete, and the intervals that wait."""
         rows = rows_in_order(self.rows)
         needed = self.finder.counting_needs(rows, self._carry(rows.keys), keep_emitted=False)
         return pl.concat([rows.table.filter(pl.Series(needed)), self.undecided])
@@ -204,22 +205,26 @@ class CountedState(OrderedState):
     # --- what is kept ---------------------------------------------------------------------------------------------
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        segments = {"segments": pl.concat([*self.ready, self.undecided])}
-        return super().tables() | segments | self.multisets.tables()
+        intervals = {"intervals": pl.concat([*self.ready, self.undecided])}
+        return super().tables() | intervals | self.multisets.tables()
+
+    def take_over(self, other: GroupState) -> None:
+        super().take_over(other)
+        assert isinstance(other, CountedState)
+        self.multisets.take_over(other.multisets)
 
     def header(self) -> dict[str, Any]:
-        """What it knows beside its tables; no event comes too late for a window alone, so that nothing is excluded."""
-        return self.multisets.header()
+        return super().header() | {"multisets": self.multisets.header()}
 
     def restore(self, header: Mapping[str, Any]) -> None:
-        if header:  # else of a group without multisets at nodes
-            self.multisets.restore(header)
+        super().restore(header)
+        self.multisets.restore(header["multisets"])
 
     def load(self, tables: Mapping[str, pl.DataFrame]) -> None:
         super().load(tables)
-        segments = self.schema.conform(tables["segments"])
+        intervals = self.schema.conform(tables["intervals"])
         self.multisets.load(tables)
         if self.schema.lists:
-            self.undecided = segments
+            self.undecided = intervals
         else:  # whatever they waited for, nobody asks for it any more
-            self.ready = [segments]
+            self.ready = [intervals]

@@ -1,14 +1,13 @@
 """The tables in which nodes and the root speak of counting windows.
 
-    counting           the node: up to which time it is final, what it has heard, how many events were too late
-    gone               from nodes between it and the root: it is waited for no more, or again
-    <group>|pieces     key, node, ranks, first and last time, kind, states of slices; `of` which piece it is the content
-    <group>|events     the events of pieces that are sent as they are, one after the other
-    <group>|reach      key, node, and the time of the first event that no piece has; null if there is none
+    progress, gone     see `nodes.tables`
+    <group>|segments   key, node, ranks, first and last time, kind, states of slices; `of` which one it is the content
+    <group>|events     the events of segments that are sent as they are, one after the other
+    <group>|reach      key, node, and the time of the first event that no segment has; null if there is none
 
 and where quantiles are asked, those of `quantiles`; and down, in a request:
 
-    <group>            key, what is settled and what to expect (`counting.Directive`)
+    <group>            key, where the last boundary is and what to expect (`schemes.Directive`)
     <group>|ask        key, ranks, and what is asked of them: the events, their slice, or more of what comes after them
 """
 
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -30,11 +29,10 @@ from windrow.core.windows.fixed import INT64_MIN
 from windrow.core.windows.ordered import Counting
 from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Directive, sub_slice
 from windrow.nodes.quantiles.protocol import REFINED, MultisetSchema
-from windrow.nodes.tables import GONE, GONE_COLUMNS, differs, lacks
+from windrow.nodes.tables import GONE, GONE_COLUMNS, PROGRESS, PROGRESS_COLUMNS, differs, lacks
 
-COUNTING = "counting"
-NODE_COLUMN = "order:0"  # of events: the node, which in a batch stands in the pieces instead
-ANEW = -1  # of a piece: it and those after it take the place of all that were sent from there on
+NODE_COLUMN = "order:0"  # of events: the node, which in a batch stands in the segments instead
+ANEW = -1  # of a segment: it and those after it take the place of all that were sent from there on
 FURTHEST = 1 << 48  # no rank is as great: sums of some thousand counts fit into 64 bits
 Key = tuple[Any, ...]
 
@@ -87,8 +85,8 @@ class Form:
         self._windows = [(one.n, one.step) for one in windows if isinstance(one, Counting)]
         place = {"node": pl.String(), "lo": pl.Int64(), "hi": pl.Int64(), "first": pl.Int64(), "last": pl.Int64()}
         of = {"kind": pl.String(), "of_lo": pl.Int64(), "of_hi": pl.Int64()}
-        self.plain: dict[str, pl.DataType] = {**self.keys, **place, **of}  # of pieces, without their states
-        self.pieces = self.plain | self.states
+        self.plain: dict[str, pl.DataType] = {**self.keys, **place, **of}  # of segments, without their states
+        self.segments = self.plain | self.states
         self.reach = {**self.keys, "node": pl.String(), "next": pl.Int64()}
         numbers = dict.fromkeys(Directive._fields, pl.Int64())
         floats = {"share": pl.Float64(), "margin": pl.Float64()}
@@ -96,8 +94,8 @@ class Form:
         self.ask = {**self.keys, "lo": pl.Int64(), "hi": pl.Int64(), "what": pl.String()}  # and asks it
         self.event_bytes = 8.0 * len(self.sent)
         # how a node begins, of which nothing is known: it may be the only one that has events
-        unit = sub_slice(self.boundaries.widest, self.event_bytes, len(self.pieces))
-        self.first = Directive("refine", unit=unit)
+        events = sub_slice(self.boundaries.widest, self.event_bytes, len(self.segments))
+        self.first = Directive("refine", sub_slice=events)
         # events before a boundary that may be needed after it: for quantiles, those of the longest window
         self.lasting = max(n for n, _ in self._windows) if self.schema.lists else 0
 
@@ -124,37 +122,37 @@ class Form:
     def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why the tables of a batch cannot be taken; None if they can."""
         mine: dict[str, pl.DataFrame] = {}
-        for part, types in {"pieces": self.pieces, "events": self.sent, "reach": self.reach}.items():
-            needed = self.plain if part == "pieces" else types
+        for part, types in {"segments": self.segments, "events": self.sent, "reach": self.reach}.items():
+            needed = self.plain if part == "segments" else types
             table = tables.get(f"{self.name}|{part}")
             if table is not None and (reason := differs(f"{self.name}|{part}", table, types, needed)):
                 return reason
             mine[part] = pl.DataFrame(schema=needed) if table is None else table
         if mine["reach"]["node"].null_count():
             return f"{self.name}|reach has no node in its batch"
-        return self.multisets.wrong_with(tables) or self._wrong_segments(mine["pieces"], mine["events"])
+        return self.multisets.wrong_with(tables) or self._wrong_segments(mine["segments"], mine["events"])
 
-    def _wrong_segments(self, pieces: pl.DataFrame, events: pl.DataFrame) -> str | None:
-        what = f"{self.name}|pieces"
+    def _wrong_segments(self, segments: pl.DataFrame, events: pl.DataFrame) -> str | None:
+        what = f"{self.name}|segments"
         certain = ("node", "lo", "hi", "first", "last", "kind")
-        if lacks(pieces, certain) or (pieces["of_lo"].is_null() != pieces["of_hi"].is_null()).any():
+        if lacks(segments, certain) or (segments["of_lo"].is_null() != segments["of_hi"].is_null()).any():
             return f"{what} has no value where one is needed in its batch"
         lo, hi, first, last, of_lo, of_hi = (pl.col(name) for name in ("lo", "hi", "first", "last", "of_lo", "of_hi"))
         is_inside = of_lo.is_null() | ((lo >= of_lo) & ((of_hi == ANEW) | (hi <= of_hi)) & (of_lo >= 0))
         size = hi - lo
         kinds = pl.col("kind").is_in(["events", "slice", "count"])
-        wrong = pieces.filter(~((lo >= 0) & (lo < hi) & (hi < FURTHEST) & (first <= last) & is_inside & kinds))
+        wrong = segments.filter(~((lo >= 0) & (lo < hi) & (hi < FURTHEST) & (first <= last) & is_inside & kinds))
         if wrong.height:
             shown = ", ".join(f"{name} {wrong[name][0]!r}" for name in ("kind", "lo", "hi", "first", "last"))
-            return f"{what} has a piece that cannot be in its batch: {shown}"
-        slices = pieces.filter(pl.col("kind") == "slice")
+            return f"{what} has a segment that cannot be in its batch: {shown}"
+        slices = segments.filter(pl.col("kind") == "slice")
         if slices.height:
-            if reason := differs(what, pieces, self.pieces, self.states):
+            if reason := differs(what, segments, self.segments, self.states):
                 return reason
             rows = self.schema.names[Partial(ROWS, None)]["count"]
             if not slices.select((pl.col(rows) == size).fill_null(False).all()).item():
                 return f"{what} has slices of other events than it says in its batch"
-        raw = pieces.filter(pl.col("kind") == "events")
+        raw = segments.filter(pl.col("kind") == "events")
         sizes, times = raw.select(size).to_series().to_numpy(), events[self.time]
         if sum(sizes.tolist()) != events.height or times.null_count():
             return f"{what} says {sum(sizes.tolist()):,} events, and there are {events.height:,} in its batch"
@@ -166,12 +164,12 @@ class Form:
         is_right = (times[ends - sizes] == raw["first"].to_numpy()) & (times[ends - 1] == raw["last"].to_numpy())
         if is_right.all() and np.isin(falls, ends).all():
             return None
-        return f"{self.name}|events are out of order in its batch, or not those of the pieces"
+        return f"{self.name}|events are out of order in its batch, or not those of the segments"
 
     def wrong_request(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why a request cannot be heard; None if it can."""
-        is_directive = pl.col("scheme").is_in(list(SCHEMES)) & (pl.col("unit") >= 1)
-        is_directive &= (pl.col("settled") >= pl.col("kept")) & (pl.col("kept") >= 0)
+        is_directive = pl.col("scheme").is_in(list(SCHEMES)) & (pl.col("sub_slice") >= 1)
+        is_directive &= (pl.col("cut") >= pl.col("kept")) & (pl.col("kept") >= 0)
         is_ask = pl.col("what").is_in(["events", "slice", "more"]) & (pl.col("lo") <= pl.col("hi"))
         right = {self.name: (self.directive, is_directive), f"{self.name}|ask": (self.ask, is_ask)}
         for name, (types, is_right) in right.items():
@@ -205,25 +203,10 @@ def _plain(dtype: pl.DataType) -> pl.DataType:
     return pl.String() if dtype.is_float() else pl.Int64() if dtype.is_temporal() and dtype != pl.Date() else dtype
 
 
-class Report(NamedTuple):
-    """How far a local node has come, as it has said."""
-
-    node: str
-    final: int = INT64_MIN  # what it has not sent is not older
-    idle: bool = False
-    heard: int = 0  # the number of the last request that has come
-    over: bool = False
-    rewound: int = 0
-    late: int = 0
-
-
-NODES = dict(pl.DataFrame([Report("")]).schema)
-
-
 def wrong_with(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> str | None:
     """Why the tables of counted groups cannot be taken; None if they can."""
     forms = list(forms)
-    for name, types in ((COUNTING, NODES), (GONE, GONE_COLUMNS)) if forms else ():
+    for name, types in ((PROGRESS, PROGRESS_COLUMNS), (GONE, GONE_COLUMNS)) if forms else ():
         if name not in tables:
             continue
         if reason := differs(name, tables[name], types, types):
@@ -246,5 +229,5 @@ def tables_of(job: Job) -> set[str]:
 
 
 def _names_of(forms: Iterable[Form]) -> set[str]:
-    names = {f"{form.name}|{part}" for form in forms for part in ("pieces", "events", "reach")}
-    return {COUNTING, GONE, *names, *(name for form in forms for name in form.multisets.tables)}
+    names = {f"{form.name}|{part}" for form in forms for part in ("segments", "events", "reach")}
+    return {PROGRESS, GONE, *names, *(name for form in forms for name in form.multisets.tables)}

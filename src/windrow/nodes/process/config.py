@@ -41,7 +41,7 @@ from windrow.io.yaml_files import (
     whole,
 )
 from windrow.nodes.protocol.messages import LARGEST
-from windrow.nodes.protocol.node import AHEAD
+from windrow.nodes.protocol.node import MAX_AHEAD
 from windrow.nodes.queries import QuerySet
 from windrow.nodes.sources import source_of
 from windrow.nodes.transport.security import (
@@ -166,7 +166,7 @@ class NodeConfig:
     spool: Annotated[Path | None, _path, ROLES] = None
     tls: Annotated[Files, _tls, ROLES] = NO_TLS
     timeout: Annotated[int | None, _time, ROLES] = None
-    max_ahead: Annotated[int | None, _time_or_never, ROLES] = AHEAD
+    max_ahead: Annotated[int | None, _time_or_never, ROLES] = MAX_AHEAD
     limits: Annotated[Limits, _limits, ROLES] = LIMITS
     parent: Annotated[Address | None, _address, _CHILD] = None
     token: Annotated[Secret | None, secret, _CHILD] = None

@@ -27,7 +27,7 @@ from windrow.io.atomic import replacing
 from windrow.io.private import make_folder, naming
 from windrow.nodes.protocol.journal import WHAT_TO_DO
 
-VERSION = 3
+VERSION = 4
 _NAME = b"windrow spool "
 _MAGIC = b"%s%d\n" % (_NAME, VERSION)
 _END = struct.Struct("<QI")  # up to where everything was flushed, and its sum

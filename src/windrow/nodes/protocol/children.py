@@ -9,11 +9,9 @@ from typing import Any, Literal
 import polars as pl
 
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.nodes.counting.tables import COUNTING
 from windrow.nodes.protocol.messages import Announced, Batch, Hello, Position, Up
 from windrow.nodes.pushdown import NODES
-from windrow.nodes.quantiles.tables import QUANTILES
-from windrow.nodes.tables import GONE
+from windrow.nodes.tables import GONE, PROGRESS
 
 
 @dataclass
@@ -30,9 +28,7 @@ class Child:
     newest: int = INT64_MIN  # no accepted event is later
     events: dict[str, int] = field(default_factory=dict)  # of each local node below, how many were accepted completely
     finished: list[str] = field(default_factory=list)  # local nodes below whose own windows are complete (push-down)
-    # local nodes below that the root may send requests, and whether they still answer:
-    counting: dict[str, bool] = field(default_factory=dict)  # about counting windows
-    quantiles: dict[str, bool] = field(default_factory=dict)  # about values for quantiles
+    answering: dict[str, bool] = field(default_factory=dict)  # local nodes below: whether they answer requests
     unreachable: list[str] = field(default_factory=list)  # of these, those that a node on the way does not wait for
     left_out: dict[str, int] = field(
         default_factory=dict
@@ -81,8 +77,8 @@ class Child:
             self.finished = _with_gone(self.finished, tables[NODES])
         if GONE in tables:
             self.unreachable = _with_gone(self.unreachable, tables[GONE])
-        self.counting |= _answering(tables, COUNTING)
-        self.quantiles |= _answering(tables, QUANTILES)
+        if PROGRESS in tables:
+            self.answering |= {node: not over for node, over in tables[PROGRESS].select("node", "over").rows()}
 
     @property
     def late(self) -> int:
@@ -98,19 +94,15 @@ class Child:
             if events:
                 self.left_out[group] = self.left_out.get(group, 0) + events
 
-    def answers(self, nodes: Mapping[str, bool]) -> bool:
-        """Whether the root can still request something from one of these nodes below."""
-        return any(answers for name, answers in nodes.items() if name not in self.unreachable)
+    @property
+    def answers(self) -> bool:
+        """Whether the root can still request something from a node below."""
+        return any(answers for name, answers in self.answering.items() if name not in self.unreachable)
 
     @property
     def reachable(self) -> list[str]:
         """The nodes below that the root may request something from, and that nobody between has given up."""
-        return [name for name in {**self.counting, **self.quantiles} if name not in self.unreachable]
-
-
-def _answering(tables: Mapping[str, pl.DataFrame], name: str) -> dict[str, bool]:
-    """Read from a table of nodes which of them still answer requests."""
-    return {node: not over for node, over in tables[name].select("node", "over").rows()} if name in tables else {}
+        return [name for name in self.answering if name not in self.unreachable]
 
 
 def _with_gone(names: list[str], nodes: pl.DataFrame) -> list[str]:
@@ -182,7 +174,7 @@ class Children(dict[str, Child]):
 
     def by_local_node(self) -> dict[str, str]:
         """For each local node that the root may send requests, the child through which it is reached."""
-        return {node: name for name, child in self.items() for node in (*child.counting, *child.quantiles)}
+        return {node: name for name, child in self.items() for node in child.answering}
 
     def saved(self) -> dict[str, Any]:
         return {name: dict(vars(child)) for name, child in self.items()}

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -36,6 +36,7 @@ from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN, Session
 from windrow.core.windows.ordered import NODE
 from windrow.nodes.counting.local import Counted
+from windrow.nodes.occasion import Occasion, Why
 from windrow.nodes.protocol.children import after
 from windrow.nodes.protocol.journal import WHAT_TO_DO, LogStore
 from windrow.nodes.protocol.messages import Announced, Notes, Out, Position, Report, Request, Welcome
@@ -44,10 +45,10 @@ from windrow.nodes.pushdown import Pushed
 from windrow.nodes.quantiles.local import LocalQuantiles
 from windrow.nodes.queries import QuerySet
 from windrow.nodes.requests import AGAIN
+from windrow.nodes.tables import PROGRESS, NodeProgress, progress_table
 
 _WINDOWS = "pushed "  # how names of the log store begin
 Mark = dict[str, Any]  # a position in a source, in the source's own words
-Why = Literal["running", "flushing", "resting", "leaving", "switching"]  # from the third on, open slices are sent, too
 
 
 @dataclass
@@ -84,7 +85,12 @@ class Reader:
     """What a local node has read and not sent; an `eager` one sends everything at once, and has no open slices."""
 
     def __init__(
-        self, query_set: QuerySet, node: str, lateness: int | None = None, eager: bool = False, unit: int | None = None
+        self,
+        query_set: QuerySet,
+        node: str,
+        lateness: int | None = None,
+        eager: bool = False,
+        block_size: int | None = None,
     ) -> None:
         self.count = 0  # events that were read
         self.mark: Mark = {}
@@ -92,6 +98,10 @@ class Reader:
         self.watermark = INT64_MIN
         self.left_out = 0  # events without a time
         self.has_ended = False  # the source has come to its end
+        self.is_over = False  # nothing can be requested of it any more: it leaves, has nothing, or the root is done
+        self._is_done = False  # the root has said so
+        self._received = 0  # the number of the last request
+        self._reported = NodeProgress("")  # what the root knows
         self._node, self._lateness, self._eager = node, lateness, eager
         self._sent: dict[str, int] = {}  # of each group: all slices that start before this time were sent
         self._reread_until = 0  # an earlier life had read the events before this position,
@@ -101,8 +111,8 @@ class Reader:
         self._is_recut = False  # its slices were cut by several query sets, and have to be sent as they are
         self.pushed = Pushed(query_set.job, node)
         late = query_set.job.time_columns[query_set.job.time].lateness if lateness is None else lateness
-        self.counted = Counted(query_set.job, node, late or 0, eager, unit)
-        self.quantiles = LocalQuantiles(query_set.job, node, eager, unit)
+        self.counted = Counted(query_set.job, node, late or 0, eager, block_size)
+        self.quantiles = LocalQuantiles(query_set.job, node, eager, block_size)
         self._use(query_set)
 
     def _use(self, query_set: QuerySet) -> None:
@@ -129,6 +139,8 @@ class Reader:
             position["counted"] = self.counted.saved(before, count)
         if self.quantiles:
             position["quantiles"] = self.quantiles.saved(count)
+        if self.counted or self.quantiles:
+            position["done"] = self._is_done
         if count == self.count:
             return position
         sent = {"read": self.count, "sent": self._sent, "complete": self._complete}
@@ -153,6 +165,7 @@ class Reader:
                 self.counted.restore(position["counted"])
             if "quantiles" in position:
                 self.quantiles.restore(position["quantiles"])
+            self.is_over = self._is_done = position.get("done", False)
         self.watermark = max(self.watermark, watermark)
 
     # --- events in ------------------------------------------------------------------------------------------------
@@ -230,16 +243,54 @@ class Reader:
         """The tables that are to be sent now; None while nothing is. While `resting`, it may be silent for long."""
         if self.is_behind:
             return None
-        ended, leaves, flush = self.has_ended, why == "leaving", why == "flushing"
-        windows = self.pushed.due(INT64_MAX if ended else self.watermark, gone=ended or leaves)
-        windows |= self.counted.due(self.watermark, self.count, flush, why == "resting", leaves, ended)
-        slices = self._slices_due(why)
-        windows |= self.quantiles.due(leaves, ended, flush)
+        occasion = Occasion(why, self.watermark, self.count, self.has_ended)
+        windows, segments = self.pushed.due(occasion), self.counted.due(occasion)
+        slices = self._slices_due(occasion)
+        windows |= segments | self.quantiles.due(occasion)
+        self.is_over |= occasion.leaves
+        self.is_over |= occasion.has_ended and not self.counted and self.quantiles.oldest == INT64_MAX
+        windows |= self._progress(occasion, bool(segments))
         self._forget_chunks()
         return windows or None if slices is None else slices | windows
 
-    def _slices_due(self, why: Why) -> Tables | None:
-        everything = self.has_ended or why in ("resting", "leaving", "switching")
+    def _progress(self, occasion: Occasion, has_segments: bool) -> Tables:
+        """How far the node is, if the root may request something of it, and does not know.
+
+        Each report is a message: progress of `final` alone is reported once per `patience`, and what was received when
+        something else is, or nothing has come for a while.
+        """
+        counted, known = self.counted, self._reported
+        if not (counted or self.quantiles.has_kept):
+            return {}
+        final = counted.final if counted else INT64_MAX if occasion.has_ended else INT64_MIN
+        progress = NodeProgress(self._node, final, counted.is_idle, self._received, self.is_over, counted.rewound)
+        is_news = progress != known._replace(final=final, received=self._received)
+        if occasion.flushes or known.final == INT64_MIN or final - known.final >= counted.patience:
+            is_news |= final != known.final
+        if occasion.flushes and final > INT64_MIN:
+            is_news |= self._received != known.received
+        if not (is_news or has_segments or counted.late):
+            return {}
+        self._reported, late, counted.late = progress, counted.late, 0
+        return {PROGRESS: progress_table(progress._replace(late=late))}
+
+    def request(self, request: Request) -> None:
+        """Take a request of the root."""
+        self._received = max(self._received, request.number)
+        self.counted.request(request.tables)
+        self.quantiles.request(request.tables)
+        if request.over:
+            self.is_over = self._is_done = True
+            self.counted.forget()
+            self.quantiles.forget()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the root may still request something."""
+        return bool(self.counted or self.quantiles) and not self.is_over
+
+    def _slices_due(self, occasion: Occasion) -> Tables | None:
+        everything = occasion.sends_open
         bounds = self._closing.bounds(self.watermark)
         moved = any(bound > self._sent.get(name, INT64_MIN) for name, bound in bounds.items())
         is_waiting = self._has_events and (self._eager or bool(self._closing.at_once))
@@ -251,7 +302,7 @@ class Reader:
             bound = INT64_MAX if everything else bounds.get(name, INT64_MAX)
             tables[name], still_open[name] = split_at(table, bound)
             if name in self.quantiles and tables[name].height:
-                tables |= self.quantiles.refined(name, tables[name], self.count, bound, why == "leaving")
+                tables |= self.quantiles.refined(name, tables[name], self.count, bound, occasion.leaves or self.is_over)
         tables |= self._unordered.tables()
         self._drop_open()
         self._open.add(still_open)
@@ -328,8 +379,7 @@ class LocalRole:
     @property
     def is_needed(self) -> bool:
         """Whether the root may still request something from it."""
-        reader = self.reader
-        return reader is not None and not ((reader.counted.is_over or not reader.counted) and reader.quantiles.is_over)
+        return self.reader is not None and self.reader.is_needed
 
     # --- what drives it -----------------------------------------------------------------------------------------------
 
@@ -384,8 +434,7 @@ class LocalRole:
         if reason is not None:
             self._notes.once(reason, f"not heard: {reason}")
             return []
-        reader.counted.request(request.tables, request.number, bool(request.over))
-        reader.quantiles.request(request.tables)
+        reader.request(request)
         tables = reader.due()
         return self._send(tables, now) if tables else []
 

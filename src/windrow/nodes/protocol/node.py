@@ -71,7 +71,7 @@ from windrow.nodes.protocol.subtree import Planned, Subtree
 from windrow.nodes.queries import QuerySet
 
 SINK = ""  # the root's parent: the sink takes its batches, each number once, and acknowledges them as a parent does
-AHEAD = 86_400_000_000  # microseconds that event time may be ahead of the clock
+MAX_AHEAD = 86_400_000_000  # microseconds that event time may be ahead of the clock
 
 
 @dataclass
@@ -90,9 +90,9 @@ class Node:
     eager: bool = False  # of a local node: its source cannot be read again
     idle: int | None = None  # after how long without events a local node holds the watermark back no more
     timeout: int | None = None  # after how long without a message a child is silent
-    ahead: int | None = AHEAD  # how far event time may be ahead of the clock
+    ahead: int | None = MAX_AHEAD  # how far event time may be ahead of the clock
     feeds: Literal["results", "slices"] = "results"  # of the root
-    unit: int | None = None  # of a local node: values of a block; None for as many as send the fewest bytes
+    block_size: int | None = None  # of a local node: values of a block; None for as many as send the fewest bytes
     log: int = 256  # batches that are accepted between two checkpoints, at most
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ class Node:
         self.as_parent: ParentRole | None = None
         self._lives: Lives | None = None  # of a node with children
         if self.role == "local":
-            cut = partial(Reader, node=self.name, lateness=self.lateness, eager=self.eager, unit=self.unit)
+            cut = partial(Reader, node=self.name, lateness=self.lateness, eager=self.eager, block_size=self.block_size)
             self.as_local = LocalRole(self.name, self._window, self.store, self.notes, cut, self.idle, self.ahead)
         else:
             self.as_parent = self._parent_role()

@@ -18,36 +18,35 @@ from typing import Any
 
 import polars as pl
 
-from windrow.core.assemble.emitted import Emitted
 from windrow.core.slices.table import merge
 from windrow.core.stream.group_states import GroupStates
 from windrow.core.stream.job import Job
-from windrow.core.stream.job_slicer import Tables, parts_of
+from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX
 from windrow.nodes.counting.coordinator import CountingCoordinator
 from windrow.nodes.pushdown import NODES, Reported
 from windrow.nodes.quantiles.coordinator import QuantileCoordinator
 from windrow.nodes.quantiles.state import RefinedState
 from windrow.nodes.quantiles.tables import schemas_of
+from windrow.nodes.requests import Requests
 
 
 class RootState:
     """Everything that a root knows of the windows of its tree."""
 
-    def __init__(self, job: Job, epoch: int = 0) -> None:
-        self.job, self._epoch = job, epoch
+    def __init__(self, job: Job, epoch: int = 0, requests: Requests | None = None) -> None:
+        self.job, self._requests = job, requests or Requests(epoch)
         self._time_column = job.time_columns[job.time]
-        bound, schemas = job.compiled, schemas_of(job)
-        here = [one for one in bound.groups if not one.group.is_apart and one.group.name not in schemas]
-        self._states = GroupStates(bound, {job.time: self._time_column}, [one.state() for one in here])
-        # windows of a refined group wait for values, some longer than others: each group has a time column of its own
-        self._refined = {name: RefinedState(schema, job.time_columns[job.time]) for name, schema in schemas.items()}
-        self._waiting = {
-            name: GroupStates(bound, {job.time: one.time_column}, [one]) for name, one in self._refined.items()
-        }
-        self.quantiles = QuantileCoordinator(self._refined)
+        compiled, schemas = job.compiled, schemas_of(job)
+        self._refined = {name: RefinedState(schema) for name, schema in schemas.items()}
+        self.quantiles = QuantileCoordinator(self._refined, self._requests)
         self._reported = Reported(job)
-        self.counting = CountingCoordinator(job, epoch)
+        self.counting = CountingCoordinator(job, self._requests)
+        plain = [one for one in compiled.groups if not one.group.is_apart and one.group.name not in schemas]
+        sliced = [*(one.state() for one in plain), *self._refined.values()]
+        self._sliced = {state.group.name for state in sliced}  # groups whose slices or events come as they are
+        states = [*sliced, *self._reported.states.values(), *self.counting.states.values()]
+        self._states = GroupStates(compiled, {job.time: self._time_column}, states)
 
     @property
     def watermark(self) -> int:
@@ -60,39 +59,33 @@ class RootState:
 
     @property
     def slices(self) -> int:
-        count = sum(states.slices + states.held_events for states in (self._states, *self._waiting.values()))
-        return count + self._reported.size + self.counting.size
+        return self._states.slices + self._states.held_events + self._reported.size + self.counting.size
 
     def absorb(self, tables: Mapping[str, pl.DataFrame], now: int = 0) -> Counter[str]:
         """Take in the tables of a batch, by the names of their groups; returns how many events each leaves out."""
-        late = self.counting.absorb(tables, now)
+        late = self.counting.absorb(tables, self._requests.absorb(tables, now))
         late[NODES] += self._reported.absorb(tables)
         self.quantiles.absorb(tables)
         for name, state in self._refined.items():
             if name in tables:
                 state.see(merge([state.compiled.conform(tables[name])], state.schema))
-        for states in (self._states, *self._waiting.values()):
-            late += states.absorb(tables)
+        late += self._states.absorb({name: table for name, table in tables.items() if name in self._sliced})
         return late
 
     def advance(self, watermark: int) -> pl.DataFrame:
         """Move the watermark, and give the results that are due: of windows that it passes, and of those of nodes."""
-        step, moved = self._time_column.step_to(watermark), watermark > self._time_column.watermark
-        emitted: dict[str, list[Emitted]] = {}
-        if moved:
-            emitted = self._states.advance({self.job.time: watermark})
-        at_nodes: list[Emitted] = []
-        if moved or watermark == INT64_MAX:
-            at_nodes += self._reported.step(step)
-        at_nodes += self.quantiles.advance(watermark)
-        if self.counting:
-            at_nodes += self.counting.advance(watermark, step)
-        return self._reported.joined_to(self._states.results(emitted | {"": at_nodes}))
+        step = self._time_column.step_to(max(watermark, self.watermark))
+        self.quantiles.prepare()
+        self.counting.prepare(step)
+        emitted = self._states.advance({self.job.time: step.now})
+        self.quantiles.conclude()
+        self.counting.conclude(emitted.keys())
+        return self._reported.joined_to(self._states.results(emitted))
 
     def status(self) -> dict[str, Any]:
         """Plain data: what root and local nodes agree on, and for which values windows wait."""
         status = {"counting": self.counting.status()} if self.counting else {}
-        return status | ({"refining": self.quantiles.status()} if self.quantiles else {})
+        return status | ({"quantiles": self.quantiles.status()} if self.quantiles else {})
 
     def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why tables do not follow on from what is here; None if they do."""
@@ -105,40 +98,32 @@ class RootState:
 
     def requests(self, now: int) -> Iterator[tuple[str, int, bool, Tables]]:
         """The requests that are due: for each the node, its number, whether it is the last one, and the tables."""
-        yield from self.counting.requests(now)
-        for node, tables in self.quantiles.requests(now):
-            yield node, 0, False, tables
+        wanted = self.counting.wanted | self.quantiles.wanted
+        has_ended = self.watermark == INT64_MAX and bool(self.counting or self.quantiles)
+        is_over = has_ended and not wanted and not self.counting.is_waiting
+        yield from self._requests.due(wanted, self.counting.notices | self.quantiles.notices, is_over, now)
 
     def switched(self, job: Job) -> RootState:
         """The state for another plan, going on from this one; what that plan does not need is dropped."""
-        other = RootState(job, self._epoch)
+        other = RootState(job, requests=self._requests)
         other._time_column.watermark = self.watermark
         other._states.overflowed = self._states.overflowed
         other._states.take_over(self._states)
-        for name, states in other._waiting.items():
-            if name in self._waiting:
-                states.take_over(self._waiting[name])
-        other._reported = self._reported.switched(job)
-        other.counting = self.counting.switched(job)
-        other.quantiles.take_over(self.quantiles)
+        other._reported.take_over(self._reported)
+        other.counting.take_over(self.counting)
         return other
 
     def saved(self) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
         """Everything that it knows, as plain data and tables; `restore` goes on with them."""
-        states = self._states, *self._waiting.values()
-        tables = {name: table for one in states for name, table in one.tables().items()}
-        counting, more = self.counting.saved()
-        header = {"watermark": self.watermark, "overflowed": dict(self._states.overflowed), "counting": counting}
-        header |= {"states": self._states.header(), "quantiles": self.quantiles.saved()}
-        return header, tables | self._reported.saved() | more
+        counting, resolvers = self.counting.saved()
+        header = {"watermark": self.watermark, "overflowed": dict(self._states.overflowed)}
+        header |= {"states": self._states.header(), "counting": counting, "nodes": self._requests.saved()}
+        return header, self._states.tables() | self._reported.saved() | resolvers
 
     def restore(self, header: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> None:
         self._time_column.watermark = header["watermark"]
         self._states.overflowed.update(header["overflowed"])
         self._states.load(header["states"], tables)
-        for name, state in self._refined.items():
-            if mine := parts_of(name, tables):
-                state.load(mine)
         self._reported.restore(tables)
+        self._requests.restore(header["nodes"])
         self.counting.restore(header["counting"], tables)
-        self.quantiles.restore(header["quantiles"])

@@ -20,7 +20,7 @@ from windrow.core.expressions.errors import QueryError
 from windrow.core.query.query import Query
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.nodes.counting.tables import COUNTING, groups_of, names_in
+from windrow.nodes.counting.tables import groups_of, names_in
 from windrow.nodes.protocol.children import Child, Children, after, cut_since
 from windrow.nodes.protocol.homes import Homes
 from windrow.nodes.protocol.intermediate import Merger
@@ -28,7 +28,7 @@ from windrow.nodes.protocol.messages import Announced, Batch, Notes, Out, Report
 from windrow.nodes.protocol.root import RootState
 from windrow.nodes.pushdown import NODES, nodes_table
 from windrow.nodes.queries import QuerySet
-from windrow.nodes.tables import GONE, gone_table
+from windrow.nodes.tables import GONE, PROGRESS, gone_table
 
 _COLUMNS = "columns"  # in a checkpoint, an empty table of events
 
@@ -61,11 +61,10 @@ class Subtree:
         query_set = self.query_set
         if query_set is None:
             return False
-        counts, refines = bool(groups_of(query_set.job)), bool(query_set.refined)
+        requests = bool(query_set.refined or groups_of(query_set.job))
+        # once no window needs requests any more, nodes that do not know of it have to learn it before they may end
         return any(
-            # Once no window counts any more, nodes that do not know of it have to learn it before they may end.
-            ((counts or child.announced.version < query_set.version) and child.answers(child.counting))
-            or (refines and child.answers(child.quantiles))
+            child.answers and (requests or child.announced.version < query_set.version)
             for child in self.children.awaited
         )
 
@@ -171,7 +170,7 @@ class Subtree:
                 return f"it counts for {name!r}, which is {where}"
         if not forms:
             return None
-        announced = {*self.children[batch.node].counting, *(tables[COUNTING]["node"] if COUNTING in tables else ())}
+        announced = {*self.children[batch.node].answering, *(tables[PROGRESS]["node"] if PROGRESS in tables else ())}
         for name in names_in(forms, {part: table for part, table in tables.items() if part != GONE}):
             if name not in announced:
                 return f"it counts for {name!r}, which has not said a word"
@@ -294,7 +293,7 @@ class Subtree:
         return [
             (name, replace(request, life=child.life))
             for name, child in self.children.items()
-            if request.node in child.counting or request.node in child.quantiles
+            if request.node in child.answering
         ]
 
     # --- state --------------------------------------------------------------------------------------------------------

@@ -31,12 +31,12 @@ from windrow.core.slices.kernel import filter_name, time_name
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, Grid
+from windrow.nodes.occasion import Occasion
 from windrow.nodes.quantiles.protocol import REMOTE, SUMMARY, MultisetSchema, block_sizes, blocks_of, multiset_of
-from windrow.nodes.quantiles.tables import NODES, QUANTILES, schemas_of
+from windrow.nodes.quantiles.tables import schemas_of
 
 MOST = 8_000_000  # values that are kept; beyond, multisets travel whole
-SELDOM = 32  # so often a node is silent that has ended, and waits to be let go, before it says so
-MANY = 4096  # sends that a batch tells of; beyond, too
+MOST_SENDS = 4096  # that a batch tells of; beyond, too
 
 
 class Identity(NamedTuple):
@@ -185,11 +185,16 @@ class SentSlices:
     # --- what is sent ---------------------------------------------------------------------------------------------
 
     def refined(self, table: pl.DataFrame, count: int, bound: int, whole: bool) -> Tables:
-        """Slices that are to be sent without their large multisets, which are kept, and the blocks of these."""
+        """Keep the large multisets of slices that are sent, and give the slices without them, with block summaries.
+
+        count:  events read so far
+        bound:  slices that begin before this have been sent now
+        whole:  keep nothing, because the node goes or the root is done
+        """
         schema, tables, rows = self.schema, Tables(), np.zeros(table.height, np.bool_)
         self.number += 1
         start, end = self._times(table)
-        for operator in () if whole or len(self.sends) >= MANY or self.size > MOST else schema.multisets:
+        for operator in () if whole or len(self.sends) >= MOST_SENDS or self.size > MOST else schema.multisets:
             columns = schema.columns(operator)
             values, entries = flat(table[columns[0]])
             counts = flat(table[columns[1]])[0]
@@ -335,10 +340,7 @@ class LocalQuantiles:
     def __init__(self, job: Job, node: str, eager: bool, forced: int | None) -> None:
         self._node, self._eager, self._forced = node, eager, forced
         self._groups = self._new_groups(job)
-        self._has_kept = False  # so that the root has to know of it
-        self._reported: bool | None = None  # whether it is over, as the root knows
-        self._reminders = 0  # how often it was asked in vain what is to be sent, at the end of its source
-        self._is_over = False  # nothing is needed of it any more
+        self.has_kept = False  # so that the root has to know of it
 
     def _new_groups(self, job: Job) -> dict[str, SentSlices]:
         schemas = {} if self._eager else schemas_of(job)
@@ -351,53 +353,37 @@ class LocalQuantiles:
         return name in self._groups
 
     @property
-    def is_over(self) -> bool:
-        """Whether the root will not request anything."""
-        return self._is_over or not self
-
-    @property
     def oldest(self) -> int:
+        """No event of a multiset that is kept is older."""
         return min((group.oldest for group in self._groups.values()), default=INT64_MAX)
 
     def refined(self, name: str, table: pl.DataFrame, count: int, bound: int, whole: bool) -> Tables:
         """Slices of a group that are to be sent, and the blocks of their multisets."""
-        return self._groups[name].refined(table, count, bound, whole or self._is_over)
+        return self._groups[name].refined(table, count, bound, whole)
 
     def take_again(self, events: pl.DataFrame) -> None:
         for group in self._groups.values():
             group.take_again(events)
 
-    def due(self, leaves: bool = False, ended: bool = False, flush: bool = False) -> Tables:
-        """What is to be sent: answers, and whether something may be requested.
-
-        A node that has ended and still keeps something says so now and then, in case a request that released it was
-        lost.
-        """
-        if not self:
-            return {}
+    def due(self, occasion: Occasion) -> Tables:
+        """The answers that are to be sent."""
         tables: Tables = {}
         for group in self._groups.values():
-            if leaves:
+            if occasion.leaves:
                 group.give_all()
             tables |= group.multisets.tables()
-        oldest = self.oldest
-        self._is_over |= leaves or (ended and oldest == INT64_MAX)
-        self._reminders += flush and ended
-        count = self._reminders
-        reminds = flush and ended and (count & (count - 1) == 0 or count % SELDOM == 0)
-        self._has_kept |= oldest < INT64_MAX
-        if self._has_kept and (self._reported != self._is_over or (reminds and not self._is_over)):
-            self._reported = self._is_over
-            tables[QUANTILES] = pl.DataFrame([(self._node, self._is_over)], schema=NODES, orient="row")
+        self.has_kept |= self.oldest < INT64_MAX
         return tables
 
     def request(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        """Answer a request of the root."""
+        """Take a request of the root."""
         for group in self._groups.values():
             group.request(tables)
-            if QUANTILES in tables:
-                group.forget(group.number, INT64_MAX)
-        self._is_over |= QUANTILES in tables
+
+    def forget(self) -> None:
+        """Nothing is needed any more."""
+        for group in self._groups.values():
+            group.forget(group.number, INT64_MAX)
 
     def switch(self, job: Job) -> None:
         """Go on with another plan; multisets of groups that it has, too, may still be requested."""
@@ -407,10 +393,10 @@ class LocalQuantiles:
                 group.take_over(before[name])
 
     def saved(self, count: int) -> dict[str, Any]:
-        return {"kept": self._has_kept, "groups": {name: group.saved(count) for name, group in self._groups.items()}}
+        return {"kept": self.has_kept, "groups": {name: group.saved(count) for name, group in self._groups.items()}}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        self._has_kept = saved["kept"]
+        self.has_kept = saved["kept"]
         for name, group in saved["groups"].items():
             if name in self._groups:
                 self._groups[name].restore(group)

@@ -147,7 +147,7 @@ class MultisetSchema:
             if lacks(table, certain):
                 return f"{name} has no value where one is needed in its batch"
             if not table.select(_is_whole(table).all()).item():
-                return f"{name} has units that cannot be in its batch"
+                return f"{name} has blocks or values that cannot be in its batch"
         return None
 
     def wrong_request(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
@@ -209,7 +209,7 @@ def block_sizes(entries: Ints, once: Mask, quantiles: int, forced: int | None) -
     if forced is not None:
         return np.where(entries > forced, forced, 0)
     more = np.where(once, 0, VALUE)  # for counts
-    size = np.sqrt(entries * (BLOCK + more) / ((VALUE + more) * 2 * quantiles)).astype(np.int64)  # `refine.unit_size`
+    size = np.sqrt(entries * (BLOCK + more) / ((VALUE + more) * 2 * quantiles)).astype(np.int64)  # `refine.block_size`
     refined = (BLOCK + more) * entries / np.maximum(1, size) + (VALUE + more) * 2 * quantiles * size + ROW
     saved = np.where((entries >= SMALLEST) & (size > 1), (VALUE + more) * entries - refined, 0)
     return np.where(saved > 0, size, 0) if saved.clip(0).sum() > MESSAGES else np.zeros_like(size)

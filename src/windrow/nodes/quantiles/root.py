@@ -37,7 +37,7 @@ class Due(NamedTuple):
     windows: Windows
 
 
-class Store:
+class KnownBlocks:
     """The blocks of one operator's multisets, and the values that have come of them."""
 
     def __init__(self, schema: MultisetSchema, operator: str) -> None:
@@ -114,11 +114,11 @@ class RemoteMultisets:
 
     def __init__(self, schema: MultisetSchema) -> None:
         self.schema = schema
-        self.stores = {operator: Store(schema, operator) for operator in schema.multisets}
+        self.stores = {operator: KnownBlocks(schema, operator) for operator in schema.multisets}
         self.wanted: dict[str, pl.DataFrame] = {}  # of each operator, the blocks that the root waits for
         self.left_out = pl.DataFrame(schema=schema.identity_columns)
         self.gone: set[str] = set()  # nodes that nothing can be requested of
-        self.counts = {"units": 0, "asked": 0, "left_out": 0}
+        self.counts = {"blocks": 0, "requested": 0, "left_out": 0}
         self.is_news = True  # whether ranks may be known that were not
 
     # --- what comes in --------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class RemoteMultisets:
             store.add(blocks, values)
             answered = []
             if blocks is not None:
-                self.counts["units"] += int(blocks["first"].list.len().sum())
+                self.counts["blocks"] += int(blocks["first"].list.len().sum())
                 answered.append(blocks.select(*self.schema.identity, lo=pl.lit(SUMMARY, pl.Int64)))
             if values is not None:
                 empty = values.filter(pl.col("values").list.len() == 0)
@@ -212,7 +212,7 @@ class RemoteMultisets:
         for operator, table in wanted.items():
             before = self.wanted.get(operator, table[:0])
             fresh = join_keys(table, before, [*self.schema.identity, "lo"], "anti")
-            self.counts["asked"] += fresh.filter(pl.col("lo") != SUMMARY).height
+            self.counts["requested"] += fresh.filter(pl.col("lo") != SUMMARY).height
         self.wanted, self.is_news = wanted, False
         return waits, pl.concat(left_out) if left_out else self.left_out[:0]
 
@@ -246,7 +246,7 @@ class RemoteMultisets:
         place = pl.lit(SUMMARY, pl.Int64)
         return names.with_columns(lo=place, hi=place).select("node", *self.schema.wanted)
 
-    def _values_of(self, store: Store, blocks: pl.DataFrame) -> pl.DataFrame:
+    def _values_of(self, store: KnownBlocks, blocks: pl.DataFrame) -> pl.DataFrame:
         """A request for the values of blocks."""
         multisets, lo = store.blocks.drop("first", "last", "count")[blocks["block"]], blocks["lo"]
         wanted = multisets.with_columns(lo, hi=pl.min_horizontal(lo + multisets["size"], "entries"))
@@ -275,7 +275,11 @@ class RemoteMultisets:
         return opened, waits
 
     def filled(self, table: pl.DataFrame, due: Iterable[Due]) -> pl.DataFrame:
-        """Slices with multisets that have what is asked, where windows are due; these know the places of slices."""
+        """Give the slices of due windows multisets that hold what quantiles need.
+
+        They hold the values that came, and for every other block its last value as often as the block has values.
+        Windows whose ranks are known are answered from these exactly as from whole multisets (see above).
+        """
         used = np.zeros(table.height, np.bool_)
         for rows, windows in due:
             used[rows.table[PLACE].to_numpy()[covered(windows.lo, windows.hi, len(rows))]] = True

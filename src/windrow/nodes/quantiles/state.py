@@ -1,13 +1,14 @@
 """The root's state of a group whose multisets stay at nodes: slices, and windows once all of their ranks are known.
 
-The group has a watermark of its own, which waits for answers while other groups go on. What is not known of a multiset
-whose node is gone is left out of it; its events count as late.
+Such a group falls behind the watermark while its windows wait for answers (`reachable`). What is not known of a
+multiset whose node is gone is left out of it; its events count as late.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -15,7 +16,7 @@ import polars as pl
 from windrow.core.assemble.due import Rows, session_windows
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import Change, GroupState
-from windrow.core.plan.watermark import TimeColumn, WatermarkStep
+from windrow.core.plan.watermark import WatermarkStep
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.nodes.quantiles.protocol import MultisetSchema
 from windrow.nodes.quantiles.root import Due, RemoteMultisets, placed
@@ -24,14 +25,14 @@ from windrow.nodes.quantiles.root import Due, RemoteMultisets, placed
 class RefinedState(GroupState):
     """The state of a group of time windows or sessions."""
 
-    def __init__(self, schema: MultisetSchema, time_column: TimeColumn) -> None:
-        self.time_column = time_column
+    def __init__(self, schema: MultisetSchema) -> None:
         self.multisets = RemoteMultisets(schema)
         self.sends: dict[str, int] = {}  # of each node, the last of which blocks have come
         self.released: dict[str, tuple[int, int]] = {}  # what nodes need not keep: sends, and before which time
         self.late: Counter[str] = Counter()  # events of multisets that are left out, by node, until somebody asks
         self._checked = INT64_MIN  # up to here it is known what has to be requested
-        self._next_found = INT64_MAX  # when the first session closes after what was looked at last
+        self._due: list[Due] | None = None  # the windows of the next step; None if none can be due
+        self._next_session = INT64_MAX  # when the first session closes after `_checked`
         super().__init__(schema.compiled)
 
     # --- what comes in --------------------------------------------------------------------------------------------
@@ -60,39 +61,40 @@ class RefinedState(GroupState):
 
     # --- windows --------------------------------------------------------------------------------------------------
 
-    def finish(self, watermark: int, gone: set[str]) -> Iterator[Emitted]:
-        """The windows before a watermark whose ranks are known; `wanted` is what the others wait for."""
-        before, multisets = self.time_column.watermark, self.multisets
-        multisets.wait_without(gone)
-        if watermark <= before:
-            return
-        since = max(self._checked, before)
-        is_due = self.may_be_due(WatermarkStep(since, watermark, since, watermark)) or watermark == INT64_MAX > since
-        if not (is_due or multisets.is_news):
-            if not multisets.wanted:
-                self.time_column.watermark = watermark
-            return
-        self._checked = watermark
-        due = self._due(self.rows, self.time_column.step_to(watermark))
+    def reachable(self, step: WatermarkStep) -> int:
+        """The watermark before which the ranks of all windows are known; `wanted` is what those after it wait for.
+
+        The first window that waits holds back all that end at its end or later.
+        """
+        multisets, self._due = self.multisets, None
+        since = max(self._checked, step.before)
+        is_due = step.now == INT64_MAX or super().may_be_due(replace(step, before=since))
+        if step.now == step.before or not (is_due or multisets.is_news):
+            return step.before if multisets.wanted else step.now
+        self._checked = step.now
+        due = self._windows_of(step)
         waits, left_out = multisets.search(due)
         self._count_left_out(left_out)
         ends = [int(one.windows.end[waiting].min()) for one, waiting in zip(due, waits, strict=True) if waiting.any()]
-        next_close = self._next_found
-        upto = min(ends, default=watermark + 1) - 1
-        if upto > before:
-            step = self.time_column.step_to(upto)
-            self.time_column.watermark = upto
-            yield from list(self.step(step))
-        if multisets.wanted:
-            self.next_close = next_close  # of sessions that are not waiting
+        reachable = min(ends, default=step.now + 1) - 1
+        self._due = [Due(rows, windows.take(windows.end <= reachable)) for rows, windows in due]
+        self.next_close = self._next_session
+        return max(reachable, step.before)
 
-    def _due(self, rows: Rows, step: WatermarkStep) -> list[Due]:
+    def may_be_due(self, step: WatermarkStep) -> bool:
+        return step.now != step.before and self._due is not None
+
+    def step(self, step: WatermarkStep, change: Change | None = None, partial: bool = False) -> Iterator[Emitted]:
+        yield from super().step(step, change, partial)
+        self.next_close, self._due = self._next_session, None  # answers are news for the sessions that wait
+
+    def _windows_of(self, step: WatermarkStep) -> list[Due]:
         """The windows of a step, whether their ranks are known or not."""
-        self._next_found = INT64_MAX
-        rows = Rows(placed(rows.table), self.schema)
+        self._next_session = INT64_MAX
+        rows = Rows(placed(self.rows.table), self.schema)
         due = [Due(rows, self.assembler.due(rows, step.before, step.now))]
         for view, of_gap in self.all_sessions(rows):
-            self._next_found = min(self._next_found, of_gap.next_end(step.now))
+            self._next_session = min(self._next_session, of_gap.next_end(step.now))
             closing = of_gap.closing(step.before, step.now)
             due.append(Due(view, session_windows(self.group.timelines[of_gap.timeline], closing)))
         return [one for one in due if len(one.windows.lo)]
@@ -100,8 +102,7 @@ class RefinedState(GroupState):
     def emit_by_time(
         self, rows: Rows, step: WatermarkStep, change: Change | None, ordered: bool | None = None
     ) -> Iterator[Emitted]:
-        due = self._due(rows, step)
-        filled = Rows(self.multisets.filled(rows.table, due), self.schema) if due else rows
+        filled = Rows(self.multisets.filled(rows.table, self._due), self.schema) if self._due else rows
         yield from super().emit_by_time(filled, step, change, ordered)
 
     def prune(self, final_before: int) -> None:
@@ -117,7 +118,7 @@ class RefinedState(GroupState):
     def take_over(self, other: GroupState) -> None:
         super().take_over(other)
         assert isinstance(other, RefinedState)
-        self.time_column.watermark = other.time_column.watermark
+        self.behind = other.behind
         self.sends, self.released, self.late = other.sends, other.released, other.late
         self.multisets.take_over(other.multisets)
 
@@ -130,12 +131,12 @@ class RefinedState(GroupState):
 
     def header(self) -> dict[str, Any]:
         """What it knows beside its tables."""
-        header = {"watermark": self.time_column.watermark, "sends": self.sends, "released": self.released}
+        header = {"behind": self.behind, "sends": self.sends, "released": self.released}
         return super().header() | header | {"checked": self._checked, "multisets": self.multisets.header()}
 
     def restore(self, header: Mapping[str, Any]) -> None:
         super().restore(header)
-        self.time_column.watermark = header["watermark"]
+        self.behind = header["behind"]
         self.sends, self._checked = dict(header["sends"]), header["checked"]
         self.multisets.restore(header["multisets"])
         self.released = {node: (send, start) for node, (send, start) in header["released"].items()}

@@ -37,7 +37,7 @@ from windrow.nodes.transport.security import NAMES, NO_TLS, OPERATOR, Address, F
 from windrow.nodes.transport.streams import TIMING, StreamEnd, Timing
 from windrow.nodes.transport.traffic import Ends, Traffic, connections, shut
 
-PROTOCOL = 3
+PROTOCOL = 4
 FLOOD = 20  # streams that a name may open in a second
 _NODE, _VERSION = "windrow-node", "windrow-protocol"
 
