@@ -317,7 +317,7 @@ class BoundaryResolver:
     def _request_ahead(self, position: int, reached: Reached) -> None:
         """Request at once what the boundaries after a position will need, as far as segments reach."""
         nth = list[int]()
-        # with each boundary that is found one more would be requested, in a message for each
+        # with each boundary that is ends one more would be requested, in a message for each
         for _ in range(BOUNDARIES_AHEAD - self.boundaries % (BOUNDARIES_AHEAD // 2)):
             position = self.form.boundaries.after(position)
             nth.append(position - self.position)
@@ -326,16 +326,16 @@ class BoundaryResolver:
         if not nth:
             return
         runs = Runs.of(self.lines, self.form.time, nth[-1])
-        found = bounds(*runs.keys, runs.count, np.array(nth))
-        complete = np.array([self._is_complete(*runs.at(int(upper)), reached) for upper in found.upper])
-        found = Bounds(*(bound[complete] for bound in found))
+        ends = bounds(*runs.keys, runs.count, np.array(nth))
+        complete = np.array([self._is_complete(*runs.at(int(upper)), reached) for upper in ends.upper])
+        ends = Bounds(*(bound[complete] for bound in ends))
         here = np.isin(runs.node, [node for node, name in enumerate(runs.names) if name not in reached.lost])
-        opened = here & undecided(*runs.keys, found) & runs.is_slice
+        opened = here & undecided(*runs.keys, ends) & runs.is_slice
         counts = here & ~opened & runs.is_count
         # a slice of counts must not reach across a boundary: those between two of them go together
-        between = np.searchsorted(found.upper, runs.first) - 1
-        counts &= (between >= 0) & (between < len(found.upper) - 1)
-        counts[counts] = runs.last[counts] <= found.lower[between[counts] + 1]
+        between = np.searchsorted(ends.upper, runs.first) - 1
+        counts &= (between >= 0) & (between < len(ends.upper) - 1)
+        counts[counts] = runs.last[counts] <= ends.lower[between[counts] + 1]
         self._request(runs, opened, counts, between)
 
     def _request_more(self, scheme: Scheme, time: int | None, reached: Reached) -> None:

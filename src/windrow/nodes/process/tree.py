@@ -156,15 +156,15 @@ def _without_password(source: Any) -> tuple[Any, Secret | None]:
     """A source that names its password instead of having it, and the password."""
     if not isinstance(source, Mapping):
         return source, None
-    found: Secret | None = None
+    password: Secret | None = None
     named: dict[str, Any] = {}
     for word, value in source.items():
         if isinstance(value, Secret):
-            found, named["password_env"] = value, PASSWORD
+            password, named["password_env"] = value, PASSWORD
         else:
             named[word], inner = _without_password(value)
-            found = inner or found
-    return named, found
+            password = inner or password
+    return named, password
 
 
 def _parent(name: Any, described: Any, nodes: Fields) -> str:

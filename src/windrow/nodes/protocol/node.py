@@ -118,14 +118,14 @@ class Node:
     def _parent_role(self) -> ParentRole:
         if self.store is None:
             raise ValueError(f"{self.name} has children, so it needs a spool")
-        feeds_spark, children = self.feeds == "slices", Children(self.children, self.joins)
+        for_spark, children = self.feeds == "slices", Children(self.children, self.joins)
         self._lives = Lives(self.store, self.life)
         journal = Journal(self.store, self.log)
         if self.role == "root":
             self.epoch = journal.begin_life()
-        subtree = Subtree(children, Homes(self.name), self.epoch, self.role == "root", feeds_spark, self.notes)
+        subtree = Subtree(children, Homes(self.name), self.epoch, self.role == "root", for_spark, self.notes)
         role = ParentRole(self.name, subtree, self._window, journal, self.timeout, self.ahead)
-        role.recover(self.initial.as_events() if self.initial is not None and feeds_spark else self.initial)
+        role.recover(self.initial.as_events() if self.initial is not None and for_spark else self.initial)
         return role
 
     # --- what drives it -----------------------------------------------------------------------------------------------

@@ -64,8 +64,11 @@ class SendWindow:
         A receiver that went on from an older copy of its log store may have another batch of that number, which says
         another position.
         """
-        known = {self.acknowledged: self.confirmed, **{batch.number: batch.position for batch in self.unacknowledged}}
-        return number in known and json.dumps(known[number]) == json.dumps(position)
+        positions = {
+            self.acknowledged: self.confirmed,
+            **{batch.number: batch.position for batch in self.unacknowledged},
+        }
+        return number in positions and json.dumps(positions[number]) == json.dumps(position)
 
     def restart(self, accepted: int, position: Position) -> None:
         """Go on after the last batch that the receiver has, and drop whatever was made since."""

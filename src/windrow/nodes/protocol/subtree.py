@@ -41,17 +41,17 @@ class Planned(NamedTuple):
 
 
 class Subtree:
-    """The tree below a node; a root either assembles windows or `feeds_spark` with slices."""
+    """The tree below a node; a root either assembles windows or `for_spark` with slices."""
 
     def __init__(
-        self, children: Children, homes: Homes, epoch: int, is_root: bool, feeds_spark: bool, notes: Notes
+        self, children: Children, homes: Homes, epoch: int, is_root: bool, for_spark: bool, notes: Notes
     ) -> None:
         self.children, self.homes, self.notes = children, homes, notes
         self.query_set: QuerySet | None = None
         self.watermark = INT64_MIN
         self.assembly: RootState | None = None
         self.merger: Merger | None = None
-        self.feeds_spark = is_root and feeds_spark
+        self.for_spark = is_root and for_spark
         self._epoch, self.is_root = epoch, is_root
         self._announced = Announced()
         self._added: dict[str, int] = {}  # queries that came at run time, and the version that they came with
@@ -71,10 +71,10 @@ class Subtree:
     # --- the query set ------------------------------------------------------------------------------------------------
 
     def begin(self, query_set: QuerySet) -> None:
-        if query_set.pushed and self.feeds_spark:
+        if query_set.pushed and self.for_spark:
             raise QueryError("a root that feeds Spark passes slices and events on; leave push_down out")
         self.query_set = query_set
-        if self.is_root and not self.feeds_spark:
+        if self.is_root and not self.for_spark:
             self.assembly = RootState(query_set.job, self._epoch)
         else:
             self.merger = Merger(query_set.job)
@@ -85,7 +85,7 @@ class Subtree:
         If the watermark has moved by the time the plan is put in, it is still right: until a query begins, which is
         behind the watermark of that moment, its windows are dropped.
         """
-        if self.feeds_spark:
+        if self.for_spark:
             raise QueryError(
                 "a root that feeds Spark asks what it began with; to ask more, take a new spool and checkpoint"
             )
@@ -258,7 +258,7 @@ class Subtree:
         is_due = has_moved or is_late or falls_idle or merger.is_urgent
         has_ended = self.watermark == INT64_MAX
         tables = merger.due(self.watermark, everything=has_ended or falls_idle) if is_due else None
-        if self.feeds_spark and not (tables or (has_moved and tables is not None)):
+        if self.for_spark and not (tables or (has_moved and tables is not None)):
             return []  # Spark, which takes the slices of a root, need not know how nodes cut
         if tables is None and announced == self._announced:
             return []

@@ -87,13 +87,13 @@ class Lines:
         return _csv_events(lines, self.header, types, self._epoch)
 
 
-def bisected(texts: Sequence[bytes], parse: Callable[[Sequence[bytes]], pl.DataFrame]) -> Found:
+def bisected(lines: Sequence[bytes], parse: Callable[[Sequence[bytes]], pl.DataFrame]) -> Found:
     """Frames of as many at a time as can be parsed together, and the errors of those that cannot, in their order."""
-    waiting = [(0, len(texts))] if texts else []
+    waiting = [(0, len(lines))] if lines else []
     while waiting:
         begin, end = waiting.pop()
         try:
-            yield begin, end, parse(texts[begin:end])
+            yield begin, end, parse(lines[begin:end])
         except _FAILURES as error:
             if end - begin == 1:
                 yield begin, end, error
@@ -104,20 +104,20 @@ def bisected(texts: Sequence[bytes], parse: Callable[[Sequence[bytes]], pl.DataF
 
 def json_events(lines: Sequence[bytes], types: Types, epoch: str | None = None) -> pl.DataFrame:
     """Lines with a JSON object each; blank ones are passed over."""
-    texts = {name: pl.String() if is_text_in_json(dtype) else dtype for name, dtype in types.items()}
+    as_text = {name: pl.String() if is_text_in_json(dtype) else dtype for name, dtype in types.items()}
     data = b"\n".join(lines)
     if not data.strip():
         return pl.DataFrame(schema=dict(types))
-    frame = pl.read_ndjson(io.BytesIO(data), schema=texts)
-    return frame.with_columns(_from_text(name, types[name], epoch) for name in texts if is_text_in_json(types[name]))
+    frame = pl.read_ndjson(io.BytesIO(data), schema=as_text)
+    return frame.with_columns(_from_text(name, types[name], epoch) for name in as_text if is_text_in_json(types[name]))
 
 
 def _csv_events(lines: Sequence[bytes], header: Sequence[str], types: Types, epoch: str | None) -> pl.DataFrame:
     lines = [line for line in lines if line.strip()]  # Polars makes nulls of them
     if not lines:
         return pl.DataFrame(schema=dict(types))
-    texts = [name for name in header if name not in types or is_text_in_json(types[name])]
-    schema = {name: pl.String() if name in texts else types[name] for name in header}
+    as_text = [name for name in header if name not in types or is_text_in_json(types[name])]
+    schema = {name: pl.String() if name in as_text else types[name] for name in header}
     data = b"\n".join((*lines, b""))  # without an end, a quotation mark that is not closed would pass
     frame = pl.read_csv(io.BytesIO(data), has_header=False, schema=schema)
     if frame.height != len(lines):
@@ -125,7 +125,7 @@ def _csv_events(lines: Sequence[bytes], header: Sequence[str], types: Types, epo
     for index in frame[header[-1]].is_null().arg_true():  # Polars fills lines that are too short, but the first
         if len(next(csv.reader([lines[index].decode()]))) < len(header):
             raise InputError(_FEWER)
-    return frame.select(_from_text(name, dtype, epoch) if name in texts else name for name, dtype in types.items())
+    return frame.select(_from_text(name, dtype, epoch) if name in as_text else name for name, dtype in types.items())
 
 
 def header_of(line: bytes, what: str) -> list[str]:

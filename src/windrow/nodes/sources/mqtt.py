@@ -70,7 +70,7 @@ class Mqtt(BrokerSource):
         self._number = number  # of the last message that was received
         self._session = 0  # how often the broker has begun a new one
         self._queue: deque[tuple[_Received, Message]] = deque()  # not read yet
-        self._waiting: deque[_Received] = deque()  # for their acknowledgement to the broker, in their order
+        self._unacknowledged: deque[_Received] = deque()  # for their acknowledgement to the broker, in their order
         self._last: tuple[int, int] | None = None  # packet and checksum of the last message
         self._awaited: tuple[int, int] | None = None  # that message, while the broker sends again
         self._again: list[Message] = []  # what it has sent again so far
@@ -82,10 +82,12 @@ class Mqtt(BrokerSource):
         What the broker sends again before the parent has it, unless this life has read it and waits for that.
         """
         self.close()
-        waiting = self._waiting
+        before = self._unacknowledged
         at = place_of(mark, _MARK, "MQTT")
         self._reset(at.messages)
-        self._waiting.extend(received._replace(session=0) for received in waiting if received.number <= self._number)
+        self._unacknowledged.extend(
+            received._replace(session=0) for received in before if received.number <= self._number
+        )
         if at.packet:
             self._last = at.packet, at.checksum
         gone = [topic for topic in at.topics if topic not in self.topics]
@@ -107,7 +109,7 @@ class Mqtt(BrokerSource):
                     "while this node was away is lost"
                 )
             self._session += 1
-            self._waiting.clear()  # it knows nothing of them
+            self._unacknowledged.clear()  # it knows nothing of them
             self._last = self._awaited = None
 
     def _receive(self, message: Message) -> None:
@@ -133,24 +135,24 @@ class Mqtt(BrokerSource):
         self._last = _identity(message)
         received = _Received(self._number, self._session, *self._last)
         self._queue.append((received, message))
-        self._waiting.append(received)
+        self._unacknowledged.append(received)
         self._arrived.set()
 
     def _pass_over(self) -> None:
         """What was sent again has been received before; what no longer waits here is acknowledged again."""
-        waiting = {received.packet for received in self._waiting}
+        waiting = {received.packet for received in self._unacknowledged}
         for message in self._again[:-1]:
             if message.packet not in waiting:
                 self._acknowledge(message.packet)
         last = self._again[-1]
         if last.packet not in waiting:  # of an earlier life: acknowledged after a later one
-            self._waiting.append(_Received(self._number, self._session, *_identity(last)))
+            self._unacknowledged.append(_Received(self._number, self._session, *_identity(last)))
         self._awaited, self._again = None, []
 
     def _give_up(self) -> None:
         """The message that the broker should have sent again has not come: what came is new, unless it waits here."""
         self._awaited = None
-        waiting = {(received.packet, received.checksum) for received in self._waiting}
+        waiting = {(received.packet, received.checksum) for received in self._unacknowledged}
         fresh = [message for message in self._again if _identity(message) not in waiting]
         self._again = []
         if fresh:
@@ -226,8 +228,8 @@ class Mqtt(BrokerSource):
         if not mark:
             return
         with self._lock:
-            while self._waiting and self._waiting[0].number < mark["messages"]:
-                self._acknowledge(self._waiting.popleft().packet)
+            while self._unacknowledged and self._unacknowledged[0].number < mark["messages"]:
+                self._acknowledge(self._unacknowledged.popleft().packet)
 
     def close(self) -> None:
         client, self._client = self._client, None

@@ -18,24 +18,24 @@ class Outgoing:
 
     def __init__(self, room: int = ROOM) -> None:
         self._room = room
-        self._waiting: deque[Message] = deque()
+        self._messages: deque[Message] = deque()
         self._lock = threading.Lock()
         self._closed = False
 
     def put(self, message: Message) -> None:
         """Let it wait to be sent; never blocks."""
         with self._lock:
-            if isinstance(message, Ack) and self._waiting and isinstance(self._waiting[-1], Ack):
-                self._waiting[-1] = message  # it says more
-            elif isinstance(message, Batch) and message in self._waiting:
+            if isinstance(message, Ack) and self._messages and isinstance(self._messages[-1], Ack):
+                self._messages[-1] = message  # it says more
+            elif isinstance(message, Batch) and message in self._messages:
                 return
-            elif len(self._waiting) < self._room and not self._closed:
-                self._waiting.append(message)
+            elif len(self._messages) < self._room and not self._closed:
+                self._messages.append(message)
 
     def take(self) -> Message | None:
         """The next one, if there is one."""
         with self._lock:
-            return self._waiting.popleft() if self._waiting else None
+            return self._messages.popleft() if self._messages else None
 
     def close(self) -> None:
         """Nothing more comes; what waits is still given."""
@@ -46,12 +46,12 @@ class Outgoing:
     def has_work(self) -> bool:
         """Whether there is something to send, or to be ended."""
         with self._lock:
-            return bool(self._waiting) or self._closed
+            return bool(self._messages) or self._closed
 
     @property
     def is_over(self) -> bool:
         with self._lock:
-            return self._closed and not self._waiting
+            return self._closed and not self._messages
 
 
 class Pace:
