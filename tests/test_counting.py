@@ -38,7 +38,7 @@ from windrow.nodes.quantiles import local as quantiles_local
 from windrow.nodes.quantiles.protocol import MultisetSchema
 from windrow.nodes.queries import QuerySet
 from windrow.nodes.refine import bounds, undecided
-from windrow.nodes.requests import AGAIN, Requests
+from windrow.nodes.requests import AGAIN, Notice, Requests
 from windrow.nodes.tables import GONE, PROGRESS, NodeProgress, progress_table
 from windrow.testing import differences, recompute
 from windrow.testing.tree_simulation import Disk, Faults, Simulation, Tree
@@ -388,6 +388,27 @@ def test_requests_of_a_root_that_was_restarted_are_new_to_every_node() -> None:
         requests.absorb({PROGRESS: table}, 0)
         numbers += [number for _, number, _, _ in requests.due({}, {}, True, 0)]
     assert numbers[1] - numbers[0] >= 2**20
+
+
+def test_a_notice_is_repeated_until_the_node_has_received_the_request_that_it_was_in() -> None:
+    requests, columns = Requests(), {"table": {"key": pl.String(), "value": pl.Int64()}}
+    notice = Notice("table", ("a",))
+
+    def reported(received: int, now: int) -> list[tuple[str, int, list[Any]]]:
+        progress = NodeProgress("n", 5, received=received)
+        requests.absorb({PROGRESS: progress_table(progress)}, now)
+        due = requests.due({}, columns, False, now)
+        return [(node, number, tables["table"].rows()) for node, number, _, tables in due]
+
+    assert reported(0, 0) == []
+    requests.note("n", notice, (1,))
+    assert reported(0, 0) == [("n", 1, [("a", 1)])]
+    assert reported(0, 1) == []  # it may be on its way
+    assert reported(0, AGAIN) == [("n", 2, [("a", 1)])]
+    assert reported(2, 3 * AGAIN) == []
+    requests.note("n", notice, (1,))
+    assert reported(2, 5 * AGAIN) == []  # it knows
+    assert reported(0, 5 * AGAIN) == [("n", 3, [("a", 1)])]  # another life of it does not
 
 
 def test_a_root_that_was_restarted_asks_again() -> None:

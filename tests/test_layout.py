@@ -115,7 +115,7 @@ STILL_SAID = {
 }
 # Locals that name nothing: in how many functions of a package one of them is bound. The numbers may only fall.
 VAGUE = {"one", "found", "known", "place", "several"}
-MOST_VAGUE = {"cli": 10, "demo": 3, "io": 3, "nodes": 12, "report": 18, "testing": 25}
+MOST_VAGUE = {"cli": 10, "demo": 3, "io": 3, "nodes": 5, "report": 18, "testing": 25}
 
 MOST_LINES, MOST_LOCALS = 50, 20  # of a function, without its docstring
 LONG_FUNCTIONS = {

@@ -305,7 +305,7 @@ class OrderedState(GroupState):
         self, sliced: Sliced | None, before: Carry, step: WatermarkStep, change: Change | None, partial: bool
     ) -> Iterator[Emitted]:
         """Emit what is due of all keys, because the step passes a time at which windows end, or brings late events."""
-        self._next_close = INT64_MAX
+        self.next_close = INT64_MAX
         rows = self.rows
         in_order = rows_in_order(rows)
         for ordered in self.compiled.rounds:

@@ -326,16 +326,16 @@ class BoundaryResolver:
         if not nth:
             return
         runs = Runs.of(self.lines, self.form.time, nth[-1])
-        ends = bounds(*runs.keys, runs.count, np.array(nth))
-        complete = np.array([self._is_complete(*runs.at(int(upper)), reached) for upper in ends.upper])
-        ends = Bounds(*(bound[complete] for bound in ends))
+        limits = bounds(*runs.keys, runs.count, np.array(nth))
+        complete = np.array([self._is_complete(*runs.at(int(upper)), reached) for upper in limits.upper])
+        limits = Bounds(*(bound[complete] for bound in limits))
         here = np.isin(runs.node, [node for node, name in enumerate(runs.names) if name not in reached.lost])
-        opened = here & undecided(*runs.keys, ends) & runs.is_slice
+        opened = here & undecided(*runs.keys, limits) & runs.is_slice
         counts = here & ~opened & runs.is_count
         # a slice of counts must not reach across a boundary: those between two of them go together
-        between = np.searchsorted(ends.upper, runs.first) - 1
-        counts &= (between >= 0) & (between < len(ends.upper) - 1)
-        counts[counts] = runs.last[counts] <= ends.lower[between[counts] + 1]
+        between = np.searchsorted(limits.upper, runs.first) - 1
+        counts &= (between >= 0) & (between < len(limits.upper) - 1)
+        counts[counts] = runs.last[counts] <= limits.lower[between[counts] + 1]
         self._request(runs, opened, counts, between)
 
     def _request_more(self, scheme: Scheme, time: int | None, reached: Reached) -> None:
@@ -433,8 +433,8 @@ def to_tables(form: Form, resolvers: Mapping[Key, BoundaryResolver]) -> Tables:
                 rows["segments"].append((*key, node, *(getattr(segment, name) for name in _SEGMENT)))
                 events += [] if segment.events is None else [segment.events.select(*form.sent)]
                 states += [] if segment.table is None else [segment.table.select(*form.states).slice(segment.row, 1)]
-    found = {name: pl.DataFrame(rows[name], schema=schema, orient="row") for name, schema in _schemas(form).items()}
-    return found | {"events": pl.concat(events), "states": pl.concat(states)}
+    tables = {name: pl.DataFrame(rows[name], schema=schema, orient="row") for name, schema in _schemas(form).items()}
+    return tables | {"events": pl.concat(events), "states": pl.concat(states)}
 
 
 def _schemas(form: Form) -> dict[str, dict[str, pl.DataType]]:

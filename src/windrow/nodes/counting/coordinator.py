@@ -142,7 +142,7 @@ class CountingCoordinator:
             self._let_go(name)
 
     @property
-    def is_incomplete(self) -> bool:
+    def awaits_events(self) -> bool:
         """Whether nodes hold events back that they will send."""
         lost = self._requests.lost
         return any(

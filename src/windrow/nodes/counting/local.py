@@ -258,7 +258,7 @@ class OrderedLogs:
     def tables(self) -> Tables:
         """What is to be sent."""
         form = self.form
-        found = self._made() | self.multisets.tables()
+        tables = self._made() | self.multisets.tables()
         for log in self.by_key.values():
             if not SCHEMES[log.directive.scheme].is_exact:  # nothing is asked of it, and of some nodes nothing expected
                 log.covered = log.covered if log.directive.share > 0 else log.top
@@ -270,8 +270,8 @@ class OrderedLogs:
                 reach[key] = self.reported_reach[key] = next_
         if reach:
             rows = [(*key, self.node, next_) for key, next_ in reach.items()]
-            found[f"{form.name}|reach"] = pl.DataFrame(rows, schema=form.reach, orient="row")
-        return found
+            tables[f"{form.name}|reach"] = pl.DataFrame(rows, schema=form.reach, orient="row")
+        return tables
 
     def _made(self) -> Tables:
         """The segments, and the events of those that are sent as they are."""

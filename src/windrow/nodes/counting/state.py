@@ -171,16 +171,16 @@ class CountedState(OrderedState):
         self.ready = []
         names = list(self.schema.keys)
         keys = table.select(names).unique(maintain_order=True) if names else pl.DataFrame()
-        known = self.base.at(keys)
+        before = self.base.at(keys)
         last = table.group_by(names, maintain_order=True).last() if names else table[-1:]
         stop = (last["position"] + last[self.schema.names[Partial(ROWS, None)]["count"]]).to_numpy()
-        now = {**known, "count": stop, "last": last["last"].to_numpy(), "final": stop}
+        now = {**before, "count": stop, "last": last["last"].to_numpy(), "final": stop}
         self.base.set(keys, now)
         self.now = copy(self.base)
         self.add_final(table)
         every = np.ones(table.height, np.bool_)
         changed = np.full(max(1, keys.height), INT64_MAX)
-        return Sliced(table, every, None, keys, known, now, now, changed)
+        return Sliced(table, every, None, keys, before, now, now, changed)
 
     def emit_in_order(
         self, rows: OrderedRows, progress: Progress, step: WatermarkStep, partial: bool

@@ -83,9 +83,9 @@ class Form:
         self.states = {name: dtype for name, dtype in self.schema.columns.items() if name in names}
         windows = [line.window for line in group.timelines]
         self._windows = [(one.n, one.step) for one in windows if isinstance(one, Counting)]
-        place = {"node": pl.String(), "lo": pl.Int64(), "hi": pl.Int64(), "first": pl.Int64(), "last": pl.Int64()}
+        run = {"node": pl.String(), "lo": pl.Int64(), "hi": pl.Int64(), "first": pl.Int64(), "last": pl.Int64()}
         of = {"kind": pl.String(), "of_lo": pl.Int64(), "of_hi": pl.Int64()}
-        self.plain: dict[str, pl.DataType] = {**self.keys, **place, **of}  # of segments, without their states
+        self.plain: dict[str, pl.DataType] = {**self.keys, **run, **of}  # of segments, without their states
         self.segments = self.plain | self.states
         self.reach = {**self.keys, "node": pl.String(), "next": pl.Int64()}
         numbers = dict.fromkeys(Directive._fields, pl.Int64())
@@ -193,9 +193,9 @@ class Form:
 
     def _lifted(self, ordering: Ordering, events: pl.DataFrame, at: Ints) -> pl.DataFrame:
         nothing = {**self.schema.keys, **self.schema.lists}
-        known = {"slice_start": INT64_MIN, "excluded": 0, "first": 0, "last": 0, **self.schema.unordered}
+        values = {"slice_start": INT64_MIN, "excluded": 0, "first": 0, "last": 0, **self.schema.unordered}
         columns = {name: pl.Series([None] * len(at), dtype=dtype) for name, dtype in nothing.items()}
-        columns |= {name: pl.Series([value] * len(at)) for name, value in known.items()}
+        columns |= {name: pl.Series([value] * len(at)) for name, value in values.items()}
         return ordering.lifted(events, at, columns)
 
 

@@ -259,16 +259,16 @@ class Reader:
         Each report is a message: progress of `final` alone is reported once per `patience`, and what was received when
         something else is, or nothing has come for a while.
         """
-        counted, known = self.counted, self._reported
+        counted, reported = self.counted, self._reported
         if not (counted or self.quantiles.has_kept):
             return {}
         final = counted.final if counted else INT64_MAX if occasion.has_ended else INT64_MIN
         progress = NodeProgress(self._node, final, counted.is_idle, self._received, self.is_over, counted.rewound)
-        is_news = progress != known._replace(final=final, received=self._received)
-        if occasion.flushes or known.final == INT64_MIN or final - known.final >= counted.patience:
-            is_news |= final != known.final
+        is_news = progress != reported._replace(final=final, received=self._received)
+        if occasion.flushes or reported.final == INT64_MIN or final - reported.final >= counted.patience:
+            is_news |= final != reported.final
         if occasion.flushes and final > INT64_MIN:
-            is_news |= self._received != known.received
+            is_news |= self._received != reported.received
         if not (is_news or has_segments or counted.late):
             return {}
         self._reported, late, counted.late = progress, counted.late, 0

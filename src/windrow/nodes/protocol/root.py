@@ -100,7 +100,7 @@ class RootState:
         """The requests that are due: for each the node, its number, whether it is the last one, and the tables."""
         wanted = self.counting.wanted | self.quantiles.wanted
         has_ended = self.watermark == INT64_MAX and bool(self.counting or self.quantiles)
-        is_over = has_ended and not wanted and not self.counting.is_incomplete
+        is_over = has_ended and not wanted and not self.counting.awaits_events
         yield from self._requests.due(wanted, self.counting.notices | self.quantiles.notices, is_over, now)
 
     def switched(self, job: Job) -> RootState:

@@ -243,8 +243,8 @@ class RemoteMultisets:
 
     def summaries_of(self, names: pl.DataFrame) -> pl.DataFrame:
         """A request for the block summaries of multisets."""
-        place = pl.lit(SUMMARY, pl.Int64)
-        return names.with_columns(lo=place, hi=place).select("node", *self.schema.wanted)
+        summary = pl.lit(SUMMARY, pl.Int64)
+        return names.with_columns(lo=summary, hi=summary).select("node", *self.schema.wanted)
 
     def _values_of(self, store: KnownBlocks, blocks: pl.DataFrame) -> pl.DataFrame:
         """A request for the values of blocks."""
@@ -268,8 +268,8 @@ class RemoteMultisets:
                 continue
             inside = at[lo[window] : hi[window]]
             count = counts[inside]
-            found = bounds(first[inside], last[inside], count, ranks(qs, int(count.sum())) + 1)
-            open_here = inside[undecided(first[inside], last[inside], found)]
+            limits = bounds(first[inside], last[inside], count, ranks(qs, int(count.sum())) + 1)
+            open_here = inside[undecided(first[inside], last[inside], limits)]
             opened[open_here] = True
             waits[window] = bool(len(open_here))
         return opened, waits
