@@ -104,7 +104,10 @@ class Query:
         except QueryError:
             raise
         except NOT_DESCRIBED as error:
-            raise QueryError(f"this does not describe a query: {type(error).__name__}: {error}") from error
+            name = described.get("name") if isinstance(described, dict) else None
+            query = f"query {name[:60]!r}" if isinstance(name, str) else "a query without a name"
+            reason = f"there is no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+            raise QueryError(f"{query} cannot be read: {reason}") from error
 
     @property
     def computed(self) -> tuple[Aggregate, ...]:

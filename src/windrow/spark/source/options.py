@@ -230,16 +230,10 @@ def _queries(text: str) -> tuple[Query, ...]:
     queries = [described] if isinstance(described, dict) else described
     if not isinstance(queries, list) or not queries or not all(isinstance(query, dict) for query in queries):
         raise QueryError("option queries must be a JSON list of what Query.to_dict() gives")
-    read = []
-    for number, query in enumerate(queries):
-        try:
-            read.append(Query.from_dict(query))
-        except QueryError:
-            raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
-            raise QueryError(f"option queries: query {query.get('name', number)!r} cannot be read: {reason}") from error
-    return tuple(read)
+    try:
+        return tuple(map(Query.from_dict, queries))
+    except QueryError as error:
+        raise QueryError(f"option queries: {error}") from error
 
 
 def _columns(text: str) -> dict[str, pl.DataType]:
