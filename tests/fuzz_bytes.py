@@ -11,8 +11,11 @@ printed repeats it.
     snapshots    of an engine: any change at all is refused
     batches      that a root leaves for Spark, and what it says of its queries: likewise
     spools       a commit that is cut short is dropped; any other change is refused
+    books        a version of a query book: likewise
     checkpoints  the state of a bucket of a stream on Spark: a change is refused by the step that reads it
     texts        that people write, from SQL to YAML: read within a second, or refused in words (`fuzz_texts`)
+    values       other ones in well-formed batches of a child: refused, or taken and no other child notices
+                 (`fuzz_values`)
 """
 
 from __future__ import annotations
@@ -185,6 +188,25 @@ def batches() -> Border:
     return Border([declared, batch], read, (SliceSinkError,), changed)
 
 
+def books() -> Border:
+    import windrow as wr
+    from windrow.spark.stream import query_book_files
+
+    path = str(Path(tempfile.mkdtemp()) / "book")
+    book = wr.QueryBook(path, columns={"n": "bigint"}, keys=["k"])
+    book.add(wr.Query("q", wr.tumbling(10), [wr.count().alias("n")], by="k"))
+    name = query_book_files.head(path)
+    file = Path(path) / "versions" / f"{name}.json"
+    right = query_book_files.read(path, name)
+
+    def read(data: bytes, _: bytes) -> None:
+        file.write_bytes(data)
+        if query_book_files.read.__wrapped__(path, name) != right:  # white space between words may change
+            raise AssertionError("another version was read")
+
+    return Border([file.read_bytes()], read, (ValueError,), changed)
+
+
 def spools() -> Border:
     from windrow.nodes.process.log_store import LogFile, LogStoreError
 
@@ -251,6 +273,29 @@ def texts() -> Border:
     return Border(fuzz_texts.samples(), read, (fuzz_texts.Refusal,), fuzz_texts.change)
 
 
+def values() -> Border:
+    """Every batch that a child sends to a root, and to an intermediate node, for queries of all kinds."""
+    import fuzz_values
+    from windrow.nodes.protocol.messages import Batch, MessageError, from_bytes, to_bytes
+
+    trees = [tree for kind in fuzz_values.QUERY_SETS for tree in fuzz_values.both(kind)]
+    of_sample = {to_bytes(sample.batch, compress=False): sample for tree in trees for sample in tree.samples}
+    tree_of = {id(sample): tree for tree in trees for sample in tree.samples}
+    count = 0
+
+    def change(data: bytes, dice: random.Random) -> bytes:
+        return to_bytes(fuzz_values.changed(of_sample[data].batch, dice), compress=False)
+
+    def read(data: bytes, before: bytes) -> None:
+        nonlocal count
+        count += 1
+        batch, sample = from_bytes(data), of_sample[before]
+        assert isinstance(batch, Batch)
+        tree_of[id(sample)].give(sample, batch, to_the_end=count % 10 == 1)
+
+    return Border(list(of_sample), read, (MessageError, fuzz_values.Refusal), change)
+
+
 def void(_: object) -> None:
     """What was read is of no use."""
 
@@ -265,9 +310,11 @@ BORDERS: dict[str, Callable[[], Border]] = {
     "streams": streams,
     "snapshots": snapshots,
     "batches": batches,
+    "books": books,
     "spools": spools,
     "checkpoints": checkpoints,
     "texts": texts,
+    "values": values,
 }
 
 

@@ -870,9 +870,9 @@ BLOCKS = f"{BAGS}|blocks bag(x)"
     [
         (pl.lit("1").alias("send"), "has other columns in its batch than it should"),
         (pl.lit(None, pl.Int64).alias("row"), "has no value where one is needed in its batch"),
-        (pl.lit(0, pl.Int64).alias("size"), "has blocks or values that cannot be in its batch"),
-        (pl.col("entries") + 9, "has blocks or values that cannot be in its batch"),
-        (pl.col("last").list.head(1), "has blocks or values that cannot be in its batch"),
+        (pl.lit(0, pl.Int64).alias("size"), "cannot be in a batch: it has blocks"),
+        (pl.col("entries") + 9, "cannot be in a batch: it has blocks"),
+        (pl.col("last").list.head(1), "cannot be in a batch: it has blocks"),
         (pl.lit("c").alias("node"), "it counts for 'c', which is another node"),
     ],
 )

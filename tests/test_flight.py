@@ -24,6 +24,7 @@ from windrow.nodes.process.process import NodeProcess, NodeRefused
 from windrow.nodes.process.result_sink import read_results
 from windrow.nodes.process.slice_sink import SliceSink
 from windrow.nodes.protocol.messages import Ack, Alive, Batch, Hello, Leave, Message, Offer, Refused, Welcome, to_bytes
+from windrow.nodes.queries import QuerySet
 from windrow.nodes.transport import client
 from windrow.nodes.transport import server as flight_server
 from windrow.nodes.transport.client import Client, ask
@@ -233,7 +234,44 @@ def test_a_clock_far_in_the_future_is_refused(root: Running, north: North) -> No
         north.goes_on()
 
 
-def test_what_a_machine_cannot_bear_is_refused_and_the_node_goes_on(tmp_path: Path) -> None:
+def give_a_time_at_the_end_of_time(root: Running) -> str:
+    """Why a well-formed batch with a slice that begins there is refused, each time that it comes."""
+    with Raw(root.address) as raw:
+        raw.say(Hello("stranger", 1))
+        assert isinstance(raw.hear(), Welcome)
+        table = pl.DataFrame({"slice_start": [2**63 - 1], "count().count": [1]})  # a window that ends nowhere
+        for _ in range(2):
+            raw.say(Batch("stranger", 1, 1, {}, 0, 1, 0, 0, {}, {"by () on ts": table}))
+            answer = raw.hear()
+            assert isinstance(answer, Refused)
+        raw.say(Leave("stranger", 1))
+        raw.hear()
+    return answer.reason
+
+
+def test_a_time_at_the_end_of_time_is_refused_and_no_other_child_notices(root: Running, north: North) -> None:
+    reason = give_a_time_at_the_end_of_time(root)
+    assert reason == "by () on ts cannot be in a batch: 'slice_start' is 9,223,372,036,854,775,807"
+    north.goes_on()
+    assert [line for line in root.said if reason in line] == [f"refused stranger: {reason}"]
+
+
+def test_a_time_at_the_end_of_time_is_in_no_spool(tmp_path: Path) -> None:
+    for _ in range(2):
+        with Running(tmp_path / "root.yaml", "root", ROOT.replace("[north]", "[]")) as root:
+            give_a_time_at_the_end_of_time(root)
+    with Running(tmp_path / "root.yaml", "root", ROOT.replace("[north]", "[]")) as root:
+        north = North(tmp_path, root)
+        with north.running:
+            north.goes_on()
+        assert not any("refused" in line for line in root.said)
+
+
+def test_what_a_machine_cannot_bear_is_refused_and_the_node_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no check has found is held against the child whose message it was."""
+    monkeypatch.setattr(QuerySet, "wrong_with", lambda *_: None)
     with Running(tmp_path / "root.yaml", "root", ROOT.replace("[north]", "[]")) as root:
         with Raw(root.address) as raw:
             raw.say(Hello("stranger", 1))

@@ -187,6 +187,21 @@ def test_a_book_that_is_made_anew_has_forgotten_the_old_one(tmp_path: Path) -> N
     assert names(tmp_path / "book") == ["new"]
 
 
+def test_a_version_of_which_one_digit_has_changed_is_refused(tmp_path: Path) -> None:
+    book = book_at(tmp_path / "book")
+    book.add(asking("q"))
+    name = query_book_files.head(book.path)
+    file = tmp_path / "book" / "versions" / f"{name}.json"
+    text = file.read_text()
+    for place in [at for at, sign in enumerate(text) if sign.isdecimal()]:
+        file.write_text(text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :])
+        with pytest.raises(ValueError, match=r"is damaged|has format"):
+            query_book_files.read.__wrapped__(book.path, name)
+    (tmp_path / "book" / "HEAD").write_text(name.replace("1-", "2-"))
+    with pytest.raises(ValueError, match="which is not there"):
+        _ = book.version
+
+
 def test_a_head_that_names_no_version_is_said_so(tmp_path: Path) -> None:
     book_at(tmp_path / "book")
     for read in (None, ""):  # as Spark reads it where a file is not replaced in one step

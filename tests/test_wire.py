@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import json
 import random
+import resource
+import struct
 import zlib
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from test_nodes import MESSAGES
-from windrow.nodes.protocol.messages import Batch, Message, MessageError, to_bytes
+from windrow.io import tables
+from windrow.nodes.protocol.messages import Batch, Message, MessageError, from_bytes, to_bytes
 from windrow.nodes.transport.wire import MOST_STREAMED, Reader, Writer
 
 
@@ -62,3 +69,61 @@ def test_a_few_bytes_do_not_become_many() -> None:
     data = bomb.compress(b"{" * 10**8) + bomb.flush(zlib.Z_SYNC_FLUSH)
     with pytest.raises(MessageError, match=f"larger than {MOST_STREAMED:,} bytes"):
         Reader().read(b"S" + data)
+
+
+# --- tables that lie --------------------------------------------------------------------------------------------------
+
+
+def message_with(part: bytes) -> bytes:
+    """A batch with such a table, whose sums fit, as a child with a right token may send it."""
+    fields = {"node": "a", "epoch": 1, "number": 1, "position": {}, "watermark": 0, "version": 1, "since": 0, "idle": 0}
+    header = {"message": "Batch", "fields": {**fields, "events": {}, "newest": 0}}
+    line = json.dumps({**header, "tables": {"t": len(part)}, "crc32": zlib.crc32(part)}).encode()
+    return tables._HEAD.pack(tables._MAGIC, zlib.crc32(line), len(line)) + line + part
+
+
+def stream_of(column: pa.Array, compression: str | None = None) -> bytes:
+    buffer = io.BytesIO()
+    table = pa.table({"slice_start": column})
+    with pa.ipc.new_stream(buffer, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table)
+    return buffer.getvalue()
+
+
+def nested(depth: int) -> bytes:
+    dtype: pa.DataType = pa.int64()
+    for _ in range(depth):
+        dtype = pa.struct([("a", dtype)])
+    return pa.schema([("slice_start", dtype)]).serialize().to_pybytes()  # type: ignore[no-any-return]
+
+
+def with_length(length: int) -> bytes:
+    """Three numbers in 24 bytes, of which every place that says so says something else."""
+    data = stream_of(pa.array([1, 2, 3], pa.int64()))
+    return data.replace(struct.pack("<q", 24), struct.pack("<q", length))
+
+
+LIES = {
+    "a buffer that is longer than the message": lambda: message_with(with_length(2**40)),
+    "a buffer of nearly all memory that there can be": lambda: message_with(with_length(2**62)),
+    "a buffer of a negative length": lambda: message_with(with_length(-1)),
+    "compression inside": lambda: message_with(stream_of(pa.array(np.zeros(10**7, np.int64)), "zstd")),
+    "compression of the other kind inside": lambda: message_with(stream_of(pa.array(np.zeros(10**7, np.int64)), "lz4")),
+    "a billion rows in no bytes": lambda: message_with(stream_of(pa.nulls(10**9))),
+    "structs in structs": lambda: message_with(nested(500)),
+    "a dictionary": lambda: message_with(stream_of(pa.array(["a", "b"]).dictionary_encode())),
+    "lists in a header": lambda: message_with(b"").replace(b'"position": {}', b'"position": ' + b"[" * 14),
+    "more than it says": lambda: (
+        b"Z" + (100).to_bytes(8, "big") + pa.compress(bytes(2**28), codec="zstd", asbytes=True)
+    ),
+    "more than a message may have": lambda: b"Z" + (2**40).to_bytes(8, "big") + bytes(9),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_table_that_lies_is_refused_and_takes_no_memory(lie: str) -> None:
+    data = LIES[lie]()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(MessageError):
+        from_bytes(data)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kilobytes

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import polars as pl
 
+from windrow.core.arrays.checks import MOST, lacking, wrong_counts, wrong_numbers
 from windrow.core.arrays.dataframes import join_keys
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.assemble.group_state import Change, CompiledGroup, GroupState
@@ -36,7 +37,7 @@ from windrow.core.stream.job_slicer import Tables, named_tables, parts_of, seen_
 from windrow.core.windows.fixed import INT64_MAX
 from windrow.io.tables import pack, unpack
 from windrow.nodes.occasion import Occasion
-from windrow.nodes.tables import differs
+from windrow.nodes.tables import differs, impossible
 
 PUSHED = Placement(" (at nodes)", "windows, no events", is_apart=True)
 NODES = "nodes"
@@ -58,19 +59,68 @@ def _groups(job: Job) -> list[Group]:
     return [group for group in job.compiled.plan.groups if group.placement == PUSHED]
 
 
-def wrong_with(job: Job, tables: Mapping[str, pl.DataFrame]) -> str | None:
+def wrong_with(job: Job, tables: Mapping[str, pl.DataFrame], times: tuple[int, int]) -> str | None:
     """Why the tables of pushed groups cannot be taken; None if they can."""
-    wanted: dict[str, tuple[Mapping[str, pl.DataType], Iterable[str]]] = {}
-    for group in _groups(job):
-        compiled, results = job.compiled.by_name[group.name], job.compiled.results.empty.schema
-        wanted[NODES] = _NODES, _NODES
-        wanted[group.name] = results, ("query", "window_start", "window_end", "revision")
+    groups = _groups(job)
+    if groups and NODES in tables:
+        reason = differs(NODES, tables[NODES], _NODES, _NODES)
+        if reason is None and tables[NODES].columns != list(_NODES):
+            reason = f"{NODES} has other columns in its batch than it should"
+        reason = reason or impossible(NODES, lacking(_columns(tables[NODES], _NODES)))
+        if reason := reason or impossible(NODES, wrong_counts({"late": tables[NODES]["late"]})):
+            return reason
+    for group in groups:
+        compiled = job.compiled.by_name[group.name]
         if isinstance(compiled, CompiledJoinedGroup):
-            schema, opened = compiled.joined_schema, _opened_columns(compiled)
-            wanted[group.name] = {**schema.columns, NODE_KEY: pl.String()}, [*schema.order, "last", NODE_KEY]
-            wanted[f"{group.name}|opened"] = opened, opened
-    reasons = (differs(name, tables[name], *columns) for name, columns in wanted.items() if name in tables)
-    return next((reason for reason in reasons if reason), None)
+            reason = _wrong_windows(compiled, tables, times)
+        else:
+            reason = _wrong_rows(group.name, job, tables, times)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _columns(table: pl.DataFrame, names: Iterable[str]) -> dict[str, pl.Series]:
+    return {name: table[name] for name in names if name in table.columns}
+
+
+def _wrong_rows(name: str, job: Job, tables: Mapping[str, pl.DataFrame], times: tuple[int, int]) -> str | None:
+    """Why rows of results cannot be taken; None if they can, or there are none."""
+    table, results = tables.get(name), job.compiled.results
+    if table is None:
+        return None
+    certain = ["query", "window_start", "window_end", "revision"]
+    if reason := differs(name, table, results.empty.schema, certain):
+        return reason
+    counting = _columns(table, ["position"] if results.positions else [])  # null for windows without one
+    bounds = {one: table[one].to_physical() for one in ("window_start", "window_end")}
+    reason = lacking(_columns(table, certain)) or wrong_numbers(counting, 0, MOST) or wrong_numbers(bounds, *times)
+    if reason is None and (table["window_start"] > table["window_end"]).any():
+        reason = "a window ends before it begins"
+    return impossible(name, reason)
+
+
+def _wrong_windows(
+    compiled: CompiledJoinedGroup, tables: Mapping[str, pl.DataFrame], times: tuple[int, int]
+) -> str | None:
+    """Why windows of nodes, or what was said of open ones, cannot be taken; None if they can, or there are none."""
+    name, schema, opened = compiled.group.name, compiled.joined_schema, _opened_columns(compiled)
+    if (table := tables.get(name)) is not None:
+        if reason := differs(name, table, {**schema.columns, NODE_KEY: pl.String()}, [*schema.order, "last", NODE_KEY]):
+            return reason
+        reason = lacking(_columns(table, ["line", "at", NODE_KEY])) or wrong_numbers({"at": table["at"]}, *times)
+        if reason := impossible(name, reason or compiled.joined_schema.wrong_with(table, times)):
+            return reason
+    name = f"{name}|opened"
+    if (table := tables.get(name)) is not None:
+        if reason := differs(name, table, opened, opened):
+            return reason
+        bounds = _columns(table, ["first", "last"])
+        reason = lacking(_columns(table, ["line", NODE_KEY])) or wrong_numbers(bounds, *times)
+        if reason is None and (table["first"].is_null() != table["last"].is_null()).any():
+            reason = "an open window has one bound"
+        return impossible(name, reason)
+    return None
 
 
 def _opened_columns(compiled: CompiledJoinedGroup) -> dict[str, pl.DataType]:
@@ -288,7 +338,8 @@ class Reported:
         if not self._rows:
             return assembled
         results = self.job.compiled.results
-        rows = pl.concat([results.empty, *self._rows], how="diagonal_relaxed").select(results.empty.columns)
+        known = [rows.select(*_columns(rows, results.empty.columns)) for rows in self._rows]
+        rows = pl.concat([results.empty, *known], how="diagonal_relaxed").select(results.empty.columns)
         self._rows = []
         pushed = [name for name, placement in self.job.placements if placement == PUSHED]
         rows = rows.filter(pl.col("query").is_in(pushed))

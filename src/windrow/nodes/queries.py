@@ -24,8 +24,9 @@ from windrow.core.plan.options import StreamOptions
 from windrow.core.query.query import NOT_DESCRIBED, Query
 from windrow.core.slices.binding import ARRIVAL
 from windrow.core.slices.kernel import time_name
+from windrow.core.stream.ingest import room_of
 from windrow.core.stream.job import Job, job_of
-from windrow.core.windows.fixed import INT64_MIN
+from windrow.core.windows.fixed import FURTHEST, INT64_MIN
 from windrow.core.windows.ordered import JOINED, NODE, Counting, scope_of
 from windrow.nodes.counting.schemes import NAMES, SMALL
 from windrow.nodes.counting.tables import ByScheme, Form, forms_of
@@ -34,7 +35,7 @@ from windrow.nodes.explain import explain
 from windrow.nodes.pushdown import PUSHED, wrong_with
 from windrow.nodes.quantiles import tables as quantile_tables
 from windrow.nodes.quantiles.protocol import REFINED, MultisetSchema, can_be_refined
-from windrow.nodes.tables import differs
+from windrow.nodes.tables import differs, impossible
 
 
 @dataclass(frozen=True)
@@ -245,10 +246,18 @@ class QuerySet:
             if table is None or group.is_apart:
                 continue
             time = time_name(self.options.time) if group.ordered else "slice_start"
-            if reason := differs(group.name, table, compiled.travels, [*compiled.schema.keys, time]):
+            reason = differs(group.name, table, compiled.travels, [*compiled.schema.keys, time])
+            if reason := reason or impossible(group.name, compiled.wrong_with(table, self.times)):
                 return reason
-        reason = quantile_tables.wrong_with(self._multiset_schemas, tables) or wrong_with(self.job, tables)
-        return reason or wrong_counting(self.forms, tables)
+        reason = quantile_tables.wrong_with(self._multiset_schemas, tables, self.times)
+        reason = reason or wrong_with(self.job, tables, self.times)
+        return reason or wrong_counting(self.forms, tables, self.times)
+
+    @cached_property
+    def times(self) -> tuple[int, int]:
+        """The least and the greatest time of slices and events, so that every window around them can be written."""
+        furthest = self.job.compiled.plan.furthest.get(self.options.time)
+        return -FURTHEST, FURTHEST if furthest is None else room_of(furthest, self.job.time_columns[self.job.time])
 
     @cached_property
     def _multiset_schemas(self) -> list[MultisetSchema]:
@@ -280,12 +289,13 @@ class QuerySet:
         return pl.DataFrame(schema=dict(self.columns))
 
     @staticmethod
-    def from_dict(described: Mapping[str, Any], table: pl.DataFrame) -> QuerySet:
+    def from_dict(described: Mapping[str, Any], table: pl.DataFrame | None) -> QuerySet:
+        """The way back, with the table that says the types of columns; a `QueryError` if these are no queries."""
         try:
-            return QuerySet(
+            query_set = QuerySet(
                 tuple(Query.from_dict(query) for query in described["queries"]),
                 StreamOptions.from_dict(described["options"]),
-                tuple(table.schema.items()),
+                tuple(table.schema.items()),  # type: ignore[union-attr]  # without one it is refused like all else
                 described["push_down"],
                 tuple(described["local_keys"]),
                 tuple(described["counting"].items()),
@@ -294,7 +304,9 @@ class QuerySet:
                 tuple(described["since"].items()),
                 tuple(described["pending"].items()),
             )
+            query_set.check()
         except QueryError:
             raise
         except NOT_DESCRIBED as error:
             raise QueryError(f"this does not describe a query set: {type(error).__name__}: {error}") from error
+        return query_set

@@ -44,6 +44,11 @@ def lacks(table: pl.DataFrame, columns: Iterable[str]) -> bool:
     return any(table[column].null_count() for column in columns)
 
 
+def impossible(name: str, reason: str | None) -> str | None:
+    """That a table cannot be in a batch, as a whole sentence; None if there is no reason."""
+    return reason and f"{name} cannot be in a batch: {reason}"
+
+
 def differs(name: str, table: pl.DataFrame, wanted: Mapping[str, pl.DataType], needed: Iterable[str]) -> str | None:
     """What columns of a table are of another type or not there."""
     for column, dtype in table.schema.items():

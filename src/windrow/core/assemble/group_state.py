@@ -88,6 +88,10 @@ class CompiledGroup:
         """A table that was made by an older plan, with the columns of this one."""
         return self.schema.conform(table)
 
+    def wrong_with(self, table: pl.DataFrame, times: tuple[int, int]) -> str | None:
+        """Why a table of the right types cannot be what travels, as part of a sentence; None if it can."""
+        return self.schema.wrong_with(table, times)
+
     def answered(self, rows: Rows, windows: Windows) -> Iterator[Emitted]:
         """Answer all of these windows, which are emitted for the first time."""
         for answers in self.assembler.answers(rows, windows, {None: np.ones(len(windows.lo), np.bool_)}):

@@ -22,6 +22,7 @@ import numpy as np
 import polars as pl
 
 from windrow.core.arrays import range_queries
+from windrow.core.arrays.checks import MOST, wrong_counts
 from windrow.core.arrays.range_queries import Arrays, Ints
 from windrow.core.expressions.parse import Expression
 from windrow.core.operators import multiset
@@ -63,6 +64,7 @@ class Operator:
     kind: ClassVar[str]
     ordered: ClassVar[bool] = False  # events are lifted in order, with their place in it
     needs_order: ClassVar[bool] = False  # states merge only in the order of their events
+    counts: ClassVar[tuple[str, ...]] = ()  # the fields that count events
     inputs: tuple[Expression, ...]
 
     @property
@@ -83,6 +85,14 @@ class Operator:
     def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         """The columns of the state."""
         raise NotImplementedError
+
+    def wrong_with(self, state: Fields) -> str | None:
+        """Why states that a stranger sends cannot be, as part of a sentence; None if they can.
+
+        Whatever `merge` and `combine` take for granted is looked at here, and nothing else: that a sum is not the one
+        of the events, nobody can see.
+        """
+        return wrong_counts({name: state[name] for name in self.counts}) if self.counts else None
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
         raise NotImplementedError
@@ -137,6 +147,7 @@ class Count(Operator):
     """How many events (no input), or how many with a value."""
 
     kind: ClassVar[str] = "count"
+    counts: ClassVar[tuple[str, ...]] = ("count",)
 
     def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"count": pl.Int64()}
@@ -165,6 +176,17 @@ class Sum(Operator):
         if isinstance(dtype, pl.Decimal):
             return {"sum": pl.Decimal(38, dtype.scale), "size": pl.Float64()}
         return {"sum": EXACT_SUM if dtype.is_integer() else pl.Float64()}
+
+    def wrong_with(self, state: Fields) -> str | None:
+        column = state["sum"]
+        if "size" in state:
+            size = state["size"].fill_null(0.0).to_numpy()
+            least = column.cast(pl.Float64).abs().fill_null(0.0).to_numpy() * (1 - 1e-9)  # sizes are rounded
+            return None if (size >= least).all() else "'size' is less than the sum that it is the size of"
+        if column.dtype.is_float():
+            return None
+        furthest = max((abs(int(one)) for one in (column.min(), column.max()) if isinstance(one, Decimal)), default=0)
+        return f"'sum' is {furthest:,} in size" if furthest > MOST * 2**63 else None
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
         (x,), (dtype,) = of.columns, of.types
@@ -307,6 +329,7 @@ class Logs(Operator):
     """For the geometric mean: the sum of the logarithms of positive values, and how many were zero or negative."""
 
     kind: ClassVar[str] = "logs"
+    counts: ClassVar[tuple[str, ...]] = ("zeros", "negatives")
 
     def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"logs": pl.Float64(), "zeros": pl.Int64(), "negatives": pl.Int64()}
@@ -329,6 +352,7 @@ class Moments(Operator):
     """Count, mean and M2 (the sum of squared distances from the mean), merged by the formula of Chan et al."""
 
     kind: ClassVar[str] = "moments"
+    counts: ClassVar[tuple[str, ...]] = ("n",)
 
     def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"n": pl.Float64(), "mean": pl.Float64(), "m2": pl.Float64()}
@@ -378,6 +402,9 @@ class Multiset(Operator):
 
     def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"values": pl.List(types[0]), "counts": pl.List(pl.Int64())}
+
+    def wrong_with(self, state: Fields) -> str | None:
+        return multiset.wrong_with(state["values"], state["counts"])
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
         (x,) = of.columns

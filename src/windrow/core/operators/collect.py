@@ -19,6 +19,7 @@ from typing import ClassVar
 import numpy as np
 import polars as pl
 
+from windrow.core.arrays.checks import lacking, laid_out, wrong_lengths
 from windrow.core.arrays.range_queries import Ints, differences, ramp
 from windrow.core.operators.base import Fields, Inputs, Operator
 from windrow.core.operators.multiset import flat, lists
@@ -34,6 +35,11 @@ class Collect(Operator):
 
     def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"values": pl.List(types[0]), **{name: pl.List(dtype) for name, dtype in place.items()}}
+
+    def wrong_with(self, state: Fields) -> str | None:
+        if reason := wrong_lengths(state):
+            return reason
+        return lacking({name: laid_out(state[name])[0] for name in ("at", "nth")})
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
         (x,) = of.columns

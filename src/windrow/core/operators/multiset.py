@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from windrow.core.arrays.checks import ascends, laid_out, wrong_counts
 from windrow.core.arrays.range_queries import CHUNK, Ints, ramp, run_begins
 
 Doubles = npt.NDArray[np.float64]
@@ -63,6 +64,20 @@ def _runs(values: pl.Series, sizes: Ints) -> Ints:
 def _ends_in_nan(values: pl.Series, ends: Ints) -> bool:
     """Whether a sorted list holds NaN, which then is its last value."""
     return values.dtype.is_float() and bool(values.gather(ends - 1).is_nan().any())
+
+
+def wrong_with(values: pl.Series, counts: pl.Series) -> str | None:
+    """Why multisets that a stranger sends cannot be, as part of a sentence; None if they can."""
+    (entries, sizes), (weights, others) = laid_out(values), laid_out(counts)
+    if not np.array_equal(sizes, others):
+        return "'values' and 'counts' are not as many"
+    if entries.null_count() or weights.null_count():
+        return "a value or a count is missing"
+    if reason := wrong_counts({"counts": weights}):
+        return reason
+    if not weights.to_numpy().all():
+        return "'counts' is 0"
+    return None if ascends(entries, np.cumsum(sizes)) else "'values' are not in order, each once"
 
 
 def counted(column: pl.Series) -> tuple[pl.Series, pl.Series]:

@@ -33,9 +33,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from windrow.core.arrays.checks import MOST
+
 Array = np.ndarray[Any, np.dtype[Any]]
 _TEXT = (pl.String, pl.Binary, pl.Categorical, pl.Enum, pl.Decimal, pl.Int128, pl.UInt128)  # kept as text
 _SEED, _C1, _C2 = np.uint64(9001), np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)  # MurmurHash3
+_UNLIKE = "windrow writes no such sketch"
 _LOW_BYTES = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
 
 
@@ -162,6 +165,15 @@ class Kll:
             raise ValueError("not the compact form of a KLL sketch of doubles")
         return n, low, high, np.split(items, places[1:] - places[0])
 
+    def check(self, state: bytes) -> None:
+        """Refuse bytes that `lift` and `merge` cannot have given; a ValueError, an IndexError or a struct.error."""
+        n, low, high, levels = self._read(state)
+        items = np.concatenate(levels)
+        weight = sum(len(level) << height for height, level in enumerate(levels))
+        is_inside = bool(len(items)) and low <= items.min() and items.max() <= high  # not so with NaN
+        if not (is_inside and weight == n <= MOST and self.merge([state]) == state):
+            raise ValueError(_UNLIKE)
+
     def quantiles(self, state: bytes, qs: Sequence[float]) -> list[float | None]:
         """For each q the smallest kept value v with at least the share q of all values ≤ v; None if empty.
 
@@ -275,6 +287,11 @@ class Hll:
             state = union.get_result(library.tgt_hll_type.HLL_8).serialize_compact()
         return np.empty(0, np.uint32), np.frombuffer(state, np.uint8, 1 << self.lg_k, 40)
 
+    def check(self, state: bytes) -> None:
+        """Refuse bytes that `lift` and `merge` cannot have given; a ValueError, an IndexError or a struct.error."""
+        if state[7] >> 2 & 3 != 2 or self.merge([state]) != state:  # 4 and 6 bits a register are not ours
+            raise ValueError(_UNLIKE)
+
     def estimate(self, state: bytes) -> int:
         """The number of distinct values; of a state from elsewhere, too, it depends on the values alone."""
         return int(_library().hll_sketch.deserialize(self.merge([state])).get_estimate() + 0.5)
@@ -357,6 +374,18 @@ class Frequent:
             start, at = at + 4, at + 4 + int.from_bytes(state[at : at + 4], "little")
             items.append(state[start:at])
         return items, weights, offset, total
+
+    def check(self, state: bytes) -> None:
+        """Refuse bytes that `lift` and `merge` cannot have given; a ValueError, an IndexError or a struct.error."""
+        items, weights, offset, total = self._read(state)
+        is_possible = 0 < len(items) <= self.capacity and min(weights) > 0 and sum(weights) <= total <= MOST
+        if not (is_possible and offset * (self.capacity + 1) <= total and self.merge([state]) == state):
+            raise ValueError(_UNLIKE)
+        if self.dtype not in (pl.Binary(), pl.Int64(), pl.Float64()):
+            try:
+                self.top(state, 1)
+            except pl.exceptions.PolarsError as error:
+                raise ValueError(f"it holds what is no {self.dtype}") from error
 
     def top(self, state: bytes, k: int) -> pl.DataFrame:
         """At most k items of highest count: `value`, `count` (never too low), `lower` (never too high).

@@ -7,6 +7,7 @@ merge of bytes at a time, so the cost is per slice and per window, never per eve
 from __future__ import annotations
 
 import importlib.util
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -54,6 +55,15 @@ class _Sketched(Operator):
 
     def fields(self, types: Sequence[pl.DataType], place: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
         return {"sketch": pl.Binary()}
+
+    def wrong_with(self, state: Fields) -> str | None:
+        sketch = self._sketch(state.types)
+        for one in state["sketch"].drop_nulls():
+            try:
+                sketch.check(one)
+            except (ValueError, IndexError, struct.error) as error:
+                return f"'sketch' is no {self.kind} sketch: {error}"
+        return None
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
         return {"sketch": of.columns[0].drop_nulls()}

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from windrow.core.arrays.checks import MOST, lacking, wrong_numbers
 from windrow.core.arrays.dataframes import join_keys
 from windrow.core.arrays.hashing import GOLDEN, mix
 from windrow.core.arrays.range_queries import CHUNK, Array, Ints, Mask, ramp
@@ -129,6 +130,15 @@ class Ordering:
         """Events buffered under an older plan, with null in what only a new query reads: it does not see them."""
         missing = [pl.lit(None, dtype).alias(name) for name, dtype in self.needed.items() if name not in events.columns]
         return events.with_columns(missing).select(*self.needed)
+
+    def wrong_with(self, events: pl.DataFrame, times: tuple[int, int]) -> str | None:
+        """Why events of the right types that a stranger sends cannot be, as part of a sentence; None if they can.
+
+        All but the time may be missing, as `conform` leaves it.
+        """
+        times_of = {self.time: events[self.time]}
+        numbers = {name: events[name] for name in ("nth",) if name in self.needed and name in events.columns}
+        return lacking(times_of) or wrong_numbers(times_of, *times) or wrong_numbers(numbers, 0, MOST)
 
     @property
     def initial(self) -> dict[str, Any]:

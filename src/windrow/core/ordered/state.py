@@ -77,6 +77,9 @@ class CompiledOrderedGroup(CompiledGroup):
     def conform(self, table: pl.DataFrame) -> pl.DataFrame:
         return self.ordering.conform(table)
 
+    def wrong_with(self, table: pl.DataFrame, times: tuple[int, int]) -> str | None:
+        return self.ordering.wrong_with(table, times)
+
 
 class OrderedState(GroupState):
     """Events until their order is final, and then slices in that order.

@@ -32,11 +32,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from windrow.core.arrays.checks import lacking, wrong_numbers
 from windrow.core.arrays.dataframes import empty_frame, run_numbers
 from windrow.core.arrays.range_queries import run_begins, running_max
-from windrow.core.operators.base import Fields
+from windrow.core.operators.base import Fields, Operator
 from windrow.core.operators.choose import Choices, Selection
 from windrow.core.plan.groups import Partial
+from windrow.core.windows.fixed import INT64_MIN
 
 MOST_PENDING = 64  # tables that wait to be merged, at most
 
@@ -117,6 +119,54 @@ class SliceSchema:
             if name not in there
         ]
         return table.with_columns(missing).select(*self.columns)
+
+    def wrong_with(self, table: pl.DataFrame, times: tuple[int, int]) -> str | None:
+        """Why a table of the right types that a stranger sends cannot be one of slices, as part of a sentence.
+
+        None if it can. Rows may come in any order, and a slice may come again: `merge` is for that.
+
+        times:  the least and the greatest time around which windows can be written
+        """
+        names = ["slice_start", *(["excluded", "first", "last"] if self.has_runs else [])]
+        there = {name: table[name] for name in names if name in table.columns}
+        if reason := lacking(there):
+            return reason
+        start = there["slice_start"]
+        if start.min() == INT64_MIN:
+            start = start.filter(start > INT64_MIN)
+        bounds = {name: there[name] for name in ("first", "last") if name in there}
+        if self.has_runs and len(bounds) < 2 and (bounds or len(start) < table.height):
+            return "a run has no first or no last event"  # `conform` takes the slice's start for both
+        if reason := wrong_numbers({"slice_start": start} | bounds, *times):
+            return reason
+        if "excluded" in there and (there["excluded"] != 0).any():
+            return "'excluded' is not 0, and only a state has exclusion sets"
+        if len(bounds) == 2 and not ((bounds["first"] <= bounds["last"]).all()):
+            return "a run ends before it begins"
+        return self.wrong_states(table)
+
+    def wrong_states(self, table: pl.DataFrame) -> str | None:
+        """Why the states in a table cannot be; of an operator that was not there when it was made there are none."""
+        there = set(table.columns)
+        for text, operator, names, types in self._checked:
+            if there.isdisjoint(names.values()):
+                continue
+            if missing := [name for name in names.values() if name not in there]:
+                return f"{missing[0]!r} is missing"
+            state = Fields({name: table[column] for name, column in names.items()})
+            state.types = types
+            if reason := operator.wrong_with(state):
+                return f"of {text} {reason}"
+        return None
+
+    @cached_property
+    def _checked(self) -> list[tuple[str, Operator, dict[str, str], list[pl.DataType]]]:
+        """The partials whose operators have something to say of states, with the columns and the types of each."""
+        return [
+            (one.text, one.operator, self.names[one], self.input_types(one))
+            for one in self.partials
+            if one.operator.counts or type(one.operator).wrong_with is not Operator.wrong_with
+        ]
 
     def selections(self, state: Callable[[Partial], Fields]) -> dict[str, tuple[Selection, Fields]]:
         """The selections among its operators, by their text, with the states to choose from."""

@@ -74,13 +74,18 @@ def time_range(events: pl.DataFrame, name: str, furthest: Query | None, time_col
     low, high = int(column.min()), int(column.max())  # type: ignore[arg-type]
     if furthest is None:
         return low, high
-    room = FURTHEST - furthest.window.reach - (time_column.lateness or 0) - time_column.updates
+    room = room_of(furthest, time_column)
     if low < -room or high > room:
         raise InputError(
             f"query {furthest.name!r}: {name!r} is {low if low < -room else high} in this batch, "
             f"so far out that {furthest.window} around it cannot be written in 64 bits"
         )
     return low, high
+
+
+def room_of(furthest: Query, time_column: TimeColumn) -> int:
+    """How far times may be from 0, so that every window around them can be written."""
+    return FURTHEST - furthest.window.reach - (time_column.lateness or 0) - time_column.updates
 
 
 def rates_of(frame: pl.DataFrame, binding: Binding, time: str) -> Rates | None:

@@ -61,9 +61,8 @@ class CountingCoordinator:
         """Take the tables of a batch in, and what nodes have reported with it; returns how many events came too late
         for each group."""
         for name, form in self._forms.items():
-            segments = tables.get(f"{name}|segments")
-            if segments is not None:
-                self._absorb_segments(form, segments, tables.get(f"{name}|events"))
+            if f"{name}|segments" in tables:
+                self._absorb_segments(form, tables)
             reach = tables.get(f"{name}|reach")
             for *key, node, next_ in reach.select(*form.reach).iter_rows() if reach is not None else ():
                 self._resolver(form, tuple(key)).lines.setdefault(node, Line()).next = next_
@@ -77,8 +76,13 @@ class CountingCoordinator:
                     line.rewind = 0
         return Counter(dict.fromkeys(self._forms, late) if late else {})
 
-    def _absorb_segments(self, form: Form, table: pl.DataFrame, events: pl.DataFrame | None) -> None:
-        for (key, node), of_node in _segments(form, table, events).items():
+    def _absorb_segments(self, form: Form, tables: Mapping[str, pl.DataFrame]) -> None:
+        """Take in segments that follow on what is here; others, of a node that cannot be believed, are passed over."""
+        strays = self._strays(form.name, tables)
+        segments = _segments(form, tables[f"{form.name}|segments"], tables.get(f"{form.name}|events"))
+        for (key, node), of_node in segments.items():
+            if (key, node) in strays:
+                continue
             resolver = self._resolver(form, key)
             cut = resolver.lines[node].cut if node in resolver.lines else 0
             for segment, *_ in of_node:
@@ -88,24 +92,28 @@ class CountingCoordinator:
 
     def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why segments do not follow on what is here; None if they do."""
-        for name, form in self._forms.items():
-            covered: dict[tuple[Key, str], int] = {}
-            before: dict[tuple[Key, str], tuple[tuple[int | None, int | None], int]] = {}
-            columns = [*form.keys, "node", "lo", "hi", "of_lo", "of_hi"]
-            table = tables.get(f"{name}|segments")
-            for *key, node, lo, hi, of_lo, of_hi in table.select(columns).iter_rows() if table is not None else ():
-                whose = tuple(key), node
-                if whose not in covered:
-                    resolver = self._resolvers[name].get(tuple(key))
-                    covered[whose] = resolver.lines[node].covered if resolver and node in resolver.lines else 0
-                of, end = before.get(whose, ((0, 0), 0))
-                is_next = lo == end if of_lo is not None and of == (of_lo, of_hi) else lo <= covered[whose]
-                is_next &= lo == covered[whose] if of_lo is None else of_hi == ANEW or hi <= covered[whose]
-                if not is_next:
-                    return f"{name}|segments: {lo:,} to {hi:,} of {node!r} does not follow on {covered[whose]:,}"
-                covered[whose] = hi if of_hi in (None, ANEW) else covered[whose]
-                before[whose] = (of_lo, of_hi), hi
-        return None
+        return next((reason for name in self._forms for reason in self._strays(name, tables).values()), None)
+
+    def _strays(self, name: str, tables: Mapping[str, pl.DataFrame]) -> dict[tuple[Key, str], str]:
+        """Of which keys and nodes a group's segments do not follow on what is here, and why."""
+        covered: dict[tuple[Key, str], int] = {}
+        before: dict[tuple[Key, str], tuple[tuple[int | None, int | None], int]] = {}
+        strays: dict[tuple[Key, str], str] = {}
+        form, table = self._forms[name], tables.get(f"{name}|segments")
+        columns = [*form.keys, "node", "lo", "hi", "of_lo", "of_hi"]
+        for *key, node, lo, hi, of_lo, of_hi in table.select(columns).iter_rows() if table is not None else ():
+            whose = tuple(key), node
+            if whose not in covered:
+                resolver = self._resolvers[name].get(tuple(key))
+                covered[whose] = resolver.lines[node].covered if resolver and node in resolver.lines else 0
+            of, end = before.get(whose, ((0, 0), 0))
+            is_next = lo == end if of_lo is not None and of == (of_lo, of_hi) else lo <= covered[whose]
+            is_next &= lo == covered[whose] if of_lo is None else of_hi == ANEW or hi <= covered[whose]
+            if not is_next and whose not in strays:
+                strays[whose] = f"{name}|segments: {lo:,} to {hi:,} of {node!r} does not follow on {covered[whose]:,}"
+            covered[whose] = hi if of_hi in (None, ANEW) else covered[whose]
+            before[whose] = (of_lo, of_hi), hi
+        return strays
 
     def _resolver(self, form: Form, key: Key) -> BoundaryResolver:
         resolvers = self._resolvers[form.name]

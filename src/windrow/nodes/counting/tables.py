@@ -15,25 +15,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from windrow.core.arrays.checks import MOST, wrong_numbers
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.ordered.slicing import Ordering
 from windrow.core.ordered.state import CompiledOrderedGroup
 from windrow.core.plan.groups import ROWS, Group, Partial, Placement
 from windrow.core.stream.job import Job
-from windrow.core.windows.fixed import INT64_MIN
+from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.core.windows.ordered import Counting
 from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Directive, sub_slice
 from windrow.nodes.quantiles.protocol import REFINED, MultisetSchema
-from windrow.nodes.tables import GONE, GONE_COLUMNS, PROGRESS, PROGRESS_COLUMNS, differs, lacks
+from windrow.nodes.tables import GONE, GONE_COLUMNS, PROGRESS, PROGRESS_COLUMNS, differs, impossible, lacks
 
 NODE_COLUMN = "order:0"  # of events: the node, which in a batch stands in the segments instead
 ANEW = -1  # of a segment: it and those after it take the place of all that were sent from there on
-FURTHEST = 1 << 48  # no rank is as great: sums of some thousand counts fit into 64 bits
+FURTHEST = MOST  # no rank is as great
+_1970 = date(1970, 1, 1).toordinal()
 Key = tuple[Any, ...]
 
 
@@ -119,7 +122,7 @@ class Form:
 
     # --- what cannot be -------------------------------------------------------------------------------------------
 
-    def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
+    def wrong_with(self, tables: Mapping[str, pl.DataFrame], times: tuple[int, int]) -> str | None:
         """Why the tables of a batch cannot be taken; None if they can."""
         mine: dict[str, pl.DataFrame] = {}
         for part, types in {"segments": self.segments, "events": self.sent, "reach": self.reach}.items():
@@ -130,7 +133,16 @@ class Form:
             mine[part] = pl.DataFrame(schema=needed) if table is None else table
         if mine["reach"]["node"].null_count():
             return f"{self.name}|reach has no node in its batch"
-        return self.multisets.wrong_with(tables) or self._wrong_segments(mine["segments"], mine["events"])
+        bounds = {name: mine["segments"][name] for name in ("first", "last")} | {"next": mine["reach"]["next"]}
+        reason = wrong_numbers(bounds, *times) or self._wrong_keys(mine["segments"]) or self._wrong_keys(mine["reach"])
+        if reason is not None:
+            return impossible(self.name, reason)
+        return self.multisets.wrong_with(tables, times) or self._wrong_segments(mine["segments"], mine["events"])
+
+    def _wrong_keys(self, table: pl.DataFrame) -> str | None:
+        """Which date is none, as Python writes it: keys of counted groups are held as plain values."""
+        dates = {name: table[name].to_physical() for name, dtype in self.keys.items() if dtype == pl.Date()}
+        return wrong_numbers(dates, date.min.toordinal() - _1970, date.max.toordinal() - _1970)
 
     def _wrong_segments(self, segments: pl.DataFrame, events: pl.DataFrame) -> str | None:
         what = f"{self.name}|segments"
@@ -148,6 +160,8 @@ class Form:
         slices = segments.filter(pl.col("kind") == "slice")
         if slices.height:
             if reason := differs(what, segments, self.segments, self.states):
+                return reason
+            if reason := impossible(what, self._sliced.schema.wrong_states(slices)):
                 return reason
             rows = self.schema.names[Partial(ROWS, None)]["count"]
             if not slices.select((pl.col(rows) == size).fill_null(False).all()).item():
@@ -203,7 +217,7 @@ def _plain(dtype: pl.DataType) -> pl.DataType:
     return pl.String() if dtype.is_float() else pl.Int64() if dtype.is_temporal() and dtype != pl.Date() else dtype
 
 
-def wrong_with(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> str | None:
+def wrong_with(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame], times: tuple[int, int]) -> str | None:
     """Why the tables of counted groups cannot be taken; None if they can."""
     forms = list(forms)
     for name, types in ((PROGRESS, PROGRESS_COLUMNS), (GONE, GONE_COLUMNS)) if forms else ():
@@ -213,7 +227,12 @@ def wrong_with(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> str
             return reason
         if lacks(tables[name], types):
             return f"{name} has no value where one is needed in its batch"
-    return next((reason for form in forms if (reason := form.wrong_with(tables))), None)
+        if tables[name].columns != list(types):
+            return f"{name} has other columns in its batch than it should"
+        counts = {column: tables[name][column] for column in types if column in ("received", "rewound", "late")}
+        if reason := impossible(name, wrong_numbers(counts, 0, INT64_MAX)):
+            return reason
+    return next((reason for form in forms if (reason := form.wrong_with(tables, times))), None)
 
 
 def names_in(forms: Iterable[Form], tables: Mapping[str, pl.DataFrame]) -> list[str]:

@@ -338,7 +338,8 @@ class NodeProcess:
             raise  # not because of the message
         except Exception as error:
             if sender == self.node.parent:
-                raise
+                what = f"sends {self.config.name!r} a {type(message).__name__} that cannot be taken"
+                raise NodeRefused(f"{sender} {what}: {_named(error)}") from error
             self._break(sender, message, error)
             return
         if isinstance(message, Leave):

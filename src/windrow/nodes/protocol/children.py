@@ -47,6 +47,13 @@ class Child:
         """Whether a batch follows on the last accepted one: numbers have no gap, and none is taken twice."""
         return batch.number == self.accepted + 1
 
+    def wrong_with(self, batch: Batch) -> str | None:
+        """Why a batch cannot follow on the last accepted one; None if it can."""
+        for name, count in batch.events.items():
+            if count < self.events.get(name, 0):
+                return f"the events of {name!r} go back from {self.events[name]:,} to {count:,}"
+        return None
+
     def may_begin(self, hello: Hello) -> bool:
         """Whether a Hello is of the last life, or takes the epoch that was offered to it.
 

@@ -54,7 +54,7 @@ class Merger:
         for name, table in tables.items():
             if name in self._passed:
                 self._passing.setdefault(name, []).append(table)
-            if name not in self._groups:
+            if name not in self._groups or not table.height:
                 continue
             self._take(name, self._groups[name].conform(table))
             if name not in self._closing.at_once:
@@ -93,7 +93,7 @@ class Merger:
         return {name: table for name, table in tables.items() if table.height}
 
     def _passed_on(self) -> Tables:
-        return {name: pl.concat(parts, how="diagonal_relaxed") for name, parts in self._passing.items()}
+        return {name: _together(parts) for name, parts in self._passing.items()}
 
     def switch(self, job: Job, watermark: int) -> Tables:
         """Go on with another plan; returns everything that was cut by the one before."""
@@ -115,3 +115,15 @@ class Merger:
                 self._passing[name] = [table]
             else:
                 self._take(name, table)
+
+
+def _together(parts: list[pl.DataFrame]) -> pl.DataFrame:
+    """Tables of one name as one; a column that no plan knows any more may have several types, and is left out."""
+    if len(parts) > 1:
+        types: dict[str, set[pl.DataType]] = {}
+        for part in parts:
+            for name, dtype in part.schema.items():
+                types.setdefault(name, set()).add(dtype)
+        unknown = [name for name, several in types.items() if len(several) > 1]
+        parts = [part.drop(unknown, strict=False) for part in parts] if unknown else parts
+    return pl.concat(parts, how="diagonal_relaxed")

@@ -42,6 +42,7 @@ from typing import Any, Literal
 
 import polars as pl
 
+from windrow.core.expressions.errors import QueryError
 from windrow.core.query.query import Query
 from windrow.core.windows.fixed import INT64_MAX
 from windrow.nodes.protocol.children import Children
@@ -252,7 +253,8 @@ class Node:
         if isinstance(message, Offer):
             return self._offer(message)
         if isinstance(message, Queries):
-            return self._adopt(QuerySet.from_dict(message.query_set, message.tables["columns"]), now)
+            query_set = self._queries(message)
+            return [] if query_set is None else self._adopt(query_set, now)
         if isinstance(message, Claimed):
             return self.as_parent.claimed(message, now) if self.as_parent is not None else []
         if isinstance(message, Request):
@@ -292,10 +294,12 @@ class Node:
         if reason is not None:
             self.refused = reason
             return []
+        query_set = self._queries(message)
+        if query_set is None:
+            return []
         self._is_welcome = self._was_welcome = True
         self._window.reset_pause(now)
         self._window.forget(message.accepted, now)
-        query_set = QuerySet.from_dict(message.query_set, message.tables["columns"])
         if self.as_local is not None and (self.as_local.reader is None or is_other):
             self.refused = self.as_local.begin(query_set, message) or self.refused
             return []
@@ -328,6 +332,14 @@ class Node:
         if sent_in:
             self._lives.forget_before(sent_in)
         return None
+
+    def _queries(self, message: Welcome | Queries) -> QuerySet | None:
+        """The query set of the parent; None if it cannot be read, and then the node cannot go on with this parent."""
+        try:
+            return QuerySet.from_dict(message.query_set, message.tables.get("columns"))
+        except QueryError as error:
+            self.refused = f"it cannot read what {self.parent} asks: {error}"
+            return None
 
     def _adopt(self, query_set: QuerySet, now: int) -> Out:
         """Go on with the parent's query set, if it is newer; what comes before a Welcome is in it as well."""

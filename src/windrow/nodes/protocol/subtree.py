@@ -16,21 +16,40 @@ from typing import Any, Literal, NamedTuple
 
 import polars as pl
 
+from windrow.core.arrays.checks import laid_out
 from windrow.core.expressions.errors import QueryError
+from windrow.core.ordered.node_windows import NODE_KEY
 from windrow.core.query.query import Query
 from windrow.core.stream.job_slicer import Tables
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
-from windrow.nodes.counting.tables import groups_of, names_in
+from windrow.core.windows.ordered import NODE
+from windrow.nodes.counting.tables import NODE_COLUMN, groups_of, names_in
 from windrow.nodes.protocol.children import Child, Children, after, cut_since
 from windrow.nodes.protocol.homes import Homes
 from windrow.nodes.protocol.intermediate import Merger
 from windrow.nodes.protocol.messages import Announced, Batch, Notes, Out, Report, Request
 from windrow.nodes.protocol.root import RootState
 from windrow.nodes.pushdown import NODES, nodes_table
+from windrow.nodes.quantiles.protocol import REMOTE
 from windrow.nodes.queries import QuerySet
 from windrow.nodes.tables import GONE, PROGRESS, gone_table
 
 _COLUMNS = "columns"  # in a checkpoint, an empty table of events
+_OF_NODES = {NODE, NODE_COLUMN, NODE_KEY}  # the columns that say whose a row is
+
+
+def _nodes_in(batch: Batch) -> set[str]:
+    """The nodes whose rows a batch has."""
+    names: set[str] = set()
+    for table in batch.tables.values():
+        columns = [table[column] for column in _OF_NODES.intersection(table.columns)]
+        if REMOTE in table.columns:
+            columns.append(laid_out(table[REMOTE])[0].struct.field("node"))
+        for column in columns:
+            if column.dtype == pl.String():
+                ends = pl.Series([column.min(), column.max()], dtype=pl.String)  # the same in rows of a local node
+                names |= set(ends if ends[0] == ends[1] else column.unique())
+    return names - {None}
 
 
 class Planned(NamedTuple):
@@ -149,9 +168,13 @@ class Subtree:
     def wrong_with(self, batch: Batch) -> str | None:
         """Why a batch cannot be taken; None if it can."""
         assert self.query_set is not None
-        reason = self.query_set.wrong_with(batch.tables) or self._wrong_names(batch)
+        reason = self.children[batch.node].wrong_with(batch) or self.query_set.wrong_with(batch.tables)
+        reason = reason or self._wrong_names(batch)
         if reason is None and self.assembly is not None:
             reason = self.assembly.wrong_with(batch.tables)
+            if reason is not None and not batch.position:  # no node between can have seen it: `absorb` passes over it
+                self.notes.once(reason, f"passed over, of what {batch.node} has passed on: {reason}")
+                reason = None
         return reason
 
     def _wrong_names(self, batch: Batch) -> str | None:
@@ -163,7 +186,7 @@ class Subtree:
         assert self.query_set is not None
         forms, tables = self.query_set.forms, batch.tables
         gone = tables[NODES]["node"] if self.query_set.pushed and NODES in tables else ()
-        for name in (*batch.events, *gone, *names_in(forms, tables)):
+        for name in (*batch.events, *gone, *names_in(forms, tables), *_nodes_in(batch)):
             above = self.homes.above(name)
             if above != batch.node:
                 where = "another node" if above in (None, name) else f"below {above}"

@@ -25,16 +25,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
+from windrow.core.arrays.checks import MOST, ascends, lacking, laid_out, wrong_counts, wrong_numbers
 from windrow.core.arrays.range_queries import Ints, Mask, ramp
 from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.operators.base import Multiset
 from windrow.core.operators.multiset import counted, lists
+from windrow.core.operators.multiset import wrong_with as wrong_multisets
 from windrow.core.plan.groups import Partial, Placement, leaves, quantile_of, reads_of
 from windrow.core.query.query import Query
 from windrow.core.slices.kernel import filter_name, input_name
-from windrow.core.windows.fixed import FixedWindow, Session
+from windrow.core.windows.fixed import FURTHEST, FixedWindow, Session
 from windrow.core.windows.ordered import Counting
-from windrow.nodes.tables import lacks
+from windrow.nodes.tables import impossible, lacks
 
 # which multiset, see above
 IDENTITY: dict[str, pl.DataType] = {"node": pl.String(), "send": pl.Int64(), "row": pl.Int64()}
@@ -135,7 +137,7 @@ class MultisetSchema:
 
     # --- what cannot be -------------------------------------------------------------------------------------------
 
-    def wrong_with(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
+    def wrong_with(self, tables: Mapping[str, pl.DataFrame], times: tuple[int, int]) -> str | None:
         """Why the tables of a batch cannot be taken; None if they can."""
         for name, columns in self.tables.items():
             if name not in tables:
@@ -146,9 +148,22 @@ class MultisetSchema:
             certain = [column for column in columns if column not in (*self.keys, "count", "counts")]
             if lacks(table, certain):
                 return f"{name} has no value where one is needed in its batch"
-            if not table.select(_is_whole(table).all()).item():
-                return f"{name} has blocks or values that cannot be in its batch"
-        return None
+            bounds = {column: table[column] for column in self.times if column in columns}
+            counts = {column: table[column] for column in columns if column in ("send", "row", "lo")}
+            reason = wrong_numbers(bounds, *times) or wrong_numbers(counts, 0, FURTHEST)
+            reason = reason or (_wrong_values(table) if "values" in columns else _wrong_blocks(table))
+            if reason is not None:
+                return impossible(name, reason)
+        return self._wrong_remote(tables.get(self.name))
+
+    def _wrong_remote(self, slices: pl.DataFrame | None) -> str | None:
+        """Why slices cannot have the multisets that they say are at nodes; None if they can."""
+        if slices is None or REMOTE not in slices.columns:
+            return None
+        remote, _ = laid_out(slices[REMOTE])
+        fields = {name: remote.struct.field(name) for name in IDENTITY}
+        numbers = {name: column for name, column in fields.items() if name != "node"}
+        return impossible(self.name, lacking(fields) or wrong_numbers(numbers, 0, FURTHEST))
 
     def wrong_request(self, tables: Mapping[str, pl.DataFrame]) -> str | None:
         """Why a request cannot be answered; None if it can."""
@@ -159,17 +174,31 @@ class MultisetSchema:
         return None
 
 
-def _is_whole(table: pl.DataFrame) -> pl.Expr:
-    """Whether lists of blocks or values are as long as they have to be."""
-    if "values" in table.columns:
-        return (pl.col("lo") >= 0) & (
-            pl.col("counts").list.len().fill_null(length := pl.col("values").list.len()) == length
-        )
-    block_count = -(-pl.col("entries") // pl.col("size"))
-    is_sized = (pl.col("size") >= 1) & (pl.col("entries") >= 0)
-    for name in ("first", "last", "count"):
-        is_sized &= pl.col(name).list.len().cast(pl.Int64).fill_null(block_count) == block_count
-    return is_sized.fill_null(False)
+def _wrong_values(table: pl.DataFrame) -> str | None:
+    """Why values of blocks cannot be, as part of a sentence; without counts each is there once."""
+    values, counts = table["values"], table["counts"]
+    if counts.null_count():
+        counts = counts.fill_null(values.list.eval(pl.lit(1, pl.Int64)))
+    return wrong_multisets(values, counts)
+
+
+def _wrong_blocks(table: pl.DataFrame) -> str | None:
+    """Why block summaries cannot be, as part of a sentence; without counts every value is there once."""
+    size, entries = table["size"], table["entries"]
+    if reason := wrong_numbers({"size": size}, 1, MOST) or wrong_counts({"entries": entries}):
+        return f"it has blocks whose {reason}"
+    wanted = -(-entries.to_numpy() // size.to_numpy())
+    first, last, count = (table[name] for name in ("first", "last", "count"))
+    (firsts, sizes), (lasts, ends), (counts, known) = laid_out(first), laid_out(last), laid_out(count)
+    known = np.where(count.is_null(), wanted, known)
+    if not (np.array_equal(sizes, wanted) and np.array_equal(ends, wanted) and np.array_equal(known, wanted)):
+        return "it has blocks of other numbers of values than it says"
+    if reason := lacking({"first": firsts, "last": lasts, "count": counts}) or wrong_counts({"count": counts}):
+        return reason
+    starts = np.cumsum(sizes)
+    if (counts == 0).any() or not (ascends(firsts, starts) and ascends(lasts, starts) and not (firsts > lasts).any()):
+        return "its blocks are not in order"
+    return None
 
 
 def multiset_of(events: pl.DataFrame, partial: Partial) -> tuple[pl.Series, pl.Series]:

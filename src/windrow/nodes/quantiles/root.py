@@ -62,7 +62,7 @@ class KnownBlocks:
 
     def see(self, names: pl.DataFrame) -> None:
         """Note that the slices of these multisets have come."""
-        came = names.with_columns(_came=pl.lit(True))
+        came = names.unique(self.schema.identity).with_columns(_came=pl.lit(True))
         seen = join_keys(self.blocks.select(self.schema.identity), came, self.schema.identity, "left")["_came"]
         self.blocks = self.blocks.with_columns(seen=pl.col("seen") | seen.fill_null(False))
 

@@ -18,7 +18,7 @@ import polars as pl
 
 from windrow.core.stream.job import Job
 from windrow.nodes.quantiles.protocol import REFINED, MultisetSchema
-from windrow.nodes.tables import GONE, GONE_COLUMNS, PROGRESS, PROGRESS_COLUMNS
+from windrow.nodes.tables import GONE, GONE_COLUMNS, PROGRESS, PROGRESS_COLUMNS, lacks
 
 RELEASED: dict[str, pl.DataType] = {"send": pl.Int64(), "start": pl.Int64()}
 
@@ -37,10 +37,14 @@ def tables_of(job: Job) -> tuple[set[str], set[str]]:
     return names, names - blocks
 
 
-def wrong_with(schemas: Iterable[MultisetSchema], tables: Mapping[str, pl.DataFrame]) -> str | None:
+def wrong_with(
+    schemas: Iterable[MultisetSchema], tables: Mapping[str, pl.DataFrame], times: tuple[int, int]
+) -> str | None:
     """Why the tables of such groups cannot be taken; None if they can."""
     schemas = list(schemas)
     for name, columns in ((PROGRESS, PROGRESS_COLUMNS), (GONE, GONE_COLUMNS)) if schemas else ():
         if name in tables and dict(tables[name].schema) != columns:
             return f"{name} has other columns in its batch than it should"
-    return next((reason for schema in schemas if (reason := schema.wrong_with(tables))), None)
+        if name in tables and lacks(tables[name], columns):
+            return f"{name} has no value where one is needed in its batch"
+    return next((reason for schema in schemas if (reason := schema.wrong_with(tables, times))), None)

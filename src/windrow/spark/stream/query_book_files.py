@@ -17,6 +17,7 @@ import json
 import os
 import re
 import secrets
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ import pyarrow.fs as fs
 from windrow.io.atomic import replacing
 from windrow.spark.stream.bucket import RequestedQuery
 
-FORMAT = 2
+FORMAT = 3
 NAME = re.compile(r"(\d{20})-[0-9a-f]{16}")  # always as long: Spark keeps the length that HEAD has when a stream starts
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 SYSTEMS = ("file", "s3a", "gs", "abfss", "hdfs")  # of Spark, that Arrow has too
@@ -73,12 +74,29 @@ def read(path: str, name: str | None) -> Version:
     """A version by its name, which never means another."""
     number = number_of(path, name)
     system, root = located(path)
-    with system.open_input_stream(f"{root}/versions/{name}.json") as file:
-        fields = json.loads(file.read())
-    if fields["windrow"] != FORMAT:
-        raise ValueError(f"the query book at {path!r} has format {fields['windrow']}; this windrow reads {FORMAT}")
-    requested = [RequestedQuery.from_dict(query) for query in fields["queries"]]
-    return Version(number, fields["columns"], fields["keys"], requested, fields["events"])
+    try:
+        with system.open_input_stream(f"{root}/versions/{name}.json") as file:
+            data = file.read()
+    except FileNotFoundError as error:
+        raise ValueError(f"the HEAD of the query book at {path!r} names {name}, which is not there") from error
+    try:
+        fields = json.loads(data)
+        written, content = fields["windrow"], fields.get("version")
+        if written == FORMAT and fields["crc32"] == _sum_of(name, content):
+            requested = [RequestedQuery.from_dict(query) for query in content["queries"]]
+            return Version(number, content["columns"], content["keys"], requested, content["events"])
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"version {number} of the query book at {path!r} is damaged: {error}") from error
+    if written != FORMAT:
+        raise ValueError(f"the query book at {path!r} has format {written}; this windrow reads {FORMAT}")
+    raise ValueError(
+        f"version {number} of the query book at {path!r} is damaged: its checksum is not that of its content"
+    )
+
+
+def _sum_of(name: str | None, content: Any) -> int:
+    """The checksum of a version and its name."""
+    return zlib.crc32(f"{name} {json.dumps(content)}".encode())
 
 
 def exists(path: str) -> bool:
@@ -114,13 +132,13 @@ def write(path: str, version: Version) -> None:
     """A new version, while nobody else is `changing` the book; refused if somebody has nevertheless."""
     system, root = located(path)
     name = f"{version.number:020d}-{secrets.token_hex(8)}"
-    described = {
-        "windrow": FORMAT,
+    content = {
         "columns": dict(version.columns),
         "keys": list(version.keys),
         "queries": [query.to_dict() for query in version.requested],
         "events": version.events,
     }
+    described = {"windrow": FORMAT, "crc32": _sum_of(name, content), "version": content}
     _put(system, f"{root}/versions/{name}.json", json.dumps(described))
     before = number_of(path, head(path)) if exists(path) else -1
     if before != version.number - 1:
