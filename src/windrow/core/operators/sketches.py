@@ -58,9 +58,9 @@ class _Sketched(Operator):
 
     def wrong_with(self, state: Fields) -> str | None:
         sketch = self._sketch(state.types)
-        for one in state["sketch"].drop_nulls():
+        for data in state["sketch"].drop_nulls():
             try:
-                sketch.check(one)
+                sketch.check(data)
             except (ValueError, IndexError, struct.error) as error:
                 return f"'sketch' is no {self.kind} sketch: {error}"
         return None
