@@ -135,7 +135,7 @@ def test_an_engine_refuses_times_around_which_no_window_can_be_written(time: int
 def test_queries_that_are_none_are_refused_by_a_child_with_a_sentence(change: dict[str, object]) -> None:
     query_set = QUERY_SETS["slices"]()
     described = query_set.to_dict() | change
-    with pytest.raises(QueryError, match="this does not describe a query|cannot be read: "):
+    with pytest.raises(QueryError, match=r"this does not describe a query|cannot be read: "):
         QuerySet.from_dict(described, query_set.table)
     for message in (
         Welcome(1, 0, {}, described, {"columns": query_set.table}),
