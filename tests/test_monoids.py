@@ -265,7 +265,7 @@ def test_another_process_needs_the_class(tmp_path: Path, monkeypatch: pytest.Mon
     command = [sys.executable, "-c", read]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
-        "there is no aggregate called 'longest' here: import the module that defines it",
+        "query 'q' cannot be read: there is no aggregate called 'longest' here: import the module that defines it",
         "[3]",
     ]
 

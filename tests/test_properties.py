@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 import windrow as wr
 from windrow.core.assemble import group_state as state_module
 from windrow.core.assemble import results as results_module
+from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.operators import base
 from windrow.core.ordered import state as ordered_state
 from windrow.core.ordered.slicing import Ordering
-from windrow.core.stream import job_slicer
 from windrow.testing import Oracle, differences, recompute
 from windrow.testing.own import Filled
 from windrow.testing.strategies import AGGREGATES, ORDERED, SCHEMA, Row, Stream, frame, query_sets, streams, tables
@@ -263,8 +263,8 @@ def test_the_check_catches_a_wrong_merge(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_check_catches_a_lost_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = pl.col("slice_start") != 4
-    whole, ordered = job_slicer.slice, Ordering.lifted
-    monkeypatch.setattr(job_slicer, "slice", lambda *given: whole(*given).filter(lost))
+    whole, ordered = CompiledGroup.slice_shared, Ordering.lifted
+    monkeypatch.setattr(CompiledGroup, "slice_shared", lambda *given: whole(*given).filter(lost))
     unordered = replace(_PLAIN, queries=tuple(query for query in _PLAIN.queries if not query.needs_order))
     assert any("count() is 4, not 6" in line for line in disagreements(unordered))
     monkeypatch.setattr(Ordering, "lifted", lambda *given: _emptied(ordered(*given), lost))

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -238,7 +239,7 @@ def test_a_node_that_is_moved_is_refused_by_name_and_goes_on_where_it_was(
         processes.begin(name, elsewhere)
         assert processes.running[name].wait(PATIENCE) == 2
         last = processes.log(name).splitlines()[-1]
-        assert f"refuses '{name}': '{name}' belongs below '{home}', which it came to first" in last
+        assert re.search(rf"no going on below .*: '{name}' belongs below '{home}', which it came to first", last)
         processes.start(name)
     processes.start("b", "c")
     processes.wait()

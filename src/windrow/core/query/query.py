@@ -106,7 +106,8 @@ class Query:
         except NOT_DESCRIBED as error:
             name = described.get("name") if isinstance(described, dict) else None
             query = f"query {name[:60]!r}" if isinstance(name, str) else "a query without a name"
-            reason = f"there is no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+            kind = "" if type(error) is ValueError else f"{type(error).__name__}: "  # of ours, or of Python's own
+            reason = f"there is no {error}" if isinstance(error, KeyError) else f"{kind}{error}"
             raise QueryError(f"{query} cannot be read: {reason}") from error
 
     @property
