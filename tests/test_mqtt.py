@@ -22,7 +22,7 @@ import pytest
 import windrow as wr
 from mosquitto import Cable, Mosquitto, binary
 from small_tree import SmallTree, rows_of
-from windrow.core.slices.binding import InputError
+from windrow.core.arrays.dataframes import InputError
 from windrow.nodes.sources import Source, SourceError, mqtt, source_of
 
 pytestmark = pytest.mark.mqtt

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import windrow as wr
 from small_tree import SmallTree, rows_of
-from windrow.core.slices.binding import InputError
+from windrow.core.arrays.dataframes import InputError
 from windrow.io import event_files
 from windrow.io.generator import Generator
 from windrow.nodes.sources import Source, SourceError, generated, source_of, tail_files

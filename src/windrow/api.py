@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
@@ -12,7 +12,8 @@ from windrow.core.assemble.results import RESULT_COLUMNS, own_columns, too_large
 from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.watermark import Lengths
-from windrow.core.query.query import Query
+from windrow.core.query.given import Queries, some_queries
+from windrow.core.query.query import Query, named_time
 from windrow.core.slices.binding import ARRIVAL, Binding
 from windrow.core.stream.compiled import compile_plan
 from windrow.core.stream.live import Live, Metrics
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 def windows(
     data: Any,
-    queries: Query | Iterable[Query] | QueryBook | None = None,
+    queries: Queries | QueryBook | None = None,
     time: str | None = None,
     *,
     lateness: Lengths = 0,
@@ -34,11 +35,12 @@ def windows(
 ) -> Any:
     """Answer queries; takes and returns a Polars frame, an Arrow table, a pandas frame or a Spark DataFrame.
 
-    data:        events, or on Spark also slices of nodes
-    queries:     one or several, with names that differ; for a streaming DataFrame also a `QueryBook`; can be left out
-                 for slices, which know what they were cut for
+    data:        events, or on Spark also slices of nodes; a list of dicts is answered with a Polars frame. The index of
+                 a pandas frame is a column, too, where it has a name or is of times
+    queries:     one or several, with names that differ, or the text of `sql`; for a streaming DataFrame also a
+                 `QueryBook`; can be left out for slices, which know what they were cut for
     time:        the column that windows are measured on, a timestamp, a date or an integer; can be left out
-                 where the queries name it, as those of `sql` do, and for slices
+                 where the queries name it, as those of `sql` do, where it is the only timestamp, and for slices
     lateness:    how far the events of a stream may be out of order, 0 by default; a whole table has no late events, and
                  there it only says how far apart repeats may be for `distinct_on`
     order_by:    columns that order events of the same time
@@ -61,11 +63,9 @@ def windows(
         raise TypeError(f"{next(iter(options))!r} is for a Spark DataFrame, and this is {type(data).__name__}")
     if queries is None:
         raise TypeError("say which queries: only slices on Spark know theirs")
-    if not isinstance(queries, Query | Iterable):
-        raise TypeError(f"expected queries, not {queries!r}")
-    given = [queries] if isinstance(queries, Query) else list(queries)
-    table = Table(given, StreamOptions.of(given, time, lateness, None, order_by, bad_events))
-    frame = to_polars(data)
+    listed = some_queries(queries)  # type: ignore[arg-type]  # a query book says itself that it is for Spark
+    frame = to_polars(data, named_time(listed, time))
+    table = Table(listed, StreamOptions.of(listed, time, lateness, None, order_by, bad_events, frame.schema))
     table.push(frame)
     return as_given(table.finish(partial), data)
 

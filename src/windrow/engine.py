@@ -11,7 +11,7 @@ column is the greatest time seen minus the lateness, or what `advance` says; it 
 from __future__ import annotations
 
 import time as clocks
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -21,10 +21,12 @@ import polars as pl
 
 from windrow.core.arrays.dataframes import flag_sorted, to_polars
 from windrow.core.expressions.errors import QueryError
+from windrow.core.expressions.types import type_of
 from windrow.core.plan.groups import Entry, Rates
-from windrow.core.plan.options import StreamOptions
+from windrow.core.plan.options import ONLY_TIMESTAMP, StreamOptions
 from windrow.core.plan.plan import Plan
 from windrow.core.plan.watermark import Lengths
+from windrow.core.query.given import Queries, queries_from, some_queries
 from windrow.core.query.query import Query
 from windrow.core.slices.binding import ARRIVAL
 from windrow.core.stream.live import Live, Metrics
@@ -32,18 +34,24 @@ from windrow.core.windows.fixed import INT64_MIN
 from windrow.io.tables import pack, unpack
 
 
+SHOWN = 6  # names of queries in a `repr`
+ColumnType = pl.DataType | type | str
+
+
 class Engine:
     """Answers queries over events that come in batches: `push` returns what each batch makes final.
 
-    queries:     one or several, with names that differ; more can be added later
+    queries:     one or several, with names that differ, or the text of `sql`; more can be added later
     time:        the column that windows are measured on, a timestamp or an integer; "arrival" for processing time;
-                 can be left out where the queries name it
+                 can be left out where the queries name it, or where the events have only one timestamp
     lateness:    how far events may be out of order: a duration for timestamps, a plain integer for integers, 0 by
                  default; None if only `advance` moves the watermark
     updates:     how long emitted windows are kept to be emitted again when late events change them; by default not
                  (both: one length for the engine's own time column, or a mapping from time columns to lengths)
     order_by:    columns that order events of the same time, before their arrival does
     bad_events:  "raise" refuses a batch with an event without a time, "drop" counts and leaves out such events
+    columns:     the types of all columns that queries read, fixed before the first batch: Polars' or Python's types, or
+                 text such as "double" and "timestamp"; by default those of the first batch
     rates:       what is known of the stream, for the planner; measured on the first batch otherwise
     keep_late:   how many dropped events `late_events` keeps at most
     clock:       gives microseconds since 1970, for "arrival"
@@ -51,32 +59,41 @@ class Engine:
 
     def __init__(
         self,
-        queries: Query | Iterable[Query],
+        queries: Queries,
         time: str | None = None,
         *,
         lateness: Lengths = 0,
         updates: Lengths = None,
         order_by: str | Sequence[str] = (),
         bad_events: Literal["raise", "drop"] = "raise",
+        columns: Mapping[str, ColumnType] | None = None,
         rates: Rates | None = None,
         keep_late: int = 100_000,
         clock: Callable[[], int] = lambda: clocks.time_ns() // 1000,
     ) -> None:
-        given = [queries] if isinstance(queries, Query) else list(queries)
+        given = queries_from(queries)
         options = StreamOptions.of(given, time, lateness, updates, order_by, bad_events)
         self._live = Live.of(given, options, rates)
+        if columns is not None:
+            self._live.declare(_types_of(columns))
         self._keep_late, self._clock = keep_late, clock
         self._late: list[pl.DataFrame] = []
 
     # --- the stream ---------------------------------------------------------------------------------------------
 
     def push(self, batch: Any) -> pl.DataFrame:
-        """Take a batch (Arrow, Polars or pandas) and return the results that it makes final.
+        """Take a batch (Arrow, Polars, pandas or a list of dicts) and return the results that it makes final.
 
-        A batch that does not fit is refused whole with an `InputError`, and the engine is as it was before.
+        A column that had another type before is taken if that type holds all of its values, such as whole numbers as
+        floats. A batch that does not fit is refused whole with an `InputError`, and the engine is as it was before.
         """
         with self._whole_or_not_at_all() as live:
-            frame = flag_sorted(to_polars(batch), live.time_columns)
+            time = live.options.time
+            frame = to_polars(batch, None if time == ONLY_TIMESTAMP else time)
+            if not frame.width:  # a list without dicts
+                return live.nothing()
+            live.locate(frame.schema)
+            frame = flag_sorted(frame, live.time_columns)
             pushed = live.push(frame, self._now)
         if pushed.left_out is not None:
             self._set_aside(pushed.left_out)
@@ -103,17 +120,22 @@ class Engine:
         with self._whole_or_not_at_all() as live:
             return live.finish(partial)
 
-    def add(self, query: Query, since: int | datetime | None = None) -> int | datetime | None:
-        """Ask one more query from an event time on; returns that time, None for a query that sees everything.
+    def add(self, queries: Queries, since: int | datetime | None = None) -> int | datetime | None:
+        """Ask more queries from an event time on; returns that time, None for queries that see everything.
 
-        The default is just after the greatest time seen; an earlier `since` is moved there.
+        queries:  one or several on one time column, or the text of `sql`; all are added, or none
+        since:    the event time; the default is just after the greatest time seen, and an earlier one is moved there
         """
         with self._whole_or_not_at_all() as live:
-            name = query.time or live.options.time
+            added = some_queries(queries)
+            names = dict.fromkeys(query.time or live.options.time for query in added)
+            if len(names) > 1:
+                raise QueryError(f"queries on several times, {', '.join(map(repr, names))}; add them one by one")
+            name = next(iter(names))
             time_column = live.time_columns.get(name)
             seen = INT64_MIN if time_column is None or time_column.seen is None else time_column.seen + 1
             begin = seen if since is None else max(seen, live.moment(since, name))
-            live.change([*live.entries, Entry(query, begin)])
+            live.change([*live.entries, *(Entry(query, begin) for query in added)])
         return None if begin == INT64_MIN else live.shown(begin, name)
 
     def remove(self, name: str, when: Literal["now", "windows_closed"] = "now") -> None:
@@ -131,6 +153,13 @@ class Engine:
                     return
                 rest.append(named[0]._replace(until=seen + 1, closing=True))
             live.change(rest)
+
+    def __repr__(self) -> str:
+        names, metrics = [query.name for query in self.queries], self.metrics
+        shown = ", ".join(names[:SHOWN]) + (f", and {len(names) - SHOWN:,} more" if len(names) > SHOWN else "")
+        counts = f"{metrics.events:,} events, {metrics.late:,} late, {metrics.results:,} results"
+        state = "finished" if self._live.finished else f"watermark {self.watermark}"
+        return f"Engine({shown or 'no queries'}; {state}; {counts})"
 
     # --- what it says of itself ---------------------------------------------------------------------------------
 
@@ -218,3 +247,13 @@ class Engine:
         room = self._keep_late - sum(part.height for part in self._late)
         if room > 0:
             self._late.append(events.head(room))
+
+
+def _types_of(columns: Mapping[str, ColumnType]) -> dict[str, pl.DataType]:
+    """Columns with their types, as users write these."""
+    try:
+        return dict(
+            pl.Schema({name: type_of(kind) if isinstance(kind, str) else kind for name, kind in columns.items()})
+        )
+    except (TypeError, ValueError) as error:
+        raise QueryError(f"columns: {error}") from error

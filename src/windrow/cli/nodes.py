@@ -73,7 +73,7 @@ def _end_with(pid: int, stop: Callable[[], None]) -> None:
 def run_node(role: Role, path: Path, debug: bool) -> None:
     """Be a node until it is done, or a signal ends it; then end the process, whoever still holds a stream."""
     _quiet_grpc()
-    from windrow.core.slices.binding import InputError
+    from windrow.core.arrays.dataframes import InputError
     from windrow.nodes.process.config import read
     from windrow.nodes.process.process import NodeProcess, NodeRefused
 

@@ -14,7 +14,7 @@ import polars as pl
 
 from windrow.cli.failures import Refused
 from windrow.core.plan.options import StreamOptions
-from windrow.core.query.query import Query
+from windrow.core.query.query import Query, timestamps
 from windrow.io import query_files
 
 Engine = Literal["spark", "local"]
@@ -47,8 +47,7 @@ class Request:
             raise Refused(
                 f"queries are measured on {', '.join(map(repr, own))}; say with --time which one lateness is for"
             )
-        stamps = [name for name, dtype in columns.items() if isinstance(dtype, pl.Datetime)]
-        stamps = stamps or [name for name, dtype in columns.items() if isinstance(dtype, pl.Date)]
+        stamps = timestamps(columns)
         if len(stamps) == 1:
             return stamps[0]
         if stamps:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.core.arrays.dataframes import in_parts, to_polars
-from windrow.core.slices.binding import InputError
+from windrow.core.arrays.dataframes import InputError
 from windrow.io import EVENTS_AT_ONCE
 
 SUFFIXES = {

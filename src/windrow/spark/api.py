@@ -6,7 +6,7 @@ A stream of events may have a query book instead of queries.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Rates
 from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.watermark import Lengths
+from windrow.core.query.given import Queries, some_queries
 from windrow.core.query.query import Query
 from windrow.core.slices.binding import ARRIVAL, quoted
 from windrow.core.stream.job import Job, job_of
@@ -33,7 +34,7 @@ from windrow.spark.types import in_spark_words, polars_columns
 
 def windows(
     df: DataFrame,
-    queries: Query | Iterable[Query] | QueryBook | None = None,
+    queries: Queries | QueryBook | None = None,
     time: str | None = None,
     *,
     lateness: Lengths = 0,
@@ -55,10 +56,11 @@ def windows(
     sliced = is_slices(df)
     _refuse(df.isStreaming, sliced, isinstance(queries, QueryBook), updates is not None, partial)
     given = queries_of(df) if queries is None else queries
-    listed = given.queries if isinstance(given, QueryBook) else _listed(given)
+    listed = given.queries if isinstance(given, QueryBook) else some_queries(given)
     if sliced and time is None:
         time = origin_of_slices(df).options.time
-    options = StreamOptions.of(listed, time, lateness, updates, order_by, bad_events)
+    columns = polars_columns(df.schema)
+    options = StreamOptions.of(listed, time, lateness, updates, order_by, bad_events, columns)
     if df.isStreaming:
         check_streaming(df.sparkSession)
     if sliced:
@@ -119,20 +121,18 @@ def _spark_words(schema: StructType) -> Iterator[None]:
         raise in_spark_words(error, schema) from error
 
 
-def _listed(queries: Query | Iterable[Query]) -> list[Query]:
-    return [queries] if isinstance(queries, Query) else list(queries)
-
-
-def explain(df: DataFrame, queries: Query | Iterable[Query], time: str | None = None, **options: Any) -> str:
+def explain(df: DataFrame, queries: Queries, time: str | None = None, **options: Any) -> str:
     """How `windows` would answer these queries: what the JVM slices, what Python does, and why; nothing is run.
 
     df:       events, batch or streaming
-    queries:  one or several
-    time:     the column that windows are measured on; can be left out where the queries name it
+    queries:  one or several, or the text of `sql`
+    time:     the column that windows are measured on; can be left out where the queries name it, or where it is the
+              only timestamp
     options:  as of `windows`: `lateness`, `updates`, `order_by`, `bad_events`, `rates`
     """
-    listed, rates = _listed(queries), options.pop("rates", None)
-    job = _job(df.schema, listed, StreamOptions.of(listed, time, **options), rates)
+    listed, rates = some_queries(queries), options.pop("rates", None)
+    columns = polars_columns(df.schema)
+    job = _job(df.schema, listed, StreamOptions.of(listed, time, **options, columns=columns), rates)
     return job.compiled.plan.explain() if df.isStreaming else batch.describe(job)
 
 

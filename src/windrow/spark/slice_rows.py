@@ -25,7 +25,7 @@ from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.plan import fingerprint_of
 from windrow.core.plan.watermark import Lengths
 from windrow.core.query.query import Query
-from windrow.core.slices.binding import InputError
+from windrow.core.arrays.dataframes import InputError
 from windrow.core.stream.job import Job, job_of
 from windrow.core.windows.fixed import INT64_MAX
 from windrow.io import tables

@@ -32,7 +32,7 @@ Make = TypeVar("Make", bound=Callable[..., "Aggregate"])
 States = Sequence[Any]  # the combined states of an aggregate's operators, in their order
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Aggregate:
     """One result column: a function over SQL expressions. Made by `mean("speed")` and its like, or by `aggregate`.
 
@@ -66,6 +66,9 @@ class Aggregate:
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __repr__(self) -> str:
+        return self.text if self.name == self.text else f"{self.text} AS {self.name}"
 
     def alias(self, name: str) -> Aggregate:
         """The same aggregate under another column name."""

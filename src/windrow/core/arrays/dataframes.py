@@ -1,4 +1,4 @@
-"""Tables at the border: Arrow, Polars and pandas in, and the same out."""
+"""Tables at the border: Arrow, Polars, pandas and lists of dicts in, and tables out."""
 
 from __future__ import annotations
 
@@ -11,20 +11,102 @@ import numpy.typing as npt
 import polars as pl
 
 
-def to_polars(data: Any) -> pl.DataFrame:
-    """A Polars frame of a Polars, Arrow or pandas table, without a copy where there need be none."""
+class InputError(ValueError):
+    """A batch that cannot be taken: which column, and why. The engine is as it was before."""
+
+
+def to_polars(data: Any, time: str | None = None) -> pl.DataFrame:
+    """A Polars frame of a Polars, Arrow or pandas table or a list of dicts, without a copy where there need be none.
+
+    time:  what the times in the index of a pandas frame are called, where that has no name
+    """
     if isinstance(data, pl.DataFrame):
         return data
     if isinstance(data, pl.LazyFrame):
         return data.collect()
     if _is_pandas(data):
-        return pl.from_pandas(data)
+        return _of_pandas(data, time)
+    if isinstance(data, list | tuple) and all(isinstance(row, Mapping) for row in data):
+        return _of_dicts(data)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         frame = pl.from_arrow(data)
         return frame if isinstance(frame, pl.DataFrame) else frame.struct.unnest()
     raise TypeError(
-        f"expected an Arrow table, a Polars frame or a pandas frame, not {type(data).__module__}.{type(data).__name__}"
+        "expected an Arrow table, a Polars frame, a pandas frame or a list of dicts, not "
+        f"{type(data).__module__}.{type(data).__name__}"
     )
+
+
+def _of_pandas(data: Any, time: str | None) -> pl.DataFrame:
+    """A pandas frame with its index, where that has a name or times: these are columns in all but name."""
+    columns = {str(name): data[name] for name in data.columns}
+    if len(columns) < len(data.columns):
+        twice = next(name for name in columns if list(map(str, data.columns)).count(name) > 1)
+        raise InputError(f"two columns are called {twice!r}; rename one")
+    index = {}
+    for number, name in enumerate(data.index.names):
+        values = data.index.get_level_values(number)
+        if name is None and values.dtype.kind == "M":
+            name = "index" if time is None else time
+        if name is not None and str(name) not in columns:
+            index[str(name)] = values
+    return pl.DataFrame([_series(name, values) for name, values in (index | columns).items()])
+
+
+def _series(name: str, values: Any) -> pl.Series:
+    """A column or an index of pandas."""
+    try:
+        return pl.Series(name, pl.from_pandas(values))
+    except (TypeError, ValueError) as error:  # also what Arrow raises
+        raise _mixed(name, values) from error
+
+
+def _of_dicts(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """Rows as dicts; a column that not all have is null in the others."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pl.DataFrame([_of_values(str(name), [row.get(name) for row in rows]) for name in names])
+
+
+def _of_values(name: str, values: list[Any]) -> pl.Series:
+    """A column of Python's values; whole numbers among others are such."""
+    kinds = set(map(type, values))
+    is_float = float in kinds and kinds <= {int, float, type(None)}
+    try:
+        return pl.Series(name, values, dtype=pl.Float64() if is_float else None)
+    except (TypeError, OverflowError, pl.exceptions.PolarsError) as error:
+        raise _mixed(name, values) from error
+
+
+def _mixed(name: str, values: Iterable[Any]) -> InputError:
+    """The refusal of a column whose values have no type in common."""
+    example_of: dict[str, Any] = {}
+    for value in values:
+        if value is not None and value == value:  # NaN is none
+            example_of.setdefault(type(value).__name__, value)
+    examples = " and ".join(f"{kind} such as {value!r}" for kind, value in list(example_of.items())[:2])
+    return InputError(f"column {name!r} has no one type: it holds {examples}; convert it, or leave it out")
+
+
+def fitted(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
+    """A column in another type that holds all of its values, such as whole numbers as floats; else None."""
+    now = column.dtype
+    if now == pl.Null():
+        return column.cast(dtype)
+    is_wider = (
+        (now.is_integer() and dtype.is_numeric())
+        or (now.is_float() and dtype.is_float())
+        or (now.is_decimal() and dtype.is_decimal())
+        or (now == pl.Date() and isinstance(dtype, pl.Datetime) and dtype.time_zone is None)
+        or (isinstance(now, pl.Datetime) and isinstance(dtype, pl.Datetime) and _alike(now.time_zone, dtype.time_zone))
+        or (isinstance(now, pl.Categorical | pl.Enum) and dtype == pl.String())
+    )
+    wide = column.cast(dtype, strict=False) if is_wider else column
+    return wide if is_wider and wide.cast(now, strict=False).equals(column) else None
+
+
+def _alike(zone: str | None, other: str | None) -> bool:
+    """Whether times of two zones are both moments, or both what a clock shows."""
+    return (zone is None) == (other is None)
 
 
 def _is_pandas(data: Any) -> bool:
@@ -56,8 +138,8 @@ def flag_sorted(frame: pl.DataFrame, columns: Iterable[str]) -> pl.DataFrame:
 
 
 def as_given(frame: pl.DataFrame, like: Any) -> Any:
-    """The frame as what `like` is."""
-    if isinstance(like, pl.DataFrame):
+    """The frame as what `like` is; rows of a list stay a frame."""
+    if isinstance(like, pl.DataFrame | list | tuple):
         return frame
     if isinstance(like, pl.LazyFrame):
         return frame.lazy()

@@ -89,13 +89,16 @@ def _naming(text: str) -> Iterator[None]:
         raise ExpressionError(text, f"it is not a complete SQL expression: {error}") from None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Expression:
     """A checked expression; make it with `parse`. Do not change `node`."""
 
     text: str
     columns: tuple[str, ...] = field(compare=False)
     node: exp.Expr = field(compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        return f"Expression({self.text!r})"
 
     @property
     def is_column(self) -> bool:

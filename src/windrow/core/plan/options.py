@@ -7,9 +7,14 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import polars as pl
+
 from windrow.core.plan.watermark import Lengths, TimeColumn, plain
-from windrow.core.query.query import Query, time_of
+from windrow.core.query.query import Query, named_time, time_of
 from windrow.core.windows.fixed import Length, duration
+
+
+ONLY_TIMESTAMP = "(the only timestamp)"  # the time column of a stream whose first events will show which it is
 
 
 @dataclass(frozen=True)
@@ -30,12 +35,18 @@ class StreamOptions:
         updates: Lengths = None,
         order_by: str | Sequence[str] = (),
         bad_events: str = "raise",
+        columns: Mapping[str, pl.DataType] | None = None,
     ) -> StreamOptions:
-        """The options that a user has given, checked; the time may be left out where the queries name it."""
+        """The options that a user has given, checked.
+
+        The time may be left out where the queries name it, or where it is the only timestamp among the columns; while
+        these are not known, it is `ONLY_TIMESTAMP`.
+        """
         if bad_events not in ("raise", "drop"):
             raise ValueError(f"bad_events must be 'raise' or 'drop', not {bad_events!r}")
-        columns = (order_by,) if isinstance(order_by, str) else tuple(order_by)
-        return StreamOptions(time_of(queries, time), copy(lateness), copy(updates), columns, bad_events)
+        ties = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        column = named_time(queries, time) if columns is None else time_of(queries, time, columns)
+        return StreamOptions(column or ONLY_TIMESTAMP, copy(lateness), copy(updates), ties, bad_events)
 
     @property
     def whole(self) -> StreamOptions:

@@ -23,6 +23,7 @@ from typing import Any
 
 from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Entry, Group, GroupIdentity, Placement, Rates, Source, edges_per_unit
+from windrow.core.query.given import Queries, queries_from
 from windrow.core.query.query import Query, time_of
 from windrow.core.windows.fixed import (
     INT64_MIN,
@@ -36,7 +37,7 @@ from windrow.core.windows.ordered import JOINED, NODE, Counting, DataDrivenWindo
 SHARING_LIMIT = 0.1  # slices per event beyond which sharing no longer pays
 
 
-@dataclass
+@dataclass(repr=False)
 class Plan:
     """What a set of queries has become: groups that share slices, on their time columns. Made by `plan`.
 
@@ -49,6 +50,13 @@ class Plan:
     groups: list[Group]
     time_columns: list[str]
 
+    def __repr__(self) -> str:
+        return f"Plan({self._summary})"
+
+    @property
+    def _summary(self) -> str:
+        return f"{_several(len(self.entries), 'query')} in {_several(len(self.groups), 'slice group')}"
+
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain data."""
         return {
@@ -60,7 +68,7 @@ class Plan:
     def explain(self) -> str:
         """The plan as text: groups, operators, edges, placement, and why."""
         described = self.to_dict()
-        lines = [f"{_several(described['queries'], 'query')} in {_several(len(self.groups), 'slice group')}"]
+        lines = [self._summary]
         for group in described["groups"]:
             lines.append(f"group {group['name']}")
             windows = f"{_several(group['windows'], 'window')}: {_some(group['shows'])}"
@@ -113,7 +121,7 @@ def fingerprint_of(groups: Iterable[Group], *others: object) -> str:
 
 
 def plan(
-    queries: Iterable[Query | Entry],
+    queries: Queries | Iterable[Entry],
     time: str | None = None,
     rates: Rates | None = None,
     apart: frozenset[str] | None = None,
@@ -122,7 +130,7 @@ def plan(
 ) -> Plan:
     """Group queries so that everything that can be shared is computed once; `plan(…).explain()` shows how.
 
-    queries:      what is asked, with names that differ
+    queries:      one or several, with names that differ; also as the text of `sql`
     time:         the column that windows are measured on
     rates:        what is known of the stream; without them everything is shared
     apart:        an earlier plan's decision which groups have their sessions apart, because state depends on it
@@ -131,14 +139,12 @@ def plan(
                   key and that of windows with fixed bounds by time
     placements:   of queries, by name, whose work is done elsewhere; those of each placement have groups of their own
     """
-    entries = [query if isinstance(query, Entry) else Entry(query) for query in queries]
+    entries = _entries(queries)
     time = time_of((entry.query for entry in entries), time)
     groups: dict[GroupIdentity, Group] = {}
     names: set[str] = set()
     for number, entry in enumerate(entries):
         query = entry.query
-        if not isinstance(query, Query):
-            raise QueryError(f"expected a Query, not {query!r}")
         if query.name in names:
             raise QueryError(f"two queries are called {query.name!r}")
         names.add(query.name)
@@ -195,6 +201,15 @@ def _with_sessions_apart(
         del parted[identity]
         parted |= {part.identity: part for part in (fixed, sessions) if part.members}
     return parted
+
+
+def _entries(given: Queries | Iterable[Entry]) -> list[Entry]:
+    """Queries as users give them, or with the event times between which they are there."""
+    if isinstance(given, Query | str):
+        return [Entry(query) for query in queries_from(given)]
+    listed = list(given)
+    entries = [part for part in listed if isinstance(part, Entry)]
+    return entries if len(entries) == len(listed) else [Entry(query) for query in queries_from(listed)]  # type: ignore[arg-type]
 
 
 def _too_many(slices: float, rates: Rates) -> bool:

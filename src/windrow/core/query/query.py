@@ -9,6 +9,8 @@ from functools import cached_property
 from itertools import repeat
 from typing import Any
 
+import polars as pl
+
 from windrow.core.aggregates.formula import aggregate, formula
 from windrow.core.aggregates.functions import Aggregate
 from windrow.core.expressions.errors import QueryError
@@ -21,7 +23,7 @@ from windrow.core.windows.parse import window as window_of
 RESERVED = ("query", "window_start", "window_end", "revision", "retracted", "position")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Query:
     """One window query.
 
@@ -77,6 +79,16 @@ class Query:
                 f"query {name!r}: {ordered[0].text} needs the events of all nodes in order, and scope={scope!r} "
                 "joins what each node has made of its own; ask for it with scope='global' or 'node'"
             )
+
+    def __repr__(self) -> str:
+        """As it is written in Python, with columns and aggregates by their names."""
+        listed = {"by": self.by, "distinct_on": self.distinct_on}
+        columns = {what: ", ".join(names) for what, names in listed.items() if names}
+        shown = [f"{what}=[{names}]" if ", " in names else f"{what}={names}" for what, names in columns.items()]
+        predicates = {"where": self.where, "having": self.having}
+        shown += [f"{what}={predicate.text!r}" for what, predicate in predicates.items() if predicate]
+        shown += [f"time={self.time}"] if self.time else []
+        return f'Query("{self.name}", {", ".join([repr(self.window), repr(list(self.aggregates)), *shown])})'
 
     def to_dict(self) -> dict[str, Any]:
         """A description in plain data, from which `from_dict` makes the same query."""
@@ -144,18 +156,40 @@ def _check_names(query: Query) -> None:
             raise QueryError(f"query {query.name!r}: the name {name!r} has half of a character")
 
 
-def time_of(queries: Iterable[Query], given: str | None) -> str:
-    """The time column: the one that is given, or else the one that all queries name that name one."""
+def time_of(queries: Iterable[Query], given: str | None, columns: Mapping[str, pl.DataType] | None = None) -> str:
+    """The time column: the one that is given, or that the queries name, or the only timestamp among the columns."""
+    time = named_time(queries, given)
+    if time is not None:
+        return time
+    if columns is None:
+        raise QueryError("name the time column, time=…: neither the queries nor the events say which it is")
+    stamps = timestamps(columns)
+    if len(stamps) == 1:
+        return stamps[0]
+    if stamps:
+        named = ", ".join(map(repr, stamps))
+        raise QueryError(f"the events have several timestamps, {named}; say which is the time: time={stamps[0]!r}")
+    numbers = [name for name, dtype in columns.items() if dtype.is_integer()]
+    hint = f"; if it is a whole number, name it: time={numbers[0]!r}" if numbers else ""
+    raise QueryError(f"the events have no timestamp; there are {', '.join(map(repr, columns)) or 'no columns'}{hint}")
+
+
+def named_time(queries: Iterable[Query], given: str | None) -> str | None:
+    """The time column that is given, or else the one that all queries name that name one; None if none does."""
     if given is not None:
         return given
     named = list(dict.fromkeys(query.time for query in queries if query.time))
-    if len(named) == 1:
-        return named[0]
-    if named:
+    if len(named) > 1:
         raise QueryError(
             f"queries name several times, {', '.join(map(repr, named))}; say which is the stream's: time=…"
         )
-    raise QueryError("name the time column, time=…: neither the queries nor the events say which it is")
+    return named[0] if named else None
+
+
+def timestamps(columns: Mapping[str, pl.DataType]) -> list[str]:
+    """The columns that are timestamps, or else those that are dates: what can be the time without being named."""
+    stamps = [name for name, dtype in columns.items() if isinstance(dtype, pl.Datetime)]
+    return stamps or [name for name, dtype in columns.items() if isinstance(dtype, pl.Date)]
 
 
 def _read(read: Callable[[str], Any], given: Any, name: str, what: str) -> Any:

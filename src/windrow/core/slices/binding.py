@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import polars as pl
 
 from windrow.core.aggregates.functions import FUNCTIONS, Aggregate
+from windrow.core.arrays.dataframes import InputError, fitted
 from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.parse import Expression, parse
 from windrow.core.plan.groups import Group, Signature
@@ -28,10 +29,6 @@ from windrow.core.windows.fixed import FURTHEST, Window
 from windrow.core.windows.ordered import NODE, DataDrivenWindow, Frames, Punctuated, scope_of
 
 ARRIVAL = "arrival"  # the time column that stands for processing time
-
-
-class InputError(ValueError):
-    """A batch that cannot be taken: which column, and why. The engine is as it was before."""
 
 
 class Binding:
@@ -215,25 +212,29 @@ class Binding:
         return SliceSchema(keys, partials, self.inputs, self.place, gap, lines, updates and group.ordered, lists)
 
     def checked(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The batch, if its columns have the types that were bound; else an `InputError`."""
-        nulls = []
+        """The batch in the types that were bound, if these hold all of its values; else an `InputError`."""
+        changed = []
         for name, dtype in self.needed.items():
             if name not in frame.columns:
                 raise InputError(
                     f"column {name!r} is missing from this batch; it has {', '.join(map(repr, frame.columns))}"
                 )
-            now = frame.schema[name]
-            if now == pl.Null():
-                nulls.append(pl.col(name).cast(dtype))
-            elif now != dtype:
-                raise InputError(f"column {name!r} is {now} in this batch, and was {dtype} before")
+            if frame.schema[name] != dtype:
+                column = fitted(frame[name], dtype)
+                if column is None:
+                    raise InputError(
+                        f"column {name!r} is {frame.schema[name]} in this batch, and was {dtype} before; "
+                        "give all batches one type, or fix it before the first one (columns=… of an Engine)"
+                    )
+                changed.append(column)
+        frame = frame.with_columns(changed) if changed else frame
         for name, scale in self._scales.items():
             units = frame[name].to_physical()
             if len(units) > units.null_count():
                 furthest = max(abs(int(units.min())), abs(int(units.max())))  # type: ignore[arg-type]
                 if furthest > FURTHEST // scale:
                     raise InputError(f"{name!r} holds times so far out that they cannot be written in microseconds")
-        return frame.with_columns(nulls) if nulls else frame
+        return frame
 
     def prepare(
         self, frame: pl.DataFrame, arrived: int | pl.Series, clock: Callable[[], int] | None, numbered: bool = False

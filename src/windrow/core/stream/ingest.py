@@ -13,7 +13,8 @@ import polars as pl
 from windrow.core.plan.groups import Rates
 from windrow.core.plan.watermark import TimeColumn
 from windrow.core.query.query import Query
-from windrow.core.slices.binding import ARRIVAL, Binding, InputError, no_time
+from windrow.core.arrays.dataframes import InputError
+from windrow.core.slices.binding import ARRIVAL, Binding, no_time
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.compiled import CompiledPlan
 from windrow.core.windows.fixed import FURTHEST

@@ -16,11 +16,12 @@ import polars as pl
 
 from windrow.core.assemble.emitted import Emitted
 from windrow.core.plan.groups import Entry, Rates
-from windrow.core.plan.options import StreamOptions
+from windrow.core.plan.options import ONLY_TIMESTAMP, StreamOptions
 from windrow.core.plan.plan import Plan, plan
 from windrow.core.plan.watermark import TimeColumn
-from windrow.core.query.query import Query
-from windrow.core.slices.binding import Binding, InputError
+from windrow.core.query.query import Query, time_of
+from windrow.core.arrays.dataframes import InputError
+from windrow.core.slices.binding import Binding
 from windrow.core.stream.compiled import CompiledPlan, compile_plan
 from windrow.core.stream.deduplicate import Kept, repeats_of
 from windrow.core.stream.group_states import GroupStates
@@ -106,13 +107,13 @@ class Live:
 
         Only queries over arrival times need a clock.
         """
-        states, rates = (self.states, self.rates) if self.states else self.begin(batch)
+        states, rates = (self.states, self.rates) if self.states and self.arrived else self.begin(batch)
         admitted = admit(batch, states.plan, self.time_columns, self.options.bad_events, self.arrived, clock)
         events, ranges = admitted.events, admitted.ranges
         self.arrived += batch.height
         self.counts["bad"] += admitted.bad
         if not events.height:
-            return PushResult(self.nothing(), None)
+            return PushResult(states.plan.results.empty, None)
         self.use(states, rates)
         taken = states.take(events, ranges, self.kept)
         self.columns |= {name: dtype for name, dtype in batch.schema.items() if name not in self.columns}
@@ -154,17 +155,38 @@ class Live:
 
     # --- its queries ----------------------------------------------------------------------------------------------
 
+    def locate(self, columns: Mapping[str, pl.DataType]) -> None:
+        """Find the stream's own time column among those of the first events, where nobody has named it."""
+        if self.options.time != ONLY_TIMESTAMP:
+            return
+        self.options = replace(self.options, time=time_of((entry.query for entry in self.entries), None, columns))
+        unnamed = self.time_columns.pop(ONLY_TIMESTAMP)
+        self.change(self.entries)
+        time_column = self.time_columns[self.options.time]
+        time_column.watermark = max(time_column.watermark, unnamed.watermark)  # where `advance` has moved it
+
+    def declare(self, columns: Mapping[str, pl.DataType]) -> None:
+        """Fix the types of columns before the first events, so that results have all columns from the beginning."""
+        self.locate(columns)
+        self.columns = dict(columns)
+        self.use(*self.begin(pl.DataFrame(schema=columns)))
+
     def begin(self, batch: pl.DataFrame) -> tuple[GroupStates, Rates | None]:
-        """States for the types of a first batch, and the rates that it shows, for which they are planned."""
-        rates = self.rates
+        """States for the types that were declared or that a first batch has, and the rates for which they are planned.
+
+        What is not given of the rates, the batch shows.
+        """
+        rates, columns = self.rates, {**batch.schema, **self.columns}
         if rates is None and batch.height and self.plan.depends_on_rates:
-            rates = rates_of(batch, Binding(self.plan, batch.schema, self.options.order_by), self.options.time)
+            binding = Binding(self.plan, columns, self.options.order_by)
+            rates = rates_of(binding.checked(batch), binding, self.options.time)
         planned = self.plan if rates is self.rates else plan(self.entries, self.options.time, rates)
-        compiled = self._compiled(planned, batch.schema)
+        compiled = self._compiled(planned, columns)
         unknown = [name for name, dtype in compiled.binding.needed.items() if dtype == pl.Null()]
         if unknown and not all(time_column.still for time_column in self.time_columns.values()):
             raise InputError(
-                f"column {unknown[0]!r} has no value in this first batch, so its type is not known; cast it"
+                f"column {unknown[0]!r} has no value in this first batch, so its type is not known; cast it, or fix it "
+                f"before (columns={{{unknown[0]!r}: …}})"
             )
         return GroupStates(compiled, self.time_columns), rates
 

@@ -22,7 +22,7 @@ time column when they were written as an integer (`time="odometer"`); one window
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -115,6 +115,12 @@ def duration_text(units: int, temporal: bool) -> str:
         if count:
             parts.append(f"{count} {name}{'s' if count > 1 else ''}")
     return ("-" if units < 0 else "") + (" ".join(parts) or "0 seconds")
+
+
+def duration_repr(units: int, temporal: bool) -> str:
+    """A length as it is written in Python."""
+    text = duration_text(units, temporal)
+    return f'"{text}"' if temporal else text
 
 
 class Lattice(NamedTuple):
@@ -239,7 +245,7 @@ class ContextFreeWindow(Window):
         return both[(both >= lo) & (both < hi)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FixedWindow(ContextFreeWindow):
     """A window whose bounds lie on lattices."""
 
@@ -259,10 +265,16 @@ class FixedWindow(ContextFreeWindow):
         return max(lattice.length + lattice.period for lattice in self.lattices())
 
     def __str__(self) -> str:
+        return self._written(duration_text)
+
+    def __repr__(self) -> str:
+        return self._written(duration_repr)
+
+    def _written(self, length_as: Callable[[int, bool], str]) -> str:
         lengths = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "temporal"}
         offset = lengths.pop("offset")
-        shown = [duration_text(length, self.temporal) for length in lengths.values()]
-        shown += [f"offset={duration_text(offset, self.temporal)}"] if offset else []
+        shown = [length_as(length, self.temporal) for length in lengths.values()]
+        shown += [f"offset={length_as(offset, self.temporal)}"] if offset else []
         return f"{self.kind}({', '.join(shown)})"
 
 
@@ -271,7 +283,7 @@ def is_irregular(window: Window) -> TypeGuard[ContextFreeWindow]:
     return isinstance(window, ContextFreeWindow) and not isinstance(window, FixedWindow)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tumbling(FixedWindow):
     length: int
     offset: int
@@ -281,7 +293,7 @@ class Tumbling(FixedWindow):
         yield Lattice(self.length, self.offset, self.length)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sliding(FixedWindow):
     length: int
     slide: int
@@ -292,7 +304,7 @@ class Sliding(FixedWindow):
         yield Lattice(self.slide, self.offset, self.length)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Cumulating(FixedWindow):
     length: int
     step: int
@@ -311,7 +323,7 @@ class Cumulating(FixedWindow):
         return 2 * self.length
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Session(Window):
     """A maximal run of events of one key whose consecutive times differ by at most `gap`."""
 
@@ -324,6 +336,9 @@ class Session(Window):
 
     def __str__(self) -> str:
         return f"session({duration_text(self.gap, self.temporal)})"
+
+    def __repr__(self) -> str:
+        return f"session({duration_repr(self.gap, self.temporal)})"
 
 
 def window_from_dict(described: dict[str, Any]) -> Window:

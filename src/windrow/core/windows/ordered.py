@@ -26,7 +26,7 @@ import polars as pl
 
 from windrow.core.arrays.range_queries import Array, Mask, run_begins
 from windrow.core.expressions.parse import parse
-from windrow.core.windows.fixed import FURTHEST, Duration, Window, duration_text, lengths_of
+from windrow.core.windows.fixed import FURTHEST, Duration, Window, duration_repr, duration_text, lengths_of
 
 NODE = "node"  # the column that says which node an event entered at
 Scope = Literal["global", "node", "bounds", "position", "overlap"]
@@ -75,7 +75,7 @@ def scope_of(window: Window) -> Scope:
     return window.scope if isinstance(window, Scoped) else "global"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Counting(Scoped):
     n: int
     step: int
@@ -93,8 +93,10 @@ class Counting(Scoped):
     def __str__(self) -> str:
         return f"counting({self._shown(*map(str, (self.n,) if self.step == self.n else (self.n, self.step)))})"
 
+    __repr__ = __str__
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Latest(OrderedWindow):
     n: int
     every: int
@@ -106,6 +108,9 @@ class Latest(OrderedWindow):
 
     def __str__(self) -> str:
         return f"latest({self.n}, every={duration_text(self.every, self.temporal)})"
+
+    def __repr__(self) -> str:
+        return f"latest({self.n}, every={duration_repr(self.every, self.temporal)})"
 
 
 class OrderedEvents:
@@ -206,7 +211,7 @@ class DataDrivenWindow(OrderedWindow):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Punctuated(DataDrivenWindow, Scoped):
     start: str | None
     end: str | None
@@ -231,6 +236,8 @@ class Punctuated(DataDrivenWindow, Scoped):
         shown = [f"{name}={text!r}" for name, text in (("start", self.start), ("end", self.end)) if text is not None]
         return f"punctuated({self._shown(*shown)})"
 
+    __repr__ = __str__
+
 
 def _since(events: OrderedEvents, on: Mask, off: Mask, carried: Mask) -> Mask:
     """After each event: was the last event that says anything one that turns on?"""
@@ -241,7 +248,7 @@ def _since(events: OrderedEvents, on: Mask, off: Mask, carried: Mask) -> Mask:
     return value[np.maximum.accumulate(np.where(speaks, np.arange(len(on)), 0))]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Frames(DataDrivenWindow, Scoped):
     closes_at_end: ClassVar[bool] = True
     when: str
@@ -257,6 +264,8 @@ class Frames(DataDrivenWindow, Scoped):
 
     def __str__(self) -> str:
         return f"frames({self._shown(f'when={self.when!r}')})"
+
+    __repr__ = __str__
 
 
 def _whole(kind: str, name: str, value: int) -> int:

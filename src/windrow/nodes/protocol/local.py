@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from windrow.core.slices.binding import InputError
+from windrow.core.arrays.dataframes import InputError
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.ingest import admit
 from windrow.core.stream.job import Job

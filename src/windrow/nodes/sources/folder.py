@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar
 
-from windrow.core.slices.binding import InputError
+from windrow.core.arrays.dataframes import InputError
 from windrow.io.event_files import FORMATS, AscendingFiles, files_now, is_pattern, root_of
 from windrow.io.yaml_files import Check, is_text, must
 from windrow.nodes.sources.base import FLAG, Mark, Read, Source, SourceError, Types, place_of, waited_for

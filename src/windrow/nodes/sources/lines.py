@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from windrow.core.slices.binding import InputError
+from windrow.core.arrays.dataframes import InputError
 from windrow.io.event_files import from_text, is_text_in_json
 from windrow.io.yaml_files import must, one_of
 from windrow.nodes.sources.base import Types, nothing, wanted

@@ -28,7 +28,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from windrow.core.slices.binding import InputError
+from windrow.core.arrays.dataframes import InputError
 from windrow.nodes.sources.base import GATHER, Mark, Read, SourceError, Types, nothing, place_of, wanted
 from windrow.nodes.sources.broker import BrokerSource, Client, Message
 from windrow.nodes.sources.json_messages import events_of

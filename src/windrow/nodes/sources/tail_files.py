@@ -12,7 +12,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Annotated, BinaryIO, ClassVar
 
-from windrow.core.slices.binding import InputError
+from windrow.core.arrays.dataframes import InputError
 from windrow.nodes.sources.base import Mark, Read, Types, nothing
 from windrow.nodes.sources.folder import FileSource, format_check
 from windrow.nodes.sources.lines import BAD_LINES, EPOCH, LONGEST_LINE, READ_BYTES, Lines, header_of

@@ -22,7 +22,8 @@ from pyspark.sql import functions as F
 
 from windrow.core.arrays.dataframes import in_parts
 from windrow.core.plan.groups import Group, Partial, Timeline
-from windrow.core.slices.binding import InputError, no_time, quoted
+from windrow.core.arrays.dataframes import InputError
+from windrow.core.slices.binding import no_time, quoted
 from windrow.core.slices.kernel import filter_name, time_name
 from windrow.core.slices.table import SliceSchema, merge
 from windrow.core.stream.job import Job, time_names

@@ -24,7 +24,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from windrow.core.expressions.errors import QueryError
-from windrow.core.slices.binding import InputError
+from windrow.core.arrays.dataframes import InputError
 from windrow.core.stream.job import Job
 from windrow.io.event_files import (
     FORMATS,

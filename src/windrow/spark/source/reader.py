@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import time as clock
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -30,8 +30,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.watermark import Lengths, plain
-from windrow.core.query.query import Query, time_of
-from windrow.core.slices.binding import InputError
+from windrow.core.query.given import Queries, some_queries
+from windrow.core.query.query import time_of
+from windrow.core.arrays.dataframes import InputError
 from windrow.core.stream.ingest import admit
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered
@@ -359,7 +360,7 @@ def register(spark: SparkSession) -> None:
 def nodes(
     spark: SparkSession,
     source: str | os.PathLike[str] | Generator | Root,
-    queries: Query | Iterable[Query] | None = None,
+    queries: Queries | None = None,
     time: str | None = None,
     *,
     lateness: Lengths = 0,
@@ -402,7 +403,7 @@ def nodes(
         queries, time = served.queries if queries is None else queries, served.options.time if time is None else time
     if queries is None:
         raise TypeError("say for which queries slices are to be cut; only the root of a tree knows them")
-    listed = [queries] if isinstance(queries, Query) else list(queries)
+    listed = some_queries(queries)
     options = options_of(
         source,
         listed,

@@ -24,7 +24,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from windrow.core.arrays.dataframes import in_parts
 from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Entry
-from windrow.core.slices.binding import ARRIVAL, InputError, quoted
+from windrow.core.arrays.dataframes import InputError
+from windrow.core.slices.binding import ARRIVAL, quoted
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.ingest import admit
 from windrow.core.stream.job import Job

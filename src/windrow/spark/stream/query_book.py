@@ -21,6 +21,7 @@ from windrow.core.assemble.results import RESULT_COLUMNS
 from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.types import type_of
 from windrow.core.plan.options import StreamOptions
+from windrow.core.query.given import Queries, queries_from, some_queries
 from windrow.core.query.query import Query
 from windrow.core.stream.job import job_of
 from windrow.core.windows.fixed import since_1970
@@ -74,18 +75,21 @@ class QueryBook:
         """The queries of the book, without those that are being removed."""
         return [entry.query for entry in self.read().requested if not entry.closing]
 
-    def add(self, *queries: Query, since: int | datetime | None = None) -> int:
-        """Add queries, from an event time on if one is given; returns the new version.
+    def add(self, *queries: Queries, since: int | datetime | None = None) -> int:
+        """Add queries, also lists of them or the text of `sql`, from an event time on if one is given; all or none.
 
+        queries:  what is added
+        since:    the event time from which on they are answered; by default from the next micro-batch
+
+        Returns the new version of the book.
         A `since` that is not later than what the stream has seen is moved to the first time that is.
         """
+        added = some_queries([query for part in queries for query in queries_from(part)])
         moment = since_1970(since) if isinstance(since, datetime) else since
         with query_book_files.changing(self.path):
             now = self.read()
             entries = list(now.requested)
-            for query in queries:
-                if not isinstance(query, Query):
-                    raise QueryError(f"expected a Query, not {query!r}")
+            for query in added:
                 if any(entry.query.name == query.name and not entry.closing for entry in entries):
                     raise QueryError(
                         f"there already is a query called {query.name!r}; remove it first, or choose a name"

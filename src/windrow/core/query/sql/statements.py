@@ -39,10 +39,15 @@ def sql(text: str) -> list[Query]:
     """
     if not isinstance(text, str):
         raise TypeError(f"expected SQL text, not {text!r}")
+    return statements(text)
+
+
+def statements(text: str, first: int = 1) -> list[Query]:
+    """The queries of a text; those without a name are numbered from `first` on."""
     queries: dict[str, Query] = {}
     places: dict[str, int] = {}
     table: tuple[str, int] | None = None
-    for number, (named, statement) in enumerate(_statements(tokenize(text)), 1):
+    for number, (named, statement) in enumerate(_statements(tokenize(text)), first):
         name, at = named or (f"q{number}", statement[0].start)
         if name in queries:
             line = line_of(text, places[name])

@@ -1,0 +1,276 @@
+"""What a new user writes first: SQL as queries, the only timestamp as the time, frames as they are at hand."""
+
+from datetime import UTC, datetime, timedelta
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+
+MINUTES = [1, 3, 8, 12, 14, 19, 45]
+EVENTS = pl.DataFrame(
+    {
+        "ts": [datetime(2026, 1, 1, 8, minute) for minute in MINUTES],
+        "car": list("abaabab"),
+        "speed": [42, 55, 48, 0, 61, 50, 58],
+    }
+)
+MEAN = "SELECT car, avg(speed) AS v FROM events GROUP BY car, window(ts, '20 minutes')"
+HOURLY = wr.Query("hourly", wr.tumbling("1 hour"), "count()")
+
+
+# --- SQL text as queries ------------------------------------------------------------------------------------
+
+
+def test_text_is_taken_as_queries() -> None:
+    assert wr.windows(EVENTS, MEAN).equals(wr.windows(EVENTS, wr.sql(MEAN)))
+    assert wr.plan(MEAN).explain() == wr.plan(wr.sql(MEAN)).explain()
+    engine = wr.Engine(MEAN)
+    got = pl.concat([engine.push(EVENTS), engine.finish()])
+    assert got.equals(wr.windows(EVENTS, MEAN))
+
+
+def test_several_texts_and_queries_go_together() -> None:
+    got = wr.windows(EVENTS, [MEAN, HOURLY, f"{MEAN};\n-- name: last\n{MEAN}"])
+    assert sorted(got["query"].unique()) == ["hourly", "last", "q1", "q3"]
+
+
+def test_more_are_added_while_an_engine_runs() -> None:
+    engine = wr.Engine([])
+    assert engine.add(MEAN) is None
+    assert engine.add([HOURLY, wr.Query("day", wr.tumbling("1 day"), "count()")]) is None
+    engine.push(EVENTS)
+    assert engine.add("-- name: later\n" + MEAN) == datetime(2026, 1, 1, 8, 45, 0, 1)
+    assert [query.name for query in engine.queries] == ["q1", "hourly", "day", "later"]
+    with pytest.raises(wr.QueryError, match="queries on several times, 'other', 'ts'; add them one by one"):
+        engine.add([wr.Query("other", wr.tumbling(3), "count()", time="other"), HOURLY])
+    with pytest.raises(wr.QueryError, match="two queries are called 'hourly'"):
+        engine.add([wr.Query("new", wr.tumbling("1 hour"), "count()"), HOURLY])
+    assert [query.name for query in engine.queries] == ["q1", "hourly", "day", "later"]  # all or none
+
+
+def test_what_is_no_query_is_refused() -> None:
+    with pytest.raises(wr.QueryError, match="there are no queries; give one or several"):
+        wr.windows(EVENTS, [])
+    with pytest.raises(wr.QueryError, match="expected a Query or SQL text, not 3"):
+        wr.windows(EVENTS, [HOURLY, 3])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="expected queries, .* not 3"):
+        wr.windows(EVENTS, 3)  # type: ignore[arg-type]
+    with pytest.raises(wr.SqlError, match="line 1, column 1"):
+        wr.windows(EVENTS, "speed")
+
+
+# --- the only timestamp -------------------------------------------------------------------------------------
+
+
+def test_the_only_timestamp_is_the_time() -> None:
+    assert wr.windows(EVENTS, HOURLY).equals(wr.windows(EVENTS, HOURLY, time="ts"))
+    engine = wr.Engine(HOURLY, lateness="5 minutes")
+    assert engine.watermark is None
+    assert engine.push(EVENTS).is_empty()
+    assert engine.watermark == datetime(2026, 1, 1, 8, 40)
+    assert engine.metrics.watermarks == {"ts": datetime(2026, 1, 1, 8, 40)}
+    assert engine.finish().equals(wr.windows(EVENTS, HOURLY))
+
+
+def test_a_date_is_the_time_where_there_is_no_timestamp() -> None:
+    days = EVENTS.select(pl.col("ts").dt.date().alias("day"), "speed")
+    daily = wr.Query("daily", wr.tumbling("1 day"), "sum(speed)")
+    assert wr.windows(days, daily).equals(wr.windows(days, daily, time="day"))
+
+
+def test_an_engine_that_knows_its_time_later_keeps_what_came_before() -> None:
+    engine = wr.Engine(HOURLY)
+    engine.advance(datetime(2026, 1, 1, 8, 10))
+    again = wr.Engine.restore(engine.snapshot())
+    again.push(EVENTS)
+    assert again.metrics.late == 3
+    with pytest.raises(ValueError, match="there is no time column 'when'; there are 'ts'"):
+        again.advance(datetime(2026, 1, 1, 9), time="when")
+
+
+def test_a_batch_that_does_not_show_the_time_changes_nothing() -> None:
+    engine = wr.Engine(HOURLY)
+    with pytest.raises(wr.QueryError, match="the events have several timestamps, 'ts', 'seen'; say which is the time"):
+        engine.push(EVENTS.with_columns(seen="ts"))
+    engine.push(EVENTS)
+    assert engine.metrics.events == len(MINUTES)
+
+
+@pytest.mark.parametrize(
+    ("events", "reason"),
+    [
+        (EVENTS.with_columns(seen="ts"), "the events have several timestamps, 'ts', 'seen'; .*: time='ts'"),
+        (EVENTS.drop("ts"), "the events have no timestamp; .* 'car', 'speed'; if it is a whole number, .*time='speed'"),
+        (EVENTS.select("car"), "the events have no timestamp; there are 'car'$"),
+    ],
+)
+def test_a_time_that_cannot_be_known_is_asked_for(events: pl.DataFrame, reason: str) -> None:
+    with pytest.raises(wr.QueryError, match=reason):
+        wr.windows(events, HOURLY)
+
+
+# --- pandas -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["ts", None])
+def test_the_index_of_a_pandas_frame_is_its_time(name: str | None) -> None:
+    frame = EVENTS.to_pandas().set_index("ts").rename_axis(name)
+    expected = wr.windows(EVENTS, MEAN)
+    got = wr.windows(frame, MEAN)
+    assert isinstance(got, pd.DataFrame)
+    assert pl.from_pandas(got).select(expected.columns).rows() == expected.rows()
+    assert len(wr.windows(frame, HOURLY)) == 1
+    assert len(wr.windows(frame, HOURLY, time="ts")) == 1
+    engine = wr.Engine(HOURLY)
+    engine.push(frame)
+    assert engine.finish().height == 1
+
+
+def test_an_index_of_several_levels_has_columns_and_a_plain_one_has_none() -> None:
+    frame = EVENTS.to_pandas()
+    expected = wr.windows(EVENTS, MEAN)
+    assert pl.from_pandas(wr.windows(frame.set_index(["car", "ts"]), MEAN)).rows() == expected.rows()
+    assert pl.from_pandas(wr.windows(frame[frame["speed"] > -1], MEAN)).rows() == expected.rows()
+    seconds = pd.DataFrame({"speed": [1.0, 2.0]}, index=pd.RangeIndex(2, name="second"))
+    assert len(wr.windows(seconds, wr.Query("q", wr.tumbling(1), "max(speed)"), time="second")) == 2
+
+
+def test_a_column_of_pandas_without_one_type_is_named() -> None:
+    frame = EVENTS.to_pandas().assign(note=[1, "two", None, 4, 5, 6, 7])
+    reason = "column 'note' has no one type: it holds int such as 1 and str such as 'two'; convert it, or leave it out"
+    with pytest.raises(wr.InputError, match=reason):
+        wr.windows(frame, HOURLY)
+    with pytest.raises(wr.InputError, match="two columns are called 'speed'"):
+        wr.windows(frame[["ts", "speed", "speed"]], HOURLY)
+
+
+# --- an engine's columns ------------------------------------------------------------------------------------
+
+
+def test_an_engine_takes_dicts() -> None:
+    engine = wr.Engine(MEAN)
+    got = [engine.push([]), engine.push(EVENTS.to_dicts()), engine.push([]), engine.finish()]
+    assert pl.concat(got[1:]).equals(wr.windows(EVENTS, MEAN))
+    assert wr.windows(EVENTS.to_dicts(), MEAN).equals(wr.windows(EVENTS, MEAN))
+
+
+def test_dicts_lack_values_and_mix_numbers() -> None:
+    rows = [{"t": 1, "x": 1}, {"t": 2, "x": 2.5}, {"t": 3, "y": True}]
+    got = wr.windows(rows, wr.Query("q", wr.tumbling(10), {"x": "sum(x)", "n": "count(y)"}), time="t")
+    assert got.select("x", "n").rows() == [(3.5, 1)]
+    with pytest.raises(wr.InputError, match="column 'x' has no one type: it holds int such as 1 and str such as 'a'"):
+        wr.Engine(HOURLY, time="t").push([{"t": 1, "x": 1}, {"t": 2, "x": "a"}])
+    with pytest.raises(TypeError, match="a pandas frame or a list of dicts, not builtins.list"):
+        wr.Engine(HOURLY, time="t").push([1, 2])
+
+
+def test_columns_fix_types_before_the_first_batch() -> None:
+    query = wr.Query("q", wr.tumbling("1 hour"), {"v": "max(speed)"}, by="car")
+    types = {"ts": pl.Datetime("us"), "car": str, "speed": "double"}
+    engine = wr.Engine(query, columns=types)
+    empty = engine.advance(datetime(2026, 1, 1))
+    assert empty.schema["v"] == pl.Float64()
+    whole = engine.push(EVENTS)  # whole numbers, the first time
+    parts = engine.push(EVENTS.select(pl.col("ts") + timedelta(hours=1), "car", pl.col("speed") + 0.5))
+    late = engine.push([{"ts": datetime(2026, 1, 1, 11), "car": "a", "speed": None}])
+    assert all(results.schema == empty.schema for results in (whole, parts, late))
+    assert pl.concat([empty, whole, parts, late])["v"].to_list() == [50.0, 61.0, 50.5, 61.5]  # of a and b
+
+
+def test_columns_outlive_a_snapshot() -> None:
+    query = wr.Query("q", wr.tumbling(10), {"v": "max(speed)"})
+    engine = wr.Engine.restore(wr.Engine(query, "t", columns={"t": "bigint", "speed": "double"}).snapshot())
+    engine.push([{"t": 1, "speed": 3}])
+    engine.push([{"t": 2, "speed": 3.5}])
+    assert engine.finish()["v"].to_list() == [3.5]
+
+
+def test_columns_leave_the_plan_to_what_the_first_batch_shows() -> None:
+    queries = [wr.Query("a", wr.tumbling(1), "count()", by="k"), wr.Query("b", wr.tumbling(1), "count()")]
+    events = pl.DataFrame({"t": range(2000), "k": range(2000)})
+    plain, typed = wr.Engine(queries, "t"), wr.Engine(queries, "t", columns=events.schema)
+    for engine in (plain, typed):
+        engine.push(events)
+    assert typed.explain() == plain.explain()
+    assert "not rolled up" in typed.explain()
+
+
+def test_a_type_widens_only_where_it_holds_every_value() -> None:
+    query = wr.Query("q", wr.tumbling(10), {"v": "max(x)"})
+    engine = wr.Engine(query, "t", columns={"t": int, "x": float})
+    with pytest.raises(wr.InputError, match="column 'x' is Int64 in this batch, and was Float64 before"):
+        engine.push([{"t": 1, "x": 2**53 + 1}])
+    engine.push([{"t": 1, "x": float("nan")}, {"t": 2, "x": None}])
+    engine = wr.Engine(query, "t")
+    engine.push([{"t": 1, "x": 1}])
+    with pytest.raises(wr.InputError, match=r"fix it before the first one \(columns=… of an Engine\)"):
+        engine.push([{"t": 1, "x": 1.5}])
+    assert engine.metrics.events == 1
+
+
+def test_columns_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(wr.QueryError, match="columns: 'flot' is not a type|columns: FLOT is none of"):
+        wr.Engine(HOURLY, columns={"ts": "flot"})
+    with pytest.raises(wr.QueryError, match="there is no column 'speed' in the events; there are 'ts', 'car'"):
+        wr.Engine(MEAN, columns={"ts": pl.Datetime("us"), "car": pl.String})
+    with pytest.raises(wr.QueryError, match="the events have several timestamps, 'a', 'b'"):
+        wr.Engine(HOURLY, columns={"a": "timestamp", "b": "timestamp"})
+
+
+def test_moments_of_other_zones_and_units_are_the_same_moments() -> None:
+    query = wr.Query("q", wr.tumbling("1 hour"), "count()")
+    moments = pa.array([datetime(2026, 1, 1, 8, tzinfo=UTC)], pa.timestamp("ms", "Europe/Berlin"))
+    engine = wr.Engine(query, columns={"ts": "timestamp"})
+    engine.push(pa.table({"ts": moments}))
+    assert engine.finish()["window_start"].to_list() == [datetime(2026, 1, 1, 8, tzinfo=UTC)]
+
+
+# --- what things say of themselves --------------------------------------------------------------------------
+
+
+def test_queries_are_shown_as_they_are_written() -> None:
+    mean = wr.Query("mean", wr.sliding("1 hour", "5 minutes"), wr.mean("speed"), by="car")
+    assert repr(mean) == 'Query("mean", sliding("1 hour", "5 minutes"), [mean(speed)], by=car)'
+    (read,) = wr.sql(
+        "SELECT car, city, count(*) AS n FROM e WHERE speed > 0 "
+        "GROUP BY car, city, session_window(ts, '90 seconds') HAVING count(*) > 1"
+    )
+    assert repr(read) == (
+        'Query("q1", session("1 minute 30 seconds"), [count() AS n], by=[car, city], '
+        "where='speed > 0', having='count() > 1', time=ts)"
+    )
+    first = wr.Query("first", wr.counting(3), "min(x)", where="x > 1", distinct_on=["id", "day"])
+    assert repr(first) == "Query(\"first\", counting(3), [min(x)], distinct_on=[id, day], where='x > 1')"
+
+
+@pytest.mark.parametrize(
+    ("window", "shown"),
+    [
+        (wr.tumbling(20, offset=3), "tumbling(20, offset=3)"),
+        (wr.tumbling("1 day", offset="1 hour"), 'tumbling("1 day", offset="1 hour")'),
+        (wr.cumulating("1 day", "1 hour"), 'cumulating("1 day", "1 hour")'),
+        (wr.session(5), "session(5)"),
+        (wr.counting(10, 5, scope="node"), "counting(10, 5, scope='node')"),
+        (wr.latest(5, every="1 minute"), 'latest(5, every="1 minute")'),
+        (wr.frames(when="x > 1"), "frames(when='x > 1')"),
+        (wr.punctuated(end="x = 0"), "punctuated(end='x = 0')"),
+    ],
+)
+def test_a_window_is_shown_as_it_is_written(window: object, shown: str) -> None:
+    assert repr(window) == shown
+    assert eval(shown, vars(wr)) == window
+
+
+def test_an_engine_and_a_plan_say_what_they_do() -> None:
+    engine = wr.Engine(MEAN, lateness="5 minutes")
+    assert repr(engine) == "Engine(q1; watermark None; 0 events, 0 late, 0 results)"
+    engine.push(EVENTS)
+    assert repr(engine) == "Engine(q1; watermark 2026-01-01 08:40:00; 7 events, 0 late, 2 results)"
+    assert repr(engine.plan) == "Plan(1 query in 1 slice group)"
+    engine.finish()
+    assert repr(engine) == "Engine(q1; finished; 7 events, 0 late, 3 results)"
+    many = wr.Engine([wr.Query(f"q{n}", wr.tumbling(n), "count()") for n in range(1, 201)], "t")
+    assert repr(many).startswith("Engine(q1, q2, q3, q4, q5, q6, and 194 more; ")
