@@ -50,7 +50,7 @@ def main() -> None:
     engine = wr.Engine(QUERIES, time="ts", lateness="1 minute")
     emitted = [engine.push(batch) for batch in measurements().iter_slices(500)]
     results = pl.concat([*emitted, engine.finish()])
-    samples = wr.results_of(results, "sample")
+    samples = wr.results_of(results, "sample", QUERIES)
 
     # the limits of a Shewhart chart: the mean of a sample lies within 3 standard errors, unless something has changed
     limits = (
@@ -64,7 +64,7 @@ def main() -> None:
     for row in beyond.head(5).to_dicts():
         parts = f"parts {row['position']} to {row['position'] + SAMPLE - 1}, until {row['window_end']:%H:%M}"
         print(f"  {row['machine']}  {parts}: {row['mean']:.3f} mm, {row['rejects']:.0%} rejects")
-    fewest = wr.results_of(results, "hour").group_by("machine", maintain_order=True).agg(pl.col("parts").min())
+    fewest = wr.results_of(results, "hour", QUERIES).group_by("machine", maintain_order=True).agg(pl.col("parts").min())
     print("parts an hour, at least:", ", ".join(f"{machine} {parts}" for machine, parts in fewest.rows()))
 
 

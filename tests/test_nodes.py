@@ -15,8 +15,8 @@ import pytest
 
 import windrow as wr
 from scenarios import COLUMNS, COUNTED, QUERIES, Scenario, simulated, wrong_with
-from windrow.core.expressions.errors import QueryError
 from windrow.core.arrays.dataframes import InputError
+from windrow.core.expressions.errors import QueryError
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.io.tables import pack
 from windrow.nodes.protocol.children import Child

@@ -52,13 +52,13 @@ from windrow.core.aggregates.functions import (
 from windrow.core.aggregates.functions import (
     range_ as range,
 )
+from windrow.core.arrays.dataframes import InputError
 from windrow.core.expressions.errors import QueryError, SqlError
 from windrow.core.expressions.parse import ExpressionError
 from windrow.core.plan.groups import Rates
 from windrow.core.plan.plan import Plan, plan
 from windrow.core.query.query import Query
 from windrow.core.query.sql.statements import sql
-from windrow.core.arrays.dataframes import InputError
 from windrow.core.stream.live import Metrics
 from windrow.core.windows.fixed import ContextFreeWindow, cumulating, session, sliding, tumbling
 from windrow.core.windows.ordered import Cuts, DataDrivenWindow, OrderedEvents, counting, frames, latest, punctuated

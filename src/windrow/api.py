@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 
 from windrow.core.arrays.dataframes import as_given, flag_sorted, to_polars
-from windrow.core.assemble.results import RESULT_COLUMNS, own_columns, too_large
+from windrow.core.assemble.results import label_of, labelled, own_columns_of, too_large
 from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.watermark import Lengths
@@ -67,7 +67,7 @@ def windows(
     frame = to_polars(data, named_time(listed, time))
     table = Table(listed, StreamOptions.of(listed, time, lateness, None, order_by, bad_events, frame.schema))
     table.push(frame)
-    return as_given(table.finish(partial), data)
+    return labelled(as_given(table.finish(partial), data), listed)
 
 
 class Table:
@@ -113,29 +113,23 @@ class Table:
         return pl.concat(results) if len(results) > 1 else results[0]
 
 
-def results_of(results: Any, query: str | Query) -> Any:
-    """One query's rows and its own columns, of a Polars, Arrow, pandas or Spark result.
+def results_of(results: Any, query: str | Query, queries: Queries | None = None) -> Any:
+    """One query's rows and its own columns, of a Polars, Arrow, pandas or Spark result, whatever its rows are.
 
     results:  what `windows` or an engine has returned
-    query:    the name, or the `Query` itself. With the name alone, a column that is null in all of the query's rows is
-              left out, but for Spark, where the result knows its columns
+    query:    the `Query`, or its name
+    queries:  those that were answered, for a name in results that do not know them any more. What `windows` and an
+              engine return knows them, but Polars forgets it in whatever is made of that, as by `pl.concat`
     """
     if _is_spark(results):
         from windrow.spark import api
 
-        return api.results_of(results, query)
-    frame = to_polars(results)
+        return api.results_of(results, query, queries)
     name = query.name if isinstance(query, Query) else query
-    rows = frame.filter(pl.col("query") == name)
-    if isinstance(query, Query):
-        own = own_columns(query, frame.columns)
-    else:
-        if not rows.height and frame.height:
-            raise KeyError(f"there are no results of a query called {name!r}")
-        own = [
-            column for column in frame.columns if column in RESULT_COLUMNS or rows[column].null_count() < rows.height
-        ]
-    return as_given(rows.select(own), results)
+    frame = to_polars(results)
+    own = own_columns_of(query, queries, frame.columns, label_of(results))
+    rows = frame.filter(pl.col("query") == name).select(column for column in own if column in frame.columns)
+    return as_given(rows, results)
 
 
 def _is_spark(data: Any) -> bool:

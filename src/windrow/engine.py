@@ -33,7 +33,6 @@ from windrow.core.stream.live import Live, Metrics
 from windrow.core.windows.fixed import INT64_MIN
 from windrow.io.tables import pack, unpack
 
-
 SHOWN = 6  # names of queries in a `repr`
 ColumnType = pl.DataType | type | str
 

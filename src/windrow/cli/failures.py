@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import polars as pl
 
-from windrow.core.expressions.errors import QueryError
 from windrow.core.arrays.dataframes import InputError
+from windrow.core.expressions.errors import QueryError
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 # how our own errors stand in what a worker of Spark raised, the last of which is the one that counts

@@ -28,8 +28,8 @@ from windrow.cli.options import Request
 from windrow.cli.progress import Shown
 from windrow.cli.results import show
 from windrow.cli.run_command import Where
-from windrow.core.plan.options import StreamOptions
 from windrow.core.arrays.dataframes import InputError
+from windrow.core.plan.options import StreamOptions
 from windrow.core.slices.binding import quoted
 from windrow.io.event_files import EventFiles, form_of
 from windrow.spark.types import mapped_to_frames, struct

@@ -19,8 +19,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from windrow.core.arrays.dataframes import in_parts, to_polars
-from windrow.core.arrays.dataframes import InputError
+from windrow.core.arrays.dataframes import InputError, in_parts, to_polars
 from windrow.io import EVENTS_AT_ONCE
 
 SUFFIXES = {

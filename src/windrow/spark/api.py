@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from windrow.core.assemble.results import own_columns
+from windrow.core.assemble.results import own_columns, own_columns_of
 from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Rates
 from windrow.core.plan.options import StreamOptions
@@ -144,11 +144,12 @@ def queries_of(df: DataFrame) -> list[Query]:
     return origin.cut_for
 
 
-def results_of(results: DataFrame, query: str | Query) -> DataFrame:
+def results_of(results: DataFrame, query: str | Query, queries: Queries | None = None) -> DataFrame:
     """One query's rows and its own columns, of a DataFrame of results."""
     name = query.name if isinstance(query, Query) else query
-    columns_of = json.loads(results.schema["query"].metadata.get(META, "{}"))
-    if columns_of and name not in columns_of:
-        raise KeyError(f"there are no results of a query called {name!r}; there are {', '.join(map(repr, columns_of))}")
-    own = own_columns(query, results.columns) if isinstance(query, Query) else columns_of.get(name, results.columns)
+    label = json.loads(results.schema["query"].metadata.get(META, "null"))
+    if label is None and queries is None and isinstance(query, str):  # of a query book, which has columns for all
+        own = results.columns
+    else:
+        own = own_columns_of(query, queries, results.columns, label)
     return results.where(F.col("query") == name).select(*(F.col(quoted(column)) for column in own))

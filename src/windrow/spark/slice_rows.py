@@ -20,12 +20,12 @@ import polars as pl
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
+from windrow.core.arrays.dataframes import InputError
 from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.plan import fingerprint_of
 from windrow.core.plan.watermark import Lengths
 from windrow.core.query.query import Query
-from windrow.core.arrays.dataframes import InputError
 from windrow.core.stream.job import Job, job_of
 from windrow.core.windows.fixed import INT64_MAX
 from windrow.io import tables

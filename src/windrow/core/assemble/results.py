@@ -13,11 +13,12 @@ which of them becomes which row of the results.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -31,12 +32,15 @@ from windrow.core.assemble.group_state import CompiledGroup
 from windrow.core.expressions.errors import QueryError
 from windrow.core.operators.base import Combined
 from windrow.core.plan.groups import Partial, Signature, partials_of
+from windrow.core.query.given import Queries, queries_from
 from windrow.core.query.query import Query
 from windrow.core.slices.kernel import key_name
 from windrow.core.windows.fixed import Window
 from windrow.core.windows.ordered import OrderedWindow
 
-RESULT_COLUMNS = ("query", "window_start", "window_end", "revision", "retracted")  # that are never left out
+RESULT_COLUMNS = ("query", "window_start", "window_end", "revision", "retracted")  # that every result may have
+Frame = TypeVar("Frame")
+LABEL = "windrow"  # the name under which a table of results says of which queries it is
 
 
 @dataclass
@@ -66,7 +70,9 @@ class ResultSchema:
         bounds = {"window_start": self.bound, "window_end": self.bound}
         if self.positions:
             bounds["position"] = pl.Int64()
-        return empty_frame({"query": pl.String(), **self.keys, **bounds, **marks, **self.columns})
+        return labelled(
+            empty_frame({"query": pl.String(), **self.keys, **bounds, **marks, **self.columns}), self.queries
+        )
 
     def learn(self, groups: Iterable[CompiledGroup]) -> None:
         """Find the type of every aggregate's column; one name with two types is refused."""
@@ -138,7 +144,7 @@ class ResultSchema:
             answers.append(narrowed)
         results = pl.concat([pl.DataFrame(columns), *self._values(answers, order)], how="horizontal")
         in_order = results.columns == self.empty.columns
-        return results if in_order else results.select(self.empty.columns), overflows
+        return labelled(results if in_order else results.select(self.empty.columns), self.queries), overflows
 
     def _keys(self, chunks: list[Emitted], order: Ints) -> dict[str, pl.Series]:
         if not self.keys:
@@ -346,6 +352,36 @@ def too_large(overflows: Counter[str]) -> OverflowError:
     return OverflowError(f"{name} does not fit into 64 bits in {lost} windows; cast its input to a double or a decimal")
 
 
+def labelled(results: Frame, queries: Sequence[Query]) -> Frame:
+    """Results that say of which queries they are.
+
+    Arrow has metadata for it, and pandas `attrs`. Polars has none, so that there it is an attribute of the frame itself,
+    which whatever is made of the frame does not have.
+    """
+    if isinstance(results, pl.DataFrame | pl.LazyFrame):
+        vars(results)[LABEL] = queries
+        return results
+    table: Any = results
+    if hasattr(table, "replace_schema_metadata"):
+        text = json.dumps({query.name: own_columns(query, table.column_names) for query in queries})
+        table = table.replace_schema_metadata({**(table.schema.metadata or {}), LABEL: text})
+    else:
+        table.attrs[LABEL] = {query.name: own_columns(query, list(table.columns)) for query in queries}
+    return table  # type: ignore[no-any-return]
+
+
+def label_of(results: Any) -> dict[str, list[str]] | None:
+    """The own columns of each query, where results say of which they are; else None."""
+    if isinstance(results, pl.DataFrame | pl.LazyFrame):
+        queries = vars(results).get(LABEL)
+        columns = results.collect_schema().names()
+        return None if queries is None else {query.name: own_columns(query, columns) for query in queries}
+    if hasattr(results, "replace_schema_metadata"):
+        text = (results.schema.metadata or {}).get(LABEL.encode())
+        return None if text is None else dict(json.loads(text))
+    return getattr(results, "attrs", {}).get(LABEL)
+
+
 def own_columns(query: Query, columns: Sequence[str]) -> list[str]:
     """The columns of a query's own results, among those of all."""
     own = ["query", *query.by, "window_start", "window_end", "revision"]
@@ -353,3 +389,21 @@ def own_columns(query: Query, columns: Sequence[str]) -> list[str]:
     if _has_position(query.window):
         own.insert(own.index("revision"), "position")
     return own + [aggregate.name for aggregate in query.aggregates]
+
+
+def own_columns_of(
+    query: str | Query, queries: Queries | None, columns: Sequence[str], label: Mapping[str, list[str]] | None
+) -> list[str]:
+    """The columns of a query's own results, by the query, or by its name among queries or what the results say."""
+    if isinstance(query, Query):
+        return own_columns(query, columns)
+    if queries is not None:
+        label = {other.name: own_columns(other, columns) for other in queries_from(queries)}
+    if label is None:
+        raise QueryError(
+            f"these results do not say which columns {query!r} has, as a frame that was made of others; "
+            f"name the queries: results_of(results, {query!r}, queries)"
+        )
+    if query not in label:
+        raise KeyError(f"there are no results of a query called {query!r}; there are {', '.join(map(repr, label))}")
+    return label[query]

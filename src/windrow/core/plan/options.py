@@ -13,7 +13,6 @@ from windrow.core.plan.watermark import Lengths, TimeColumn, plain
 from windrow.core.query.query import Query, named_time, time_of
 from windrow.core.windows.fixed import Length, duration
 
-
 ONLY_TIMESTAMP = "(the only timestamp)"  # the time column of a stream whose first events will show which it is
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from windrow.core.arrays.dataframes import InputError
 from windrow.core.plan.groups import Rates
 from windrow.core.plan.watermark import TimeColumn
 from windrow.core.query.query import Query
-from windrow.core.arrays.dataframes import InputError
 from windrow.core.slices.binding import ARRIVAL, Binding, no_time
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.compiled import CompiledPlan

@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from windrow.core.arrays.dataframes import InputError
 from windrow.core.assemble.emitted import Emitted
+from windrow.core.assemble.results import labelled
 from windrow.core.plan.groups import Entry, Rates
 from windrow.core.plan.options import ONLY_TIMESTAMP, StreamOptions
 from windrow.core.plan.plan import Plan, plan
 from windrow.core.plan.watermark import TimeColumn
 from windrow.core.query.query import Query, time_of
-from windrow.core.arrays.dataframes import InputError
 from windrow.core.slices.binding import Binding
 from windrow.core.stream.compiled import CompiledPlan, compile_plan
 from windrow.core.stream.deduplicate import Kept, repeats_of
@@ -151,7 +152,9 @@ class Live:
 
     def nothing(self) -> pl.DataFrame:
         """No results, with all columns once these are known."""
-        return pl.DataFrame(schema={"query": pl.String}) if self.states is None else self.states.plan.results.empty
+        if self.states is not None:
+            return self.states.plan.results.empty
+        return labelled(pl.DataFrame(schema={"query": pl.String}), [entry.query for entry in self.entries])
 
     # --- its queries ----------------------------------------------------------------------------------------------
 

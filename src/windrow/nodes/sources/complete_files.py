@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import polars as pl
 
-from windrow.core.expressions.types import spark_type
 from windrow.core.arrays.dataframes import InputError
+from windrow.core.expressions.types import spark_type
 from windrow.io.event_files import named, read
 from windrow.nodes.sources.base import Mark, Read, Types, nothing, wanted
 from windrow.nodes.sources.folder import FileSource

@@ -20,9 +20,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from windrow.core.arrays.dataframes import in_parts
+from windrow.core.arrays.dataframes import InputError, in_parts
 from windrow.core.plan.groups import Group, Partial, Timeline
-from windrow.core.arrays.dataframes import InputError
 from windrow.core.slices.binding import no_time, quoted
 from windrow.core.slices.kernel import filter_name, time_name
 from windrow.core.slices.table import SliceSchema, merge

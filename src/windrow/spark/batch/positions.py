@@ -28,11 +28,11 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from windrow.core.aggregates.functions import count, max, min
+from windrow.core.arrays.dataframes import InputError
 from windrow.core.arrays.range_queries import Ints
 from windrow.core.plan.groups import ROWS, Entry
 from windrow.core.plan.options import StreamOptions
 from windrow.core.query.query import Query
-from windrow.core.arrays.dataframes import InputError
 from windrow.core.slices.binding import no_time, quoted
 from windrow.core.slices.kernel import filter_name, time_name
 from windrow.core.slices.table import SliceSchema, merge

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import polars as pl
 import pyarrow.parquet as pq
 
-from windrow.core.expressions.errors import QueryError
 from windrow.core.arrays.dataframes import InputError
+from windrow.core.expressions.errors import QueryError
 from windrow.core.stream.job import Job
 from windrow.io.event_files import (
     FORMATS,

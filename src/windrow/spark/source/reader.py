@@ -28,11 +28,11 @@ from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
+from windrow.core.arrays.dataframes import InputError
 from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.watermark import Lengths, plain
 from windrow.core.query.given import Queries, some_queries
 from windrow.core.query.query import time_of
-from windrow.core.arrays.dataframes import InputError
 from windrow.core.stream.ingest import admit
 from windrow.core.stream.job import Job
 from windrow.core.stream.job_slicer import Gathered, Slicer, Tables, Unordered

@@ -21,10 +21,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from windrow.core.arrays.dataframes import in_parts
+from windrow.core.arrays.dataframes import InputError, in_parts
 from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Entry
-from windrow.core.arrays.dataframes import InputError
 from windrow.core.slices.binding import ARRIVAL, quoted
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.ingest import admit
