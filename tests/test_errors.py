@@ -172,7 +172,7 @@ REFUSED: dict[str, tuple[Callable[[wr.Engine], Any], type[Exception], str]] = {
     "a list": (
         lambda engine: engine.push([1, 2]),
         TypeError,
-        "expected an Arrow table, a Polars frame or a pandas frame",
+        "expected an Arrow table, a Polars frame, a pandas frame or a list of dicts",
     ),
     "a dict": (lambda engine: engine.push({"t": [1]}), TypeError, "expected an Arrow table"),
     "nothing": (lambda engine: engine.push(None), TypeError, "expected an Arrow table"),
@@ -245,8 +245,10 @@ def test_a_finished_engine_takes_nothing_more() -> None:
 
 
 def test_queries_are_queries() -> None:
-    with pytest.raises((TypeError, ValueError), match="Query"):
-        wr.Engine(["count()"], "t")  # type: ignore[list-item]
+    with pytest.raises(wr.QueryError, match="expected a Query or SQL text, not count"):
+        wr.Engine([wr.count()], "t")  # type: ignore[list-item]
+    with pytest.raises(wr.SqlError, match="a statement begins with SELECT, not with count"):
+        wr.Engine(["count()"], "t")
 
 
 # --- snapshots --------------------------------------------------------------------------------------------------------

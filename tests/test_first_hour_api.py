@@ -1,6 +1,10 @@
 """What a new user writes first: SQL as queries, the only timestamp as the time, frames as they are at hand."""
 
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -322,3 +326,70 @@ def test_results_that_were_made_of_others_are_asked_with_their_queries() -> None
     with pytest.raises(KeyError, match="no results of a query called 'trap'"):
         wr.results_of(results, "trap", [HOURLY, TRIP])
     assert wr.results_of(results.drop("max(fuel)"), TRIP).columns == OWN[:-1]
+
+
+# --- what a user sees of a refusal --------------------------------------------------------------------------
+
+MISTAKES = {
+    "wr.windows(events, [])": "windrow.core.expressions.errors.QueryError: there are no queries",
+    "wr.windows(events, 'SELECT car count(*) n')": "windrow.core.expressions.errors.SqlError: line 1, column",
+    "wr.windows(events, wr.Query('q', wr.tumbling(5), 'count()'))": "QueryError: query 'q': tumbling(5) does not fit",
+    "wr.tumbling('1 hou')": "ValueError: ",
+    "wr.Query('q', 'tumbling(1 hou)', 'count()')": "QueryError: query 'q': ",
+    "wr.Query('q', wr.tumbling('1 hour'), 'sum(speed')": "QueryError: query 'q': ",
+    "wr.quantile('speed', 3)": "ValueError: ",
+    "wr.Engine('SELECT count(*) FROM e GROUP BY window(t, 5)').push(events)": "QueryError: query 'q1': time: there is",
+    "wr.Engine([], columns={'ts': 'flot'})": "QueryError: columns: 'flot' is not a type",
+    "wr.Engine.restore(b'nothing')": "ValueError: ",
+    "wr.results_of(wr.windows(events, wr.Query('q', wr.session('1 h'), 'count()')), 'p')": "KeyError: ",
+}
+
+
+def seen_of(program: str, tmp_path: Path, **variables: str) -> list[str]:
+    """What Python prints where a program ends with an error."""
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    given = {name: value for name, value in os.environ.items() if name != "WINDROW_TRACEBACK"} | variables
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False, env=given)
+    return done.stderr.rstrip("\n").split("\n")
+
+
+def test_a_refusal_is_the_users_line_and_a_sentence(tmp_path: Path) -> None:
+    begin = "import traceback\nfrom datetime import datetime\nimport polars as pl\nimport windrow as wr\n"
+    begin += "events = pl.DataFrame({'ts': [datetime(2026, 1, 1)], 'speed': [1]})\n"
+    tries = [f"try:\n    {mistake}\nexcept Exception:\n    traceback.print_exc()\n" for mistake in MISTAKES]
+    printed = "\n".join(seen_of(begin + "".join(tries), tmp_path)).split("Traceback (most recent call last):\n")[1:]
+    assert len(printed) == len(MISTAKES)
+    for (mistake, sentence), text in zip(MISTAKES.items(), printed, strict=True):
+        lines = text.rstrip("\n").split("\n")
+        assert lines[1].strip() == mistake
+        assert sentence in lines[-1], text
+        assert len([line for line in lines if line.startswith("  File")]) == 2, text  # and the border
+        assert len(lines) <= 6, text
+
+
+def test_the_whole_way_is_there_for_who_asks(tmp_path: Path) -> None:
+    program = "import windrow as wr\nwr.Query('q', wr.tumbling('1 hour'), 'sum(speed')"
+    assert len(seen_of(program, tmp_path)) <= 6
+    whole = seen_of(program, tmp_path, WINDROW_TRACEBACK="full")
+    assert len(whole) > 20
+    assert any("direct cause" in line for line in whole)
+
+
+class Broken(wr.Monoid):
+    state = pl.Float64
+
+    def lift(self, speed: pl.Series) -> float:
+        raise ValueError("of the user's own")
+
+    def merge(self, left: pl.Series, right: pl.Series) -> pl.Series:
+        return left + right
+
+    def lower(self, state: pl.Series) -> pl.Series:
+        return state
+
+
+def test_an_error_of_the_users_own_code_shows_where_it_was() -> None:
+    with pytest.raises(ValueError, match="of the user's own") as caught:
+        wr.windows(EVENTS, wr.Query("q", wr.tumbling("1 hour"), Broken.of("speed")))
+    assert caught.traceback[-1].path == Path(__file__)

@@ -90,7 +90,7 @@ def test_a_book_changes_while_the_stream_runs(spark: Any, tmp_path: Path, seed: 
     try:
         for number in range(7):
             if number == 2:
-                book.add(TRIP, FIVE)
+                book.add([TRIP, FIVE])
             if number == 3:
                 book.add(ALL, since=550)
             if number == 5:
@@ -147,6 +147,15 @@ def test_a_query_that_does_not_fit_a_book_is_refused(spark: Any, tmp_path: Path)
         book.add(FIVE)
     with pytest.raises(wr.QueryError, match="no query called 'six'; there are 'five'"):
         book.remove("six")
+    with pytest.raises(wr.QueryError, match="there are no queries"):
+        book.add([])
+    with pytest.raises(wr.QueryError, match="there already is a query called 'five'"):
+        book.add([wr.Query("seven", wr.counting(7), {"n": "count()"}), FIVE])
+    text = "SELECT k, count(*) AS n FROM events GROUP BY k, count_window({})"
+    book.add(wr.sql(text.format(8)), text.format(9).replace("SELECT", "-- name: nine\nSELECT"))
+    assert [query.name for query in book.queries] == ["five", "q1", "nine"]  # all or none
+    book.remove("q1")
+    book.remove("nine")
     source = Source(tmp_path / "in")
     source.schema = SCHEMA
     wr.windows(source.read(spark), book, "t")
@@ -189,6 +198,17 @@ def test_a_key_that_a_stream_has_not_is_refused_by_name(spark: Any, tmp_path: Pa
         wr.windows(source.read(spark), wr.QueryBook(tmp_path / "a", columns={"n": "bigint"}, keys=["typo"]), "t")
     with pytest.raises(wr.QueryError, match="the book's keys: column 'm' is MAP<STRING,BIGINT>, which no window query"):
         wr.windows(source.read(spark), wr.QueryBook(tmp_path / "b", columns={"n": "bigint"}, keys=["m"]), "t")
+
+
+def test_since_when_a_query_is_answered_is_a_time() -> None:
+    from windrow.spark.stream.bucket import StepOutput
+    from windrow.spark.stream.query import _row
+
+    output = StepOutput(pl.DataFrame(), 0, 0, 0, 0, {"trip": 1_767_256_200_000_000})
+    since = {"trip": "2026-01-01 08:30:00"}
+    assert json.loads(_row(output, pl.Datetime("us")).since) == since
+    assert json.loads(_row(output, pl.Datetime("us", "UTC")).since) == {"trip": since["trip"] + "+00:00"}
+    assert json.loads(_row(output, pl.Int64()).since) == output.since
 
 
 def test_another_version_of_the_state_is_refused_by_name() -> None:

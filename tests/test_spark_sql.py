@@ -313,3 +313,23 @@ def test_a_stream_of_statements_needs_no_time_either(spark: Any, view: pl.DataFr
     assert {row["query"] for row in expected} == {"q1", "q2"}
     found = run(wr.windows(source.read(spark), queries), "statements")
     assert differences(found, expected, queries) == []
+
+
+def test_text_is_taken_as_queries_and_the_only_timestamp_as_the_time(spark: Any) -> None:
+    from windrow.spark import explain
+
+    text = "SELECT k, count(*) AS n FROM events GROUP BY k, window(ts, '1 minute')"
+    counts = wr.Query("five", wr.counting(5), "count()")
+    frame = table(spark, events(1, 50))
+    found = wr.windows(frame, [text, counts])
+    told = wr.windows(events(1, 50), [text, counts])
+    assert wr.results_of(found, "q1").columns == wr.results_of(told, "q1").columns
+    assert wr.results_of(found, "five").columns == wr.results_of(told, "five").columns
+    assert found.count() == told.height
+    assert explain(frame, [text, counts]) == explain(frame, [*wr.sql(text), counts], "ts")
+    with pytest.raises(KeyError, match="no results of a query called 'six'; there are 'q1', 'five'"):
+        wr.results_of(found, "six")
+    with pytest.raises(wr.QueryError, match="there are no queries"):
+        wr.windows(frame, [])
+    with pytest.raises(wr.QueryError, match="the events have several timestamps, 'ts', 'seen'"):
+        wr.windows(frame.selectExpr("*", "ts AS seen"), counts)

@@ -479,8 +479,10 @@ def test_duckdb_gives_the_same(events: pl.DataFrame) -> None:
 
 def test_time_is_asked_for_where_the_queries_do_not_name_it_or_name_several(events: pl.DataFrame) -> None:
     counted = wr.sql("-- name: counted\nSELECT count(*) FROM events GROUP BY count_window(10)")
+    with pytest.raises(wr.QueryError, match="the events have several timestamps, 'ts', 'seen'"):
+        wr.windows(events.with_columns(seen="ts"), counted)
     with pytest.raises(wr.QueryError, match="name the time column"):
-        wr.windows(events, counted)
+        wr.plan(counted)
     several = wr.sql(f"SELECT count(*) {ANY}; SELECT count(*) FROM events GROUP BY window(lane, 2)")
     with pytest.raises(wr.QueryError, match="several times, 'ts', 'lane'"):
         wr.Engine(several)

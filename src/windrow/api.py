@@ -9,6 +9,7 @@ import polars as pl
 
 from windrow.core.arrays.dataframes import as_given, flag_sorted, to_polars
 from windrow.core.assemble.results import label_of, labelled, own_columns_of, too_large
+from windrow.core.expressions.border import border
 from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.watermark import Lengths
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from windrow.spark.stream.query_book import QueryBook
 
 
+@border
 def windows(
     data: Any,
     queries: Queries | QueryBook | None = None,
@@ -113,6 +115,7 @@ class Table:
         return pl.concat(results) if len(results) > 1 else results[0]
 
 
+@border
 def results_of(results: Any, query: str | Query, queries: Queries | None = None) -> Any:
     """One query's rows and its own columns, of a Polars, Arrow, pandas or Spark result, whatever its rows are.
 

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import polars as pl
 
 from windrow.core.arrays.dataframes import flag_sorted, to_polars
+from windrow.core.expressions.border import border
 from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.types import type_of
 from windrow.core.plan.groups import Entry, Rates
@@ -37,6 +38,7 @@ SHOWN = 6  # names of queries in a `repr`
 ColumnType = pl.DataType | type | str
 
 
+@border
 class Engine:
     """Answers queries over events that come in batches: `push` returns what each batch makes final.
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import polars as pl
 
 from windrow.core.arrays.dataframes import InputError
+from windrow.core.expressions.border import VARIABLE
 from windrow.core.expressions.errors import QueryError
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
@@ -42,6 +43,8 @@ class Interrupted(Exception):
 
 def guarded(action: Callable[[], object], debug: bool, name: str = "windrow") -> int:
     """Run it, and return the exit code; what goes wrong stands on stderr, after a name."""
+    if debug:
+        os.environ[VARIABLE] = "full"
     try:
         action()
         sys.stdout.flush()

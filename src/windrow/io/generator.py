@@ -22,6 +22,7 @@ import polars as pl
 
 from windrow.core.arrays.hashing import GOLDEN, mix
 from windrow.core.arrays.range_queries import ramp
+from windrow.core.expressions.border import border
 from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.watermark import plain
 from windrow.core.windows.fixed import Duration, duration, since_1970
@@ -34,6 +35,7 @@ _MASK = 2**64 - 1
 COLUMNS: dict[str, pl.DataType] = {"ts": pl.Datetime("us", "UTC"), "key": pl.Int32(), "value": pl.Float64()}
 
 
+@border
 @dataclass(frozen=True)
 class Generator:
     """Made-up events of several nodes: `ts TIMESTAMP, key INT, value DOUBLE`, the same for the same seed.

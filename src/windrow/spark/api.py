@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from windrow.core.assemble.results import own_columns, own_columns_of
+from windrow.core.expressions.border import border
 from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Rates
 from windrow.core.plan.options import StreamOptions
@@ -121,6 +122,7 @@ def _spark_words(schema: StructType) -> Iterator[None]:
         raise in_spark_words(error, schema) from error
 
 
+@border
 def explain(df: DataFrame, queries: Queries, time: str | None = None, **options: Any) -> str:
     """How `windows` would answer these queries: what the JVM slices, what Python does, and why; nothing is run.
 

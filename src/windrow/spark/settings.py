@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from windrow.core.expressions.border import border
 from windrow.spark.source.reader import register
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -54,6 +55,7 @@ def stages(spark: SparkSession) -> list[Any]:
     return [listed.apply(at) for at in range(listed.size())]
 
 
+@border
 def session(master: str | None = None, **settings: Any) -> SparkSession:
     """A session with the settings that windrow runs best with: RocksDB for state, a shuffle partition per core, UTC.
 

@@ -35,6 +35,7 @@ import polars as pl
 from windrow.core.aggregates.functions import FUNCTIONS, Aggregate, Function
 from windrow.core.aggregates.reader import SYNONYMS
 from windrow.core.expressions import parse as expressions
+from windrow.core.expressions.border import border
 from windrow.core.expressions.parse import parse
 from windrow.core.operators.base import Operator
 from windrow.core.operators.custom import MONOIDS, NO_DATA, Fold, OrderedFold, types_within
@@ -87,6 +88,7 @@ class Monoid:
         _register(cls)
 
     @classmethod
+    @border
     def of(cls, *inputs: Any, **params: Any) -> Aggregate:
         """The aggregate over these inputs, which are SQL text, with these parameters: `Ema.of("speed", alpha=0.2)`."""
         try:

@@ -14,6 +14,7 @@ import polars as pl
 
 from windrow.core.aggregates.functions import FUNCTIONS, Aggregate, States, function
 from windrow.core.aggregates.reader import Reader, as_formula
+from windrow.core.expressions.border import border
 from windrow.core.expressions.parse import ExpressionError
 from windrow.core.expressions.tokens import phrase_of
 from windrow.core.operators.base import Operator
@@ -56,6 +57,7 @@ _READER = Reader()
 
 
 @function(_formula_operators, _lower_formula)
+@border
 def formula(text: str) -> Aggregate:
     """Any SQL expression over aggregates, such as `sum(fare) / sum(distance)`; it shares the operators that it names.
 
@@ -64,6 +66,7 @@ def formula(text: str) -> Aggregate:
     return as_formula(_READER.read(phrase_of(text), "a formula"))
 
 
+@border
 def aggregate(text: str) -> Aggregate:
     """Read an aggregate as it is written in SQL: `mean(speed)`, `quantile(speed, 0.95)`, `sum(a) / sum(b)`.
 

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 import polars as pl
 
+from windrow.core.expressions.border import border
 from windrow.core.expressions.parse import Expression, both, parse
 from windrow.core.operators.base import Count, Logs, Max, Min, Moments, Multiset, Operator, Product, Sum
 from windrow.core.operators.choose import ArgMax, ArgMin, First, Last
@@ -32,6 +33,7 @@ Make = TypeVar("Make", bound=Callable[..., "Aggregate"])
 States = Sequence[Any]  # the combined states of an aggregate's operators, in their order
 
 
+@border
 @dataclass(frozen=True, repr=False)
 class Aggregate:
     """One result column: a function over SQL expressions. Made by `mean("speed")` and its like, or by `aggregate`.
@@ -172,7 +174,7 @@ def function(
 
     def declare(make: Make) -> Make:
         FUNCTIONS[make.__name__.removesuffix("_")] = Function(make, operators, lower, lower_many, needs)
-        return make
+        return border(make)
 
     return declare
 

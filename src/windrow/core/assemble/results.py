@@ -355,8 +355,8 @@ def too_large(overflows: Counter[str]) -> OverflowError:
 def labelled(results: Frame, queries: Sequence[Query]) -> Frame:
     """Results that say of which queries they are.
 
-    Arrow has metadata for it, and pandas `attrs`. Polars has none, so that there it is an attribute of the frame itself,
-    which whatever is made of the frame does not have.
+    Arrow has metadata for it, and pandas `attrs`. Polars has neither, so that there it is an attribute of the frame
+    itself, which whatever is made of the frame does not have.
     """
     if isinstance(results, pl.DataFrame | pl.LazyFrame):
         vars(results)[LABEL] = queries

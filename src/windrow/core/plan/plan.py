@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from windrow.core.expressions.border import border
 from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Entry, Group, GroupIdentity, Placement, Rates, Source, edges_per_unit
 from windrow.core.query.given import Queries, queries_from
@@ -120,6 +121,7 @@ def fingerprint_of(groups: Iterable[Group], *others: object) -> str:
     return hashlib.sha256(json.dumps([*tables, *others]).encode()).hexdigest()[:16]
 
 
+@border
 def plan(
     queries: Queries | Iterable[Entry],
     time: str | None = None,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import polars as pl
 
 from windrow.core.expressions.errors import QueryError
-from windrow.core.windows.fixed import FURTHEST, INT64_MIN, Duration
+from windrow.core.windows.fixed import EPOCH, FURTHEST, INT64_MIN, Duration
 
 Lengths = Duration | Mapping[str, Duration | None] | None
 
@@ -69,3 +69,14 @@ def plain(given: Lengths) -> Any:
     if isinstance(given, Mapping):
         return {name: plain(value) for name, value in given.items()}
     return f"{given // timedelta(microseconds=1)} microseconds" if isinstance(given, timedelta) else given
+
+
+def shown_time(moment: int, dtype: pl.DataType | None) -> int | datetime:
+    """A time on a time column of this type as users write it."""
+    if dtype is None or dtype.is_integer():
+        return moment
+    try:
+        shown = EPOCH + timedelta(microseconds=moment)
+    except OverflowError:  # Python's years end before ours
+        return moment
+    return shown if getattr(dtype, "time_zone", None) else shown.replace(tzinfo=None)

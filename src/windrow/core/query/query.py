@@ -13,6 +13,7 @@ import polars as pl
 
 from windrow.core.aggregates.formula import aggregate, formula
 from windrow.core.aggregates.functions import Aggregate
+from windrow.core.expressions.border import border
 from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.limits import COLUMNS, beyond, not_text
 from windrow.core.expressions.parse import Expression, parse
@@ -23,6 +24,7 @@ from windrow.core.windows.parse import window as window_of
 RESERVED = ("query", "window_start", "window_end", "revision", "retracted", "position")
 
 
+@border
 @dataclass(frozen=True, repr=False)
 class Query:
     """One window query.

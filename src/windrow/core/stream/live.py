@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,14 +20,14 @@ from windrow.core.assemble.results import labelled
 from windrow.core.plan.groups import Entry, Rates
 from windrow.core.plan.options import ONLY_TIMESTAMP, StreamOptions
 from windrow.core.plan.plan import Plan, plan
-from windrow.core.plan.watermark import TimeColumn
+from windrow.core.plan.watermark import TimeColumn, shown_time
 from windrow.core.query.query import Query, time_of
 from windrow.core.slices.binding import Binding
 from windrow.core.stream.compiled import CompiledPlan, compile_plan
 from windrow.core.stream.deduplicate import Kept, repeats_of
 from windrow.core.stream.group_states import GroupStates
 from windrow.core.stream.ingest import admit, rates_of
-from windrow.core.windows.fixed import EPOCH, FURTHEST, INT64_MAX, INT64_MIN, since_1970
+from windrow.core.windows.fixed import FURTHEST, INT64_MAX, INT64_MIN, since_1970
 
 
 @dataclass(frozen=True)
@@ -243,14 +243,7 @@ class Live:
 
     def shown(self, moment: int, name: str) -> int | datetime:
         """A time as users write it."""
-        dtype = self._dtype(name)
-        if dtype is None or dtype.is_integer():
-            return moment
-        try:
-            shown = EPOCH + timedelta(microseconds=moment)
-        except OverflowError:  # Python's years end before ours
-            return moment
-        return shown if getattr(dtype, "time_zone", None) else shown.replace(tzinfo=None)
+        return shown_time(moment, self._dtype(name))
 
     def moment(self, value: int | datetime, name: str) -> int:
         """A time on a time column as a whole number, within what windows can be written for."""

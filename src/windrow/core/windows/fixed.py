@@ -31,6 +31,7 @@ from typing import Any, ClassVar, NamedTuple, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.expressions.border import border
 from windrow.core.expressions.limits import DIGITS, STEPS, beyond
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -373,6 +374,7 @@ def lengths_of(kind: str, offset: Duration | None = None, period: str = "", **le
     return {**units, "temporal": next(iter(read.values())).temporal}
 
 
+@border
 def tumbling(length: Duration, offset: Duration | None = None) -> Tumbling:
     """Windows [o + kL, o + (k+1)L): one after the other, without gaps.
 
@@ -382,6 +384,7 @@ def tumbling(length: Duration, offset: Duration | None = None) -> Tumbling:
     return Tumbling(**lengths_of("tumbling", offset, "length", length=length))
 
 
+@border
 def sliding(length: Duration, slide: Duration, offset: Duration | None = None) -> Sliding:
     """Windows [o + ks, o + ks + L): one every `slide`, so that they overlap.
 
@@ -392,6 +395,7 @@ def sliding(length: Duration, slide: Duration, offset: Duration | None = None) -
     return Sliding(**lengths_of("sliding", offset, "slide", length=length, slide=slide))
 
 
+@border
 def cumulating(length: Duration, step: Duration, offset: Duration | None = None) -> Cumulating:
     """Windows [o + kL, o + kL + j·step), j = 1 … L/step: what there was so far, emitted every step, anew every length.
 
@@ -407,6 +411,7 @@ def cumulating(length: Duration, step: Duration, offset: Duration | None = None)
     return Cumulating(**read)
 
 
+@border
 def session(gap: Duration) -> Session:
     """Runs of a key's events whose consecutive times differ by at most `gap`, with the bounds [first, last + gap).
 

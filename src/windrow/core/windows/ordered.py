@@ -25,6 +25,7 @@ import numpy.typing as npt
 import polars as pl
 
 from windrow.core.arrays.range_queries import Array, Mask, run_begins
+from windrow.core.expressions.border import border
 from windrow.core.expressions.parse import parse
 from windrow.core.windows.fixed import FURTHEST, Duration, Window, duration_repr, duration_text, lengths_of
 
@@ -280,6 +281,7 @@ def _scope(kind: str, scope: Scope) -> Scope:
     return scope
 
 
+@border
 def counting(n: int, step: int | None = None, scope: Scope = "global") -> Counting:
     """Windows of n events each, at the positions [k·step, k·step + n) of a key's events in their order.
 
@@ -295,6 +297,7 @@ def counting(n: int, step: int | None = None, scope: Scope = "global") -> Counti
     return Counting(count, every, scope=_scope("counting", scope))
 
 
+@border
 def punctuated(start: str | None = None, end: str | None = None, scope: Scope = "global") -> Punctuated:
     """Windows between events of a key that satisfy predicates; an event with null for a predicate does not.
 
@@ -310,6 +313,7 @@ def punctuated(start: str | None = None, end: str | None = None, scope: Scope = 
     return Punctuated(first, last, scope=_scope("punctuated", scope))
 
 
+@border
 def frames(when: str, scope: Scope = "global") -> Frames:
     """Maximal runs of consecutive events of a key that satisfy a predicate; the first that does not closes the run.
 
@@ -321,6 +325,7 @@ def frames(when: str, scope: Scope = "global") -> Frames:
     return Frames(_predicate("frames: when", when) or "", scope=_scope("frames", scope))
 
 
+@border
 def latest(n: int, every: Duration) -> Latest:
     """The last n events of a key before each multiple of `every`, where it had an event since the multiple before.
 

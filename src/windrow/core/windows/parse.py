@@ -13,6 +13,7 @@ from collections.abc import Callable
 from itertools import chain, repeat
 from typing import Any
 
+from windrow.core.expressions.border import border
 from windrow.core.expressions.errors import SqlError, TextError, hint
 from windrow.core.expressions.tokens import Phrase, phrase_of
 from windrow.core.windows.fixed import WINDOWS, Window, cumulating, session, sliding, tumbling
@@ -30,6 +31,7 @@ MAKERS: dict[str, Callable[..., Window]] = {
 }
 
 
+@border
 def window(text: str) -> Window:
     """Read a window as it is written.
 

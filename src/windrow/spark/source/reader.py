@@ -29,6 +29,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from windrow.core.arrays.dataframes import InputError
+from windrow.core.expressions.border import border
 from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.watermark import Lengths, plain
 from windrow.core.query.given import Queries, some_queries
@@ -357,6 +358,7 @@ def register(spark: SparkSession) -> None:
         _REGISTERED.add(spark)
 
 
+@border
 def nodes(
     spark: SparkSession,
     source: str | os.PathLike[str] | Generator | Root,

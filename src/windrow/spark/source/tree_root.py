@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from windrow.core.expressions.border import border
 from windrow.core.expressions.errors import QueryError
 from windrow.core.windows.ordered import NODE
 from windrow.nodes.process.slice_sink import SliceSink
@@ -23,6 +24,7 @@ from windrow.spark.source.files import local_path
 KEEP = ("uncommitted", "all")
 
 
+@border
 @dataclass(frozen=True)
 class Root:
     """The root of a tree of nodes that feeds slices, which says itself what it was asked.

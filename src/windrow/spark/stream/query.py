@@ -24,6 +24,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from windrow.core.arrays.dataframes import InputError, in_parts
 from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.groups import Entry
+from windrow.core.plan.watermark import shown_time
 from windrow.core.slices.binding import ARRIVAL, quoted
 from windrow.core.slices.kernel import time_name
 from windrow.core.stream.ingest import admit
@@ -269,18 +270,18 @@ class Processor(Travels, StatefulProcessor):
             if after is not None:
                 self._handle.registerTimer(after)
         bucket.save(after)
-        yield _row(output)
+        yield _row(output, self._job.compiled.binding.time_columns[self._job.time])
 
 
-def _row(output: StepOutput) -> Row:
-    """The output of a step as one row of Spark's, with the results as bytes.
+def _row(output: StepOutput, time: pl.DataType) -> Row:
+    """The output of a step as one row of Spark's, with the results as bytes and times as text.
 
     `transformWithState` makes a Python `Row` for each row that it gives out, which for results would be work per
     result, and it gives out no Arrow. So results leave it packed, and `answered` unpacks them in a `mapInArrow`.
     """
     results = to_bytes(output.results, "lz4") if output.results.height else None
-    since = json.dumps(output.since) if output.since else None
-    return Row(**{**vars(output), "results": results, "since": since})
+    since = {name: shown_time(moment, time) for name, moment in output.since.items()}
+    return Row(**{**vars(output), "results": results, "since": json.dumps(since, default=str) if since else None})
 
 
 # --- results --------------------------------------------------------------------------------------------------------

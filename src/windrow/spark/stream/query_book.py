@@ -18,6 +18,7 @@ import polars as pl
 from pyspark.sql import types as t
 
 from windrow.core.assemble.results import RESULT_COLUMNS
+from windrow.core.expressions.border import border
 from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.types import type_of
 from windrow.core.plan.options import StreamOptions
@@ -31,6 +32,7 @@ from windrow.spark.stream.query_book_files import Version
 from windrow.spark.types import in_spark_words, polars_columns, spark_data_type
 
 
+@border
 class QueryBook:
     """Queries in a versioned file; made anew, or opened as it is.
 

@@ -20,6 +20,7 @@ from sqlglot import TokenType
 
 from windrow.core.aggregates.functions import Aggregate
 from windrow.core.aggregates.reader import as_formula
+from windrow.core.expressions.border import border
 from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.limits import QUERIES, TOKENS, beyond
 from windrow.core.expressions.tokens import Phrase, Token, line_of, refusal, tokenize
@@ -28,6 +29,7 @@ from windrow.core.query.sql.calls import READER
 from windrow.core.query.sql.group_by import Grouping, Item, grouping, window
 
 
+@border
 def sql(text: str) -> list[Query]:
     """Read windowed Spark SQL as queries.
 
