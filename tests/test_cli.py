@@ -461,12 +461,22 @@ def test_help_teaches(windrow: Windrow, command: str) -> None:
 def test_plain_lines_come_at_intervals() -> None:
     now, stream = [0.0], io.StringIO()
     shown = Shown(stream=stream, clock=lambda: now[0])
-    for second in range(12):
-        now[0] = float(second)
-        shown.at(events=second * 1000, results=second, dropped=0, watermark=datetime(2024, 5, 1, 8, 0, second))
-    lines = stream.getvalue().splitlines()
-    assert len(lines) == 11 // LINE_EVERY
+    with shown:
+        for second in range(12):
+            now[0] = float(second)
+            shown.at(events=second * 1000, results=second, dropped=0, watermark=datetime(2024, 5, 1, 8, 0, second))
+        lines = stream.getvalue().splitlines()
+        assert len(lines) == 11 // LINE_EVERY
     assert lines[0] == "5,000 events, 1,000/s, watermark 2024-05-01 08:00:05, 5 results, 0 left out"
+    last = stream.getvalue().splitlines()[len(lines) :]
+    assert last == ["11,000 events, 1,000/s, watermark 2024-05-01 08:00:11, 11 results, 0 left out"]
+
+
+def test_work_without_lines_of_progress_has_none_at_its_end() -> None:
+    stream = io.StringIO()
+    with Shown(stream=stream, clock=lambda: 0.0) as shown:
+        shown.at(events=10, results=1)
+    assert stream.getvalue() == ""
 
 
 # --- as a process ---------------------------------------------------------------------------------------------------
