@@ -98,7 +98,8 @@ class Shown:
         self.counts = replace(self.counts, **counts)
         if self._bar:
             done = self.counts.done
-            self._bar.update(self._task, description=self._text, total=None if done is None else 1.0, completed=done or 0)
+            total = None if done is None else 1.0
+            self._bar.update(self._task, description=self._text, total=total, completed=done or 0)
         elif self._text and self._clock() - self._printed >= LINE_EVERY:
             self._progress()
 
