@@ -211,7 +211,7 @@ def test_a_type_widens_only_where_it_holds_every_value() -> None:
     engine.push([{"t": 1, "x": float("nan")}, {"t": 2, "x": None}])
     engine = wr.Engine(query, "t")
     engine.push([{"t": 1, "x": 1}])
-    with pytest.raises(wr.InputError, match=r"fix it before the first one \(columns=… of an Engine\)"):
+    with pytest.raises(wr.InputError, match=r"was Int64 before; Engine\(columns=…\) fixes types before"):
         engine.push([{"t": 1, "x": 1.5}])
     assert engine.metrics.events == 1
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from windrow.core.arrays.dataframes import flag_sorted, to_polars
+from windrow.core.arrays.dataframes import ChangedType, InputError, flag_sorted, to_polars
 from windrow.core.expressions.border import border
 from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.types import type_of
@@ -95,7 +95,10 @@ class Engine:
                 return live.nothing()
             live.locate(frame.schema)
             frame = flag_sorted(frame, live.time_columns)
-            pushed = live.push(frame, self._now)
+            try:
+                pushed = live.push(frame, self._now)
+            except ChangedType as error:
+                raise InputError(f"{error}; Engine(columns=…) fixes types before the first batch") from error
         if pushed.left_out is not None:
             self._set_aside(pushed.left_out)
         return pushed.results

@@ -15,6 +15,10 @@ class InputError(ValueError):
     """A batch that cannot be taken: which column, and why. The engine is as it was before."""
 
 
+class ChangedType(InputError):
+    """A column whose values the type that it had does not hold."""
+
+
 def to_polars(data: Any, time: str | None = None) -> pl.DataFrame:
     """A Polars frame of a Polars, Arrow or pandas table or a list of dicts, without a copy where there need be none.
 

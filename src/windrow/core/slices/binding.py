@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import polars as pl
 
 from windrow.core.aggregates.functions import FUNCTIONS, Aggregate
-from windrow.core.arrays.dataframes import InputError, fitted
+from windrow.core.arrays.dataframes import ChangedType, InputError, fitted
 from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.parse import Expression, parse
 from windrow.core.plan.groups import Group, Signature
@@ -222,10 +222,7 @@ class Binding:
             if frame.schema[name] != dtype:
                 column = fitted(frame[name], dtype)
                 if column is None:
-                    raise InputError(
-                        f"column {name!r} is {frame.schema[name]} in this batch, and was {dtype} before; "
-                        "give all batches one type, or fix it before the first one (columns=… of an Engine)"
-                    )
+                    raise ChangedType(f"column {name!r} is {frame.schema[name]} in this batch, and was {dtype} before")
                 changed.append(column)
         frame = frame.with_columns(changed) if changed else frame
         for name, scale in self._scales.items():
