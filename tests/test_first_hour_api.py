@@ -209,6 +209,8 @@ def test_a_type_widens_only_where_it_holds_every_value() -> None:
     with pytest.raises(wr.InputError, match="column 'x' is Int64 in this batch, and was Float64 before"):
         engine.push([{"t": 1, "x": 2**53 + 1}])
     engine.push([{"t": 1, "x": float("nan")}, {"t": 2, "x": None}])
+    with pytest.raises(wr.InputError, match="column 'x' is Float64 in this batch, and was Float32 before"):
+        wr.Engine(query, "t", columns={"t": int, "x": "float"}).push([{"t": 1, "x": 0.5}])  # even if this one fits
     engine = wr.Engine(query, "t")
     engine.push([{"t": 1, "x": 1}])
     with pytest.raises(wr.InputError, match=r"was Int64 before; Engine\(columns=…\) fixes types before"):

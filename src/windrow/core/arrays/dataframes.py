@@ -98,7 +98,7 @@ def fitted(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
         return column.cast(dtype)
     is_wider = (
         (now.is_integer() and dtype.is_numeric())
-        or (now.is_float() and dtype.is_float())
+        or (now == pl.Float32() and dtype == pl.Float64())
         or (now.is_decimal() and dtype.is_decimal())
         or (now == pl.Date() and isinstance(dtype, pl.Datetime) and dtype.time_zone is None)
         or (isinstance(now, pl.Datetime) and isinstance(dtype, pl.Datetime) and _alike(now.time_zone, dtype.time_zone))

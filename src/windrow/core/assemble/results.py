@@ -40,6 +40,7 @@ from windrow.core.windows.ordered import OrderedWindow
 
 RESULT_COLUMNS = ("query", "window_start", "window_end", "revision", "retracted")  # that every result may have
 Frame = TypeVar("Frame")
+Label = Mapping[str, Query | list[str]]
 LABEL = "windrow"  # the name under which a table of results says of which queries it is
 
 
@@ -370,12 +371,11 @@ def labelled(results: Frame, queries: Sequence[Query]) -> Frame:
     return table  # type: ignore[no-any-return]
 
 
-def label_of(results: Any) -> dict[str, list[str]] | None:
-    """The own columns of each query, where results say of which they are; else None."""
+def label_of(results: Any) -> Label | None:
+    """The queries that results are of, by name, or the own columns of each; None where the results do not say it."""
     if isinstance(results, pl.DataFrame | pl.LazyFrame):
         queries = vars(results).get(LABEL)
-        columns = results.collect_schema().names()
-        return None if queries is None else {query.name: own_columns(query, columns) for query in queries}
+        return None if queries is None else {query.name: query for query in queries}
     if hasattr(results, "replace_schema_metadata"):
         text = (results.schema.metadata or {}).get(LABEL.encode())
         return None if text is None else dict(json.loads(text))
@@ -392,13 +392,13 @@ def own_columns(query: Query, columns: Sequence[str]) -> list[str]:
 
 
 def own_columns_of(
-    query: str | Query, queries: Queries | None, columns: Sequence[str], label: Mapping[str, list[str]] | None
+    query: str | Query, queries: Queries | None, columns: Sequence[str], label: Label | None
 ) -> list[str]:
     """The columns of a query's own results, by the query, or by its name among queries or what the results say."""
     if isinstance(query, Query):
         return own_columns(query, columns)
     if queries is not None:
-        label = {other.name: own_columns(other, columns) for other in queries_from(queries)}
+        label = {other.name: other for other in queries_from(queries)}
     if label is None:
         raise QueryError(
             f"these results do not say which columns {query!r} has, as a frame that was made of others; "
@@ -406,4 +406,5 @@ def own_columns_of(
         )
     if query not in label:
         raise KeyError(f"there are no results of a query called {query!r}; there are {', '.join(map(repr, label))}")
-    return label[query]
+    own = label[query]
+    return own_columns(own, columns) if isinstance(own, Query) else own
