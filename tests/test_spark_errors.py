@@ -99,8 +99,9 @@ def test_null_times_are_refused_when_they_are_met_or_left_out(one_row: Any, wind
     assert len(results(wr.windows(both, query, "never", bad_events="drop"))) == 1
 
 
-def test_no_queries_and_no_events_are_no_errors(one_row: Any) -> None:
-    assert results(wr.windows(one_row, [], "ts")) == []
+def test_no_queries_are_refused_and_no_events_are_no_error(one_row: Any) -> None:
+    with pytest.raises(QueryError, match="there are no queries"):
+        wr.windows(one_row, [], "ts")
     nothing = wr.windows(one_row.where("1 = 0"), [asking(), wr.Query("o", wr.counting(2), "collect(n)")], "ts")
     assert nothing.columns == ["query", "window_start", "window_end", "position", "revision", "count()", "collect(n)"]
     assert results(nothing) == []

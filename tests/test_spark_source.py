@@ -479,9 +479,11 @@ def test_a_file_that_is_not_as_it_should_be_is_named(tmp_path: Path) -> None:
     with pytest.raises(wr.InputError, match=r"file '.*1.parquet' cannot be read"):
         offsets(one, ALL, good[-1])
     (tmp_path / "a" / "1.parquet").unlink()
-    write(events([2], x=[1]), tmp_path / "a" / "2.parquet")
-    with pytest.raises(wr.InputError, match=r"file '.*2.parquet': column 'x' is Int64 .* and was Float64 before"):
+    write(events([2], x=["1"]), tmp_path / "a" / "2.parquet")
+    with pytest.raises(wr.InputError, match=r"file '.*2.parquet': column 'x' is String .* and was Float64 before"):
         rows_between(one, offsets(one, ALL, good[-1]))
+    write(events([2], x=[1]), tmp_path / "a" / "2.parquet")
+    assert rows_between(one, offsets(one, ALL, good[-1])) != []  # whole numbers are taken as floats
     (tmp_path / "a" / "2.parquet").unlink()
     write(events([2]).drop("k"), tmp_path / "a" / "3.parquet")
     with pytest.raises(wr.InputError, match=r"file '.*3.parquet': column 'k' is missing"):

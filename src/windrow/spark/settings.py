@@ -43,7 +43,7 @@ def check_streaming(spark: SparkSession) -> None:
         warnings.warn(
             f"{PARTITIONS} is {partitions}, and there are {cores} cores: every micro-batch starts so many tasks, and a "
             "checkpoint keeps the number for ever; set it to about the number of cores",
-            stacklevel=4,  # of the call of `windrow.windows`
+            stacklevel=5,  # of the call of `windrow.windows`, behind its border
         )
 
 
