@@ -7,8 +7,11 @@ import io
 import os
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 
 import windrow as wr
@@ -18,6 +21,8 @@ from windrow.cli.progress import LINE_EVERY, Shown
 from windrow.core.slices.binding import InputError
 from windrow.io.event_files import EventFiles
 from windrow.io.text_times import times_of
+from windrow.nodes.process.result_sink import ResultFiles
+from windrow.nodes.protocol.messages import Batch
 from windrow.nodes.sources import Source, source_of
 
 SQL = "SELECT car, max(speed) AS fastest FROM events GROUP BY car, window(ts, '1 hour')"
@@ -225,6 +230,58 @@ def test_what_is_cut_off_is_said_with_its_line(windrow: Windrow, name: str, text
     assert done.err.count("\n") == 1
 
 
+# --- results of a tree ----------------------------------------------------------------------------------------------
+
+
+def batch(number: int, rows: pl.DataFrame, life: int = 7) -> Batch:
+    return Batch("root", life, number, {}, 0, 1, 0, 0, {}, {"results": rows})
+
+
+def test_results_are_one_table_for_every_reader_after_queries_have_come(tmp_path: Path) -> None:
+    first = pl.DataFrame({"query": ["a"], "n": [1]})
+    second = pl.DataFrame({"query": ["b"], "v": [0.5], "n": [2]})
+    third = pl.DataFrame({"query": ["a"], "n": [3.5]})
+    sink = ResultFiles(tmp_path)
+    for number, rows in enumerate((first, first, second), 1):
+        sink.put(batch(number, rows))
+    ResultFiles(tmp_path).put(batch(4, first))  # the root was started again, and the query has gone
+    ResultFiles(tmp_path).put(batch(5, third, 8))
+    rows = [("a", 1.0, None), ("a", 1.0, None), ("b", 2.0, 0.5), ("a", 1.0, None), ("a", 3.5, None)]
+    files = str(tmp_path / "*.parquet")
+    assert pl.read_parquet(files).rows() == rows
+    assert sorted(duckdb.sql(f"SELECT * FROM '{files}'").fetchall(), key=str) == sorted(rows, key=str)
+    assert pq.read_table(tmp_path).to_pandas().shape == (5, 3)
+    assert {tuple(pl.read_parquet_schema(file).items()) for file in tmp_path.glob("*.parquet")} == {
+        (("query", pl.String()), ("n", pl.Float64()), ("v", pl.Float64()))
+    }
+    assert ResultFiles(tmp_path).last == (5, 8)
+    lives = [pl.read_parquet_metadata(file)["windrow.life"] for file in sorted(tmp_path.glob("*.parquet"))]
+    assert lives == ["7", "7", "7", "7", "8"]
+
+
+def test_columns_that_a_crash_has_kept_from_some_files_come_to_them_with_the_next_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, more = pl.DataFrame({"query": ["a"], "n": [1]}), pl.DataFrame({"query": ["b"], "v": [0.5]})
+    for number in (1, 2, 3):
+        ResultFiles(tmp_path).put(batch(number, few))
+    write, written = ResultFiles._write, []
+
+    def fail_at_the_second(self: ResultFiles, path: Path, *given: Any) -> None:
+        written.append(path)
+        if len(written) == 2:
+            raise OSError("no power")
+        write(self, path, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ResultFiles, "_write", fail_at_the_second)
+        with pytest.raises(OSError, match="no power"):
+            ResultFiles(tmp_path).put(batch(4, more))
+    assert ResultFiles(tmp_path).last == (3, 7)
+    ResultFiles(tmp_path).put(batch(4, more))
+    assert pl.read_parquet(tmp_path / "*.parquet")["v"].to_list() == [None, None, None, 0.5]
+
+
 # --- who answers ----------------------------------------------------------------------------------------------------
 
 
@@ -258,8 +315,8 @@ def test_spark_answers_what_this_process_may_not_hold(of_two: EventFiles, monkey
     monkeypatch.setattr(engines, "memory", lambda: needed)
     assert engines.engine_of(None, of_two, sums, False, None)[0] == "spark"
     monkeypatch.undo()
-    assert engines.engine_of(None, of_two, sums, True, None)[1] == "on Spark: a stream of files needs it"
-    assert engines.engine_of(None, of_two, sums, False, "local[2]")[1] == "on Spark: --master local[2]"
+    assert engines.engine_of(None, of_two, sums, True, None) == ("spark", "")
+    assert engines.engine_of(None, of_two, sums, False, "local[2]") == ("spark", "")
     assert engines.engine_of(None, None, sums, False, None)[0] == "spark"
 
 

@@ -46,12 +46,10 @@ def engine_of(
         return given, ""
     if not there:
         return "local", "in this process: PySpark is not installed"
-    if stream:
-        return "spark", "on Spark: a stream of files needs it"
+    if stream or master is not None:  # which only Spark has
+        return "spark", ""
     if files is None:
         return "spark", "on Spark: the events are not files of this machine"
-    if master is not None:
-        return "spark", f"on Spark: --master {master}"
     keeping = [query.name for query in queries if keeps_events(query)]
     needed = in_memory(files) * (KEPT if keeping else 1)
     limit = int(memory() * SHARE)
