@@ -305,12 +305,12 @@ def test_spark_answers_what_this_process_may_not_hold(of_two: EventFiles, monkey
     pytest.importorskip("pyspark")
     sums, medians = wr.sql(SQL), wr.sql(SQL.replace("max(", "median("))
     needed = engines.in_memory(of_two)
-    assert needed == 2 * os.path.getsize(of_two.paths[0])
+    assert needed == 3 * os.path.getsize(of_two.paths[0])
     monkeypatch.setattr(engines, "memory", lambda: 2 * needed)
     assert engines.engine_of(None, of_two, sums, False, None)[0] == "local"
     chosen, why = engines.engine_of(None, of_two, medians, False, None)
     assert chosen == "spark"
-    assert why.startswith("on Spark: 61 bytes of events, all of which query 'q1' may keep, may take more than the 122 ")
+    assert why.startswith("on Spark: 61 bytes of events, all of which query 'q1' may keep, may take more than the 183 ")
     assert engines.engine_of("local", of_two, medians, False, None) == ("local", "")
     monkeypatch.setattr(engines, "memory", lambda: needed)
     assert engines.engine_of(None, of_two, sums, False, None)[0] == "spark"

@@ -22,7 +22,7 @@ from windrow.report.words import size
 
 Engine = Literal["spark", "local"]
 
-IN_MEMORY = {"parquet": 10, "arrow": 2, "csv": 2, "json": 2}  # bytes in memory of a byte on disk, at most
+IN_MEMORY = {"parquet": 10, "arrow": 2, "csv": 3, "json": 3}  # bytes in memory of a byte on disk, at most
 COMPRESSED = 10  # of gzip, and more is rare
 KEPT = 3  # times the events, where queries keep them: the events, their slices and what is made of them
 SHARE = 0.5  # of the memory of this machine, which is used at most

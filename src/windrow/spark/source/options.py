@@ -39,7 +39,20 @@ from windrow.spark.types import polars_columns
 BUCKETS = 16
 
 OPTIONS = (  # what each says is in docs/spark-nodes.md
-    *("path", "format", "columns", "generator", "root", "keep", "queries", "imports", "time", "lateness", "order_by"),
+    *(
+        "path",
+        "format",
+        "time_format",
+        "columns",
+        "generator",
+        "root",
+        "keep",
+        "queries",
+        "imports",
+        "time",
+        "lateness",
+        "order_by",
+    ),
     *("bad_events", "node_column", "buckets", "idle", "maxFilesPerTrigger", "maxRowsPerTrigger"),
 )
 NEEDED = {"queries": "a JSON list of what Query.to_dict() gives", "time": "the time column"}
@@ -84,7 +97,7 @@ class Settings:
         if "generator" in given:
             source = Generated(**asdict(Generator.from_json(given["generator"])))
         else:
-            source = Files(given["path"], given.get("format"))
+            source = Files(given["path"], given.get("format"), given.get("time_format"))
         for name, meaning in NEEDED.items():
             if not given.get(name):
                 raise QueryError(f"the option {name} is missing: {meaning}")
