@@ -39,21 +39,8 @@ from windrow.spark.types import polars_columns
 BUCKETS = 16
 
 OPTIONS = (  # what each says is in docs/spark-nodes.md
-    *(
-        "path",
-        "format",
-        "time_format",
-        "columns",
-        "generator",
-        "root",
-        "keep",
-        "queries",
-        "imports",
-        "time",
-        "lateness",
-        "order_by",
-    ),
-    *("bad_events", "node_column", "buckets", "idle", "maxFilesPerTrigger", "maxRowsPerTrigger"),
+    *("path", "format", "columns", "generator", "root", "keep", "queries", "imports", "time", "lateness", "order_by"),
+    *("time_format", "bad_events", "node_column", "buckets", "idle", "maxFilesPerTrigger", "maxRowsPerTrigger"),
 )
 NEEDED = {"queries": "a JSON list of what Query.to_dict() gives", "time": "the time column"}
 OF_A_ROOT = ("root", "keep", "queries", "time", "imports", "buckets", "maxFilesPerTrigger", "maxRowsPerTrigger")
