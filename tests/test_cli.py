@@ -353,7 +353,10 @@ def test_whatever_stands_in_a_file_of_queries_one_sentence_says_what_is_wrong(
     ("text", "sentence"),
     [
         ("", "file 'e.csv' is empty, and so has no columns; CSV needs a header"),
-        ("ts,k,x\n", "the time 'ts' is text; write it like 2024-05-01 08:05:00, or say --types 'ts TIMESTAMP'"),
+        (
+            "ts,k,x\n",
+            "file 'e.csv': its first line are names of columns, and no events follow; --types 'ts TIMESTAMP, …'",
+        ),
         ("ts,k,x\nyesterday,a,1\n", "the time 'ts' is text; write it like 2024-05-01 08:05:00"),
     ],
 )

@@ -511,7 +511,7 @@ def test_a_spool_is_used_by_one_process(tmp_path: Path, root: Running) -> None:
     with Running(tmp_path / "again.yaml", "root", ROOT) as again:
         again.join()
         assert isinstance(again.error, ConfigError)
-        assert "another process uses" in str(again.error)
+        assert "already uses" in str(again.error)
     assert root.error is None
 
 

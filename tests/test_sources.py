@@ -463,7 +463,7 @@ GOOD = b'{"ts": "2026-01-01T00:00:00Z", "key": 0, "value": 0}\n'
         (b'{"key": 1.5}', r"cannot parse '1.5' \(f64\) as Int32"),
         (b'{"key": 4000000000}', r"cannot parse '4000000000' \(u64\) as Int32"),
         (b'{"value": "much"}', r"cannot parse 'much' \(string\) as Float64"),
-        (b'{"ts": "yesterday"}', "conversion|a time is ISO 8601"),
+        (b'{"ts": "yesterday"}', "'yesterday' in column 'ts' is not a time as ISO 8601 writes it"),
         (b"[1, 2]", "expected to contain JSON object"),
         (b'{"key": "\xff"}', "InvalidUtf8"),
     ],
@@ -488,7 +488,7 @@ def test_a_line_that_cannot_be_read_is_refused_with_its_number(line: bytes, why:
         (b"2026-01-01T00:00:00Z,1,1,1", "it has more values than there are columns"),
         (b"2026-01-01T00:00:00Z,1", "it has fewer values than there are columns"),
         (b'2026-01-01T00:00:00Z,1,"1', "CSV malformed"),
-        (b"noon,1,1", "conversion|a time is ISO 8601, or a number with the option epoch"),
+        (b"noon,1,1", "'noon' in column 'ts' is not a time as ISO 8601 writes it; set time_format"),
     ],
 )
 def test_a_line_of_csv_that_cannot_be_read_is_refused_with_its_number(line: bytes, why: str) -> None:
@@ -557,13 +557,13 @@ def test_values_of_every_type_come_from_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("epoch", "text"),
+    ("unit", "text"),
     [("s", "1767225600.5"), ("ms", "1767225600500"), ("us", "1767225600500000"), ("ns", "1767225600500000000")],
 )
-def test_times_can_be_numbers_since_1970(epoch: str, text: str) -> None:
+def test_times_can_be_numbers_since_1970(unit: str, text: str) -> None:
     needed = {"ts": NEEDED["ts"]}
     for form, data in (("json", f'{{"ts": {text}}}\n'), ("csv", f"ts\n{text}\n")):
-        found = lines_of({"stdin": form, "epoch": epoch}, data.encode(), needed)
+        found = lines_of({"stdin": form, "time_format": unit}, data.encode(), needed)
         assert found["ts"].to_list() == [datetime(2026, 1, 1, 0, 0, 0, 500_000, tzinfo=UTC)]
     with pytest.raises(InputError, match="cannot be read"):
         lines_of({"stdin": "json"}, f'{{"ts": {text}}}\n'.encode(), needed)
@@ -687,7 +687,10 @@ def test_nodes_have_events_of_their_own() -> None:
         ({"stdin": "xml"}, "standard input: lines are json or csv, not 'xml'"),
         ({"stdin": "json", "header": ["a"]}, "standard input: header is a list of names, and goes with format: csv"),
         ({"stdin": "json", "bad_lines": "keep"}, "standard input: bad_lines must be raise or drop, not 'keep'"),
-        ({"stdin": "json", "epoch": "days"}, "standard input: epoch must be one of s, ms, us, ns, not 'days'"),
+        (
+            {"stdin": "json", "time_format": "days"},
+            "standard input: time_format must be one of s, ms, us, ns since 1970, or a pattern",
+        ),
         ({"stdin": "json", "file": 3}, "source: stdin has no option 'file'"),
         ({"generator": 0}, "generator: rate must be a whole number from 1, not 0"),
         ({"generator": None, "speed": 0}, "generator: speed must be a number above 0, not 0"),

@@ -443,6 +443,7 @@ def test_an_endless_generator_gives_one_step_when_it_is_to_end() -> None:
         ({"time": "x"}, "column 'x' is Float64; a time must be a timestamp, a date or an integer"),
         ({"time": "arrival"}, "nodes have no arrival times"),
         ({"format": "xml"}, "option format must be one of parquet, arrow, csv, json, not 'xml'"),
+        ({"time_format": "european"}, "option time_format must be one of s, ms, us, ns since 1970, or a pattern"),
         ({"idle": "soon"}, "option idle: idle 'soon' is not a duration"),
         ({"buckets": "0"}, "option buckets must be a whole number from 1"),
         ({"generator": "{}"}, "give a path, with a directory for each node, or a generator, or the root of a tree"),
@@ -667,3 +668,15 @@ def test_a_reader_that_fails_says_which_file(spark: SparkSession, tmp_path: Path
     (tmp_path / "a" / "1.parquet").write_bytes(b"no parquet")
     with pytest.raises(Exception, match=r"file '.*1.parquet' cannot be read"):
         slices.collect()
+
+
+def test_files_of_nodes_say_how_their_times_are_written(tmp_path: Path) -> None:
+    (tmp_path / "north").mkdir()
+    (tmp_path / "north" / "e.csv").write_text("ts,x\n01/05/2024 08:05,1\n")
+    needed = {"ts": pl.Datetime("us"), "x": pl.Int64()}
+    new = [["e.csv", None, None]]
+    with pytest.raises(wr.InputError, match="can be read in two ways; set time_format"):
+        list(Files(str(tmp_path / "north")).frames("north", new, 0, needed))
+    files = Files(str(tmp_path / "north"), None, "%d/%m/%Y %H:%M")
+    [(frame, _)] = files.pause().frames("north", new, 0, needed)
+    assert frame.rows() == [(datetime(2024, 5, 1, 8, 5), 1)]

@@ -17,14 +17,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from windrow.cli import main, trees
 from windrow.cli.failures import Interrupted, Refused
 from windrow.io.query_files import of_yaml
-from windrow.nodes.process.process import locked
+from windrow.nodes.process.lock import holder, locked
 from windrow.nodes.process.result_sink import read_results
 from windrow.nodes.process.tree import Member, Tree, read
 from windrow.nodes.sources import source_of
@@ -332,6 +334,10 @@ def test_a_tree_goes_up_is_asked_more_is_stopped_and_goes_on(
         assert windrow("tree", "query", "remove", "more", "--tree", at) == "removed more\n"
 
     up(tree, ask_more)
+    files = str(results / "*.parquet")  # as every reader takes them by itself
+    assert pl.read_parquet(files).filter(pl.col("query") == "more")["n"].min() is not None
+    assert duckdb.sql(f"SELECT count(*) FROM '{files}' WHERE query = 'more' AND n > 0").fetchall()[0][0] > 0
+    assert pq.read_table(results).num_rows == read_results(results).height
     assert windrow("tree", "status", at).splitlines()[1].split()[:2] == ["root", "stopped"]
     before = answered(results, "counting")
     up(tree, lambda: until(lambda: answered(results, "counting") > before, "more results"))
@@ -341,9 +347,30 @@ def test_a_tree_goes_up_is_asked_more_is_stopped_and_goes_on(
     assert differences(found.to_dicts(), told, QUERIES) == []
 
 
+def test_a_node_that_was_started_again_by_hand_is_stopped_with_its_tree(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path, {"north": {"source": {"generator": {"rate": 20, "speed": 1}}}})
+    north = tree.members[1]
+    command = [sys.executable, "-m", "windrow", "node", "local", "--config", str(north.config)]
+
+    def start_again() -> None:
+        until(lambda: north.status.get("state") == "running", "the node")
+        os.kill(north.status["pid"], signal.SIGKILL)
+        until(lambda: holder(north.folder) is None, "its end")
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        threading.Thread(target=process.wait, daemon=True).start()
+        until(lambda: north.status["pid"] == process.pid and north.status["state"] == "running", "it again")
+        other = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (other.returncode, other.stdout) == (2, "")
+        assert f"process {process.pid} already uses " in other.stderr
+
+    up(tree, start_again)
+    assert north.status["state"] == "stopped"
+
+
 def test_a_tree_whose_node_cannot_start_ends_with_the_reason(tmp_path: Path) -> None:
     tree = tree_of(tmp_path, {"north": {"source": "stdin"}})
-    with locked(tree.root.folder), pytest.raises(Refused, match=r"root: another process uses '.*/spool/root'; end it"):
+    refused = rf"root: process {os.getpid()} already uses '.*/spool/root'; end it"
+    with locked(tree.root.folder), pytest.raises(Refused, match=refused):
         trees.run(tree)
 
 

@@ -56,6 +56,11 @@ OrderBy = Annotated[list[str] | None, _option("orders events of the same time; r
 BadEvents = Annotated[Literal["raise", "drop"] | None, _option("for events without a time", _EVENTS)]
 Partial = Annotated[bool, _flag("also windows that are not whole at the end", _EVENTS, "--partial")]
 EventsFormat = Annotated[Literal["parquet", "arrow", "csv", "json"] | None, _option("if names do not say it", _EVENTS)]
+Separator = Annotated[str | None, _option("of CSV, if its first line does not show it", _EVENTS, metavar="SIGN")]
+Header = Annotated[str | None, _option("of CSV without one: 'ts, car, speed'", _EVENTS, metavar="NAMES")]
+TimeFormat = Annotated[
+    str | None, _option("of times: '%d/%m/%Y %H:%M', or s, ms, us, ns since 1970", _EVENTS, metavar="FORMAT")
+]
 Types = Annotated[str | None, _option("of CSV and JSON: 'id STRING, x DOUBLE'", _EVENTS, metavar="TYPES")]
 Out = Annotated[Path | None, _option("a directory to write into", _RESULTS, metavar="PATH")]
 Format = Annotated[
@@ -64,8 +69,8 @@ Format = Annotated[
 ]
 Rows = Annotated[int | None, _option("how many to show of each query (10 in tables)", _RESULTS, min=0, metavar="N")]
 Overwrite = Annotated[bool, _flag("replace results that are there", _RESULTS, "--overwrite")]
-Engine = Annotated[Literal["spark", "local"] | None, _option("spark if PySpark is there, else this process", _SPARK)]
-Master = Annotated[str, _option("where Spark runs", _SPARK, metavar="URL")]
+Engine = Annotated[Literal["spark", "local"] | None, _option("by default this process where the events fit it", _SPARK)]
+Master = Annotated[str | None, _option("where Spark runs (local[*])", _SPARK, metavar="URL")]
 Stream = Annotated[bool, _flag("read a directory as a stream of files", _SPARK, "--stream")]
 Follow = Annotated[bool, _flag("a stream that goes on until Ctrl-C", _SPARK, "--follow")]
 FilesPerBatch = Annotated[int | None, _option("files that a stream takes at a time", _SPARK, min=1, metavar="N")]
@@ -86,13 +91,16 @@ def run(
     partial: Partial = False,
     only: Only = None,
     events_format: EventsFormat = None,
+    separator: Separator = None,
+    header: Header = None,
+    time_format: TimeFormat = None,
     types: Types = None,
     out: Out = None,
     form: Format = None,
     rows: Rows = None,
     overwrite: Overwrite = False,
     engine: Engine = None,
-    master: Master = "local[*]",
+    master: Master = None,
     stream: Stream = False,
     follow: Follow = False,
     files_per_batch: FilesPerBatch = None,
@@ -108,14 +116,13 @@ def run(
 
     `windrow run queries.sql --events incoming --follow --lateness '1 minute' --out results`
     """
-    from windrow.cli import options, run_command
+    from windrow.cli import engines, options, run_command
     from windrow.cli.progress import Shown
 
     given = {"time": time, "lateness": lateness, "updates": updates, "order_by": order_by, "bad_events": bad_events}
-    request = options.read(queries, only or (), partial=partial, **given)
-    chosen, why = options.engine_of(engine)
+    request = options.read(queries, only or (), partial=partial, time_format=time_format, **given)
     stream = stream or follow
-    if stream and chosen == "local":
+    if stream and (engine == "local" or not engines.installed(engine)):
         raise Refused("a stream runs on Spark: take --engine spark, or leave --stream and --follow out")
     if updates is not None and not stream:
         raise Refused("--updates is for a stream: a whole table has no late events; say --stream, or leave it out")
@@ -125,16 +132,18 @@ def run(
         if value is not None and not stream:
             raise Refused(f"{name} is for a stream: say --stream, or leave it out")
     place = (out, form, overwrite, rows)
-    where = run_command.Where(events, events_format, types, *place, checkpoint, follow, files_per_batch)
+    of_text = run_command.of_text(separator, header)
+    where = run_command.Where(events, events_format, types, of_text, *place, checkpoint, follow, files_per_batch)
     shown = Shown(quiet)
-    if why:
-        shown.say(f"{why}: in this process")
+    files = where.checked(request, stream)
+    chosen, why = engines.engine_of(engine, files, request.queries, stream, master)
+    on_spark = (master or "local[*]", why, shown, debug)
     if chosen == "local":
-        run_command.run_local(request, where, shown)
+        run_command.run_local(files, request, where, why, shown)
     elif stream:
-        run_command.run_stream(request, where, master, shown, debug)
+        run_command.run_stream(files, request, where, *on_spark)
     else:
-        run_command.run_spark(request, where, master, shown, debug)
+        run_command.run_spark(files, request, where, *on_spark)
 
 
 @app.command()
@@ -146,6 +155,9 @@ def explain(
     time: Time = None,
     only: Only = None,
     events_format: EventsFormat = None,
+    separator: Separator = None,
+    header: Header = None,
+    time_format: TimeFormat = None,
     types: Types = None,
     engine: Engine = None,
     debug: Debug = False,
@@ -157,8 +169,9 @@ def explain(
     from windrow.cli import options, run_command
     from windrow.cli.explain_command import explained
 
-    request = options.read(queries, only or (), time=time)
-    explained(request, run_command.Where(events, events_format, types) if events else None, engine)
+    request = options.read(queries, only or (), time=time, time_format=time_format)
+    of_text = run_command.of_text(separator, header)
+    explained(request, run_command.Where(events, events_format, types, of_text) if events else None, engine)
 
 
 @app.command()

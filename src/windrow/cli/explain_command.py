@@ -11,8 +11,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from windrow.cli.engines import installed
 from windrow.cli.failures import Refused
-from windrow.cli.options import Request, engine_of
+from windrow.cli.options import Request
 from windrow.cli.results import Output
 from windrow.cli.run_command import Where, checked
 from windrow.core.aggregates.functions import FUNCTIONS
@@ -28,17 +29,17 @@ from windrow.io.event_files import EventFiles
 
 def explained(request: Request, where: Where | None, engine: str | None) -> None:
     """Print the plan, for events if they are given."""
-    chosen, _ = engine_of(engine)
+    on_spark = engine != "local" and installed(engine)
     if where is None:
         time = request.time or next((query.time for query in request.queries if query.time), None) or "time"
         _print(plan(request.queries, time).explain())
         return
-    files = where.files
+    files = where.files(request)
     if files is None:
         raise Refused(f"explain looks at files of this machine, not at {where.events!r}; leave --events out")
-    stream_options, _ = checked(request, files.columns)
+    stream_options, _ = checked(request, files)
     _print(_planned(request, stream_options, files))
-    if chosen == "spark":
+    if on_spark:
         from windrow.core.stream.job import job_of
         from windrow.spark.batch.run import describe
 

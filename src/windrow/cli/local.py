@@ -47,7 +47,8 @@ def run(
         table.push(pl.DataFrame(schema=dict(binding.needed)))
     write(table.finish(request.partial))
     metrics = table.metrics
-    shown.at(events=metrics.events, results=metrics.results, late=metrics.late, dropped=metrics.dropped, done=1.0)
+    last = {"events": metrics.events, "results": metrics.results, "late": metrics.late, "dropped": metrics.dropped}
+    shown.at(**last, watermark=None, done=1.0)
 
 
 def _parts(files: EventFiles, needed: Mapping[str, pl.DataType]) -> Iterator[tuple[str, pl.DataFrame]]:

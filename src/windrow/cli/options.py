@@ -6,9 +6,8 @@ import difflib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 
@@ -16,8 +15,7 @@ from windrow.cli.failures import Refused
 from windrow.core.plan.options import StreamOptions
 from windrow.core.query.query import Query, timestamps
 from windrow.io import query_files
-
-Engine = Literal["spark", "local"]
+from windrow.io.text_times import time_format
 
 
 @dataclass(frozen=True)
@@ -28,6 +26,7 @@ class Request:
     time: str | None
     given: Mapping[str, Any]  # the other options of the stream
     partial: bool = False
+    time_format: str | None = None  # of text: how it writes times
 
     def options(self, columns: Mapping[str, pl.DataType]) -> StreamOptions:
         """Its options over events with these columns."""
@@ -71,7 +70,10 @@ def read(source: str, only: Sequence[str] = (), partial: bool = False, **given: 
         value = options.get(name)
         if isinstance(value, str) and value.strip().lstrip("-").isdecimal():  # on the command line units are text too
             options[name] = int(value)
-    return Request(_only(file.queries, only), options.pop("time", None), options, partial)
+    time, times = options.pop("time", None), options.pop("time_format", None)
+    if times is not None:
+        time_format(times, "--time-format")
+    return Request(_only(file.queries, only), time, options, partial, times)
 
 
 def _only(queries: tuple[Query, ...], names: Iterable[str]) -> tuple[Query, ...]:
@@ -82,14 +84,3 @@ def _only(queries: tuple[Query, ...], names: Iterable[str]) -> tuple[Query, ...]
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, known))}"
             raise Refused(f"there is no query {name!r}; {hint}")
     return tuple(known[name] for name in names) or queries
-
-
-def engine_of(given: str | None) -> tuple[Engine, str]:
-    """The engine, and why it is this one."""
-    if given == "local":
-        return "local", ""
-    if find_spec("pyspark") is None:
-        if given == "spark":
-            raise Refused("PySpark is not installed: pip install 'windrow[spark]', or say --engine local")
-        return "local", "without PySpark"
-    return "spark", ""

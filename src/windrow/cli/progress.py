@@ -59,7 +59,7 @@ def _shown(watermark: int | datetime | str) -> str:
 
 
 class Shown:
-    """Progress of one piece of work, shown while it is open, and once more at its end."""
+    """Progress of one piece of work, shown while it is open; the last of its lines is the last state."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Shown:
         self._clock, self._began = clock, clock()
         self._stream = stream or sys.stderr
         self._quiet, self._printed = quiet, self._began
-        self._shown: Counts | None = None  # the state of the last plain line
+        self._shown: Counts | None = None  # by the last plain line
         self._bar: Progress | None = None
         if not quiet and self._stream.isatty():
             columns = (SpinnerColumn(), BarColumn(30), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -86,8 +86,8 @@ class Shown:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._bar:
             self._bar.stop()
-        elif self._shown not in (None, self.counts):  # work that had lines of progress has one for its last state
-            self._progress()
+        elif self._shown and self.counts.text(0) != self._shown.text(0):
+            self._line()
 
     @property
     def seconds(self) -> float:
@@ -96,26 +96,22 @@ class Shown:
     def at(self, **counts: Any) -> None:
         """It is so far; what is not named stays as it was."""
         self.counts = replace(self.counts, **counts)
+        text = self.counts.text(self.seconds)
         if self._bar:
             done = self.counts.done
-            total = None if done is None else 1.0
-            self._bar.update(self._task, description=self._text, total=total, completed=done or 0)
-        elif self._text and self._clock() - self._printed >= LINE_EVERY:
-            self._progress()
+            self._bar.update(self._task, description=text, total=None if done is None else 1.0, completed=done or 0)
+        elif not self._quiet and text and self._clock() - self._printed >= LINE_EVERY:
+            self._line()
 
-    @property
-    def _text(self) -> str:
-        return self.counts.text(self.seconds)
-
-    def _progress(self) -> None:
+    def _line(self) -> None:
         self._shown = self.counts
-        self.say(self._text)
+        self.say(self.counts.text(self.seconds))
 
     def say(self, text: str) -> None:
         """A line of its own, unless it is to be quiet."""
-        self._printed = self._clock()
-        if self._quiet:
+        if self._quiet or not text:
             return
+        self._printed = self._clock()
         if self._bar and self._bar.live.is_started:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:

@@ -15,14 +15,16 @@ import polars as pl
 
 from windrow.api import Table
 from windrow.cli import local
+from windrow.cli.engines import Engine
 from windrow.cli.failures import Interrupted, Refused
-from windrow.cli.options import Engine, Request
+from windrow.cli.options import Request
 from windrow.cli.progress import Shown
 from windrow.cli.results import Parts, check_out, complete, show
 from windrow.core.expressions.types import types_of
 from windrow.core.plan.options import StreamOptions
 from windrow.core.plan.watermark import plain
-from windrow.io.event_files import EventFiles
+from windrow.io.event_files import USUAL, EventFiles, TextForm
+from windrow.io.text_times import EPOCHS, is_time
 from windrow.report.runs import Figure, Run
 from windrow.report.words import count
 
@@ -34,6 +36,7 @@ class Where:
     events: str
     events_format: str | None = None
     types: str | None = None  # of columns, in SQL's words
+    of_text: TextForm = USUAL
     out: Path | None = None
     form: str | None = None  # console, csv, json, parquet; None: parquet for a directory, else as it fits
     overwrite: bool = False
@@ -42,7 +45,7 @@ class Where:
     follow: bool = False
     files_per_batch: int | None = None
 
-    def checked(self, stream: bool = False) -> EventFiles | None:
+    def checked(self, request: Request, stream: bool = False) -> EventFiles | None:
         """The files; refuses what does not go together, and a place that is taken, which a stream may go on in."""
         if self.out is None and self.form == "parquet":
             raise Refused("--format parquet needs --out, a directory to write into")
@@ -50,23 +53,69 @@ class Where:
             raise Refused("--format console is for the terminal; leave --out or --format out")
         if self.out is not None and not stream:
             check_out(self.out, self.overwrite)
-        return self.files
+        return self.files(request)
 
     @property
     def written(self) -> str:
         """The format of files."""
         return self.form or "parquet"
 
-    @property
-    def files(self) -> EventFiles | None:
-        """The files that can be looked at from here; None where only Spark can."""
+    def files(self, request: Request) -> EventFiles | None:
+        """The files that can be looked at from here, with their times; None where only Spark can look at them."""
         named = types_of(self.types) if self.types else {}
         if "://" in self.events.removeprefix("file://"):
+            if request.time_format or self.of_text.header:
+                raise Refused(f"--time-format and --header are for files of this machine, not for {self.events!r}")
             return None
-        return EventFiles.of(self.events.removeprefix("file://"), self.events_format, named)
+        path = self.events.removeprefix("file://")
+        files = EventFiles.of(path, self.events_format, named, self.of_text, request.time_format)
+        return with_numbers_as_times(files, request)
 
 
-def checked(request: Request, columns: Mapping[str, pl.DataType]) -> tuple[StreamOptions, list[str]]:
+def of_text(separator: str | None, header: str | None) -> TextForm:
+    """What the command line says of CSV."""
+    sign = {"tab": "\t", "\\t": "\t"}.get(separator or "", separator)
+    if sign is not None and len(sign.encode()) != 1:
+        raise Refused(f"--separator is one sign such as ';', or tab, not {separator!r}")
+    names = None if header is None else tuple(name.strip() for name in header.split(","))
+    if names is not None and ("" in names or len(set(names)) < len(names)):
+        raise Refused(f"--header is names of columns, each once, with commas between them, not {header!r}")
+    return TextForm(sign, names)
+
+
+def with_numbers_as_times(files: EventFiles, request: Request) -> EventFiles:
+    """The files with columns of numbers as times, where they are since 1970: as it is said, or certain.
+
+    It is certain where a window of a duration is asked for, so that a number cannot be meant, and the first times lie
+    between 2001 and 2286 in one unit and in no other.
+    """
+    unit = request.time_format if request.time_format in EPOCHS else None
+    names = [] if request.time is None else [request.time]
+    for name in dict.fromkeys([*names, *(query.time for query in request.queries if query.time)]):
+        dtype = files.columns.get(name)
+        windows = [query.window for query in request.queries if (query.time or request.time) == name]
+        if dtype is None or (is_time(dtype) and files.form in ("parquet", "arrow")):
+            continue
+        if unit is not None:
+            files = files.since_1970(name, unit)
+        elif dtype.is_numeric() and any(window.is_temporal for window in windows):
+            files = files.since_1970(name, None)
+            if not is_time(files.columns[name]):
+                raise Refused(
+                    f"the time {name!r} is a number and windows have durations: say --time-format s, ms, us or ns "
+                    "if it counts them since 1970, or write plain numbers in windows"
+                )
+    return files
+
+
+def checked(request: Request, files: EventFiles) -> tuple[StreamOptions, list[str]]:
+    """As `checked_columns`; columns that are needed, and that can be read in two ways, are refused."""
+    options, needed = checked_columns(request, files.columns)
+    files.check(needed)
+    return options, needed
+
+
+def checked_columns(request: Request, columns: Mapping[str, pl.DataType]) -> tuple[StreamOptions, list[str]]:
     """Options, and the columns that are needed; queries that do not fit them are refused before any work is done."""
     options = request.options(columns)
     time = options.time
@@ -80,17 +129,17 @@ def _options_on_spark(request: Request, events: Any) -> StreamOptions:
     """The options over events that only Spark could look at."""
     from windrow.spark.types import polars_columns
 
-    return checked(request, polars_columns(events.schema))[0]
+    return checked_columns(request, polars_columns(events.schema))[0]
 
 
-def run_local(request: Request, where: Where, shown: Shown) -> None:
+def run_local(files: EventFiles | None, request: Request, where: Where, why: str, shown: Shown) -> None:
     """A run in this process."""
-    files = where.checked()
     if files is None:
         raise Refused(f"--engine local reads files of this machine, not {where.events!r}; take --engine spark")
-    options, _ = checked(request, files.columns)
+    options, _ = checked(request, files)
     kept: list[pl.DataFrame] = []
     with complete(where.out) as folder:
+        shown.say(why)
         parts = None if folder is None else Parts(folder, where.written)
         with shown:
             local.run(files, request, options, parts.write if parts else kept.append, shown)
@@ -102,16 +151,18 @@ def run_local(request: Request, where: Where, shown: Shown) -> None:
         show(pl.concat(kept), request.queries, where.form, where.rows)
 
 
-def run_spark(request: Request, where: Where, master: str, shown: Shown, debug: bool) -> None:
+def run_spark(
+    files: EventFiles | None, request: Request, where: Where, master: str, why: str, shown: Shown, debug: bool
+) -> None:
     """A batch on Spark."""
-    files = where.checked()
-    options, needed = checked(request, files.columns) if files is not None else (None, None)
+    options, needed = checked(request, files) if files is not None else (None, None)
 
     from windrow.cli import spark as on_spark
     from windrow.cli.session import shuffled, started
 
-    source = on_spark.Source.of(where.events, files, where.events_format)
+    source = on_spark.Source.of(where.events, files, where.events_format, where.of_text)
     with complete(where.out) as folder:
+        shown.say(why)
         shown.say(f"starting Spark on {master}")
         with started(master, debug) as session, shown:
             events = source.batch(session, needed)
@@ -125,10 +176,13 @@ def run_spark(request: Request, where: Where, master: str, shown: Shown, debug: 
         show(rows, request.queries, where.form, where.rows)
 
 
-def run_stream(request: Request, where: Where, master: str, shown: Shown, debug: bool) -> None:
+def run_stream(
+    files: EventFiles | None, request: Request, where: Where, master: str, why: str, shown: Shown, debug: bool
+) -> None:
     """A stream of files on Spark."""
-    files = where.checked(stream=True)
-    options = checked(request, files.columns)[0] if files is not None else None
+    options, needed = checked(request, files) if files is not None else (None, [])
+    if files is not None and (unlike := [name for name in needed if name in files.text.time_formats]):
+        raise Refused(f"Spark reads the files of a stream, and {unlike[0]!r} is not ISO 8601; leave --stream out")
     checkpoint = where.checkpoint or (where.out / "_checkpoint" if where.out else None)
     if where.out is not None:
         _check_stream(where.out, checkpoint, where.overwrite)
@@ -136,12 +190,13 @@ def run_stream(request: Request, where: Where, master: str, shown: Shown, debug:
     from windrow.cli import spark as on_spark
     from windrow.cli.session import started
 
-    source = on_spark.Source.of(where.events, files, where.events_format)
+    source = on_spark.Source.of(where.events, files, where.events_format, where.of_text)
     with ExitStack() as stack:
         if checkpoint is None:
             checkpoint = Path(
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="windrow-", ignore_cleanup_errors=True))
             )
+        shown.say(why)
         shown.say(f"starting Spark on {master}")
         session = stack.enter_context(started(master, debug))
         stack.enter_context(shown)

@@ -31,7 +31,7 @@ from windrow.cli.run_command import Where
 from windrow.core.arrays.dataframes import InputError
 from windrow.core.plan.options import StreamOptions
 from windrow.core.slices.binding import quoted
-from windrow.io.event_files import EventFiles, form_of
+from windrow.io.event_files import EventFiles, TextForm, csv_columns, form_of
 from windrow.spark.types import mapped_to_frames, struct
 
 TIMES = {
@@ -52,20 +52,28 @@ class Source:
     path: str
     files: EventFiles | None
     form: str
+    text: TextForm
 
     @staticmethod
-    def of(path: str, files: EventFiles | None, form: str | None) -> Source:
-        return Source(path, files, files.form if files else form or form_of(path.rstrip("/*")) or "parquet")
+    def of(path: str, files: EventFiles | None, form: str | None, text: TextForm) -> Source:
+        return Source(path, files, files.form if files else form or form_of(path.rstrip("/*")) or "parquet", text)
 
     def batch(self, spark: SparkSession, needed: Sequence[str] | None = None) -> DataFrame:
         columns = self.files.columns if self.files else {}
         nanoseconds = any(isinstance(dtype, pl.Datetime) and dtype.time_unit == "ns" for dtype in columns.values())
-        if self.files and (nanoseconds or self.form != "parquet"):  # nanoseconds Spark's own reader does not know
+        since_1970 = self.files is not None and self.files.text.time_formats
+        if self.files and (nanoseconds or since_1970 or self.form != "parquet"):  # Spark has no reader for them
             return _by_workers(spark, self.files, needed)
-        reader = _reading(spark.read, self.form)
+        reader = _reading(spark.read, self.form, self._separator)
         if self.form == "csv":
             reader = reader.option("inferSchema", True)
         return reader.load([os.path.abspath(path) for path in self.files.paths] if self.files else [self.path])  # type: ignore[no-any-return]
+
+    @property
+    def _separator(self) -> str:
+        if self.files is None or self.form != "csv":
+            return self.text.separator or ","
+        return csv_columns(self.files.paths[0], self.text)[1]
 
     def stream(self, spark: SparkSession, most: int | None) -> DataFrame:
         """The files that are there, and those that come."""
@@ -77,7 +85,7 @@ class Source:
             schema = struct(_known(self.files.columns))
         else:
             schema = self.batch(spark).schema
-        reader = _reading(spark.readStream, self.form).schema(schema)
+        reader = _reading(spark.readStream, self.form, self._separator, self.text.header is None).schema(schema)
         if most is not None:
             reader = reader.option("maxFilesPerTrigger", most)
         if os.path.isdir(self.path):
@@ -114,13 +122,14 @@ def _known(columns: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
     return known_types
 
 
-def _reading(reader: Any, form: str) -> Any:
+def _reading(reader: Any, form: str, separator: str, has_header: bool = True) -> Any:
     """Spark's reader, which reads CSV as everybody else does, and fails where something does not fit the types."""
     configured = reader.format(form)
     if form in ("csv", "json"):
         configured = configured.option("mode", "FAILFAST")
     if form == "csv":
-        configured = configured.option("header", True).option("enforceSchema", False).option("escape", '"')
+        configured = configured.option("header", has_header).option("enforceSchema", False).option("escape", '"')
+        configured = configured.option("sep", separator)
     return configured
 
 

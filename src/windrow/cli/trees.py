@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,6 +26,7 @@ from windrow.cli.failures import FAILED, Failed, Interrupted, Refused
 from windrow.cli.nodes import UP
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.io.private import naming, open_private
+from windrow.nodes.process.lock import holder
 from windrow.nodes.process.tree import Member, Tree
 
 LOOK_EVERY = 0.2  # seconds between two looks at the nodes
@@ -54,6 +56,7 @@ class _Processes:
         self.tree = tree
         self.code = 0
         self._running: dict[str, subprocess.Popen[str]] = {}
+        self._lost: list[Member] = []  # ended by a signal; who wants to starts them again by hand
         self._listening: dict[str, threading.Thread] = {}
         self._last: dict[str, str] = {}  # the last line of each
         self._printed: dict[str, tuple[float, tuple[str, ...]]] = {}
@@ -159,10 +162,11 @@ class _Processes:
                     again += "".join(f", with its password in {name}" for name in member.environment)
                     self.say(f"{member.name} was ended by signal {-code}; to start it again: {again}")
                     self.code = FAILED
+                    self._lost.append(member)
                 elif code:
                     self.code = code
                     return False
-        return bool(self._running)
+        return bool(self._running) or any(holder(member.folder) for member in self._lost)
 
     def _print(self, last: bool = False) -> None:
         now = time.monotonic()
@@ -175,11 +179,13 @@ class _Processes:
                 self.say(f"{status['name']}: {line}")
 
     def end(self) -> None:
-        """End those that still run, children before their parents."""
+        """End those that still run, children before their parents, also those that were started again by hand."""
         for member in reversed(self.tree.members):
             process = self._running.get(member.name)
             if process is not None and process.poll() is None:
                 process.terminate()
+            elif member in self._lost:
+                _signal(member, signal.SIGTERM)
         until = time.monotonic() + ENDING
         for process in self._running.values():
             try:
@@ -187,9 +193,20 @@ class _Processes:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for member in self._lost:
+            while holder(member.folder) and time.monotonic() < until:
+                time.sleep(LOOK_EVERY)
+            _signal(member, signal.SIGKILL)
         for thread in self._listening.values():
             thread.join(1)
         self._running.clear()
+
+
+def _signal(member: Member, number: int) -> None:
+    """Send a signal to the process that is this node now, whoever has started it."""
+    if pid := holder(member.folder):
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _interrupt(number: int, frame: Any) -> None:

@@ -1,6 +1,6 @@
 """Queries in a file: SQL, or YAML with the options that go with them.
 
-    time: ts                             # options, all of them optional: time, lateness, updates, order_by, bad_events
+    time: ts                             # options, all of them optional: those of OPTIONS
     lateness: 10 seconds
     queries:
     - name: speed                        # q1, q2, … where there is none
@@ -25,6 +25,7 @@ from windrow.core.expressions.limits import QUERIES, beyond
 from windrow.core.query.query import Query
 from windrow.core.query.sql.statements import sql
 from windrow.core.windows.fixed import duration
+from windrow.io.text_times import time_format
 from windrow.io.yaml_files import Check, Fields, Wrong, is_text, load, must, placed, text, text_of
 
 
@@ -40,6 +41,7 @@ OPTIONS: Mapping[str, Check] = {
     "order_by": must(
         "be names of columns, not {!r}", lambda names: all(map(is_text, names if type(names) is list else [names]))
     ),
+    "time_format": time_format,
     "bad_events": must("be 'raise' or 'drop', not {!r}", ("raise", "drop").__contains__),
 }
 _QUERY = ("name", "window", "aggregates", "by", "where", "time", "distinct_on", "having")

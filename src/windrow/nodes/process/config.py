@@ -316,4 +316,6 @@ def _queries(given: Fields) -> tuple[tuple[Query, ...], Mapping[str, Any]]:
     file = query_files.read(given.folder / described)
     if "updates" in file.options:
         raise given.wrong(f"{described}: a tree has no updates; leave them out", "queries")
+    if "time_format" in file.options:
+        raise given.wrong(f"{described}: each source of a tree has a time_format of its own; set it there", "queries")
     return file.queries, file.options

@@ -12,7 +12,6 @@ process uses it, and `status.json`.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import queue
@@ -26,15 +25,15 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import polars as pl
 
 from windrow.io import query_files
 from windrow.io.atomic import replacing
-from windrow.io.private import make_folder, open_private
 from windrow.nodes.process import blame
 from windrow.nodes.process.config import ConfigError, NodeConfig
+from windrow.nodes.process.lock import locked
 from windrow.nodes.process.log_store import LogFile
 from windrow.nodes.process.result_sink import ResultFiles, ResultLines
 from windrow.nodes.process.slice_sink import SliceSink
@@ -543,20 +542,6 @@ class NodeProcess:
 def needed_columns(query_set: QuerySet, replayable: bool) -> Mapping[str, pl.DataType]:
     """The columns that a source has to give; all of them if it cannot be read again for a query that comes later."""
     return query_set.job.compiled.binding.needed if replayable else dict(query_set.columns)
-
-
-def locked(folder: Path) -> BinaryIO:
-    """Keep any other process away from a directory, while this is open."""
-    make_folder(folder)
-    file = open_private(folder / "lock", "wb")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise ConfigError(
-            f"another process uses {str(folder)!r}; end it, or give this node a spool of its own"
-        ) from None
-    return file
 
 
 def _now() -> int:

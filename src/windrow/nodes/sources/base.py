@@ -19,11 +19,13 @@ import polars as pl
 
 from windrow.core.arrays.dataframes import empty_frame
 from windrow.core.windows.ordered import NODE
+from windrow.io.text_times import time_format
 from windrow.io.yaml_files import must
 
 GATHER = 0.05  # seconds in which what comes is gathered, once something has come
 POLL = 0.05  # seconds between two looks at files
 FLAG = must("be true or false, not {!r}", lambda value: isinstance(value, bool))
+TIME_FORMAT = time_format  # of times in text
 
 Types = Mapping[str, pl.DataType]
 Mark = Mapping[str, Any]

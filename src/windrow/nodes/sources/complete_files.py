@@ -15,7 +15,7 @@ import polars as pl
 
 from windrow.core.arrays.dataframes import InputError
 from windrow.core.expressions.types import spark_type
-from windrow.io.event_files import named, read
+from windrow.io.event_files import TextForm, named, read
 from windrow.nodes.sources.base import Mark, Read, Types, nothing, wanted
 from windrow.nodes.sources.folder import FileSource
 
@@ -73,7 +73,8 @@ class WholeFiles(FileSource):
         """What is left of the file."""
         path, form, types = self.files.path_of(self._at.file), self.form(self._at.file), wanted(self._needed)
         with named(path):
-            for frame in read(path, form, types, self._at.rows):
+            text = TextForm.of_times(types, self.time_format)
+            for frame in read(path, form, types, self._at.rows, text):
                 yield fitted(frame, types)
 
     def _unchanged(self) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 from windrow.core.arrays.dataframes import InputError
 from windrow.io.event_files import FORMATS, AscendingFiles, files_now, is_pattern, root_of
 from windrow.io.yaml_files import Check, is_text, must
-from windrow.nodes.sources.base import FLAG, Mark, Read, Source, SourceError, Types, place_of, waited_for
+from windrow.nodes.sources.base import FLAG, TIME_FORMAT, Mark, Read, Source, SourceError, Types, place_of, waited_for
 
 _path = must("be a directory, a pattern or a file, not {!r}", lambda path: is_text(path) and path)
 
@@ -36,6 +36,7 @@ class FileSource(Source):
     format: Annotated[str | None, format_check(FORMATS)] = None
     delete: Annotated[bool, FLAG] = False
     until_end: Annotated[bool, FLAG] = False
+    time_format: Annotated[str | None, TIME_FORMAT] = None
 
     def __post_init__(self) -> None:
         path = self.path

@@ -18,17 +18,17 @@ from windrow.nodes.sources.lines import bisected, json_events
 
 
 def events_of(
-    payloads: Sequence[bytes], types: Types, epoch: str | None
+    payloads: Sequence[bytes], types: Types, time_format: str | None
 ) -> Iterator[tuple[pl.DataFrame | Exception, npt.NDArray[np.int64]]]:
     """Events with the index of the payload that each comes from; for a payload that cannot be read, the error."""
-    for begin, end, parsed in bisected(payloads, lambda part: _parsed(part, types, epoch)):
+    for begin, end, parsed in bisected(payloads, lambda part: _parsed(part, types, time_format)):
         if isinstance(parsed, pl.DataFrame):
             yield parsed.drop("payload"), parsed["payload"].to_numpy() + begin
         else:
             yield parsed, np.arange(begin, end)
 
 
-def _parsed(payloads: Sequence[bytes], types: Types, epoch: str | None) -> pl.DataFrame:
+def _parsed(payloads: Sequence[bytes], types: Types, time_format: str | None) -> pl.DataFrame:
     texts = [payload.strip() for payload in payloads]
     arrays = [index for index, payload in enumerate(texts) if payload[:1] == b"["]
     for index, elements in zip(arrays, _split([texts[index] for index in arrays]), strict=True):
@@ -38,7 +38,7 @@ def _parsed(payloads: Sequence[bytes], types: Types, epoch: str | None) -> pl.Da
             texts[index] = payload.replace(b"\n", b" ").replace(b"\r", b" ")  # one object, written over several lines
     counts = [payload.count(b"\n") + 1 if payload else 0 for payload in texts]
     lines = [payload for payload in texts if payload]
-    frame = json_events(lines, types, epoch) if lines else pl.DataFrame(schema=dict(types))
+    frame = json_events(lines, types, time_format) if lines else pl.DataFrame(schema=dict(types))
     if frame.height != sum(counts):
         raise InputError("a blank line among its lines")
     return frame.with_columns(pl.Series("payload", np.repeat(np.arange(len(counts)), counts), pl.Int64))

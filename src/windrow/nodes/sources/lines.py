@@ -14,15 +14,13 @@ from typing import Any
 import polars as pl
 
 from windrow.core.arrays.dataframes import InputError
-from windrow.io.event_files import from_text, is_text_in_json
-from windrow.io.yaml_files import must, one_of
+from windrow.io.event_files import TextForm, from_text, is_text_in_json, separator_of
+from windrow.io.event_files import shown as shown_text
+from windrow.io.yaml_files import one_of
 from windrow.nodes.sources.base import Types, nothing, wanted
 
 READ_BYTES = 1 << 24  # bytes of lines that are read at a time
 LONGEST_LINE = 1 << 26  # bytes of a line
-SHOWN_CHARACTERS = 120  # of a line, in an error
-EPOCHS = {"s": 1_000_000.0, "ms": 1_000.0, "us": 1, "ns": 0.001}  # microseconds
-EPOCH = must(f"be one of {', '.join(EPOCHS)}, not {{!r}}", list(EPOCHS).__contains__)
 BAD_LINES = one_of("raise", "drop")
 
 Found = Iterator[tuple[int, int, pl.DataFrame | Exception]]
@@ -32,7 +30,6 @@ _FEWER = "it has fewer values than there are columns, and no line break can be i
 _OURS = {  # what Polars says in terms of its own options
     "CSV file contained column names": "it has more values than there are columns",
     "column names specified in schema": _FEWER,
-    "could not find an appropriate format": "a time is ISO 8601, or a number with the option epoch",
 }
 
 
@@ -45,11 +42,12 @@ def line_format(value: Any, _: str) -> Any:
 class Lines:
     """A parser of whole lines that counts them, and those that it leaves out."""
 
-    def __init__(self, what: str, form: str, bad: str, epoch: str | None) -> None:
-        self._what, self._form, self._bad, self._epoch = what, form, bad, epoch
+    def __init__(self, what: str, form: str, bad: str, time_format: str | None) -> None:
+        self._what, self._form, self._bad, self._time_format = what, form, bad, time_format
         self.number = 0  # lines that there were
         self.dropped = 0  # of which so many were left out
         self.header: list[str] | None = None  # of CSV: the first line, unless it is given
+        self._separator: str | None = None
 
     def parse(self, data: bytes, needed: Types) -> pl.DataFrame:
         """The events of some whole lines, of which the last may have no end."""
@@ -57,7 +55,7 @@ class Lines:
         if self._form == "csv" and self.header is None:
             first, _, data = data.partition(b"\n")
             self.number += 1
-            self.header = header_of(first, self._what)
+            self.begin(first)
         if self.header is not None:
             for name in types:
                 if name not in self.header:
@@ -77,14 +75,41 @@ class Lines:
         self.number += len(lines)
         return pl.concat(frames)
 
+    def begin(self, first: bytes) -> None:
+        """Take the names of the columns of CSV from its first line, and what separates them."""
+        line = first.removeprefix(b"\xef\xbb\xbf")
+        self._separator = separator_of(line.decode(errors="replace"))
+        try:
+            self.header = pl.read_csv(io.BytesIO(line), n_rows=0, separator=self._separator).columns
+        except _FAILURES:
+            self.header = None
+        if not self.header:
+            raise InputError(f"the first line of {self._what} must be the names of its columns, not {shown(first)}")
+
     def too_long(self) -> InputError:
         return InputError(f"line {self.number + 1:,} of {self._what} is longer than {LONGEST_LINE:,} bytes")
 
     def _parsed(self, lines: Sequence[bytes], types: Types) -> pl.DataFrame:
         if self._form == "json":
-            return json_events(lines, types, self._epoch)
+            return json_events(lines, types, self._time_format)
+        return self._csv_events(lines, types)
+
+    def _csv_events(self, lines: Sequence[bytes], types: Types) -> pl.DataFrame:
         assert self.header is not None
-        return _csv_events(lines, self.header, types, self._epoch)
+        lines = [line for line in lines if line.strip()]  # Polars makes nulls of them
+        if not lines:
+            return pl.DataFrame(schema=dict(types))
+        separator = self._separator = self._separator or separator_of(lines[0].decode(errors="replace"))
+        as_text = [name for name in self.header if name not in types or is_text_in_json(types[name])]
+        schema = {name: pl.String() if name in as_text else types[name] for name in self.header}
+        data = b"\n".join((*lines, b""))  # without an end, a quotation mark that is not closed would pass
+        frame = pl.read_csv(io.BytesIO(data), has_header=False, schema=schema, separator=separator)
+        if frame.height != len(lines):
+            raise InputError("a quotation mark without another one on its line")
+        for index in frame[self.header[-1]].is_null().arg_true():  # Polars fills short lines, but the first
+            if len(next(csv.reader([lines[index].decode()], delimiter=separator))) < len(self.header):
+                raise InputError(_FEWER)
+        return _as_events(frame, types, self._time_format)
 
 
 def bisected(lines: Sequence[bytes], parse: Callable[[Sequence[bytes]], pl.DataFrame]) -> Found:
@@ -102,60 +127,27 @@ def bisected(lines: Sequence[bytes], parse: Callable[[Sequence[bytes]], pl.DataF
                 waiting += [(middle, end), (begin, middle)]
 
 
-def json_events(lines: Sequence[bytes], types: Types, epoch: str | None = None) -> pl.DataFrame:
+def json_events(lines: Sequence[bytes], types: Types, time_format: str | None = None) -> pl.DataFrame:
     """Lines with a JSON object each; blank ones are passed over."""
     as_text = {name: pl.String() if is_text_in_json(dtype) else dtype for name, dtype in types.items()}
     data = b"\n".join(lines)
     if not data.strip():
         return pl.DataFrame(schema=dict(types))
     frame = pl.read_ndjson(io.BytesIO(data), schema=as_text)
-    return frame.with_columns(_from_text(name, types[name], epoch) for name in as_text if is_text_in_json(types[name]))
+    return _as_events(frame, types, time_format)
 
 
-def _csv_events(lines: Sequence[bytes], header: Sequence[str], types: Types, epoch: str | None) -> pl.DataFrame:
-    lines = [line for line in lines if line.strip()]  # Polars makes nulls of them
-    if not lines:
-        return pl.DataFrame(schema=dict(types))
-    as_text = [name for name in header if name not in types or is_text_in_json(types[name])]
-    schema = {name: pl.String() if name in as_text else types[name] for name in header}
-    data = b"\n".join((*lines, b""))  # without an end, a quotation mark that is not closed would pass
-    frame = pl.read_csv(io.BytesIO(data), has_header=False, schema=schema)
-    if frame.height != len(lines):
-        raise InputError("a quotation mark without another one on its line")
-    for index in frame[header[-1]].is_null().arg_true():  # Polars fills lines that are too short, but the first
-        if len(next(csv.reader([lines[index].decode()]))) < len(header):
-            raise InputError(_FEWER)
-    return frame.select(_from_text(name, dtype, epoch) if name in as_text else name for name, dtype in types.items())
-
-
-def header_of(line: bytes, what: str) -> list[str]:
-    """The names in the first line of CSV."""
-    try:
-        names = pl.read_csv(io.BytesIO(line.removeprefix(b"\xef\xbb\xbf")), n_rows=0).columns
-    except _FAILURES:
-        names = []
-    if not names:
-        raise InputError(f"the first line of {what} must be the names of its columns, not {shown(line)}")
-    return names
-
-
-def _from_text(name: str, dtype: pl.DataType, epoch: str | None) -> pl.Expr:
-    """What text stands for: times are ISO 8601, or numbers since 1970 with an `epoch`."""
-    if epoch is None or not isinstance(dtype, pl.Datetime):
-        return from_text(name, dtype)
-    factor = EPOCHS[epoch]
-    if epoch == "ns":
-        micros = pl.col(name).cast(pl.Int64) // 1000
-    elif epoch == "us":
-        micros = pl.col(name).cast(pl.Int64)
-    else:
-        micros = (pl.col(name).cast(pl.Float64) * factor).round().cast(pl.Int64)
-    return micros.cast(pl.Datetime("us", dtype.time_zone)).dt.cast_time_unit(dtype.time_unit)
+def _as_events(frame: pl.DataFrame, types: Types, time_format: str | None) -> pl.DataFrame:
+    """The columns that are needed, with what their text stands for."""
+    formats = TextForm.of_times(types, time_format).time_formats
+    return frame.select(
+        from_text(frame[name], dtype, formats.get(name)) if is_text_in_json(dtype) else frame[name]
+        for name, dtype in types.items()
+    )
 
 
 def shown(data: bytes) -> str:
-    text = data.decode(errors="replace")
-    return repr(text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…")
+    return shown_text(data.decode(errors="replace"))
 
 
 def _reason(error: Exception) -> str:

@@ -29,10 +29,10 @@ import numpy as np
 import polars as pl
 
 from windrow.core.arrays.dataframes import InputError
-from windrow.nodes.sources.base import GATHER, Mark, Read, SourceError, Types, nothing, place_of, wanted
+from windrow.nodes.sources.base import GATHER, TIME_FORMAT, Mark, Read, SourceError, Types, nothing, place_of, wanted
 from windrow.nodes.sources.broker import BrokerSource, Client, Message
 from windrow.nodes.sources.json_messages import events_of
-from windrow.nodes.sources.lines import BAD_LINES, EPOCH, shown
+from windrow.nodes.sources.lines import BAD_LINES, shown
 
 MESSAGES_AT_ONCE = 50_000  # messages in a batch
 AGAIN_WITHIN = 5.0  # seconds after which a message that the broker should send again is given up
@@ -56,7 +56,7 @@ class Mqtt(BrokerSource):
     topic_column: str | None = None
     arrival_column: str | None = None
     bad_messages: Annotated[str, BAD_LINES] = "raise"
-    epoch: Annotated[str | None, EPOCH] = None
+    time_format: Annotated[str | None, TIME_FORMAT] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -201,7 +201,7 @@ class Mqtt(BrokerSource):
         own = [name for name in (self.topic_column, self.arrival_column) if name in types]
         inner = {name: dtype for name, dtype in types.items() if name not in own}
         frames = [nothing(needed)]
-        for parsed, indexes in events_of([message.payload for message in messages], inner, self.epoch):
+        for parsed, indexes in events_of([message.payload for message in messages], inner, self.time_format):
             if isinstance(parsed, pl.DataFrame):
                 frames.append(parsed.with_columns(self._own(name, messages, indexes, types[name]) for name in own))
                 continue

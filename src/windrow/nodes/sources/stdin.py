@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from windrow.nodes.sources.base import GATHER, Mark, Read, Source, SourceError, Types, nothing, place_of
-from windrow.nodes.sources.lines import BAD_LINES, EPOCH, LONGEST_LINE, READ_BYTES, Lines, line_format
+from windrow.nodes.sources.base import GATHER, TIME_FORMAT, Mark, Read, Source, SourceError, Types, nothing, place_of
+from windrow.nodes.sources.lines import BAD_LINES, LONGEST_LINE, READ_BYTES, Lines, line_format
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Pipe(Source):
     format: Annotated[str, line_format] = "json"
     header: Sequence[str] | None = None
     bad_lines: Annotated[str, BAD_LINES] = "raise"
-    epoch: Annotated[str | None, EPOCH] = None
+    time_format: Annotated[str | None, TIME_FORMAT] = None
     file: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -34,7 +34,7 @@ class Pipe(Source):
             self.format != "csv" or isinstance(header, str) or not all(isinstance(name, str) for name in header)
         ):
             raise SourceError("standard input: header is a list of names, and goes with format: csv")
-        self._lines = Lines("standard input", self.format, self.bad_lines, self.epoch)
+        self._lines = Lines("standard input", self.format, self.bad_lines, self.time_format)
         self._lines.header = None if header is None else list(header)
         self._buffer = bytearray()
         self._whole = 0  # bytes of the buffer that are whole lines

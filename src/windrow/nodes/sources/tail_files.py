@@ -15,7 +15,7 @@ from typing import Annotated, BinaryIO, ClassVar
 from windrow.core.arrays.dataframes import InputError
 from windrow.nodes.sources.base import Mark, Read, Types, nothing
 from windrow.nodes.sources.folder import FileSource, format_check
-from windrow.nodes.sources.lines import BAD_LINES, EPOCH, LONGEST_LINE, READ_BYTES, Lines, header_of
+from windrow.nodes.sources.lines import BAD_LINES, LONGEST_LINE, READ_BYTES, Lines
 
 TAIL_BYTES = 256  # bytes by which a file is recognised
 
@@ -30,7 +30,6 @@ class GrowingFiles(FileSource):
 
     format: Annotated[str | None, format_check(formats)] = None
     bad_lines: Annotated[str, BAD_LINES] = "raise"
-    epoch: Annotated[str | None, EPOCH] = None
 
     def __post_init__(self) -> None:
         self.dropped = 0  # lines that were left out
@@ -100,11 +99,11 @@ class GrowingFiles(FileSource):
         path, form = self.files.path_of(self._at.file), self.form(self._at.file)
         if path.endswith(".gz"):
             raise InputError(f"file {path!r} is compressed, and so cannot grow line by line")
-        lines = Lines(f"file {path!r}", form, self.bad_lines, self.epoch)
+        lines = Lines(f"file {path!r}", form, self.bad_lines, self.time_format)
         lines.number = self._at.lines
         if form == "csv" and self._at.bytes:
             with open(path, "rb") as file:
-                lines.header = header_of(file.readline(), f"file {path!r}")
+                lines.begin(file.readline().rstrip(b"\r\n"))
         return lines
 
 

@@ -29,6 +29,7 @@ from windrow.core.stream.job import Job
 from windrow.io.event_files import (
     FORMATS,
     AscendingFiles,
+    TextForm,
     below,
     columns_of,
     files_now,
@@ -38,6 +39,7 @@ from windrow.io.event_files import (
     read,
     root_of,
 )
+from windrow.io.text_times import time_format
 from windrow.spark.slice_rows import Limit, Marks
 
 RECENT = 256  # files of a node whose names stand in an offset
@@ -54,9 +56,13 @@ class Facts(NamedTuple):
 class Files:
     """The files of all nodes under a path."""
 
-    def __init__(self, path: str, form: str | None = None) -> None:
+    def __init__(self, path: str, form: str | None = None, times: str | None = None) -> None:
         if form is not None and form not in FORMATS:
             raise QueryError(f"option format must be one of {', '.join(FORMATS)}, not {form!r}")
+        try:
+            self._time_format = None if times is None else time_format(times, "option time_format")
+        except ValueError as error:
+            raise QueryError(str(error)) from error
         self.path = local_path(path, "nodes are read from directories that are")
         self._files = AscendingFiles(root_of(self.path), form)
         self._facts: dict[str, tuple[tuple[int, int], Facts]] = {}  # of files to come, with their size and time
@@ -109,7 +115,7 @@ class Files:
 
     def pause(self) -> Files:
         """What there is now, and no more."""
-        stopped = Files(self.path, self._files.form)
+        stopped = Files(self.path, self._files.form, self._time_format)
         stopped._stopped = self.nodes()
         return stopped
 
@@ -191,11 +197,14 @@ class Files:
             if size not in (None, os.path.getsize(path)):
                 raise _changed(path, "first seen")
             with named(path):
-                for frame in read(path, self._files.form_of(name), needed):
+                for frame in read(path, self._files.form_of(name), needed, text=self._text(needed)):
                     count += frame.height
                     yield frame, f"file {path!r}"
             if rows not in (None, count):
                 raise _changed(path, "first seen")
+
+    def _text(self, needed: Mapping[str, pl.DataType]) -> TextForm:
+        return TextForm.of_times(needed, self._time_format)
 
     # --- what is known before reading ---------------------------------------------------------------------------
 
@@ -219,7 +228,7 @@ class Files:
                 values = pl.DataFrame({time: [greatest]}).cast(wanted)  # type: ignore[arg-type]
                 return Facts(parquet.metadata.num_rows, binding.times(values, time)[0], size)
         rows, seen = 0, None
-        for frame in read(path, form, wanted):
+        for frame in read(path, form, wanted, text=self._text(wanted)):
             rows += frame.height
             if time not in frame.columns:
                 raise InputError(f"there is no column {time!r} in it")

@@ -40,7 +40,7 @@ BUCKETS = 16
 
 OPTIONS = (  # what each says is in docs/spark-nodes.md
     *("path", "format", "columns", "generator", "root", "keep", "queries", "imports", "time", "lateness", "order_by"),
-    *("bad_events", "node_column", "buckets", "idle", "maxFilesPerTrigger", "maxRowsPerTrigger"),
+    *("time_format", "bad_events", "node_column", "buckets", "idle", "maxFilesPerTrigger", "maxRowsPerTrigger"),
 )
 NEEDED = {"queries": "a JSON list of what Query.to_dict() gives", "time": "the time column"}
 OF_A_ROOT = ("root", "keep", "queries", "time", "imports", "buckets", "maxFilesPerTrigger", "maxRowsPerTrigger")
@@ -84,7 +84,7 @@ class Settings:
         if "generator" in given:
             source = Generated(**asdict(Generator.from_json(given["generator"])))
         else:
-            source = Files(given["path"], given.get("format"))
+            source = Files(given["path"], given.get("format"), given.get("time_format"))
         for name, meaning in NEEDED.items():
             if not given.get(name):
                 raise QueryError(f"the option {name} is missing: {meaning}")
