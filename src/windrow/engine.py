@@ -43,7 +43,8 @@ class Engine:
     updates:     how long emitted windows are kept to be emitted again when late events change them; by default not
                  (both: one length for the engine's own time column, or a mapping from time columns to lengths)
     order_by:    columns that order events of the same time, before their arrival does
-    bad_events:  "raise" refuses a batch with an event without a time, "drop" counts and leaves out such events
+    bad_events:  "raise" refuses a batch with an event without a time, or for which an integer of an expression
+                 leaves 64 bits; "drop" counts and leaves out such events
     rates:       what is known of the stream, for the planner; measured on the first batch otherwise
     keep_late:   how many dropped events `late_events` keeps at most
     clock:       gives microseconds since 1970, for "arrival"

@@ -96,6 +96,23 @@ def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
     return lambda a, b: _fitting(function(*_alike(a, b)))
 
 
+_STEPS = (exp.Paren, exp.Add, exp.Sub, exp.Mul, exp.Neg, exp.Abs)
+
+
+def _operands(node: exp.Expr) -> list[exp.Expr]:
+    """What is under steps of arithmetic one above another."""
+    if not isinstance(node, _STEPS):
+        return [node]
+    return [leaf for part in (node.this, node.args.get("expression")) if part for leaf in _operands(part)]
+
+
+def _steps(node: exp.Expr, row: Row) -> Any:
+    """Arithmetic: where an operand is null the result is, and nothing is too large."""
+    if None in [_value(part, row) for part in _operands(node)]:
+        return None
+    return _STRICT[type(node)](*_arguments(node, row))
+
+
 def _divide(a: Any, b: Any) -> float | None:
     return None if b == 0 else float(a) / float(b)
 
@@ -213,6 +230,20 @@ def _if(node: exp.Expr, row: Row) -> Any:
     return _value(chosen, row) if chosen else None
 
 
+def _until(node: exp.Expr, row: Row, decides: bool, joined: Callable[[list[bool | None]], bool | None]) -> bool | None:
+    """AND and OR: what stands behind a value that decides is not computed."""
+    left = _value(node.this, row)
+    return decides if left is decides else joined([left, _value(node.expression, row)])
+
+
+def _coalesce(node: exp.Expr, row: Row) -> Any:
+    for part in (node.this, *node.expressions):
+        value = _value(part, row)
+        if value is not None:
+            return value
+    return None
+
+
 def _nullif(node: exp.Expr, row: Row) -> Any:
     a, b = _arguments(node, row)
     return None if _equal(a, b) else a
@@ -270,8 +301,9 @@ def _cast(node: exp.Expr, row: Row) -> Any:
 
 
 _SPECIAL: dict[type[exp.Expr], Callable[[exp.Expr, Row], Any]] = {
-    exp.And: lambda node, row: _and(_arguments(node, row)),
-    exp.Or: lambda node, row: _or(_arguments(node, row)),
+    **dict.fromkeys(_STEPS[1:], _steps),
+    exp.And: lambda node, row: _until(node, row, False, _and),
+    exp.Or: lambda node, row: _until(node, row, True, _or),
     exp.Is: lambda node, row: _same(*_arguments(node, row)),
     exp.NullSafeEQ: lambda node, row: _same(*_arguments(node, row)),
     exp.NullSafeNEQ: lambda node, row: not _same(*_arguments(node, row)),
@@ -280,7 +312,7 @@ _SPECIAL: dict[type[exp.Expr], Callable[[exp.Expr, Row], Any]] = {
     exp.Case: _case,
     exp.If: _if,
     exp.Nullif: _nullif,
-    exp.Coalesce: lambda node, row: next((value for value in _arguments(node, row) if value is not None), None),
+    exp.Coalesce: _coalesce,
     exp.Greatest: _extreme(max),
     exp.Least: _extreme(min),
     exp.IsNan: lambda node, row: _value(node.this, row) != _value(node.this, row),
