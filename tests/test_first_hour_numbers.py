@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from decimal import Decimal
 from typing import Any
 
 import polars as pl
@@ -49,10 +50,15 @@ def test_a_product_that_does_not_fit_is_refused_with_an_example(aggregate: str) 
         ("x % 7 + 9223372036854775807", 1),
         ("CASE WHEN x > 0 THEN x * x ELSE 0 END", 2**32),
         ("coalesce(x * x, 0)", 2**32),
+        ("x * x + 0.5", 2**32),
+        ("0.5 - (- (x * x))", 2**32),
+        ("x * x / 2", 2**32),
+        ("x * x + d", 2**32),
+        ("sqrt(x * x)", 2**32),
     ],
 )
 def test_no_step_of_arithmetic_wraps_around(text: str, x: int) -> None:
-    events = pl.DataFrame({"t": [1], "x": [x]})
+    events = pl.DataFrame({"t": [1], "x": [x], "d": [Decimal(1)]})
     with pytest.raises(wr.InputError, match="does not fit into 64 bits in 1 of 1 events, such as that with x = "):
         wr.windows(events, query(f"sum({text})"), "t")
 
@@ -102,6 +108,12 @@ def test_an_event_that_a_query_leaves_out_is_not_computed_for_it() -> None:
 def test_windows_that_depend_on_such_an_expression_refuse_it_too() -> None:
     with pytest.raises(wr.InputError, match=r"query 'q': frames: a \* b > 1 does not fit"):
         wr.windows(EVENTS, query("count()", window=wr.frames(when="a * b > 1")), "t")
+
+
+def test_an_integer_that_is_none_in_64_bits_is_refused_as_such() -> None:
+    events = pl.DataFrame({"t": [1], "x": [2**64 - 1]}, schema={"t": pl.Int64, "x": pl.UInt64})
+    with pytest.raises(wr.InputError, match="this batch cannot be read: conversion from `u64` to `i64` failed"):
+        wr.windows(events, query("sum(x * 2)"), "t")
 
 
 def test_a_constant_that_does_not_fit_is_a_wrong_query() -> None:

@@ -203,8 +203,9 @@ def _at_most(a: Any, b: Any) -> bool | None:
 
 
 def _between(node: exp.Expr, row: Row) -> bool | None:
-    x, low, high = (_value(node.args[name], row) for name in ("this", "low", "high"))
-    return _and([_at_most(low, x), _at_most(x, high)])
+    x, low = _value(node.this, row), _value(node.args["low"], row)
+    is_above = _at_most(low, x)
+    return False if is_above is False else _and([is_above, _at_most(x, _value(node.args["high"], row))])
 
 
 def _in(node: exp.Expr, row: Row) -> bool | None:

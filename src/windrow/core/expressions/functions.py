@@ -32,6 +32,7 @@ from windrow.core.expressions.terms import (
     operand,
     refuse,
     step,
+    whole,
 )
 from windrow.core.expressions.types import spark_type
 
@@ -212,7 +213,12 @@ def _number_type(what: str, *terms: Term) -> pl.DataType:
 
 def _arithmetic(sign: str, left: Term, right: Term) -> Term:
     dtype = _number_type(sign, left, right)
-    steps = _step(sign, left, right) if dtype == INT64 else None
+    steps = overflow = None
+    if dtype == INT64:
+        steps = _step(sign, left, right)
+    else:  # what follows is no arithmetic of integers any more
+        left, right = whole(left), whole(right)
+        overflow = any_overflow(left.overflow, right.overflow)
     if isinstance(dtype, pl.Decimal):
         left, right = (convert(t, dtype if t.dtype == NULL else digits(t)) for t in (left, right))
         a, b = digits(left), digits(right)
@@ -224,7 +230,7 @@ def _arithmetic(sign: str, left: Term, right: Term) -> Term:
     else:
         left, right = convert(left, dtype), convert(right, dtype)
     expr = _SIGNS[sign](left.polars, right.polars)
-    return Term(dtype, expr, f"({left.spark} {sign} {right.spark})", arithmetic=steps)
+    return Term(dtype, expr, f"({left.spark} {sign} {right.spark})", arithmetic=steps, overflow=overflow)
 
 
 def _step(sign: str, left: Term, right: Term) -> Arithmetic:
@@ -388,7 +394,7 @@ COPIES: dict[type[exp.Expr], tuple[int, ...]] = {
     exp.Mod: (5,),
 }
 STEPS = (exp.Paren, exp.Add, exp.Sub, exp.Mul, exp.Neg, exp.Abs)  # rules that take arithmetic on
-# Rules that do not compute all operands of each event, and so say themselves where they leave 64 bits.
+# Rules that do not compute all operands of each event, and so say themselves where these leave 64 bits, if anywhere.
 LAZY = (exp.And, exp.Or, exp.If, exp.Nullif, exp.Coalesce, exp.Case)
 # Node class: the arguments that the rule understands, in its order, and the rule. What is not here is refused.
 RULES: dict[type[exp.Expr], tuple[str, _Rule]] = {

@@ -317,8 +317,9 @@ def _bind(node: exp.Expr, schema: Schema) -> Term:
         return term
 
     term = _term(node, schema, bound)
-    overflow = term.overflow if isinstance(node, LAZY) else any_overflow(*(one.overflow for one in operands))
-    return replace(term, size=size, overflow=overflow)
+    if term.overflow is None and not isinstance(node, LAZY):
+        term = replace(term, overflow=any_overflow(*(one.overflow for one in operands)))
+    return replace(term, size=size)
 
 
 def _term(node: exp.Expr, schema: Schema, bind: Callable[..., Term]) -> Term:

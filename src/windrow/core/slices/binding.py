@@ -19,7 +19,7 @@ import polars as pl
 
 from windrow.core.aggregates.functions import FUNCTIONS, Aggregate
 from windrow.core.expressions.errors import QueryError
-from windrow.core.expressions.parse import Expression, both, parse
+from windrow.core.expressions.parse import Expression, parse
 from windrow.core.expressions.terms import Overflow, literal
 from windrow.core.plan.groups import Group, Signature
 from windrow.core.plan.plan import Plan
@@ -32,35 +32,37 @@ from windrow.core.windows.ordered import NODE, DataDrivenWindow, Frames, Punctua
 ARRIVAL = "arrival"  # the time column that stands for processing time
 
 
+_Under = tuple[Expression, ...]  # predicates that an event satisfies
+
+
 class InputError(ValueError):
     """A batch that cannot be taken: which column, and why. The engine is as it was before."""
 
 
 @dataclass
 class _Checked:
-    """An expression whose integers may leave 64 bits, and under which predicates it is needed; None stands for always.
-
-    An event that no query keeps for it may be whatever it is.
+    """An expression whose integers may leave 64 bits, and for which events it is needed: whoever needs it says by which
+    predicates, () for all. An event that nobody keeps for it may be whatever it is.
     """
 
     expression: Expression
     overflow: Overflow
     whose: str
-    under: list[Expression | None] = field(default_factory=list)
+    under: list[_Under] = field(default_factory=list)
 
     def beyond(self, columns: Mapping[str, pl.DataType]) -> pl.Expr:
         """For which events it is needed and leaves 64 bits."""
-        if None in self.under:
+        if () in self.under:
             return self.overflow.does
-        needed = [where.polars(columns).fill_null(False) for where in self.under if where]
-        return self.overflow.does & pl.any_horizontal(needed)
+        needed = [pl.all_horizontal([where.polars(columns) for where in under]) for under in self.under]
+        return self.overflow.does & pl.any_horizontal(needed).fill_null(False)
 
     def spark(self, columns: Mapping[str, pl.DataType]) -> str:
         """The same for Spark."""
-        if None in self.under:
+        if () in self.under:
             return self.overflow.spark
-        needed = " OR ".join(f"COALESCE({where.spark(columns)}, FALSE)" for where in self.under if where)
-        return f"(({needed}) AND {self.overflow.spark})"
+        needed = (" AND ".join(f"({where.spark(columns)})" for where in under) for under in self.under)
+        return f"(COALESCE({' OR '.join(f'({one})' for one in needed)}, FALSE) AND {self.overflow.spark})"
 
     def refusal(self, how_often: str) -> str:
         return f"{self.whose}: {self.expression.text} does not fit into 64 bits{how_often}, such as that with "
@@ -115,6 +117,7 @@ class Binding:
         """The columns and expressions of a group; what does not fit is refused for one of its queries."""
         queries = {number: plan.entries[number].query for numbers in group.members.values() for number in numbers[:1]}
         query = next(iter(queries.values()))
+        seen = _under(group.source.where)
         time_column = group.source.time
         if time_column not in self.time_columns:
             self.time_columns[time_column] = self._time_column(time_column, f"query {query.name!r}: time")
@@ -125,7 +128,7 @@ class Binding:
         for timeline in group.lines.values():
             number = group.timelines[timeline]
             example = next(numbers[0] for (line, _), numbers in group.members.items() if line == number)
-            self._line(timeline.window, queries[example], group.source.where)
+            self._line(timeline.window, queries[example], seen)
         for column in group.source.distinct_on:
             self._column(column, f"query {query.name!r}: distinct_on")
             self._prepare_column(f"distinct:{column}", column)
@@ -133,7 +136,7 @@ class Binding:
             self._filter(group.source.where, query)
         example_of = group.example_of
         for signature, number in group.signatures.items():
-            self._signature(signature, plan.entries[example_of[number]].query, group.source.where)
+            self._signature(signature, plan.entries[example_of[number]].query, seen)
 
     def _check_lengths(self, query: Query, time_column: str) -> None:
         """Refuse a window of durations over numbers, or one of numbers over timestamps."""
@@ -150,13 +153,13 @@ class Binding:
         self.keys[key] = dtype
         self._prepare_column(key_name(key), key)
 
-    def _signature(self, signature: Signature, query: Query, under: Expression | None) -> None:
+    def _signature(self, signature: Signature, query: Query, under: _Under) -> None:
         if signature.where:
             self._filter(signature.where, query, under=under)
-        under = both(under, signature.where)
+        under += _under(signature.where)
         for partial in signature.partials:
             text = next(aggregate.text for aggregate in signature.computed if partial.operator in aggregate.operators)
-            kept = both(under, partial.where)
+            kept = under + _under(partial.where)
             types = [self._input(expression, query, text, kept) for expression in partial.operator.inputs]
             if reason := partial.operator.refusal(types):
                 raise QueryError(f"query {query.name!r}: {text}: {reason}")
@@ -165,7 +168,7 @@ class Binding:
         for aggregate in signature.computed:
             self._needs(aggregate, query)
 
-    def _line(self, window: Window, query: Query, under: Expression | None) -> None:
+    def _line(self, window: Window, query: Query, under: _Under) -> None:
         """Bind the expressions of a data-driven window."""
         assert isinstance(window, DataDrivenWindow)
         for text in window.inputs:
@@ -220,13 +223,13 @@ class Binding:
                 raise QueryError(f"{whose}: {expression.text} does not fit into 64 bits")
             self._checked[column] = _Checked(expression, overflow, whose)
 
-    def _need(self, column: str, under: Expression | None) -> None:
-        """Note under which predicate a column is needed."""
+    def _need(self, column: str, under: _Under) -> None:
+        """Note for which events a column is needed."""
         checked = self._checked.get(column)
         if checked and under not in checked.under:
             checked.under.append(under)
 
-    def _input(self, expression: Expression, query: Query, text: str, under: Expression | None) -> pl.DataType:
+    def _input(self, expression: Expression, query: Query, text: str, under: _Under) -> pl.DataType:
         if expression.text not in self.inputs:
             for column in expression.columns:
                 self._column(column, f"query {query.name!r}: {text}")
@@ -247,7 +250,7 @@ class Binding:
         self._need(input_name(expression.text), under)
         return self.inputs[expression.text]
 
-    def _filter(self, where: Expression, query: Query, what: str = "where", under: Expression | None = None) -> None:
+    def _filter(self, where: Expression, query: Query, what: str = "where", under: _Under = ()) -> None:
         name = filter_name(where.text)
         if name not in self.prepared:
             self._prepare_filter(name, where, f"query {query.name!r}: {what}")
@@ -314,12 +317,7 @@ class Binding:
         if self._ordered or numbered:
             from_here = isinstance(arrived, int)
             columns["nth"] = pl.int_range(arrived, arrived + pl.len(), dtype=pl.Int64) if from_here else pl.lit(arrived)
-        try:
-            if any(time_column != ARRIVAL for time_column in self.time_columns):
-                return frame.select(**columns)
-            return frame.with_columns(**columns).select(*columns)
-        except pl.exceptions.PolarsError as error:
-            raise InputError(f"this batch cannot be read: {str(error).splitlines()[0]}") from error
+        return _computed(frame, columns, any(time_column != ARRIVAL for time_column in self.time_columns))
 
     def times(self, frame: pl.DataFrame, time_column: str) -> pl.Series:
         """The times of a batch on a time column, in whole units."""
@@ -335,11 +333,11 @@ class Binding:
         """
         if not self._checked:
             return None
-        may = frame.select(**{name: checked.overflow.may for name, checked in self._checked.items()}).row(0)
+        may = _computed(frame, {name: checked.overflow.may for name, checked in self._checked.items()}).row(0)
         beyond: pl.Series | None = None
         refusal: InputError | None = None
         for checked in (checked for checked, it_may in zip(self._checked.values(), may, strict=True) if it_may):
-            where = frame.select(where=checked.beyond(self._columns))["where"]
+            where = _computed(frame, {"where": checked.beyond(self._columns)})["where"]
             if len(where) != frame.height:  # of a constant
                 where = where.new_from_index(0, frame.height)
             if not where.any():
@@ -357,6 +355,18 @@ class Binding:
         if not columns:
             return None
         return frame.select(pl.any_horizontal(pl.col(column).is_null() for column in columns)).to_series()
+
+
+def _under(where: Expression | None) -> _Under:
+    return () if where is None else (where,)
+
+
+def _computed(frame: pl.DataFrame, columns: Mapping[str, pl.Expr], alone: bool = True) -> pl.DataFrame:
+    """Columns of a batch: `alone`, or as long as the batch, where they may all be constants."""
+    try:
+        return frame.select(**columns) if alone else frame.with_columns(**columns).select(*columns)
+    except pl.exceptions.PolarsError as error:
+        raise InputError(f"this batch cannot be read: {str(error).splitlines()[0]}") from error
 
 
 def _raising(checked: _Checked) -> str:
