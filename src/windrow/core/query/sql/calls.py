@@ -103,8 +103,9 @@ def _count(call: AggregateCall) -> Aggregate:
 
 
 def _is_null(constant: str) -> bool:
-    one = pl.DataFrame({"one": [1]})
-    return bool(one.select(parse(f"{_whole(constant)} IS NULL").polars({})).item())
+    """Whether a value without columns is null."""
+    single_row = pl.DataFrame({"row": [0]})
+    return bool(single_row.select(parse(f"{_whole(constant)} IS NULL").polars({})).item())
 
 
 def _by(make: Callable[..., Aggregate], arguments: int = 1) -> Translation:
