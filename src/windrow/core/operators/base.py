@@ -348,15 +348,15 @@ class Logs(Operator):
         return Fields(logs=logs, **{name: _totals(state[name], lo, hi) for name in ("zeros", "negatives")})
 
 
-SMALL, LARGE = 2.0**-64, 2.0**64  # exact factors: sums of doubles made small stay doubles
+SMALL, LARGE = 2.0**-64, 2.0**64  # exact factors: sums of doubles made small do not overflow
 
 
 @dataclass(frozen=True)
 class Moments(Operator):
     """Count, mean and M2 (the sum of squared distances from the mean), merged by the formula of Chan et al.
 
-    Means are computed of values made small, so that a mean is finite if all values are. Then only M2 can be too large
-    for a double, and is infinite, however slices are merged.
+    M2 is infinite where it is too large for a double. Means are brought together made small, which cannot overflow; of
+    the events of one slice, whose sum can, that would double the time of a lift.
     """
 
     kind: ClassVar[str] = "moments"
@@ -367,7 +367,7 @@ class Moments(Operator):
 
     def lift(self, of: Inputs) -> dict[str, pl.Expr]:
         x = of.columns[0].cast(pl.Float64)
-        return {"n": x.is_not_null().sum(), "mean": (x * SMALL).mean() * LARGE, "m2": x.var(ddof=0) * x.count()}
+        return {"n": x.is_not_null().sum(), "mean": x.mean(), "m2": x.var(ddof=0) * x.count()}
 
     def finish(self, state: Fields) -> Fields:
         m2 = pl.DataFrame(state).select(squares(pl.col("mean"), pl.col("m2"))).to_series()
@@ -387,7 +387,7 @@ class Moments(Operator):
 
 
 def squares(mean: pl.Expr, m2: pl.Expr) -> pl.Expr:
-    """M2 as it is meant: infinite where it is too large, NaN where a value is infinite or NaN, also the only one."""
+    """M2 as it is meant: infinite where it is too large, NaN where the mean is none, also of one value."""
     # what overflows can come out as less than zero, or NaN
     kept = pl.when(m2.is_nan() | (m2 < 0)).then(math.inf).otherwise(m2)
     return (kept + mean * 0.0).fill_null(0.0)

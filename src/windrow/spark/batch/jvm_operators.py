@@ -22,8 +22,6 @@ from pyspark.sql import functions as F
 
 from windrow.core.operators import sketch_formats
 from windrow.core.operators.base import (
-    LARGE,
-    SMALL,
     Count,
     Logs,
     Max,
@@ -152,8 +150,7 @@ def _logs(of: Inputs) -> Lifted | str:
 @lifts(Moments)
 def _moments(of: Inputs) -> Lifted | str:
     n, mean, spread = (f"{of.partial.text}.{field}" for field in ("n", "mean", "var"))
-    average = f"AVG({of.double} * {SMALL!r}D) * {LARGE!r}D"
-    columns = {n: f"COUNT({of.x})", mean: average, spread: f"VAR_POP({of.double})"}
+    columns = {n: f"COUNT({of.x})", mean: f"AVG({of.double})", spread: f"VAR_POP({of.double})"}
     m2 = squares(pl.col(mean), pl.col(spread) * pl.col(n))
     fields = {"n": pl.col(n).cast(pl.Float64), "mean": pl.col(mean), "m2": m2}
     return Lifted({name: sql(text) for name, text in columns.items()}, fields)
