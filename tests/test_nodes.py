@@ -728,6 +728,23 @@ def test_events_without_a_time_are_counted_once_though_they_are_read_again() -> 
     assert again.status()["events"]["left_out"] == 1
 
 
+def test_a_node_refuses_events_beyond_64_bits_or_counts_them_and_goes_on() -> None:
+    product = wr.Query("q", wr.tumbling(10), "sum(x * x)")
+    large = pl.DataFrame({"t": [1, 2, 12], "k": ["a"] * 3, "x": [3, 4_000_000_000, 1]}, schema=COLUMNS)
+    for bad_events in ("raise", "drop"):
+        asked = QuerySet.of([product], "t", COLUMNS, bad_events=bad_events)
+        root = Node("root", None, ("a",), 1, Disk(), asked)
+        local = welcomed(Node("a", "root"), root)
+        if bad_events == "raise":
+            with pytest.raises(
+                InputError, match=r"'q': sum\(x \* x\): x \* x does not fit into 64 bits in 1 of 3 events"
+            ):
+                local.read(large, {"at": 3}, 0)
+        else:
+            talk(local, root, local.read(large, {"at": 3}, 0))
+            assert local.status()["events"]["left_out"] == 1
+
+
 def test_a_source_that_has_lost_events_is_an_error() -> None:
     root = root_of("a")
     local = welcomed(Node("a", "root", life=1), root)

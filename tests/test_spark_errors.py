@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import windrow as wr
+from windrow.cli import failures
 from windrow.core.expressions.errors import QueryError
 from windrow.core.plan.options import StreamOptions
 from windrow.core.stream.job import job_of
@@ -214,3 +215,47 @@ def test_and_one_that_is_to_read_what_was_planned_elsewhere() -> None:
         code = "import pickle, sys; sys.modules['windrow'] = None; pickle.load(sys.stdin.buffer)"
         done = subprocess.run([sys.executable, "-c", code], input=sent, capture_output=True, check=False)
         assert MISSING in done.stderr.decode()
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_a_product_beyond_64_bits_is_refused_with_an_example_or_left_out(spark: Any, ansi: str) -> None:
+    """Whichever way a query goes, and whatever the session thinks of overflow."""
+    rows = "VALUES (1L, 1L, 2L), (2L, 4000000000L, 4000000000L), (3L, 3L, NULL), (4L, 4000000000L, 1L)"
+    product = "sum(a * b)"
+    ways = {
+        "by the JVM": wr.Query("q", wr.tumbling(10), product),
+        "by the kernel": wr.Query("q", wr.tumbling(10), [product, "collect(a)"]),
+        "by position": wr.Query("q", wr.counting(4), product),
+        "in order": wr.Query("q", wr.frames(when="t > 0"), product),
+    }
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        events = spark.sql(f"SELECT * FROM ({rows}) AS e (t, a, b)")
+        for way, query in ways.items():
+            reason = r"q': sum\(a \* b\): a \* b does not fit into 64 bits in an event, such as that with a = 4000"
+            with pytest.raises(Exception, match=reason) as refused:
+                results(wr.windows(events, query, "t"))
+            code, sentence = failures.spark(str(refused.value))
+            assert (code, sentence[:9]) == (failures.REFUSED, "query 'q'"), way
+            assert sentence.endswith("--bad-events drop leaves them out"), sentence
+            dropping = results(wr.windows(events, query, "t", bad_events="drop", partial=True))
+            assert [row[product] for row in dropping] == [4000000002], way
+        small = wr.Query("q", wr.tumbling(10), product, where="a < 1000")
+        assert [row[product] for row in results(wr.windows(events, small, "t"))] == [2]
+        filtered = wr.Query("q", wr.tumbling(10), wr.sum("a * b").filter("b < 10").alias(product))
+        assert [row[product] for row in results(wr.windows(events, filtered, "t"))] == [4000000002]
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
+
+
+def test_aliases_that_differ_in_case_only_are_refused_unless_spark_tells_them_apart(spark: Any, one_row: Any) -> None:
+    queries = [wr.Query("p", wr.tumbling("1 day"), wr.count().alias("n")), asking(wr.sum("n").alias("N"))]
+    with pytest.raises(QueryError, match="columns 'n' and 'N' of the results differ in case only"):
+        wr.windows(one_row, queries, "ts")
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        found = results(wr.windows(one_row, queries, "ts"))
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+    assert {(row["query"], row["n"], row["N"]) for row in found} == {("p", 1, None), ("q", None, 1)}

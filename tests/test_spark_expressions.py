@@ -17,6 +17,7 @@ import polars as pl
 import pytest
 
 from test_expressions import Row, compare, grow, in_polars, overflows, same
+from test_first_hour_numbers import BIG, grown
 from windrow.core.expressions.parse import Expression, parse
 
 pytestmark = pytest.mark.spark
@@ -195,8 +196,31 @@ def test_extreme_values(far_away: Any, seed: int) -> None:
     check(far_away, expressions, extreme)
 
 
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_integers_leave_64_bits_in_the_same_rows(spark: Any, seed: int, ansi: str) -> None:
+    """Whatever the session thinks of overflow; there Spark gives null, and elsewhere the same number."""
+    draw = random.Random(seed)
+    edges = [None, 0, 1, -1, BIG, 2**62, 2**63 - 1, -(2**63)]
+    frame = pl.DataFrame({"i": edges * 8, "j": [edge for edge in edges for _ in edges]})
+    expressions = [parse(grown(draw, "nb"[number % 2], 1 + number % 3)) for number in range(60)]
+    checked = [(one, overflow) for one in expressions if (overflow := one.overflow(frame.schema))]
+    columns = [f"{one.spark(frame.schema)} AS v{place}" for place, (one, _) in enumerate(checked)]
+    columns += [f"{overflow.spark} AS o{place}" for place, (_, overflow) in enumerate(checked)]
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        found = pl.DataFrame(pl.from_arrow(spark.createDataFrame(frame.to_arrow()).selectExpr(*columns).toArrow()))
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
+    for place, (expression, overflow) in enumerate(checked):
+        does = frame.select("i", does=overflow.does)["does"]
+        assert found[f"o{place}"].to_list() == does.to_list(), expression.text
+        values = frame.select("i", x=expression.polars(frame.schema))["x"]
+        assert found[f"v{place}"].filter(~does).to_list() == values.filter(~does).to_list(), expression.text
+
+
 def test_random_expressions(far_away: Any, seed: int) -> None:
-    """Those of the ordinary grammar; what leaves 64 bits in some row is left out, because Spark raises there."""
+    """Those of the ordinary grammar; what leaves 64 bits in some row is left out, because Spark gives null there."""
     draw = random.Random(seed)
     extreme = rows(draw, 80)
     grown = [parse(grow(draw, kind, 2)) for _ in range(120) for kind in "nsb"]

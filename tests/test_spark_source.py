@@ -356,7 +356,7 @@ def test_events_without_a_time_are_refused_or_left_out(tmp_path: Path) -> None:
     for suffix in ("parquet", "csv", "arrow"):
         write(frame, tmp_path / suffix / f"0.{suffix}")
     one = reader(tmp_path)
-    with pytest.raises(wr.InputError, match=r"file '.*0.arrow': 1 of 3 events have no time; bad_events='drop'"):
+    with pytest.raises(wr.InputError, match=r"file '.*0.arrow': 1 of 3 events have no time in 'ts'; bad_events='drop'"):
         rows_between(one, offsets(one))
     one = reader(tmp_path, bad_events="drop")
     assert answers(rows_between(one, offsets(one)), one, MEAN)["count()"].to_list() == [6]

@@ -46,7 +46,8 @@ def windows(
     lateness:    how far the events of a stream may be out of order, 0 by default; a whole table has no late events, and
                  there it only says how far apart repeats may be for `distinct_on`
     order_by:    columns that order events of the same time
-    bad_events:  "raise" refuses events without a time, "drop" leaves them out
+    bad_events:  "raise" refuses events without a time, or for which an integer of an expression leaves 64 bits;
+                 "drop" leaves them out
     partial:     of a whole table, answer also counting and punctuated windows that its end leaves open
     options:     for Spark: `rates`; for a streaming DataFrame also `updates`, how long emitted windows are kept to be
                  emitted again when late events change them, `buckets`, into how many parts keys are put, and `metrics`,

@@ -50,7 +50,8 @@ class Engine:
     updates:     how long emitted windows are kept to be emitted again when late events change them; by default not
                  (both: one length for the engine's own time column, or a mapping from time columns to lengths)
     order_by:    columns that order events of the same time, before their arrival does
-    bad_events:  "raise" refuses a batch with an event without a time, "drop" counts and leaves out such events
+    bad_events:  "raise" refuses a batch with an event without a time, or for which an integer of an expression
+                 leaves 64 bits; "drop" counts and leaves out such events
     columns:     the types of all columns that queries read, fixed before the first batch: Polars' or Python's types, or
                  text such as "double" and "timestamp"; by default those of the first batch
     rates:       what is known of the stream, for the planner; measured on the first batch otherwise

@@ -53,7 +53,7 @@ Time = Annotated[str | None, _option("the time, where neither SQL nor the events
 Lateness = Annotated[str | None, _option("how far a stream may be out of order", _EVENTS, metavar="LENGTH")]
 Updates = Annotated[str | None, _option("how long late events change a stream's results", _EVENTS, metavar="LENGTH")]
 OrderBy = Annotated[list[str] | None, _option("orders events of the same time; repeatable", _EVENTS, metavar="COLUMN")]
-BadEvents = Annotated[Literal["raise", "drop"] | None, _option("for events without a time", _EVENTS)]
+BadEvents = Annotated[Literal["raise", "drop"] | None, _option("for events without a time, or beyond 64 bits", _EVENTS)]
 Partial = Annotated[bool, _flag("also windows that are not whole at the end", _EVENTS, "--partial")]
 EventsFormat = Annotated[Literal["parquet", "arrow", "csv", "json"] | None, _option("if names do not say it", _EVENTS)]
 Separator = Annotated[str | None, _option("of CSV, if its first line does not show it", _EVENTS, metavar="SIGN")]

@@ -20,7 +20,8 @@ from windrow.core.expressions.errors import QueryError
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 # how our own errors stand in what a worker of Spark raised, the last of which is the one that counts
 _OURS = re.compile(
-    r"^\s*(?:pyspark\.errors\.\S+: )?windrow\.(?:\w+\.)*(?:InputError|QueryError|ExpressionError): (.+)$"
+    r"(?:^\s*(?:pyspark\.errors\.\S+: )?|\[USER_RAISED_EXCEPTION\] )"
+    r"windrow\.(?:\w+\.)*(?:InputError|QueryError|ExpressionError): (.+)$"
     r"|^\s*(?:builtins\.)?OverflowError: (.+)$",
     re.MULTILINE,
 )
@@ -126,7 +127,7 @@ def spark(text: str) -> tuple[int, str]:
     if no_module := _NO_MODULE.search(text):
         return FAILED, no_module[0].strip().split(": ", 1)[-1]
     if ours := [match[1] or match[2] for match in _OURS.finditer(text)]:
-        return REFUSED, ours[-1].strip().replace("bad_events='drop'", "--bad-events drop")
+        return REFUSED, ours[-1].split(" SQLSTATE")[0].strip().replace("bad_events='drop'", "--bad-events drop")
     causes = _CAUSE.findall(text)
     if causes:  # the last one is the first that happened
         kind, line = causes[-1]

@@ -65,7 +65,7 @@ def windows(
     if df.isStreaming:
         check_streaming(df.sparkSession)
     if sliced:
-        job = job_of_slices(df, listed, options)
+        job = _named_apart(df, job_of_slices(df, listed, options))
         if df.isStreaming:
             results = streaming.windows_of_slices(df, job, buckets, metrics)
         else:
@@ -76,11 +76,12 @@ def windows(
         options = replace(options, order_by=(*options.order_by, streaming.TIE))
         if isinstance(given, QueryBook):
             return _with_book(df, given, _job(df.schema, (), options, rates, ties=False), buckets, metrics)
-        results = streaming.windows(df, _job(df.schema, listed, options, rates, ties=False), buckets, metrics)
+        job = _named_apart(df, _job(df.schema, listed, options, rates, ties=False))
+        results = streaming.windows(df, job, buckets, metrics)
     else:
         if any((query.time or options.time) == ARRIVAL for query in listed):
             raise QueryError("a whole table has no arrival times; name a time column")
-        results = batch.windows(df, _job(df.schema, listed, options, rates), partial)
+        results = batch.windows(df, _named_apart(df, _job(df.schema, listed, options, rates)), partial)
     own = {query.name: own_columns(query, results.columns) for query in listed}  # for `results_of`
     return results.withMetadata("query", {META: json.dumps(own)})
 
@@ -111,6 +112,21 @@ def _job(
 ) -> Job:
     with _spark_words(schema):
         return job_of(queries, options, polars_columns(schema), rates=rates, ties=ties)
+
+
+def _named_apart(df: DataFrame, job: Job) -> Job:
+    """The job, if Spark can tell the columns of its results apart."""
+    if df.sparkSession.conf.get("spark.sql.caseSensitive") == "true":
+        return job
+    names: dict[str, str] = {}
+    for name in job.compiled.results.empty.columns:
+        other = names.setdefault(name.lower(), name)
+        if other != name:
+            raise QueryError(
+                f"the columns {other!r} and {name!r} of the results differ in case only, and to Spark they are one; "
+                "give one of them another alias, or set spark.sql.caseSensitive to true"
+            )
+    return job
 
 
 @contextmanager

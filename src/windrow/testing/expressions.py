@@ -96,6 +96,23 @@ def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
     return lambda a, b: _fitting(function(*_alike(a, b)))
 
 
+_STEPS = (exp.Paren, exp.Add, exp.Sub, exp.Mul, exp.Neg, exp.Abs)
+
+
+def _operands(node: exp.Expr) -> list[exp.Expr]:
+    """What is under steps of arithmetic one above another."""
+    if not isinstance(node, _STEPS):
+        return [node]
+    return [leaf for part in (node.this, node.args.get("expression")) if part for leaf in _operands(part)]
+
+
+def _steps(node: exp.Expr, row: Row) -> Any:
+    """Arithmetic: where an operand is null the result is, and nothing is too large."""
+    if None in [_value(part, row) for part in _operands(node)]:
+        return None
+    return _STRICT[type(node)](*_arguments(node, row))
+
+
 def _divide(a: Any, b: Any) -> float | None:
     return None if b == 0 else float(a) / float(b)
 
@@ -186,8 +203,9 @@ def _at_most(a: Any, b: Any) -> bool | None:
 
 
 def _between(node: exp.Expr, row: Row) -> bool | None:
-    x, low, high = (_value(node.args[name], row) for name in ("this", "low", "high"))
-    return _and([_at_most(low, x), _at_most(x, high)])
+    x, low = _value(node.this, row), _value(node.args["low"], row)
+    is_above = _at_most(low, x)
+    return False if is_above is False else _and([is_above, _at_most(x, _value(node.args["high"], row))])
 
 
 def _in(node: exp.Expr, row: Row) -> bool | None:
@@ -211,6 +229,20 @@ def _case(node: exp.Expr, row: Row) -> Any:
 def _if(node: exp.Expr, row: Row) -> Any:
     chosen = node.args.get("true" if _value(node.this, row) else "false")
     return _value(chosen, row) if chosen else None
+
+
+def _until(node: exp.Expr, row: Row, decides: bool, joined: Callable[[list[bool | None]], bool | None]) -> bool | None:
+    """AND and OR: what stands behind a value that decides is not computed."""
+    left = _value(node.this, row)
+    return decides if left is decides else joined([left, _value(node.expression, row)])
+
+
+def _coalesce(node: exp.Expr, row: Row) -> Any:
+    for part in (node.this, *node.expressions):
+        value = _value(part, row)
+        if value is not None:
+            return value
+    return None
 
 
 def _nullif(node: exp.Expr, row: Row) -> Any:
@@ -270,8 +302,9 @@ def _cast(node: exp.Expr, row: Row) -> Any:
 
 
 _SPECIAL: dict[type[exp.Expr], Callable[[exp.Expr, Row], Any]] = {
-    exp.And: lambda node, row: _and(_arguments(node, row)),
-    exp.Or: lambda node, row: _or(_arguments(node, row)),
+    **dict.fromkeys(_STEPS[1:], _steps),
+    exp.And: lambda node, row: _until(node, row, False, _and),
+    exp.Or: lambda node, row: _until(node, row, True, _or),
     exp.Is: lambda node, row: _same(*_arguments(node, row)),
     exp.NullSafeEQ: lambda node, row: _same(*_arguments(node, row)),
     exp.NullSafeNEQ: lambda node, row: not _same(*_arguments(node, row)),
@@ -280,7 +313,7 @@ _SPECIAL: dict[type[exp.Expr], Callable[[exp.Expr, Row], Any]] = {
     exp.Case: _case,
     exp.If: _if,
     exp.Nullif: _nullif,
-    exp.Coalesce: lambda node, row: next((value for value in _arguments(node, row) if value is not None), None),
+    exp.Coalesce: _coalesce,
     exp.Greatest: _extreme(max),
     exp.Least: _extreme(min),
     exp.IsNan: lambda node, row: _value(node.this, row) != _value(node.this, row),

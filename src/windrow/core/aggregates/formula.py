@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import difflib
 import re
+from functools import lru_cache
 
 import polars as pl
 
 from windrow.core.aggregates.functions import FUNCTIONS, Aggregate, States, function
 from windrow.core.aggregates.reader import Reader, as_formula
 from windrow.core.expressions.border import border
-from windrow.core.expressions.parse import ExpressionError
+from windrow.core.expressions.parse import Expression, ExpressionError
+from windrow.core.expressions.terms import Overflow
 from windrow.core.expressions.tokens import phrase_of
 from windrow.core.operators.base import Operator
 
@@ -36,18 +38,43 @@ def _columns(aggregate: Aggregate, states: States) -> list[pl.Series]:
 
 
 def overflowed(aggregate: Aggregate, states: States) -> list[pl.Series]:
-    """For each part of a formula that is somewhere an integer that does not fit int64: where."""
-    wide = [column for column in _columns(aggregate, states) if column.dtype == pl.Int128()]
+    """For each part of a formula that is somewhere an integer that does not fit int64, and for itself: where."""
+    if not aggregate.parts:
+        return []
+    columns = _columns(aggregate, states)
+    wide = [column for column in columns if column.dtype == pl.Int128()]
     beyond = [exact_to_int64(column).is_null() & column.is_not_null() for column in wide]
-    return [where for where in beyond if where.any()]
+    own = _beyond(aggregate, _frame(columns))
+    return [where for where in (*beyond, own) if where is not None and where.any()]
+
+
+def _frame(columns: list[pl.Series]) -> pl.DataFrame:
+    """The parts of a formula by their names in its expression."""
+    return pl.DataFrame({f"p{number}": exact_to_int64(column) for number, column in enumerate(columns)})
+
+
+@lru_cache(maxsize=4096)
+def _bound(expression: Expression, types: tuple[tuple[str, pl.DataType], ...]) -> tuple[pl.Expr, Overflow | None]:
+    return expression.polars(dict(types)), expression.overflow(dict(types))
+
+
+def _beyond(aggregate: Aggregate, frame: pl.DataFrame) -> pl.Series | None:
+    """Where the arithmetic of a formula leaves int64; None if nowhere."""
+    (expression,) = aggregate.inputs
+    _, overflow = _bound(expression, tuple(frame.schema.items()))
+    if overflow is None or not frame.select(overflow.may).item():
+        return None
+    return frame.select(overflow.does).to_series()
 
 
 def _lower_formula(aggregate: Aggregate, states: States) -> pl.Series:
-    parts = {f"p{number}": exact_to_int64(column) for number, column in enumerate(_columns(aggregate, states))}
-    frame = pl.DataFrame(parts)
+    """The result of a formula, null where it does not fit int64."""
+    frame = _frame(_columns(aggregate, states))
     (expression,) = aggregate.inputs
     try:
-        return frame.select(expression.polars(frame.schema)).to_series()
+        result, _ = _bound(expression, tuple(frame.schema.items()))
+        beyond = _beyond(aggregate, frame)
+        return frame.select(result if beyond is None else pl.when(~beyond).then(result)).to_series()
     except ExpressionError as error:  # which knows the parts as p0, p1, …
         reason = re.sub(r"`p(\d+)`", lambda it: aggregate.parts[int(it[1])].text, error.reason)
         raise ExpressionError(aggregate.text, reason) from None

@@ -27,6 +27,8 @@ from windrow.core.slices.custom_edges import Irregular
 from windrow.core.slices.table import SliceSchema
 from windrow.core.windows.fixed import FURTHEST, INT64_MAX, INT64_MIN, FixedWindow, Grid
 
+PAIRS = 2**16  # of a lattice and a row that are looked at together, if one lattice has no more
+
 
 class Keys:
     """Keys by their number."""
@@ -231,7 +233,10 @@ def due(rows: Rows, lattices: Lattices, after: int, upto: int) -> Windows:
         keys = keys[run_begins(keys)]
         by_range = count[chosen] * len(keys) <= max(len(recent), 64)
         parts.append(_by_range(rows, lattices, chosen[by_range], first, count, keys))
-        parts += [_by_row(rows, lattices, int(at), int(first[at]), int(last[at]), recent) for at in chosen[~by_range]]
+        rest, most = chosen[~by_range], max(1, PAIRS // len(recent))
+        parts += [
+            _by_row(rows, lattices, rest[part : part + most], first, last, recent) for part in range(0, len(rest), most)
+        ]
     return Windows.join(parts)
 
 
@@ -243,22 +248,23 @@ def _by_range(rows: Rows, lattices: Lattices, chosen: Ints, first: Ints, count: 
     return _ranged(rows, lattices, np.repeat(of, len(keys)), key, np.repeat(start, len(keys)))
 
 
-def _by_row(rows: Rows, lattices: Lattices, at: int, first: int, last: int, recent: Ints) -> Windows:
-    """For each row the windows of one lattice that it is the first row of.
+def _by_row(rows: Rows, lattices: Lattices, chosen: Ints, first: Ints, last: Ints, recent: Ints) -> Windows:
+    """For each row the windows of some lattices that it is the first row of.
 
     Those are the windows that hold it, start - length < window start ≤ start, and not the row before it of its key,
-    which starts before the window does.
+    which starts before the window does. What is computed has a line for each lattice and a column for each row.
     """
-    starts, length = Grid(int(lattices.period[at]), int(lattices.phase[at])), int(lattices.length[at])
+    at = chosen[:, None]
+    starts, length = Grid(lattices.period[at], lattices.phase[at]), lattices.length[at]
     nothing = -FURTHEST - length - 1  # before every window
-    start, key = np.maximum(rows.start[recent], nothing), rows.key[recent]
-    before = np.append(nothing, start[:-1])
-    before[run_begins(key)] = nothing
-    from_ = np.maximum(starts.number(np.maximum(before, start - length)) + 1, first)
-    count = np.maximum(np.minimum(starts.number(start), last) - from_ + 1, 0)
-    row = np.repeat(np.arange(len(recent)), count)
-    begin = starts.time(from_[row] + ramp(count))
-    return _ranged(rows, lattices, np.full(len(row), at), key[row], begin, recent[row])
+    start = np.maximum(rows.start[recent], nothing)
+    before = np.where(run_begins(rows.key[recent]), nothing, np.roll(start, 1, axis=1))
+    from_ = np.maximum(starts.number(np.maximum(before, start - length)) + 1, first[at])
+    count = np.maximum(np.minimum(starts.number(start), last[at]) - from_ + 1, 0).ravel()
+    pair = np.repeat(np.arange(len(count)), count)
+    of, row = chosen[pair // len(recent)], recent[pair % len(recent)]
+    begin = Grid(lattices.period[of], lattices.phase[of]).time(from_.ravel()[pair] + ramp(count))
+    return _ranged(rows, lattices, of, rows.key[row], begin, row)
 
 
 def _ranged(rows: Rows, lattices: Lattices, of: Ints, key: Ints, start: Ints, lo: Ints | None = None) -> Windows:

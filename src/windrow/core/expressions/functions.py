@@ -19,14 +19,20 @@ from windrow.core.expressions.terms import (
     INT64,
     NULL,
     STRING,
+    Arithmetic,
+    Overflow,
     Term,
+    any_overflow,
     common,
     convert,
     decimal,
     digits,
     literal,
     need,
+    operand,
     refuse,
+    step,
+    whole,
 )
 from windrow.core.expressions.types import spark_type
 
@@ -48,12 +54,45 @@ def _connect(name: str, *terms: Term) -> Term:
     terms = tuple(need(BOOLEAN, t, name) for t in terms)
     horizontal = pl.all_horizontal if name == "AND" else pl.any_horizontal
     expr = horizontal([t.polars for t in terms])  # unlike nested & and |, linear in a long chain
-    return Term(BOOLEAN, expr, f"({f' {name} '.join(t.spark for t in terms)})")
+    overflow = _in_turn(terms, _all_may_hold if name == "AND" else _none_holds)
+    return Term(BOOLEAN, expr, f"({f' {name} '.join(t.spark for t in terms)})", overflow=overflow)
+
+
+_Goes = Callable[[Sequence[Term]], tuple[pl.Expr, str]]  # whether what follows on some terms is computed; never null
+
+
+def _in_turn(terms: Sequence[Term], goes_on: _Goes) -> Overflow | None:
+    """The overflow of terms of which each is computed as far as those before it let it; by halves, as `_chosen`."""
+    if not any(t.overflow for t in terms):
+        return None
+    if len(terms) == 1:
+        return terms[0].overflow
+    first, rest = terms[: len(terms) // 2], terms[len(terms) // 2 :]
+    later = _in_turn(rest, goes_on)
+    if later is not None:
+        expr, text = goes_on(first)
+        later = replace(later, does=expr & later.does, spark=f"({text} AND {later.spark})")
+    return any_overflow(_in_turn(first, goes_on), later)
+
+
+def _all_may_hold(terms: Sequence[Term]) -> tuple[pl.Expr, str]:
+    expr = pl.all_horizontal([t.polars.fill_null(True) for t in terms])
+    return expr, f"({' AND '.join(f'COALESCE({t.spark}, TRUE)' for t in terms)})"
+
+
+def _none_holds(terms: Sequence[Term]) -> tuple[pl.Expr, str]:
+    expr = pl.any_horizontal([t.polars.fill_null(False) for t in terms])
+    return ~expr, f"(NOT ({' OR '.join(f'COALESCE({t.spark}, FALSE)' for t in terms)}))"
+
+
+def _all_null(terms: Sequence[Term]) -> tuple[pl.Expr, str]:
+    expr = pl.all_horizontal([t.polars.is_null() for t in terms])
+    return expr, f"({' AND '.join(f'{t.spark} IS NULL' for t in terms)})"
 
 
 def negate(term: Term) -> Term:
     term = need(BOOLEAN, term, "NOT")
-    return Term(BOOLEAN, ~term.polars, f"(NOT {term.spark})")
+    return Term(BOOLEAN, ~term.polars, f"(NOT {term.spark})", overflow=term.overflow)
 
 
 _SIGNS: dict[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
@@ -83,7 +122,9 @@ def compare(sign: str, left: Term, right: Term) -> Term:
     expr = _SIGNS[sign](*sides)
     if not sides[0].meta.root_names():  # Polars 2.1 takes the length of the left side, and a constant has one row
         expr = _SIGNS[_MIRRORED.get(sign, sign)](*reversed(sides))
-    return Term(BOOLEAN, expr, f"({left.spark} {sign} {right.spark})")
+    return Term(
+        BOOLEAN, expr, f"({left.spark} {sign} {right.spark})", overflow=any_overflow(left.overflow, right.overflow)
+    )
 
 
 def _is(term: Term, what: Term) -> Term:
@@ -113,7 +154,22 @@ def choose(what: str, choices: Sequence[tuple[Term, Term]], default: Term) -> Te
     last = convert(default, dtype)
     expr = _chosen([(condition.polars, value.polars) for condition, value in choices], last.polars)
     whens = "".join(f" WHEN {condition.spark} THEN {value.spark}" for condition, value in choices)
-    return Term(dtype, expr, f"CASE{whens} ELSE {last.spark} END")
+    return Term(dtype, expr, f"CASE{whens} ELSE {last.spark} END", overflow=_overflow_of_choice(choices, last))
+
+
+def _overflow_of_choice(choices: Sequence[tuple[Term, Term]], default: Term) -> Overflow | None:
+    """Where a condition that is looked at leaves 64 bits, or the value that is chosen."""
+    values = [value for _, value in choices]
+    conditions = _in_turn([condition for condition, _ in choices], _none_holds)
+    if not any(value.overflow for value in (*values, default)):
+        return conditions
+    never = Overflow(pl.lit(False), pl.lit(False), "FALSE")
+    *flags, last = (value.overflow or never for value in (*values, default))
+    pairs = [(condition, flag) for (condition, _), flag in zip(choices, flags, strict=True)]
+    expr = _chosen([(condition.polars, flag.does) for condition, flag in pairs], last.does)
+    whens = "".join(f" WHEN {condition.spark} THEN {flag.spark}" for condition, flag in pairs)
+    may = pl.any_horizontal([one.may for one in (*flags, last)])
+    return any_overflow(conditions, Overflow(may, expr, f"CASE{whens} ELSE {last.spark} END"))
 
 
 def _chosen(choices: Sequence[tuple[pl.Expr, pl.Expr]], otherwise: pl.Expr) -> pl.Expr:
@@ -144,7 +200,8 @@ def _pick(name: str, *terms: Term) -> Term:
         expr = pl.max_horizontal(values)
         if dtype.is_float():
             expr = pl.when(pl.any_horizontal([v.is_nan() for v in values])).then(math.nan).otherwise(expr)
-    return Term(dtype, expr, f"{name}({', '.join(convert(t, dtype).spark for t in terms)})")
+    text = f"{name}({', '.join(convert(t, dtype).spark for t in terms)})"
+    return Term(dtype, expr, text, overflow=_in_turn(terms, _all_null) if name == "COALESCE" else None)
 
 
 def _number_type(what: str, *terms: Term) -> pl.DataType:
@@ -156,6 +213,12 @@ def _number_type(what: str, *terms: Term) -> pl.DataType:
 
 def _arithmetic(sign: str, left: Term, right: Term) -> Term:
     dtype = _number_type(sign, left, right)
+    steps = overflow = None
+    if dtype == INT64:
+        steps = _step(sign, left, right)
+    else:  # what follows is no arithmetic of integers any more
+        left, right = whole(left), whole(right)
+        overflow = any_overflow(left.overflow, right.overflow)
     if isinstance(dtype, pl.Decimal):
         left, right = (convert(t, dtype if t.dtype == NULL else digits(t)) for t in (left, right))
         a, b = digits(left), digits(right)
@@ -166,7 +229,22 @@ def _arithmetic(sign: str, left: Term, right: Term) -> Term:
             dtype = decimal(max(a.precision - a.scale, b.precision - b.scale) + 1, max(a.scale, b.scale))
     else:
         left, right = convert(left, dtype), convert(right, dtype)
-    return Term(dtype, _SIGNS[sign](left.polars, right.polars), f"({left.spark} {sign} {right.spark})")
+    expr = _SIGNS[sign](left.polars, right.polars)
+    return Term(dtype, expr, f"({left.spark} {sign} {right.spark})", arithmetic=steps, overflow=overflow)
+
+
+def _step(sign: str, left: Term, right: Term) -> Arithmetic:
+    """Addition, subtraction or multiplication of integers; by absolute values the first two bound alike."""
+    a, b = operand(left), operand(right)
+    bounded = operator.mul if sign == "*" else operator.add
+    spark = f"{_TRIED[sign]}({a.spark}, {b.spark})"
+    return step(
+        _SIGNS[sign](a.checked, b.checked), spark, bounded(a.bound, b.bound), bounded(a.extreme, b.extreme), a, b
+    )
+
+
+_TRIED = {"+": "TRY_ADD", "-": "TRY_SUBTRACT", "*": "TRY_MULTIPLY"}
+_LEAST = "CAST('-9223372036854775808' AS BIGINT)"
 
 
 def _divide(left: Term, right: Term) -> Term:
@@ -187,17 +265,24 @@ def _remainder(left: Term, right: Term) -> Term:
 
 
 def _signed(name: str, term: Term) -> Term:
-    term = convert(term, _number_type(name, term))
+    dtype, steps = _number_type(name, term), None
+    if dtype == INT64:
+        x = operand(term)
+        result, spark = pl.lit(0, pl.Int128) - x.checked, f"TRY_SUBTRACT(0L, {x.spark})"
+        if name == "ABS":
+            result, spark = x.checked.abs(), f"ABS(NULLIF({x.spark}, {_LEAST}))"
+        steps = step(result, spark, x.bound, x.extreme, x)
+    term = convert(term, dtype)
     if isinstance(term.dtype, pl.Decimal) and term.dtype.precision > 34:  # Spark rounds a minus to 34 digits
         minus = f"CAST((0BD - {term.spark}) AS {spark_type(term.dtype)})"
         if name == "ABS":
             return Term(term.dtype, term.polars.abs(), f"GREATEST({term.spark}, {minus})")
         return Term(term.dtype, -term.polars, minus)
     if name == "ABS":
-        return Term(term.dtype, term.polars.abs(), f"ABS({term.spark})")
+        return Term(term.dtype, term.polars.abs(), f"ABS({term.spark})", arithmetic=steps)
     if isinstance(term.value, (int, float)):
         return literal(-term.value)
-    return Term(term.dtype, -term.polars, f"(- {term.spark})")
+    return Term(term.dtype, -term.polars, f"(- {term.spark})", arithmetic=steps)
 
 
 def _log(base: Term, term: Term) -> Term:
@@ -308,6 +393,9 @@ COPIES: dict[type[exp.Expr], tuple[int, ...]] = {
     exp.Least: (4,),
     exp.Mod: (5,),
 }
+STEPS = (exp.Paren, exp.Add, exp.Sub, exp.Mul, exp.Neg, exp.Abs)  # rules that take arithmetic on
+# Rules that do not compute all operands of each event, and so say themselves where these leave 64 bits, if anywhere.
+LAZY = (exp.And, exp.Or, exp.If, exp.Nullif, exp.Coalesce, exp.Case)
 # Node class: the arguments that the rule understands, in its order, and the rule. What is not here is refused.
 RULES: dict[type[exp.Expr], tuple[str, _Rule]] = {
     exp.Paren: ("this", lambda term: term),

@@ -10,6 +10,9 @@ What an expression means (where engines differ by default, this is what they are
   Float64, Categorical and Enum as strings. Numbers, strings and booleans are never converted silently.
 - `3.6` and `1e3` are doubles, never decimals. A decimal column stays decimal under `+ - *` with decimals and integers
   (refused where Spark would drop digits) and becomes a double beside a double.
+- Integers are computed in 64 bits. Where a step of `+ - *`, minus or abs leaves them, the event is refused, or left out
+  with `bad_events="drop"`: never another number. What CASE, IF, COALESCE, AND and OR do not come to is not looked at,
+  nor what has a null operand, nor an event that the query's filters leave out.
 - `/` divides doubles; division and remainder by zero are null. `%` is for integers and has the dividend's sign.
 - Logic has three values. NaN equals NaN and is greater than every number; -0.0 equals 0.0. `isnan(NULL)` is false.
 - `greatest` and `least` skip nulls, `concat` and `||` do not. Strings compare by code point; `trim` takes spaces only.
@@ -22,8 +25,9 @@ What an expression means (where engines differ by default, this is what they are
   `dayofweek` (Sunday is 1) are those of UTC. A Datetime with a zone is Spark's TIMESTAMP, without one TIMESTAMP_NTZ.
   A date compares with a date or a literal such as DATE '2024-05-31', which beside a timestamp is its midnight.
 
-Limits: results of `+ - *`, minus and abs must fit int64 or 38 digits (beyond, Polars wraps; Spark and the evaluator
-raise); column names match exactly, though Spark ignores case; `upper` and `lower` follow each engine's Unicode version.
+Limits: decimals under `+ - *` must fit 38 digits (beyond, Polars and the evaluator raise; so does Spark, or with ANSI
+off it gives null); column names match exactly, though Spark ignores case; `upper` and `lower` follow each engine's
+Unicode version.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
-from windrow.core.expressions.functions import CASTS, COPIES, RULES, cast, choose, compare, least, negate
+from windrow.core.expressions.functions import CASTS, COPIES, LAZY, RULES, STEPS, cast, choose, compare, least, negate
 from windrow.core.expressions.limits import (
     DEPTH,
     DIGITS,
@@ -57,7 +61,20 @@ from windrow.core.expressions.limits import (
     too_deep,
     too_long,
 )
-from windrow.core.expressions.terms import INT64, NULL, STRING, Refusal, Term, day, instant, literal, refuse
+from windrow.core.expressions.terms import (
+    INT64,
+    NULL,
+    STRING,
+    Overflow,
+    Refusal,
+    Term,
+    any_overflow,
+    day,
+    instant,
+    literal,
+    refuse,
+    whole,
+)
 
 Schema = Mapping[str, pl.DataType]
 
@@ -120,9 +137,13 @@ class Expression:
         """The type of the result; raises ExpressionError where the column types do not fit."""
         return self._bind(schema).dtype
 
+    def overflow(self, schema: Schema) -> Overflow | None:
+        """Where its integers leave 64 bits, None if they cannot; Polars wraps around there, and Spark gives null."""
+        return self._bind(schema).overflow
+
     def _bind(self, schema: Schema) -> Term:
         with _naming(self.text):
-            term = _column(self.node.name, schema) if self.is_column else _bind(self.node, schema)
+            term = _column(self.node.name, schema) if self.is_column else whole(_bind(self.node, schema))
             if term.dtype == NULL and not self.is_column:
                 refuse("it is always NULL and has no type; CAST the NULL")
             return term
@@ -285,17 +306,23 @@ def _number(text: str) -> int | float:
 
 def _bind(node: exp.Expr, schema: Schema) -> Term:
     """The term of a node, with its size: that of its operands, as often as its rule writes them down."""
-    size = 1
+    size, operands = 1, []
 
     def bound(part: exp.Expr, times: int = 1) -> Term:
         nonlocal size
         term = _bind(part, schema)
-        size += term.size * times
+        if not isinstance(node, STEPS):
+            term = whole(term)
+        operands.append(term)
+        size += term.size * times * (2 if term.overflow and isinstance(node, LAZY) else 1)
         if size > SIZE:
             refuse(f"it becomes {beyond('terms', size, SIZE)}: %, greatest and their like repeat what they are over")
         return term
 
-    return replace(_term(node, schema, bound), size=size)
+    term = _term(node, schema, bound)
+    if term.overflow is None and not isinstance(node, LAZY):
+        term = replace(term, overflow=any_overflow(*(one.overflow for one in operands)))
+    return replace(term, size=size)
 
 
 def _term(node: exp.Expr, schema: Schema, bind: Callable[..., Term]) -> Term:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import NoReturn
@@ -32,6 +32,31 @@ def refuse(reason: str) -> NoReturn:
 
 
 @dataclass(frozen=True)
+class Overflow:
+    """Where integer arithmetic leaves 64 bits; `may` is one value for all events, which their extremes decide."""
+
+    may: pl.Expr  # whether it can at all
+    does: pl.Expr  # for which events it does, never null
+    spark: str  # the same for Spark
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Steps of integer arithmetic one above another, of which each must stay in 64 bits.
+
+    Absolute values are bounded as doubles, by the types of the operands and by the extremes of a batch. Bounds are
+    rounded, so only what is clearly below `LIMIT` is taken for safe; what is not is computed exactly.
+    """
+
+    operands: tuple[Term, ...]  # that are no steps themselves
+    checked: pl.Expr  # null where a step leaves 64 bits
+    spark: str  # the same for Spark
+    bound: float  # of the absolute value of the last step, by types
+    extreme: pl.Expr  # the same by the values of a batch
+    may: tuple[pl.Expr, ...] = ()  # of each step that its types do not bound: whether the values of a batch can leave
+
+
+@dataclass(frozen=True)
 class Term:
     dtype: pl.DataType
     polars: pl.Expr
@@ -39,6 +64,59 @@ class Term:
     is_literal: bool = False
     value: object = None  # of a literal
     size: int = 1  # how many terms it is made of
+    arithmetic: Arithmetic | None = None  # of an integer, as long as further steps may follow
+    overflow: Overflow | None = None
+
+
+LIMIT = 2.0**63 * (1 - 1e-9)
+_BITS: dict[pl.DataType, int] = {
+    pl.Int8(): 7,
+    pl.Int16(): 15,
+    pl.Int32(): 31,
+    pl.UInt8(): 8,
+    pl.UInt16(): 16,
+    pl.UInt32(): 32,
+}
+
+
+def operand(term: Term) -> Arithmetic:
+    """An integer term, of any size, as an operand of arithmetic."""
+    if term.arithmetic is not None:
+        return term.arithmetic
+    long = convert(term, INT64)
+    wide = long.polars.cast(pl.Int128)
+    if isinstance(long.value, int):
+        return Arithmetic((), wide, long.spark, abs(long.value), pl.lit(float(abs(long.value))))
+    extremes = (extreme.cast(FLOAT64).abs() for extreme in (long.polars.min(), long.polars.max()))
+    return Arithmetic((long,), wide, long.spark, 2.0 ** _BITS.get(term.dtype, 63), pl.max_horizontal(*extremes))
+
+
+def step(result: pl.Expr, spark: str, bound: float, extreme: pl.Expr, *operands: Arithmetic) -> Arithmetic:
+    """A step of arithmetic: its exact result in 128 bits, its text for Spark, and bounds of its absolute value."""
+    checked = result.cast(INT64, strict=False).cast(pl.Int128)
+    own = [] if bound < LIMIT else [(extreme >= LIMIT).fill_null(False)]
+    may = (*(one for each in operands for one in each.may), *own)
+    return Arithmetic(tuple(one for each in operands for one in each.operands), checked, spark, bound, extreme, may)
+
+
+def whole(term: Term) -> Term:
+    """A term to which no step of arithmetic is added: what its steps cannot hold becomes its overflow."""
+    steps = term.arithmetic
+    if steps is None or not steps.may:
+        return replace(term, arithmetic=None)
+    does = pl.all_horizontal([steps.checked.is_null(), *(one.polars.is_not_null() for one in steps.operands)])
+    text = " AND ".join([f"{steps.spark} IS NULL", *(f"{one.spark} IS NOT NULL" for one in steps.operands)])
+    own = Overflow(pl.any_horizontal(steps.may), does, f"({text})")
+    return replace(term, spark=steps.spark, arithmetic=None, overflow=any_overflow(term.overflow, own))
+
+
+def any_overflow(*parts: Overflow | None) -> Overflow | None:
+    """Where one of several computations leaves 64 bits."""
+    distinct = list({id(one): one for one in parts if one is not None}.values())
+    if len(distinct) < 2:
+        return distinct[0] if distinct else None
+    may, does = (pl.any_horizontal(exprs) for exprs in zip(*((one.may, one.does) for one in distinct), strict=True))
+    return Overflow(may, does, f"({' OR '.join(one.spark for one in distinct)})")
 
 
 def literal(value: object, dtype: pl.DataType | None = None) -> Term:
@@ -89,7 +167,8 @@ def convert(term: Term, dtype: pl.DataType) -> Term:
     if term.dtype == dtype:
         return term
     if not term.is_literal:
-        return Term(dtype, term.polars.cast(dtype), f"CAST({term.spark} AS {spark_type(dtype)})")
+        spark = f"CAST({term.spark} AS {spark_type(dtype)})"
+        return replace(term, dtype=dtype, polars=term.polars.cast(dtype), spark=spark)
     value = term.value
     if isinstance(value, int) and not dtype.is_integer():
         value = float(value) if dtype == FLOAT64 else Decimal(value)

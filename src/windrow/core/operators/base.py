@@ -13,6 +13,7 @@ which the operator saw nothing, or that was made before the operator existed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
@@ -347,9 +348,16 @@ class Logs(Operator):
         return Fields(logs=logs, **{name: _totals(state[name], lo, hi) for name in ("zeros", "negatives")})
 
 
+SMALL, LARGE = 2.0**-64, 2.0**64  # exact factors: sums of doubles made small do not overflow
+
+
 @dataclass(frozen=True)
 class Moments(Operator):
-    """Count, mean and M2 (the sum of squared distances from the mean), merged by the formula of Chan et al."""
+    """Count, mean and M2 (the sum of squared distances from the mean), merged by the formula of Chan et al.
+
+    M2 is infinite where it is too large for a double. Means are brought together made small, which cannot overflow; of
+    the events of one slice, whose sum can, that would double the time of a lift.
+    """
 
     kind: ClassVar[str] = "moments"
     counts: ClassVar[tuple[str, ...]] = ("n",)
@@ -362,14 +370,14 @@ class Moments(Operator):
         return {"n": x.is_not_null().sum(), "mean": x.mean(), "m2": x.var(ddof=0) * x.count()}
 
     def finish(self, state: Fields) -> Fields:
-        unknown = state["mean"] * 0.0  # NaN where a value is infinite or NaN, also where it is the only one
-        return Fields(n=state["n"], mean=state["mean"], m2=_filled(state["m2"] + unknown, 0.0))
+        m2 = pl.DataFrame(state).select(squares(pl.col("mean"), pl.col("m2"))).to_series()
+        return Fields(n=state["n"], mean=state["mean"], m2=m2)
 
     def merge(self, names: Mapping[str, str]) -> dict[str, pl.Expr]:
         n, mean, m2 = (pl.col(names[field]) for field in ("n", "mean", "m2"))
         # means are averaged as distances from one of them, so that large ones do not cancel
-        pivot = pl.coalesce(mean.filter(mean.is_finite()).first(), pl.when(mean.count() > 0).then(0.0))
-        whole = pivot + (n * (mean - pivot)).sum() / n.sum()
+        pivot = pl.coalesce(mean.filter(mean.is_finite()).first(), pl.when(mean.count() > 0).then(0.0)) * SMALL
+        whole = (pivot + (n * (mean * SMALL - pivot)).sum() / n.sum()) * LARGE
         return {"n": n.sum(), "mean": whole, "m2": (m2 + n * (mean - whole).pow(2)).sum()}
 
     def combine(self, state: Fields, lo: Ints, hi: Ints) -> Fields:
@@ -378,14 +386,22 @@ class Moments(Operator):
         return Fields(n=pl.Series(n), mean=pl.Series(mean), m2=pl.Series(m2))
 
 
+def squares(mean: pl.Expr, m2: pl.Expr) -> pl.Expr:
+    """M2 as it is meant: infinite where it is too large, NaN where the mean is none, also of one value."""
+    # what overflows can come out as less than zero, or NaN
+    kept = pl.when(m2.is_nan() | (m2 < 0)).then(math.inf).otherwise(m2)
+    return (kept + mean * 0.0).fill_null(0.0)
+
+
 def _chan(a: Arrays, b: Arrays) -> Arrays:
     (na, mean_a, m2_a), (nb, mean_b, m2_b) = a, b
     n = na + nb
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         share = nb / n
-        apart = mean_b - mean_a
-        mean = mean_a + apart * share
-        m2 = m2_a + m2_b + apart * apart * (na * share)
+        apart = mean_b * SMALL - mean_a * SMALL
+        mean = (mean_a * SMALL + apart * share) * LARGE
+        distance = apart * LARGE
+        m2 = m2_a + m2_b + distance * distance * (na * share)
     mean = np.where(na == 0, mean_b, np.where(nb == 0, mean_a, mean))
     m2 = np.where(na == 0, m2_b, np.where(nb == 0, m2_a, m2))
     return n, mean, m2

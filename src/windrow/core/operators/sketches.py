@@ -50,6 +50,8 @@ class _Sketched(Operator):
         raise NotImplementedError
 
     def refusal(self, types: Sequence[pl.DataType]) -> str | None:
+        if types[0].is_nested():
+            return f"needs single values, and {self.inputs[0].text} is {types[0]}"
         missing = importlib.util.find_spec("datasketches") is None
         return "needs Apache DataSketches: pip install 'windrow[sketches]'" if missing else None
 

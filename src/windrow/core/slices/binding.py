@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -20,6 +21,7 @@ from windrow.core.aggregates.functions import FUNCTIONS, Aggregate
 from windrow.core.arrays.dataframes import ChangedType, InputError, fitted
 from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.parse import Expression, parse
+from windrow.core.expressions.terms import Overflow, literal
 from windrow.core.plan.groups import Group, Signature
 from windrow.core.plan.plan import Plan
 from windrow.core.query.query import Query
@@ -29,6 +31,42 @@ from windrow.core.windows.fixed import FURTHEST, Window
 from windrow.core.windows.ordered import NODE, DataDrivenWindow, Frames, Punctuated, scope_of
 
 ARRIVAL = "arrival"  # the time column that stands for processing time
+
+
+_Under = tuple[Expression, ...]  # predicates that an event satisfies
+
+
+@dataclass
+class _Checked:
+    """An expression whose integers may leave 64 bits, and for which events it is needed: whoever needs it says by which
+    predicates, () for all. An event that nobody keeps for it may be whatever it is.
+    """
+
+    expression: Expression
+    overflow: Overflow
+    whose: str
+    under: list[_Under] = field(default_factory=list)
+
+    def beyond(self, columns: Mapping[str, pl.DataType]) -> pl.Expr:
+        """For which events it is needed and leaves 64 bits."""
+        if () in self.under:
+            return self.overflow.does
+        needed = [pl.all_horizontal([where.polars(columns) for where in under]) for under in self.under]
+        return self.overflow.does & pl.any_horizontal(needed).fill_null(False)
+
+    def spark(self, columns: Mapping[str, pl.DataType]) -> str:
+        """The same for Spark."""
+        if () in self.under:
+            return self.overflow.spark
+        needed = (" AND ".join(f"({where.spark(columns)})" for where in under) for under in self.under)
+        return f"(COALESCE({' OR '.join(f'({one})' for one in needed)}, FALSE) AND {self.overflow.spark})"
+
+    def refusal(self, how_often: str) -> str:
+        return f"{self.whose}: {self.expression.text} does not fit into 64 bits{how_often}, such as that with "
+
+    @property
+    def advice(self) -> str:
+        return f"; CAST({self.expression.columns[0]} AS DOUBLE) makes it a double, bad_events='drop' leaves them out"
 
 
 class Binding:
@@ -43,6 +81,7 @@ class Binding:
         self.prepared: dict[str, pl.DataType] = {}  # the columns that kernels read, …
         self._expressions: dict[str, pl.Expr] = {}  # … how they are computed, …
         self.sql: dict[str, str] = {}  # … and how Spark computes them
+        self._checked: dict[str, _Checked] = {}  # by the column that they prepare
         self._scales: dict[str, int] = {}  # microseconds in a unit of a time column, where it is not one
         partials = (partial for group in plan.groups for partial in group.partials)
         self._ordered = any(group.ordered for group in plan.groups) or any(
@@ -61,6 +100,9 @@ class Binding:
         if self._ordered or any(group.source.distinct_on for group in plan.groups):
             for number, column in enumerate(order_by):
                 self._prepare_column(f"order:{number}", column)
+        self.bad_sql = [checked.spark(columns) for checked in self._checked.values()]
+        for name, checked in self._checked.items():
+            self.sql[name] = f"CASE WHEN {checked.spark(columns)} THEN {_raising(checked)} ELSE {self.sql[name]} END"
 
     def _prepare(self, name: str, dtype: pl.DataType, value: pl.Expr, sql: str) -> None:
         self.prepared[name], self._expressions[name], self.sql[name] = dtype, value, sql
@@ -72,6 +114,7 @@ class Binding:
         """The columns and expressions of a group; what does not fit is refused for one of its queries."""
         queries = {number: plan.entries[number].query for numbers in group.members.values() for number in numbers[:1]}
         query = next(iter(queries.values()))
+        seen = _under(group.source.where)
         time_column = group.source.time
         if time_column not in self.time_columns:
             self.time_columns[time_column] = self._time_column(time_column, f"query {query.name!r}: time")
@@ -82,7 +125,7 @@ class Binding:
         for timeline in group.lines.values():
             number = group.timelines[timeline]
             example = next(numbers[0] for (line, _), numbers in group.members.items() if line == number)
-            self._line(timeline.window, queries[example])
+            self._line(timeline.window, queries[example], seen)
         for column in group.source.distinct_on:
             self._column(column, f"query {query.name!r}: distinct_on")
             self._prepare_column(f"distinct:{column}", column)
@@ -90,7 +133,7 @@ class Binding:
             self._filter(group.source.where, query)
         example_of = group.example_of
         for signature, number in group.signatures.items():
-            self._signature(signature, plan.entries[example_of[number]].query)
+            self._signature(signature, plan.entries[example_of[number]].query, seen)
 
     def _check_lengths(self, query: Query, time_column: str) -> None:
         """Refuse a window of durations over numbers, or one of numbers over timestamps."""
@@ -107,27 +150,29 @@ class Binding:
         self.keys[key] = dtype
         self._prepare_column(key_name(key), key)
 
-    def _signature(self, signature: Signature, query: Query) -> None:
+    def _signature(self, signature: Signature, query: Query, under: _Under) -> None:
         if signature.where:
-            self._filter(signature.where, query)
+            self._filter(signature.where, query, under=under)
+        under += _under(signature.where)
         for partial in signature.partials:
             text = next(aggregate.text for aggregate in signature.computed if partial.operator in aggregate.operators)
-            types = [self._input(expression, query, text) for expression in partial.operator.inputs]
+            kept = under + _under(partial.where)
+            types = [self._input(expression, query, text, kept) for expression in partial.operator.inputs]
             if reason := partial.operator.refusal(types):
                 raise QueryError(f"query {query.name!r}: {text}: {reason}")
-            if partial.where and filter_name(partial.where.text) not in self.prepared:
-                self._filter(partial.where, query, text)
+            if partial.where:
+                self._filter(partial.where, query, text, under)
         for aggregate in signature.computed:
             self._needs(aggregate, query)
 
-    def _line(self, window: Window, query: Query) -> None:
+    def _line(self, window: Window, query: Query, under: _Under) -> None:
         """Bind the expressions of a data-driven window."""
         assert isinstance(window, DataDrivenWindow)
         for text in window.inputs:
             if isinstance(window, Punctuated | Frames):
-                self._filter(parse(text), query, window.kind)
+                self._filter(parse(text), query, window.kind, under)
             else:
-                self._input(parse(text), query, str(window))
+                self._input(parse(text), query, str(window), under)
 
     def _needs(self, aggregate: Aggregate, query: Query) -> None:
         """Refuse an aggregate whose function cannot take its input."""
@@ -168,7 +213,20 @@ class Binding:
         self._prepare(time_name(name), pl.Int64(), units.cast(pl.Int64), _units(name, dtype))
         return pl.Int64() if dtype.is_integer() else pl.Datetime("us", zone)
 
-    def _input(self, expression: Expression, query: Query, text: str) -> pl.DataType:
+    def _check(self, column: str, expression: Expression, whose: str) -> None:
+        """Let events be refused for which an expression is needed, and its integers leave 64 bits."""
+        if overflow := expression.overflow(self._columns):
+            if not expression.columns and pl.select(overflow.does).item():
+                raise QueryError(f"{whose}: {expression.text} does not fit into 64 bits")
+            self._checked[column] = _Checked(expression, overflow, whose)
+
+    def _need(self, column: str, under: _Under) -> None:
+        """Note for which events a column is needed."""
+        checked = self._checked.get(column)
+        if checked and under not in checked.under:
+            checked.under.append(under)
+
+    def _input(self, expression: Expression, query: Query, text: str, under: _Under) -> pl.DataType:
         if expression.text not in self.inputs:
             for column in expression.columns:
                 self._column(column, f"query {query.name!r}: {text}")
@@ -185,20 +243,29 @@ class Binding:
                 dtype, value = pl.String(), value.cast(pl.String)
             self.inputs[expression.text] = dtype
             self._prepare(input_name(expression.text), dtype, value, expression.spark(self._columns))
+            self._check(input_name(expression.text), expression, f"query {query.name!r}: {text}")
+        self._need(input_name(expression.text), under)
         return self.inputs[expression.text]
 
-    def _filter(self, where: Expression, query: Query, what: str = "where") -> None:
+    def _filter(self, where: Expression, query: Query, what: str = "where", under: _Under = ()) -> None:
+        name = filter_name(where.text)
+        if name not in self.prepared:
+            self._prepare_filter(name, where, f"query {query.name!r}: {what}")
+        self._need(name, under)
+
+    def _prepare_filter(self, name: str, where: Expression, whose: str) -> None:
         for column in where.columns:
-            self._column(column, f"query {query.name!r}: {what}")
+            self._column(column, whose)
         try:
             dtype = where.dtype(self._columns)
             kept = where.polars(self._columns).fill_null(False)
         except ValueError as error:
-            raise QueryError(f"query {query.name!r}: {what}: {error}") from error
+            raise QueryError(f"{whose}: {error}") from error
         if dtype not in (pl.Boolean(), pl.Null()):
-            raise QueryError(f"query {query.name!r}: {what}: {where.text!r} is {dtype}, not true or false")
+            raise QueryError(f"{whose}: {where.text!r} is {dtype}, not true or false")
         sql = f"COALESCE({where.spark(self._columns)}, FALSE)"
-        self._prepare(filter_name(where.text), pl.Boolean(), kept.cast(pl.Boolean), sql)
+        self._prepare(name, pl.Boolean(), kept.cast(pl.Boolean), sql)
+        self._check(name, where, whose)
 
     def schema(self, group: Group, shared: bool, updates: bool = False) -> SliceSchema:
         """The schema of a group's own slices, or of those that it makes of events and shares (`Group.needs`).
@@ -248,12 +315,7 @@ class Binding:
         if self._ordered or numbered:
             from_here = isinstance(arrived, int)
             columns["nth"] = pl.int_range(arrived, arrived + pl.len(), dtype=pl.Int64) if from_here else pl.lit(arrived)
-        try:
-            if any(time_column != ARRIVAL for time_column in self.time_columns):
-                return frame.select(**columns)
-            return frame.with_columns(**columns).select(*columns)
-        except pl.exceptions.PolarsError as error:
-            raise InputError(f"this batch cannot be read: {str(error).splitlines()[0]}") from error
+        return _computed(frame, columns, any(time_column != ARRIVAL for time_column in self.time_columns))
 
     def times(self, frame: pl.DataFrame, time_column: str) -> pl.Series:
         """The times of a batch on a time column, in whole units."""
@@ -262,12 +324,59 @@ class Binding:
         except pl.exceptions.PolarsError as error:
             raise InputError(f"{time_column!r} cannot be read: {str(error).splitlines()[0]}") from error
 
+    def beyond(self, frame: pl.DataFrame) -> tuple[pl.Series, InputError] | None:
+        """The events for which some expression leaves 64 bits, and their refusal; None if there are none.
+
+        The extremes of a batch nearly always show that there are none.
+        """
+        if not self._checked:
+            return None
+        may = _computed(frame, {name: checked.overflow.may for name, checked in self._checked.items()}).row(0)
+        beyond: pl.Series | None = None
+        refusal: InputError | None = None
+        for checked in (checked for checked, it_may in zip(self._checked.values(), may, strict=True) if it_may):
+            where = _computed(frame, {"where": checked.beyond(self._columns)})["where"]
+            if len(where) != frame.height:  # of a constant
+                where = where.new_from_index(0, frame.height)
+            if not where.any():
+                continue
+            example = frame.select(checked.expression.columns).filter(where).row(0, named=True)
+            shown = ", ".join(f"{name} = {value}" for name, value in example.items())
+            often = f" in {where.sum()} of {frame.height} events"
+            refusal = refusal or InputError(f"{checked.refusal(often)}{shown}{checked.advice}")
+            beyond = where if beyond is None else beyond | where
+        return None if beyond is None or refusal is None else (beyond, refusal)
+
     def without_time(self, frame: pl.DataFrame) -> pl.Series | None:
         """Which events have no time on some time column; None when all have."""
         columns = [name for name in self.time_columns if name != ARRIVAL and frame[name].null_count()]
         if not columns:
             return None
         return frame.select(pl.any_horizontal(pl.col(column).is_null() for column in columns)).to_series()
+
+
+def _under(where: Expression | None) -> _Under:
+    return () if where is None else (where,)
+
+
+def _computed(frame: pl.DataFrame, columns: Mapping[str, pl.Expr], alone: bool = True) -> pl.DataFrame:
+    """Columns of a batch: `alone`, or as long as the batch, where they may all be constants."""
+    try:
+        return frame.select(**columns) if alone else frame.with_columns(**columns).select(*columns)
+    except pl.exceptions.PolarsError as error:
+        raise InputError(f"this batch cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def _raising(checked: _Checked) -> str:
+    """The refusal of an event by Spark."""
+    shown: list[str] = []
+    for name in checked.expression.columns:
+        shown += [
+            literal(f"{', ' if shown else ''}{name} = ").spark,
+            f"COALESCE(CAST({quoted(name)} AS STRING), 'null')",
+        ]
+    parts = [literal(checked.refusal(" in an event")).spark, *shown, literal(checked.advice).spark]
+    return f"RAISE_ERROR(CONCAT('windrow.InputError: ', {', '.join(parts)}))"
 
 
 def no_time(missing: int, of: int, *time_columns: str) -> InputError:

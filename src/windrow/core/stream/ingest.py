@@ -24,16 +24,16 @@ ENOUGH = 1000  # events in a first batch from which rates can be estimated
 
 @dataclass(frozen=True)
 class Admitted:
-    """The events of a batch, prepared; between which times they lie, by time column; which had no time."""
+    """The events of a batch, prepared; between which times they lie, by time column; which were left out."""
 
     events: pl.DataFrame
     ranges: dict[str, tuple[int, int]]
-    missing: pl.Series | None  # over the whole batch; None if all have a time
+    left_out: pl.Series | None  # over the whole batch; None if all are taken
 
     @property
     def bad(self) -> int:
-        """How many events had no time."""
-        return 0 if self.missing is None else int(self.missing.sum())
+        """How many events were left out, because they have no time or an expression leaves 64 bits."""
+        return 0 if self.left_out is None else int(self.left_out.sum())
 
 
 def admit(
@@ -47,24 +47,30 @@ def admit(
 ) -> Admitted:
     """Check a batch and prepare its events, of which the first has the number `arrived`; what does not fit is refused.
 
-    An event without a time is refused, or left out with `bad_events="drop"`; it keeps its number, so that an event's
-    number, which all have if they are `numbered`, says where in the source it stands.
+    A bad event has no time, or an expression of a query leaves 64 bits for it. It is refused, or left out with
+    `bad_events="drop"`; it keeps its number, so that an event's number, which all have if they are `numbered`, says
+    where in the source it stands.
     """
     binding = plan.binding
     events = binding.checked(batch)
-    missing = binding.without_time(events)
+    missing, beyond = binding.without_time(events), binding.beyond(events)
+    if bad_events == "raise" and missing is not None:
+        raise no_time(int(missing.sum()), batch.height, *binding.time_columns)
+    if bad_events == "raise" and beyond is not None:
+        raise beyond[1]
+    left_out = missing
+    if beyond is not None:
+        left_out = beyond[0] if missing is None else missing | beyond[0]
     numbers: pl.Series | None = None
-    if missing is not None:
-        if bad_events == "raise":
-            raise no_time(int(missing.sum()), batch.height, *binding.time_columns)
-        events = events.filter(~missing)
-        numbers = (~missing).arg_true().cast(pl.Int64) + arrived
+    if left_out is not None:
+        events = events.filter(~left_out)
+        numbers = (~left_out).arg_true().cast(pl.Int64) + arrived
     events = binding.prepare(events, arrived if numbers is None else numbers, clock, numbered)
     ranges = {
         name: time_range(events, name, plan.plan.furthest.get(name), time_columns[name])
         for name in binding.time_columns
     }
-    return Admitted(events, ranges, missing)
+    return Admitted(events, ranges, left_out)
 
 
 def time_range(events: pl.DataFrame, name: str, furthest: Query | None, time_column: TimeColumn) -> tuple[int, int]:

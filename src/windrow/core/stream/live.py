@@ -37,7 +37,7 @@ class Metrics:
     events:       taken in
     late:         behind the watermark when they came
     dropped:      left out of at least one window
-    bad:          without a time, left out with bad_events="drop"
+    bad:          without a time, or beyond 64 bits in an expression; left out with bad_events="drop"
     repeats:      dropped by distinct_on, once for each set of columns
     results:      rows emitted
     overflows:    integer sums that did not fit into int64, emitted as null
@@ -123,7 +123,7 @@ class Live:
         self.counts.update(events=events.height, late=taken.late, dropped=dropped, repeats=taken.repeats)
         left_out = None
         if dropped:
-            there = batch if admitted.missing is None else batch.filter(~admitted.missing)
+            there = batch if admitted.left_out is None else batch.filter(~admitted.left_out)
             left_out = there.filter(pl.Series(taken.left_out))
         watermarks = {}
         for name, (_, newest) in ranges.items():

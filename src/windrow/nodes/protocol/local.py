@@ -96,7 +96,7 @@ class Reader:
         self.mark: Mark = {}
         self.newest = INT64_MIN
         self.watermark = INT64_MIN
-        self.left_out = 0  # events without a time
+        self.left_out = 0  # bad events
         self.has_ended = False  # the source has come to its end
         self.is_over = False  # nothing can be requested of it any more: it leaves, has nothing, or the root is done
         self._is_done = False  # the root has said so
@@ -222,9 +222,9 @@ class Reader:
                 f"an event of node {self._node!r} has the {job.time} {_shown(high)}, further ahead of the clock "
                 f"than {_shown(furthest)}; mend the clock, or raise max_ahead"
             )
-        if admitted.missing is not None:
+        if admitted.left_out is not None:
             counted = max(0, self._reread_until - begin)  # by an earlier life
-            self.left_out += int(admitted.missing[counted:].sum())
+            self.left_out += int(admitted.left_out[counted:].sum())
         return admitted.events
 
     def _slice_again(self, events: pl.DataFrame) -> None:

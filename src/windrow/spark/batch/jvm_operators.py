@@ -21,7 +21,17 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from windrow.core.operators import sketch_formats
-from windrow.core.operators.base import Count, Logs, Max, Min, Moments, Operator, Product, Sum
+from windrow.core.operators.base import (
+    Count,
+    Logs,
+    Max,
+    Min,
+    Moments,
+    Operator,
+    Product,
+    Sum,
+    squares,
+)
 from windrow.core.operators.choose import ArgMax, ArgMin, First, Last
 from windrow.core.operators.collect import Collect
 from windrow.core.operators.sketches import Hll, Kll
@@ -141,8 +151,7 @@ def _logs(of: Inputs) -> Lifted | str:
 def _moments(of: Inputs) -> Lifted | str:
     n, mean, spread = (f"{of.partial.text}.{field}" for field in ("n", "mean", "var"))
     columns = {n: f"COUNT({of.x})", mean: f"AVG({of.double})", spread: f"VAR_POP({of.double})"}
-    unknown = pl.col(mean) * 0.0  # NaN where a value is infinite or NaN, also where it is the only one
-    m2 = (pl.col(spread) * pl.col(n) + unknown).fill_null(0.0)
+    m2 = squares(pl.col(mean), pl.col(spread) * pl.col(n))
     fields = {"n": pl.col(n).cast(pl.Float64), "mean": pl.col(mean), "m2": m2}
     return Lifted({name: sql(text) for name, text in columns.items()}, fields)
 

@@ -41,11 +41,14 @@ Batches = Iterator[pa.RecordBatch]
 
 
 def prepared(df: DataFrame, job: Job) -> DataFrame:
-    """The columns that kernels read, made by Spark; with `bad_events="drop"` what has no time is left out."""
+    """The columns that kernels read, made by Spark; with `bad_events="drop"` bad events are left out."""
     binding = job.compiled.binding
+    drops = job.options.bad_events == "drop"
+    if drops and binding.bad_sql:
+        df = df.where(f"NOT ({' OR '.join(binding.bad_sql)})")
     chosen = df.selectExpr(*(f"{text} AS {quoted(name)}" for name, text in binding.sql.items()))
     have_times = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in time_names(job))
-    return chosen.where(have_times) if job.options.bad_events == "drop" else chosen
+    return chosen.where(have_times) if drops else chosen
 
 
 @dataclass(frozen=True)

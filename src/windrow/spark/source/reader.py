@@ -94,18 +94,15 @@ class NodeSlices:
         yield from rows_of(gathered.merged() | unordered.tables(), job, self._schema, part, count)
 
     def _events(self, part: Part) -> Iterator[tuple[pl.DataFrame, int]]:
-        """Prepared events, and how many there were before those without a time were left out."""
+        """Prepared events, and how many there were before bad ones were left out."""
         if part.node is None:
             return
         job, position = self.job, part.first
         node, time_columns = pl.lit(part.node).alias(self._node), job.time_columns
         for frame, whose in self.source.frames(part.node, part.new, part.first, job.compiled.binding.needed):
             try:
-                admitted = admit(frame.with_columns(node), job.compiled, time_columns, "drop", position)
-                if admitted.bad and job.options.bad_events != "drop":
-                    raise InputError(
-                        f"{admitted.bad} of {frame.height} events have no time; bad_events='drop' leaves them out"
-                    )
+                bad_events = job.options.bad_events
+                admitted = admit(frame.with_columns(node), job.compiled, time_columns, bad_events, position)
                 for name, (least, _) in admitted.ranges.items():
                     if part.streams and least < 0 and not job.is_integer:
                         raise InputError(f"{name!r} lies before 1970, where Spark's watermark begins; use a number")
@@ -386,7 +383,7 @@ def nodes(
     time:         the column that windows are measured on
     lateness:     how far events may be out of order; 0 by default
     order_by:     columns that order events of the same time and node
-    bad_events:   "raise" refuses events without a time, "drop" leaves them out
+    bad_events:   "raise" refuses events without a time or beyond 64 bits, "drop" leaves them out
     streaming:    a streaming DataFrame, the default, or one of what is there now
     format:       "parquet", "arrow" or "csv"; by default what the suffixes of the files say
     columns:      of the events, as DDL or a schema; needed only for a directory that has no files yet

@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
+import polars as pl
+
 from windrow.core.aggregates import functions
 from windrow.core.aggregates.functions import Aggregate
 from windrow.core.aggregates.reader import AggregateCall, Reader, Translation
@@ -89,12 +91,21 @@ def _count(call: AggregateCall) -> Aggregate:
             joined = ", '/', ".join(argument.text for argument in call.arguments)
             call.refuse(f"DISTINCT of several columns is not read; write count(DISTINCT concat({joined})) of strings")
         return functions.distinct(*_values(call, 1, 1))
-    if len(call.arguments) == 1 and (call.arguments[0].text == "*" or not parse(*_values(call, 1, 1)).columns):
-        return functions.count()  # every event has a constant
+    if len(call.arguments) == 1 and call.arguments[0].text == "*":
+        return functions.count()
     values = _values(call, 0, 99)
+    constants = [value for value in values if not parse(value).columns]
+    if any(_is_null(value) for value in constants):
+        return functions.count().filter("FALSE")
     if len(values) < 2:
-        return functions.count(*values)
+        return functions.count(*(value for value in values if value not in constants))  # every event has a constant
     return functions.count().filter(" AND ".join(f"{_whole(value)} IS NOT NULL" for value in values))
+
+
+def _is_null(constant: str) -> bool:
+    """Whether a value without columns is null."""
+    single_row = pl.DataFrame({"row": [0]})
+    return bool(single_row.select(parse(f"{_whole(constant)} IS NULL").polars({})).item())
 
 
 def _by(make: Callable[..., Aggregate], arguments: int = 1) -> Translation:
