@@ -134,21 +134,21 @@ class QueryBook:
         for key in query.by:
             if key not in version.keys:
                 raise QueryError(f"query {query.name!r}: {key!r} is none of the book's keys {list(version.keys)}")
-        for aggregate in query.aggregates:
-            if aggregate.name not in version.columns:
+        for name in query.columns:
+            if name not in version.columns:
                 raise QueryError(
-                    f"query {query.name!r}: {aggregate.name!r} is none of the book's columns {list(version.columns)}; "
+                    f"query {query.name!r}: {name!r} is none of the book's columns {list(version.columns)}; "
                     "give it the alias of one"
                 )
         if version.events is not None:
             refuse_unstreamable([query], version.events["time"])
             types = _result_types(query, version.events)
-            for aggregate in query.aggregates:
-                kind = _plain(types[aggregate.name])
-                if kind != version.columns[aggregate.name]:
+            for name in query.columns:
+                kind = _plain(types[name])
+                if kind != version.columns[name]:
                     raise QueryError(
-                        f"query {query.name!r}: {aggregate.name!r} would be {kind.upper()}, and the book's column is "
-                        f"{version.columns[aggregate.name].upper()}"
+                        f"query {query.name!r}: {name!r} would be {kind.upper()}, and the book's column is "
+                        f"{version.columns[name].upper()}"
                     )
 
     def __repr__(self) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import NoReturn
 
 from sqlglot import TokenType
 
@@ -202,21 +203,27 @@ def _query(name: str, statement: Phrase, clauses: Mapping[str, Phrase]) -> Query
         if word != "FROM":
             _check_dots(clause, by)
     columns: dict[str, tuple[Aggregate, Phrase]] = {}
+    names: dict[str, str] = {}  # of keys and bounds
     for shown, alias in selected:
-        if not _is_there(shown, alias, by):
-            column = alias.name if alias else shown.text
-            if column in by.keys:
-                shown.refuse(f"{column} is a key, and so cannot be the name of {shown.text}; give it another alias")
-            if column in columns:
-                shown.refuse(f"two columns are called {column!r}; give one another alias")
+        own = _own_column(shown, by)
+        column = alias.name if alias else own or shown.text
+        if own is None and column in by.keys:
+            shown.refuse(f"{column} is a key, and so cannot be the name of {shown.text}; give it another alias")
+        if column in columns or (column in names and names[column] != own):
+            shown.refuse(f"two columns are called {column!r}; give one another alias")
+        if own:
+            names[column] = own
+        elif own is None:
             columns[column] = READER.read(shown, "a column").alias(column), shown
     if not columns:
         clauses["SELECT"].refuse("no aggregate is selected; add one, such as count(*)")
     where = clauses["WHERE"].expression("the condition") if "WHERE" in clauses else None
-    having = _having(clauses["HAVING"], columns) if "HAVING" in clauses else None
+    having = _having(clauses["HAVING"], columns, names) if "HAVING" in clauses else None
     aggregates = [aggregate for aggregate, _ in columns.values()]
+    others = {own for name, own in names.items() if name != own}  # of the rest there is nothing to say
+    names = {name: own for name, own in names.items() if own in others}
     try:
-        return Query(name, by.window, aggregates, by.keys, where, by.time, having=having)
+        return Query(name, by.window, aggregates, by.keys, where, by.time, having=having, names=names)
     except QueryError as error:
         statement.refuse(str(error))
 
@@ -232,8 +239,8 @@ def _check_dots(clause: Phrase, by: Grouping) -> None:
             clause.refuse(f"{reason}; make the field a column of the events", index - 1)
 
 
-def _having(clause: Phrase, columns: Mapping[str, tuple[Aggregate, Phrase]]) -> Aggregate:
-    """The predicate, with what aliases stand for."""
+def _having(clause: Phrase, columns: Mapping[str, tuple[Aggregate, Phrase]], names: Mapping[str, str]) -> Aggregate:
+    """The predicate, with what aliases stand for; those of keys and bounds have no place in it."""
     tokens: list[Token] = []
     depth, inside = 0, 0  # a name within an aggregate, or in its FILTER, is a column of the events
     for index, token in enumerate(clause.tokens):
@@ -247,6 +254,8 @@ def _having(clause: Phrase, columns: Mapping[str, tuple[Aggregate, Phrase]]) -> 
             if len(tokens) > TOKENS:
                 clause.refuse(f"with what its names stand for it has {beyond('words', len(tokens), TOKENS)}", index)
             continue
+        if token.name in names and token.is_name and not clause.is_call(index) and not inside:
+            _refuse_key(clause, index, names[token.name])
         tokens.append(token)
         if token.kind == TokenType.L_PAREN:
             depth += 1
@@ -258,8 +267,15 @@ def _having(clause: Phrase, columns: Mapping[str, tuple[Aggregate, Phrase]]) -> 
             depth -= 1
     for index, token in enumerate(clause.tokens):
         if token.kind == TokenType.DOT and clause.word(index + 1) in _BOUNDS:
-            clause.refuse("HAVING sees aggregates alone; choose rows of the results by their bounds", index - 1)
+            _refuse_key(clause, index - 1, _BOUNDS[clause.word(index + 1)])
     return as_formula(READER.read(replace(clause, tokens=tuple(tokens)), "HAVING"))
+
+
+def _refuse_key(clause: Phrase, index: int, column: str) -> NoReturn:
+    instead = "choose rows of the results by their bounds"
+    if column not in _BOUNDS.values():
+        instead = f"put the condition on the key {column} into WHERE"
+    clause.refuse(f"HAVING sees aggregates alone; {instead}", index)
 
 
 _BEHIND_CALLS = ("FILTER", "GROUP", "WITHIN GROUP")
@@ -285,34 +301,27 @@ _BEFORE_ALIAS |= {TokenType.END, TokenType.WINDOW}
 _BOUNDS = {"START": "window_start", "END": "window_end"}
 
 
-def _is_there(shown: Phrase, alias: Token | None, by: Grouping) -> bool:
-    """Whether an item is a key or the window, which every result has under its own name."""
+def _own_column(shown: Phrase, by: Grouping) -> str | None:
+    """The key or the bound that an item is; "" for the window as a whole, which has two, None for anything else."""
     if shown.word(0) == "*":
         shown.refuse("* is not read: name keys and aggregates")
-    own = ""
     if len(shown) == 1 and shown[0].is_name:
         own = shown[0].name
         if own.lower() in by.called:
-            return True
+            return ""
         if own.lower() in _BOUNDS.values():
-            own = own.lower()
-        elif own not in by.keys:
+            return own.lower()
+        if own not in by.keys:
             near = [key for key in by.keys if key.lower() == own.lower()]
             hint = f"did you mean {near[0]}?" if near else f"add it to GROUP BY, or write first({own}) or the like"
             shown.refuse(f"{own} is neither a key nor inside an aggregate; {hint}")
-    elif shown.is_call(0) and shown[0].name.lower() == by.name:
+        return own
+    if shown.is_call(0) and shown[0].name.lower() == by.name:
         end = shown.closing(1)
         if window(shown.part(0, end + 1)) != (by.window, by.time):
             shown.refuse(f"this is not the window of GROUP BY; write {by.name}")
-        own = _bound(shown, end + 1)
-    elif shown[0].name.lower() in by.called and shown.word(1) == ".":
-        own = _bound(shown, 1)
-    else:
-        return False
-    if own and alias and alias.name != own:
-        reason = "a key keeps the name that it has in the events" if own in by.keys else "that is its name"
-        shown.refuse(f"{shown.text} is called {own} in the results, not {alias.name}: {reason}; leave the alias out")
-    return True
+        return _bound(shown, end + 1)
+    return _bound(shown, 1) if shown[0].name.lower() in by.called and shown.word(1) == "." else None
 
 
 def _bound(shown: Phrase, index: int) -> str:
