@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -10,6 +14,9 @@ import polars as pl
 import pytest
 
 import windrow as wr
+from windrow.core.expressions.instead import INSTEAD
+
+ROOT = Path(__file__).parents[1]
 
 NOON = datetime(2024, 5, 31, 12, tzinfo=UTC)
 EVENTS = pl.DataFrame(
@@ -125,3 +132,75 @@ def test_a_name_that_is_a_key_or_of_another_type_elsewhere_is_refused() -> None:
         wr.windows(EVENTS.with_columns(lane=1), [named, wr.Query("b", "tumbling(1 hour)", "count()", by="lane")])
     with pytest.raises(wr.QueryError, match="query 'a': column 'lane' would be String here and Int64 in another"):
         wr.windows(EVENTS, [named, wr.Query("b", "tumbling(1 hour)", {"lane": "count()"})])
+
+
+# --- columns and their case -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "SELECT avg(SPEED) FROM e GROUP BY window(ts, '1 hour')",
+            "mean(SPEED): there is no column 'SPEED' in the events; ",
+        ),
+        ("SELECT avg(SPEED * 2) FROM e GROUP BY window(ts, '1 hour')", "there is no column 'SPEED' in the events; "),
+        (
+            "SELECT count(*) FROM e WHERE SPEED > 1 GROUP BY window(ts, '1 hour')",
+            "where: there is no column 'SPEED' in the ",
+        ),
+        ("SELECT count(*) FROM e GROUP BY CAR, window(ts, '1 hour')", "by: there is no column 'CAR' in the events; "),
+        ("SELECT count(*) FROM e GROUP BY window(TS, '1 hour')", "time: there is no column 'TS' in the events; "),
+    ],
+)
+def test_a_column_in_another_case_is_asked_back(text: str, said: str) -> None:
+    for run in (wr.windows, lambda events, queries: wr.Engine(queries).push(events)):
+        with pytest.raises(wr.QueryError) as raised:
+            run(EVENTS, wr.sql(text))
+        assert said in str(raised.value)
+        assert re.search(r"did you mean '(Speed|car|ts)'\?$", str(raised.value))
+
+
+def test_an_alias_in_another_case_is_asked_back() -> None:
+    with pytest.raises(wr.SqlError, match=r"line 1, column 73: there is no column 'v'; did you mean 'V'\?"):
+        wr.sql("SELECT avg(speed) AS V FROM events GROUP BY window(ts, '1 hour') HAVING v > 1")
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+def test_words_that_people_use_mean_what_they_do_in_duckdb() -> None:
+    (query,) = wr.sql("""
+        SELECT car AS c, window.start AS hour, round(avg(Speed), 2) AS v,
+               count(*) FILTER (WHERE minute(ts) < 30 AND dayofweek(ts) = 6) AS early,
+               max(CASE WHEN car RLIKE '^[ab]$' THEN upper(replace(car, 'a', 'x')) ELSE ltrim('  none') END) AS name,
+               max(date_trunc('hour', ts)) AS latest, sum(if(Speed BETWEEN 10 AND 20, 1, 0)) AS slow,
+               count(DISTINCT coalesce(nvl2(car, left(car, 1), NULL), '?')) AS cars, max(CAST(ts AS DATE)) AS day
+        FROM events WHERE car IN ('a', 'b') OR car IS NULL GROUP BY car, window(ts, '1 hour')
+    """)
+    events = EVENTS
+    assert events.height == 30
+    duck = duckdb.sql("""
+        SELECT car AS c, date_trunc('hour', ts) AS hour, round(avg(Speed), 2) AS v,
+               count(*) FILTER (WHERE minute(ts) < 30 AND dayofweek(ts) = 5) AS early,
+               max(CASE WHEN regexp_matches(car, '^[ab]$') THEN upper(replace(car, 'a', 'x')) ELSE 'none' END) AS name,
+               max(date_trunc('hour', ts)) AS latest, sum(if(Speed BETWEEN 10 AND 20, 1, 0)) AS slow,
+               count(DISTINCT coalesce(car, '?')) AS cars, max(CAST(ts AS DATE)) AS day
+        FROM events GROUP BY ALL
+    """).pl()
+    own = wr.results_of(wr.windows(EVENTS, query), query).select(duck.columns)
+    shown = [pl.col("hour", "latest").dt.epoch("us"), pl.col("slow").cast(pl.Int64)]
+    assert own.with_columns(shown).sort(pl.all()).rows() == duck.with_columns(shown).sort(pl.all()).rows()
+
+
+def test_every_function_that_there_is_not_has_a_sentence() -> None:
+    for name, instead in INSTEAD.items():
+        with pytest.raises(wr.SqlError) as raised:
+            wr.sql(f"SELECT count(*) FROM e WHERE x = {name}(x) GROUP BY window(ts, 1)")
+        said = str(raised.value)
+        assert f"there is no function {name}; {instead}" in said or "is not" in said or "no CAST" in said, said
+
+
+def test_the_table_of_functions_is_what_the_code_says() -> None:
+    ran = subprocess.run([sys.executable, "docs/sql_functions.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.core.arrays.dataframes import in_parts, to_polars
+from windrow.core.expressions.errors import hint
 from windrow.core.slices.binding import InputError
 from windrow.io import EVENTS_AT_ONCE
 
@@ -157,7 +158,7 @@ class EventFiles:
             raise InputError(f"file {paths[0]!r} is empty, and so has no columns; CSV needs a header, JSON an event")
         for name in types or {}:
             if name not in columns:
-                raise InputError(f"there is no column {name!r} in {paths[0]!r}; there are {', '.join(columns)}")
+                raise InputError(f"there is no column {name!r} in {paths[0]!r}; {hint(name, columns)}")
         if types and shared_form in ("parquet", "arrow"):
             raise InputError(f"files of {shared_form} say their types themselves")
         return EventFiles(paths, shared_form, columns | dict(types or {}))

@@ -18,7 +18,7 @@ import polars as pl
 from pyspark.sql import types as t
 
 from windrow.core.assemble.results import RESULT_COLUMNS
-from windrow.core.expressions.errors import QueryError
+from windrow.core.expressions.errors import QueryError, hint
 from windrow.core.expressions.types import type_of
 from windrow.core.plan.options import StreamOptions
 from windrow.core.query.query import Query
@@ -204,8 +204,7 @@ def _check_key(key: str, events: Mapping[str, Any]) -> None:
     """Refuse a key of the book that no event has."""
     columns = _columns(events)
     if key not in columns:
-        there = ", ".join(map(repr, columns))
-        raise QueryError(f"the book's keys: there is no column {key!r} in the events; there are {there}")
+        raise QueryError(f"the book's keys: there is no column {key!r} in the events; {hint(key, columns)}")
     if columns[key].is_nested():
         raise QueryError(f"the book's keys: column {key!r} is {_plain(columns[key]).upper()}, which cannot be a key")
 

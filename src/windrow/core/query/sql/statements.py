@@ -20,7 +20,7 @@ from typing import NoReturn
 from sqlglot import TokenType
 
 from windrow.core.aggregates.functions import Aggregate
-from windrow.core.aggregates.reader import as_formula
+from windrow.core.aggregates.reader import OVER, as_formula
 from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.limits import QUERIES, TOKENS, beyond
 from windrow.core.expressions.tokens import Phrase, Token, line_of, refusal, tokenize
@@ -150,6 +150,9 @@ def _clauses(statement: Phrase) -> dict[str, Phrase]:
     if "FROM" not in clauses:
         statement.refuse("FROM is missing; name the table of the events")
     if "GROUP BY" not in clauses:
+        over = next((index for index in range(len(statement)) if statement.word(index) == "OVER"), None)
+        if over is not None:
+            statement.refuse(OVER, over)
         statement.refuse("GROUP BY is missing; add GROUP BY window(ts, '10 minutes') or another window")
     if clauses["SELECT"][0].kind == TokenType.HINT and len(clauses["SELECT"]) > 1:  # it changes how, not what
         clauses["SELECT"] = clauses["SELECT"].part(1)
@@ -205,6 +208,7 @@ def _query(name: str, statement: Phrase, clauses: Mapping[str, Phrase]) -> Query
     columns: dict[str, tuple[Aggregate, Phrase]] = {}
     names: dict[str, str] = {}  # of keys and bounds
     for shown, alias in selected:
+        _check_commas(shown)
         own = _own_column(shown, by)
         column = alias.name if alias else own or shown.text
         if own is None and column in by.keys:
@@ -254,8 +258,12 @@ def _having(clause: Phrase, columns: Mapping[str, tuple[Aggregate, Phrase]], nam
             if len(tokens) > TOKENS:
                 clause.refuse(f"with what its names stand for it has {beyond('words', len(tokens), TOKENS)}", index)
             continue
-        if token.name in names and token.is_name and not clause.is_call(index) and not inside:
-            _refuse_key(clause, index, names[token.name])
+        if token.is_name and not clause.is_call(index) and not inside:
+            if token.name in names:
+                _refuse_key(clause, index, names[token.name])
+            alike = [name for name in columns if token.kind in _NAMES and name.lower() == token.name.lower()]
+            if alike:
+                clause.refuse(f"there is no column {token.name!r}; did you mean {alike[0]!r}?", index)
         tokens.append(token)
         if token.kind == TokenType.L_PAREN:
             depth += 1
@@ -299,6 +307,19 @@ def _alias(item: Phrase) -> Item:
 _BEFORE_ALIAS = {*(TokenType.R_PAREN, TokenType.VAR, TokenType.IDENTIFIER, TokenType.NUMBER, TokenType.STRING)}
 _BEFORE_ALIAS |= {TokenType.END, TokenType.WINDOW}
 _BOUNDS = {"START": "window_start", "END": "window_end"}
+
+
+def _check_commas(shown: Phrase) -> None:
+    """Refuse a column that begins where no sign or word has ended the one before."""
+    for index, depth in list(shown.depths())[1:]:
+        begins = shown[index].kind in _NAMES or READER.is_aggregate(shown, index)
+        if not depth and begins and shown[index - 1].kind in _BEFORE_COMMA and shown.word(index) not in _BEHIND_VALUES:
+            shown.refuse(f"a comma is missing before {shown[index].text}", index)
+
+
+_NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
+_BEFORE_COMMA = {TokenType.R_PAREN, *_NAMES}
+_BEHIND_VALUES = ("OVER", "FILTER", "IGNORE", "RESPECT", "NULLS", "WITHIN", "GROUP", "WITHIN GROUP")
 
 
 def _own_column(shown: Phrase, by: Grouping) -> str | None:
