@@ -454,7 +454,7 @@ COPIES: dict[type[exp.Expr], tuple[int, ...]] = {
     **dict.fromkeys((exp.WeekOfYear, exp.Month, exp.Quarter, exp.Year), (2,)),
     **dict.fromkeys((exp.Extract, exp.Nvl2), (1, 2)),
     exp.TimestampTrunc: (1, 4),
-    exp.Round: (8, 1),
+    exp.Round: (16, 1),  # eight times, each within several signs
     **dict.fromkeys((exp.Ceil, exp.Floor), (3,)),
     **dict.fromkeys((exp.Between, exp.Nullif), (2, 1)),
     exp.Div: (1, 2),

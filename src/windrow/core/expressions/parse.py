@@ -13,24 +13,24 @@ What an expression means (where engines differ by default, this is what they are
 - `/` divides doubles; division and remainder by zero are null. `%` is for integers and has the dividend's sign.
 - Logic has three values. NaN equals NaN and is greater than every number; -0.0 equals 0.0. `isnan(NULL)` is false.
 - `greatest` and `least` skip nulls, `concat` and `||` do not. Strings compare by code point.
-- `sqrt` of a negative number is NaN, `ln` of zero or less is null; `log(b, x)`, and so `log10` and `log2`, is
-  ln(x) / ln(b). `power` is Java's: 1 to the power of NaN or infinity is NaN. The last bit of exp, ln, power and the
+- `sqrt` of a negative number is NaN, `ln` of zero or less is null; `log(b, x)`, and so `log10` and `log2`, is ln(x) /
+  ln(b). `power` is Java's: 1 to the power of NaN or infinity is NaN. The last bit of exp, ln, power and the
   trigonometric functions is the machine's own.
-- `round(x, n)` rounds a half away from zero, of a double as it is written (1.005 to 1.01); from 10^14 / 10^n on it stays
-  as it is. Integers stay, decimals get n digits. `sign` is a double, NaN of NaN.
+- `round(x, n)` rounds a half away from zero, of a double as it is written (1.005 to 1.01); from 10^14 / 10^n on it
+  stays as it is. Integers stay, decimals get n digits. `sign` is a double, NaN of NaN.
 - `ceil` and `floor` give BIGINT. They and CAST give null where the number does not fit or the text is not a number
   (digits with a sign, for DOUBLE also fraction and exponent, spaces around them). CAST cuts toward zero.
 - `trim`, `ltrim` and `rtrim` take spaces only; `left`, `right` and `substring` count code points. `replace` takes
-  literals. `RLIKE` looks anywhere for a literal pattern in signs that Java and Rust read alike (`patterns`): classes are
-  those of ASCII, `.` is all but ends of lines, `$` the very end of the text.
+  literals. `RLIKE` looks anywhere for a literal pattern in signs that Java and Rust read alike (`patterns`): classes
+  are those of ASCII, `.` is all but ends of lines, `$` the very end of the text.
 - A timestamp compares with a timestamp or an ISO literal, which is UTC unless it names a zone; `year` to `second`,
-  `extract`, `date_trunc` and CAST to DATE are those of UTC (`dayofweek`: Sunday is 1; weeks are those of ISO and begin on
-  Monday). A Datetime with a zone is Spark's TIMESTAMP, without one TIMESTAMP_NTZ.
-  A date compares with a date or a literal such as DATE '2024-05-31', which beside a timestamp is its midnight.
+  `extract`, `date_trunc` and CAST to DATE are those of UTC (`dayofweek`: Sunday is 1; weeks are those of ISO and
+  begin on Monday). A Datetime with a zone is Spark's TIMESTAMP, without one TIMESTAMP_NTZ. A date compares with a
+  date or a literal such as DATE '2024-05-31', which beside a timestamp is its midnight.
 
 Limits: results of `+ - *`, minus and abs must fit int64 or 38 digits (beyond, Polars wraps; Spark and the evaluator
-raise); column names match exactly, because events can have `Speed` and `speed`, and Spark's rule depends on a setting of
-its session: another case is refused with "did you mean"; `upper` and `lower` follow each engine's Unicode version.
+raise); column names match exactly, because events can have `Speed` and `speed`, and Spark's rule depends on a setting
+of its session: another case is refused with "did you mean"; `upper` and `lower` follow each engine's Unicode version.
 """
 
 from __future__ import annotations
