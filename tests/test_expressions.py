@@ -234,6 +234,7 @@ SPECIFICATION: list[tuple[str, Row, Any]] = [
     ("sign(f)", row(f=NAN), NAN),
     ("pi() * f", row(f=2.0), 2 * math.pi),
     ("atan2(f, g)", row(f=1.0, g=-1.0), 0.75 * math.pi),
+    ("atan2(f, g)", row(f=-0.0, g=-1.0), math.pi),  # zero has no sign
     ("mod(i, 3)", row(i=-7), -1),
     ("nvl2(f, 'some', s)", row(f=NAN), "some"),
     ("nvl2(f, 1, i)", row(i=3), 3),

@@ -158,6 +158,8 @@ def _round(x: Any, n: int = 0) -> Any:
         return x
     if isinstance(x, float) and not abs(x) * 10.0**n < 1e14:
         return x
+    if isinstance(x, Decimal) and abs(x) > 10 ** (38 + int(x.as_tuple().exponent)) - 1:
+        return None  # rounding could need a 39th digit
     rounded = Decimal(repr(x) if isinstance(x, float) else x).quantize(Decimal(1).scaleb(-n), ROUND_HALF_UP)
     return float(rounded) if isinstance(x, float) else rounded
 
@@ -371,7 +373,7 @@ _STRICT: dict[type[exp.Expr], Callable[..., Any]] = {
     exp.Round: _round,
     exp.Sign: lambda x: math.nan if x != x else float((x > 0) - (x < 0)),
     exp.Pi: lambda: math.pi,
-    exp.Atan2: lambda y, x: math.atan2(y, x),
+    exp.Atan2: lambda y, x: math.atan2(y + 0.0, x + 0.0),
     **{getattr(exp, name.title()): _real(getattr(math, name)) for name in _REAL},
     exp.Ln: _ln,
     exp.Log: _log,

@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
 
 import polars as pl
@@ -244,9 +245,16 @@ def _rounded(term: Term, digits: Term | None = None) -> Term:
     if isinstance(dtype, pl.Decimal):
         if n >= dtype.scale:
             return term
+        x, text = term.polars, term.spark
+        if dtype.precision == 38:  # null where a half would be rounded to a 39th digit
+            most = 10 ** (38 - dtype.scale) - 1
+            x, text = (
+                pl.when(x.abs() <= pl.lit(Decimal(most))).then(x),
+                f"CASE WHEN ABS({text}) <= {most}BD THEN {text} END",
+            )
         dtype = decimal(dtype.precision - dtype.scale + 1, n)
-        expr = term.polars.round(n, mode="half_away_from_zero").cast(dtype)
-        return Term(dtype, expr, f"CAST(ROUND({term.spark}, {n}) AS {spark_type(dtype)})")
+        expr = x.round(n, mode="half_away_from_zero").cast(dtype)
+        return Term(dtype, expr, f"CAST(ROUND({text}, {n}) AS {spark_type(dtype)})")
     term, factor = need(FLOAT64, term, "ROUND"), 10.0**n
     x, size = term.polars, term.polars.abs() * factor
     below, unit = size.floor(), x * 0.0 + factor  # by a constant Polars does not divide: it multiplies by its inverse
@@ -513,7 +521,7 @@ RULES: dict[type[exp.Expr], tuple[str, _Rule]] = {
     exp.Asin: ("this", _real("ASIN", gives=FLOAT64, polars=pl.Expr.arcsin)),
     exp.Acos: ("this", _real("ACOS", gives=FLOAT64, polars=pl.Expr.arccos)),
     exp.Atan: ("this", _real("ATAN", gives=FLOAT64, polars=pl.Expr.arctan)),
-    exp.Atan2: (_PAIR, _real("ATAN2", gives=FLOAT64, polars=pl.arctan2)),
+    exp.Atan2: (_PAIR, _real("ATAN2", gives=FLOAT64, polars=lambda y, x: pl.arctan2(y + 0.0, x + 0.0))),
     exp.Radians: ("this", _real("RADIANS", gives=FLOAT64, polars=pl.Expr.radians)),
     exp.Degrees: ("this", _real("DEGREES", gives=FLOAT64, polars=pl.Expr.degrees)),
     exp.IsNan: ("this", _real("ISNAN", gives=BOOLEAN, polars=lambda x: x.is_nan().fill_null(False))),

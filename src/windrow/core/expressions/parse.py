@@ -17,7 +17,7 @@ What an expression means (where engines differ by default, this is what they are
   ln(b). `power` is Java's: 1 to the power of NaN or infinity is NaN. The last bit of exp, ln, power and the
   trigonometric functions is the machine's own.
 - `round(x, n)` rounds a half away from zero, of a double as it is written (1.005 to 1.01); from 10^14 / 10^n on it
-  stays as it is. Integers stay, decimals get n digits. `sign` is a double, NaN of NaN.
+  stays as it is. Integers stay, decimals get n digits, null where a 39th could be needed. `sign` of NaN is NaN.
 - `ceil` and `floor` give BIGINT. They and CAST give null where the number does not fit or the text is not a number
   (digits with a sign, for DOUBLE also fraction and exponent, spaces around them). CAST cuts toward zero.
 - `trim`, `ltrim` and `rtrim` take spaces only; `left`, `right` and `substring` count code points. `replace` takes
