@@ -259,7 +259,7 @@ def _rounded(term: Term, digits: Term | None = None) -> Term:
     x, size = term.polars, term.polars.abs() * factor
     below, unit = size.floor(), x * 0.0 + factor  # by a constant Polars does not divide: it multiplies by its inverse
     whole = below + (x.abs() >= (below + 0.5) / unit).cast(FLOAT64)
-    expr = pl.when(size < 1e14).then(x.sign() * whole / unit + 0.0).otherwise(x)
+    expr = pl.when(size < 1e14).then(x.sign() * whole / unit).otherwise(x)
     text = f"CASE WHEN ABS({term.spark}) * {factor!r}D < {1e14}D THEN ROUND({term.spark}, {n}) ELSE {term.spark} END"
     return Term(FLOAT64, expr, text)
 
@@ -301,6 +301,11 @@ def _rlike(term: Term, pattern: Term) -> Term:
     except pl.exceptions.ComputeError:
         refuse(f"RLIKE: {text!r} is not a regular expression, or one too large")
     return Term(BOOLEAN, expr, f"({term.spark} RLIKE {portable.spark})")
+
+
+def _arctan2(y: pl.Expr, x: pl.Expr) -> pl.Expr:
+    """As Spark has it, for which zero has no sign."""
+    return pl.arctan2(*(pl.when(value == 0).then(0.0).otherwise(value) for value in (y, x)))
 
 
 def _substring(term: Term, start: Term, length: Term | None = None) -> Term:
@@ -457,7 +462,7 @@ _PAIR, _LIST = "this expression", "this expressions"
 # How often a rule writes its operands down, at most, where one of them stands there more than once; the last number is
 # that of all further ones. Of IN it is as often as there are values.
 COPIES: dict[type[exp.Expr], tuple[int, ...]] = {
-    **dict.fromkeys((exp.NullSafeEQ, exp.NullSafeNEQ, exp.Is, exp.Greatest, exp.Pow), (2,)),
+    **dict.fromkeys((exp.NullSafeEQ, exp.NullSafeNEQ, exp.Is, exp.Greatest, exp.Pow, exp.Atan2), (2,)),
     **dict.fromkeys((exp.Abs, exp.Ln, exp.Log, exp.Day, exp.DayOfMonth, exp.DayOfWeek, exp.DayOfYear), (2,)),
     **dict.fromkeys((exp.WeekOfYear, exp.Month, exp.Quarter, exp.Year), (2,)),
     **dict.fromkeys((exp.Extract, exp.Nvl2), (1, 2)),
@@ -521,7 +526,7 @@ RULES: dict[type[exp.Expr], tuple[str, _Rule]] = {
     exp.Asin: ("this", _real("ASIN", gives=FLOAT64, polars=pl.Expr.arcsin)),
     exp.Acos: ("this", _real("ACOS", gives=FLOAT64, polars=pl.Expr.arccos)),
     exp.Atan: ("this", _real("ATAN", gives=FLOAT64, polars=pl.Expr.arctan)),
-    exp.Atan2: (_PAIR, _real("ATAN2", gives=FLOAT64, polars=lambda y, x: pl.arctan2(y + 0.0, x + 0.0))),
+    exp.Atan2: (_PAIR, _real("ATAN2", gives=FLOAT64, polars=_arctan2)),
     exp.Radians: ("this", _real("RADIANS", gives=FLOAT64, polars=pl.Expr.radians)),
     exp.Degrees: ("this", _real("DEGREES", gives=FLOAT64, polars=pl.Expr.degrees)),
     exp.IsNan: ("this", _real("ISNAN", gives=BOOLEAN, polars=lambda x: x.is_nan().fill_null(False))),
