@@ -322,3 +322,19 @@ def test_a_stream_of_statements_needs_no_time_either(spark: Any, view: pl.DataFr
     assert {row["query"] for row in expected} == {"q1", "q2"}
     found = run(wr.windows(source.read(spark), queries), "statements")
     assert differences(found, expected, queries) == []
+
+
+def test_names_of_positions_and_bounds_are_those_of_one_process(spark: Any, view: pl.DataFrame) -> None:
+    """Counting windows over all events have their bounds only when they have been answered."""
+    names = {"nth": "position", "begin": "window_start", "until": "window_end"}
+    queries = [
+        wr.Query("sliced", wr.counting(20), "count(x)", time="ts", names=names),
+        wr.Query("other", wr.counting(30), "count(x)", time="ts", names={"begin": "window_end"}),
+        wr.Query("in order", wr.counting(20), "collect(i)", by={"key": "k"}, time="ts", names=names),
+    ]
+    whole = wr.windows(spark.table("events"), queries)
+    expected = wr.windows(view, queries)
+    for query in queries:
+        own = wr.results_of(whole, query)
+        assert own.columns == wr.results_of(expected, query).columns
+    assert differences(results(whole), expected.to_dicts(), queries) == []
