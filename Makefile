@@ -53,8 +53,9 @@ bench-against: java $(STAMP) ## measure this tree beside another commit; ARGS="c
 
 flink: java .venv-flink/.installed ## put Flink, beside which bench can measure, into .venv-flink
 
-docs: $(STAMP) ## make docs/api.md from the docstrings
+docs: $(STAMP) ## make docs/api.md from the docstrings, and the table of functions in docs/sql.md
 	$(BIN)/python docs/api.py $(ARGS)
+	$(BIN)/python docs/sql_functions.py $(ARGS)
 
 demo: java $(STAMP) ## see it work: real flights on Spark, about a minute
 	$(BIN)/windrow demo $(ARGS)

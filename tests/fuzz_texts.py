@@ -96,6 +96,8 @@ GROUP BY session_window(e.ts, INTERVAL 5 MINUTES)""",
         """/* all */ SELECT lane, first(speed) IGNORE NULLS f, sum(fare) FILTER (WHERE speed > 1e3), window.start
 FROM events GROUP BY lane, count_window(100, step => 10)""",
         "SELECT car, window(ts, '1 day'), max_by(car, speed) FROM `my events` GROUP BY 1, window(ts, '1 day')",
+        """SELECT car AS vehicle, window.start hour, window.end AS until, round(avg(speed), 2) v FROM e
+GROUP BY vehicle, window(ts, '1 hour') HAVING v > 1""",
         "SELECT max(CASE WHEN moving THEN speed ELSE -1 END) m FROM t GROUP BY frames('speed > 3'), car",
     ],
     "aggregate": [
@@ -113,6 +115,9 @@ FROM events GROUP BY lane, count_window(100, step => 10)""",
         "lane % 3 + abs(-lane) / 2 - power(speed, 2) >= greatest(1, lane, 2)",
         "CAST(car AS DOUBLE) IS NULL OR ts < TIMESTAMP '2024-05-31 12:00:00Z' AND hour(ts) = 3",
         "fare * 2 + 1 < 3 AND fare IN (1, 2) AND day = DATE '2024-05-31' AND isnan(speed) <=> true",
+        r"car RLIKE '^[a-z_]+(\\d{2}|x\\.y)?$' AND round(speed / 3, 2) <= round(fare, 1) AND left(car, 2) = 'ab'",
+        "date_trunc('hour', ts) = ts AND year(ts) = 2024 AND EXTRACT(WEEK FROM day) < 5 AND CAST(ts AS DATE) = day",
+        "nvl2(car, ltrim(replace(car, 'a', 'b')), trim(BOTH FROM car)) <> 'x'",
         r"concat(lower(car), trim(car)) LIKE '%a\\_b%' AND coalesce(speed, lane, 1) <> floor(speed)",
     ],
     "window": [
@@ -140,6 +145,10 @@ queries:
 bad_events: drop
 updates: 1_000
 order_by: lane
+""",
+        """queries:
+- {name: q, window: tumbling(1 hour), aggregates: {v: count()}, by: {vehicle: car}, names: {hour: window_start}}
+time: ts
 """,
     ],
     "node": [
@@ -197,7 +206,16 @@ WORDS = [
     *("2024-02-30", "1:2:3", "~", "null", "true", "? a", "- ", "|\n ", "%YAML 9\n", "--- \n", "!!int ", "!!set "),
 ]
 ROUND = [("(", ")"), ("abs(", ")"), ("[", "]"), ("{a: ", "}"), ("CASE WHEN ", " END"), ("CAST(", " AS INT)")]
-ROUND += [("- ", ""), ("NOT ", ""), ("formula(", ")"), ("greatest(1, ", ")"), ("array<", ">"), ("(lane % ", ")")]
+ROUND += [
+    ("- ", ""),
+    ("NOT ", ""),
+    ("formula(", ")"),
+    ("greatest(1, ", ")"),
+    ("array<", ">"),
+    ("(lane % ", ")"),
+    ("round(", ", 2)"),
+    ("date_trunc('day', ", ")"),
+]
 
 
 def change(data: bytes, dice: random.Random) -> bytes:

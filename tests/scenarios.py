@@ -27,11 +27,11 @@ from windrow.testing.tree_simulation import Faults, Life, Simulation, Tree
 COLUMNS = {"t": pl.Int64(), "k": pl.String(), "x": pl.Int64()}
 LATENESS = 3
 QUERIES = [
-    wr.Query("tumbling", wr.tumbling(10), ["count()", "sum(x)", "median(x)"], by="k"),
+    wr.Query("tumbling", wr.tumbling(10), ["count()", "sum(x)", "median(x)"], by={"key": "k"}),
     wr.Query("sliding", wr.sliding(20, 5), ["mean(x)", "last(x)"]),
     wr.Query("session", wr.session(6), ["count()", "max(x)"], by="k", having="count() > 1"),
     wr.Query("sessions", wr.session(9), ["sum(x)"]),
-    wr.Query("counting", wr.counting(5), ["sum(x)"]),
+    wr.Query("counting", wr.counting(5), ["sum(x)"], names={"nth": "position", "begin": "window_start"}),
     wr.Query("frames", wr.frames(when="x > 3"), ["collect(x)"], by="k"),
     wr.Query("cumulating", wr.cumulating(20, 5), ["sum(x)"], where="x <> 2"),
     wr.Query("latest", wr.latest(3, every=7), ["sum(x)"], by="k"),
@@ -39,11 +39,11 @@ QUERIES = [
 COUNTED = wr.Query("counted", wr.tumbling(10), ["count()"])
 FINER = [wr.Query("finer", wr.tumbling(4), ["count()"]), wr.Query("keyed", wr.sliding(6, 3), ["count()"], by="k")]
 AT_NODES = [
-    wr.Query("mine", wr.frames("x > 2"), ["collect(x)"], by=["k", "node"]),
+    wr.Query("mine", wr.frames("x > 2"), ["collect(x)"], by=["k", "node"], names={"begin": "window_start"}),
     wr.Query("count", wr.counting(3, 2, "node"), ["sum(x)"]),
-    wr.Query("bounds", wr.punctuated(end="x > 4", scope="bounds"), ["count()"]),
+    wr.Query("bounds", wr.punctuated(end="x > 4", scope="bounds"), ["count()"], names={"until": "window_end"}),
     wr.Query("overlap", wr.frames("x > 2", "overlap"), ["count()", "max(x)"]),
-    wr.Query("position", wr.counting(3, 2, "position"), ["sum(x)"], by="k"),
+    wr.Query("position", wr.counting(3, 2, "position"), ["sum(x)"], by={"key": "k"}),
 ]
 
 

@@ -78,7 +78,7 @@ MISFITS: list[tuple[wr.Query, str]] = [
     (query("sum(n) / sum(m)"), "query 'q'"),
     (query(by="kk"), "query 'q': by: there is no column 'kk' in the events; did you mean 'k'?"),
     (query(where="spede > 1"), "query 'q': where: there is no column 'spede' in the events; did you mean 'speed'?"),
-    (query(distinct_on="zz"), "query 'q': distinct_on: there is no column 'zz' in the events; there are 't', 'speed'"),
+    (query(distinct_on="zz"), "query 'q': distinct_on: there is no column 'zz' in the events; there are t, speed"),
     (query(time="odometer"), "query 'q': time: there is no column 'odometer' in the events"),
     (
         query(time="speed"),

@@ -26,10 +26,12 @@ QUERIES = [
     wr.Query("tumbling", wr.tumbling(10), ["count()", "sum(x)"], by="k"),
     wr.Query("global", wr.counting(4), ["sum(x)"]),
     wr.Query("count", wr.counting(3, 2, "node"), ["sum(x)", "median(x)"]),
-    wr.Query("mine", wr.frames("x > 2"), ["collect(x)"], by=["k", "node"], having="count() > 1"),
+    wr.Query(
+        "mine", wr.frames("x > 2"), ["collect(x)"], by=["k", "node"], having="count() > 1", names={"at": "window_start"}
+    ),
     wr.Query("home", wr.latest(3, every=10), ["last(x)"], by="home"),
     wr.Query("chain", wr.tumbling(10), ["chained(x)"], by="home", where="x <> 1"),
-    wr.Query("bounds", wr.punctuated(end="x > 4", scope="bounds"), ["count()", "collect(x)"], by="k"),
+    wr.Query("bounds", wr.punctuated(end="x > 4", scope="bounds"), ["count()", "collect(x)"], by={"key": "k"}),
     wr.Query("started", wr.punctuated(start="x > 3", scope="bounds"), ["count()", "first(x)"]),
     wr.Query("position", wr.punctuated(end="x > 4", scope="position"), ["count()", "last(x)"]),
     wr.Query("counted", wr.counting(3, 2, "position"), ["sum(x)", "arg_max(t, of=x)"], by="k"),

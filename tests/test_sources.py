@@ -523,7 +523,7 @@ def test_columns_are_told_from_each_other_by_their_names() -> None:
     assert lines_of({"stdin": "csv"}, rows).rows() == [(datetime(2026, 1, 1, tzinfo=UTC), 7, 1.5)]
     given = {"stdin": "csv", "header": ["other", "value", "ts", "key"]}
     assert lines_of(given, rows.partition(b"\n")[2]).rows() == [(datetime(2026, 1, 1, tzinfo=UTC), 7, 1.5)]
-    with pytest.raises(InputError, match="standard input has no column 'key'; it has ts, value"):
+    with pytest.raises(InputError, match="standard input has no column 'key'; there are ts, value"):
         lines_of({"stdin": "csv"}, b"ts,value\n2026-01-01T00:00:00Z,1\n")
     with pytest.raises(InputError, match="the first line of standard input must be the names of its columns, not ''"):
         lines_of({"stdin": "csv"}, b"\n2026-01-01T00:00:00Z,1\n")

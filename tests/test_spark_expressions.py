@@ -18,7 +18,9 @@ import pytest
 
 from test_expressions import Row, compare, grow, in_polars, overflows, same
 from test_first_hour_numbers import BIG, grown
-from windrow.core.expressions.parse import Expression, parse
+from windrow.core.expressions.instead import INSTEAD
+from windrow.core.expressions.parse import FUNCTIONS, Expression, parse
+from windrow.core.query.sql.calls import REFUSED, SPARK
 
 pytestmark = pytest.mark.spark
 
@@ -149,6 +151,21 @@ nullif(ts, tz) | if(b, ts, tz) | ts IS NULL | hour(ts) | minute(ts) | dayofweek(
 dayofweek(n) | n = '1970-01-01' | n < '2024-02-29 12:34:56.789012' | n > '1583-01-01 00:00:00' | greatest(n, n)
 coalesce(n, n) | n IS NOT NULL | n BETWEEN '1969-12-31' AND '1970-01-01' | n <=> n | day = day | day <=> day
 coalesce(day, day) | greatest(day, day) | day IS NULL | NULL <=> i | coalesce(NULL, f) | if(NULL, i, j)
+round(f) | round(f, 1) | round(f, 2) | round(f, 15) | round(h, 3) | round(f / 1e300, 4) | round(g / 3, 5) | round(i, 2)
+round(tiny) | round(d, 1) | round(d) | round(e, 5) | round(e, 0) | round(d, 9) | sign(f) | signum(i) | atan2(f, g)
+atan2(g, f) | pi() * f | mod(i, 3) | nvl2(s, i, j) | nvl2(f, 'x', t) | ltrim(s) | rtrim(s) | trim(BOTH FROM s)
+replace(s, '\\\\', '/') | replace(s, '😀', '') | replace(s, 'a', 'aa') | left(s, 1) | right(s, 2)
+right(s, 0) | left(s, 0) | right(s, 2147483647) | s RLIKE '^a' | s RLIKE '^.$' | s RLIKE '.' | s RLIKE '\\\\\\\\'
+s RLIKE '^\\\\w+$' | s RLIKE '\\\\s' | s RLIKE '^[^\\\\d]+$' | s RLIKE '(a|A)+' | s RLIKE '^-?\\\\d{1,19}$'
+s RLIKE '[\\\\]%_]' | s RLIKE 'it\\'s' | s RLIKE '^\\\\W$' | s RLIKE '\\\\S' | s RLIKE '^😀?$' | s RLIKE '[e-é]'
+second(ts) | second(n) | day(ts) | day(n) | day(day) | dayofmonth(ts) | month(ts) | month(n) | month(day)
+quarter(ts) | quarter(n) | quarter(day) | year(ts) | year(n) | year(day) | dayofyear(ts) | dayofyear(n)
+dayofyear(day) | weekofyear(ts) | weekofyear(n) | weekofyear(day) | dayofweek(day) | EXTRACT(WEEK FROM day)
+EXTRACT(hour FROM n) | date_trunc('second', ts) | date_trunc('minute', ts) | date_trunc('hour', ts)
+date_trunc('day', ts) | date_trunc('week', ts) | date_trunc('month', ts) | date_trunc('quarter', ts)
+date_trunc('year', ts) | date_trunc('second', n) | date_trunc('minute', n) | date_trunc('hour', n)
+date_trunc('day', n) | date_trunc('week', n) | date_trunc('month', n) | date_trunc('quarter', n)
+date_trunc('year', n) | CAST(ts AS DATE) | CAST(n AS DATE) | date(ts) < day | date_trunc('day', ts) = tz
 CASE WHEN NULL THEN 1 ELSE i END | TRUE AND b | 1 = 1 | 'a' < 'b' | 0.1 + 0.2 | -5 % 3
 """
 
@@ -227,6 +244,52 @@ def test_random_expressions(far_away: Any, seed: int) -> None:
     expressions = [one for one in dict.fromkeys(grown) if not overflows(one, extreme)]
     assert len(expressions) > 150
     check(far_away, expressions, extreme)
+
+
+ATOMS = (
+    "a",
+    "A",
+    "é",
+    "😀",
+    "\\\\.",
+    "\\\\n",
+    "\\\\\\\\",
+    "%",
+    "-",
+    "_",
+    ".",
+    "\\\\d",
+    "\\\\w",
+    "\\\\s",
+    "\\\\D",
+    "\\\\W",
+    "\\\\S",
+)
+ATOMS += ("[a-f]", "[^a]", "[\\\\d_-]", "[%\\\\s]", "[^\\\\w]", "(?:a|b)", "(1|2|.5)", "(\\\\w\\\\W?)")
+
+
+def pattern(draw: random.Random) -> str:
+    """A regular expression, as it is written in a string of SQL."""
+    times = ("", "", "", "*", "+", "?", "*?", "{1,2}", "{2}", "{0,}")
+    atoms = "".join(draw.choice(ATOMS) + draw.choice(times) for _ in range(draw.randint(1, 3)))
+    return draw.choice(("", "^")) + atoms + draw.choice(("", "$", f"|{draw.choice(ATOMS)}"))
+
+
+def test_random_patterns(far_away: Any, seed: int) -> None:
+    draw = random.Random(seed)
+    extreme = rows(draw, 80)
+    expressions = [parse(f"s RLIKE '{one}'") for one in {pattern(draw) for _ in range(150)}]
+    for expression in expressions:
+        compare(expression, extreme, in_polars(expression, extreme, SCHEMA))
+    check(far_away, expressions, extreme)
+
+
+BY_ITS_PARSER = {"charindex", "timestampadd", "timestampdiff"}  # and so in no catalogue of functions
+
+
+def test_functions_of_the_table_are_spark_s(spark: Any) -> None:
+    known = {row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()} | BY_ITS_PARSER
+    assert {*INSTEAD, *REFUSED, *SPARK, *map(str.lower, FUNCTIONS)} - known == set()
 
 
 def test_a_minus_before_a_long_decimal_keeps_its_digits(spark: Any) -> None:

@@ -143,6 +143,10 @@ WHERE ts >= TIMESTAMP '2024-02-29 23:56:00' AND ts < DATE '2024-03-01' GROUP BY 
 SELECT k, window(ts, '20 seconds', '10 seconds') AS w, sum(CASE WHEN i > 1 THEN 1 ELSE 0 END) AS c
 FROM events WHERE s IN ('u', 'v') GROUP BY k, w HAVING c > 1;
 
+-- name: by other names
+SELECT k AS key, j, window.start AS begin, window.end until, avg(u) AS v FROM events
+GROUP BY key, j, window(ts, '20 seconds', '10 seconds') HAVING v > 1;
+
 -- name: by all
 SELECT /*+ COALESCE(2) */ `k`, session_window(ts, '2 seconds'), count(*) AS `how many`, -- of them
        max(u) /* the greatest */ FROM events GROUP BY ALL;
@@ -176,9 +180,12 @@ def spark_s_own(spark: Any, text: str, queries: list[wr.Query]) -> list[dict[str
         columns = [F.col(name) for name in numbered.columns]
         at = len(query.by)
         bounds = (
-            columns[at : at + 2] if answer.columns[at] == "start" else [columns[at][name] for name in ("start", "end")]
+            columns[at : at + 2]
+            if answer.columns[at] in ("start", "begin")
+            else [columns[at][name] for name in ("start", "end")]
         )
-        chosen = [*columns[:at], *columns[at + (2 if answer.columns[at] == "start" else 1) :]]
+        chosen = [*columns[:at], *columns[at + (2 if answer.columns[at] in ("start", "begin") else 1) :]]
+        assert {name for name, _ in query.names} <= {*answer.columns}
         types[query.name] = [field.dataType.typeName() for field in numbered.select(*chosen).schema]
         parts.append(
             numbered.select(
@@ -188,12 +195,14 @@ def spark_s_own(spark: Any, text: str, queries: list[wr.Query]) -> list[dict[str
                 F.to_json(F.struct(*chosen), {"ignoreNullFields": "false"}).alias("row"),
             )
         )
+    called = {query.name: query.names for query in queries}
     names = {query.name: [*query.by, *(asked.name for asked in query.aggregates)] for query in queries}
     found = []
     for row in results(reduce(DataFrame.unionAll, parts)):
         values = json.loads(row.pop("row"), parse_float=Decimal).values()
         read = [_read(value, kind) for value, kind in zip(values, types[row["query"]], strict=True)]
         found.append({**row, "revision": 0, **dict(zip(names[row["query"]], read, strict=True))})
+        found[-1] |= {name: found[-1][column] for name, column in called[row["query"]]}
     return found
 
 
@@ -333,3 +342,19 @@ def test_text_is_taken_as_queries_and_the_only_timestamp_as_the_time(spark: Any)
         wr.windows(frame, [])
     with pytest.raises(wr.QueryError, match="the events have several timestamps, 'ts', 'seen'"):
         wr.windows(frame.selectExpr("*", "ts AS seen"), counts)
+
+
+def test_names_of_positions_and_bounds_are_those_of_one_process(spark: Any, view: pl.DataFrame) -> None:
+    """Counting windows over all events have their bounds only when they have been answered."""
+    names = {"nth": "position", "begin": "window_start", "until": "window_end"}
+    queries = [
+        wr.Query("sliced", wr.counting(20), "count(x)", time="ts", names=names),
+        wr.Query("other", wr.counting(30), "count(x)", time="ts", names={"begin": "window_end"}),
+        wr.Query("in order", wr.counting(20), "collect(i)", by={"key": "k"}, time="ts", names=names),
+    ]
+    whole = wr.windows(spark.table("events"), queries)
+    expected = wr.windows(view, queries)
+    for query in queries:
+        own = wr.results_of(whole, query)
+        assert own.columns == wr.results_of(expected, query).columns
+    assert differences(results(whole), expected.to_dicts(), queries) == []

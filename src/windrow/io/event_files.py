@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.core.arrays.dataframes import InputError, in_parts, to_polars
+from windrow.core.expressions.errors import hint
 from windrow.io import EVENTS_AT_ONCE
 from windrow.io.text_times import EPOCHS, Written, is_time, resolution_of, since_1970, times_of, written
 
@@ -195,7 +196,7 @@ class EventFiles:
             raise InputError(f"file {paths[0]!r} is empty, and so has no columns; CSV needs a header, JSON an event")
         for name in types or {}:
             if name not in columns:
-                raise InputError(f"there is no column {name!r} in {paths[0]!r}; there are {', '.join(columns)}")
+                raise InputError(f"there is no column {name!r} in {paths[0]!r}; {hint(name, columns)}")
         if types and shared_form in ("parquet", "arrow"):
             raise InputError(f"files of {shared_form} say their types themselves")
         if shared_form == "csv" and not types and set(columns.values()) == {pl.String()} and _is_empty(paths):

@@ -7,7 +7,7 @@
       window: tumbling(1 minute)         # as in a program, with or without quotes
       aggregates: [mean(speed), max(speed)]        # one, a list, or {name: aggregate}
       by: car
-      where: moving                      # also having, time, distinct_on, as of a Query
+      where: moving                      # also having, time, distinct_on, names, as of a Query
 
 A path in, a `QueryFile` out. Whatever is wrong is refused with file, line and query, and an unknown word is refused, so
 that no option is silently left out. Nothing in a file is evaluated as Python.
@@ -44,7 +44,7 @@ OPTIONS: Mapping[str, Check] = {
     "time_format": time_format,
     "bad_events": must("be 'raise' or 'drop', not {!r}", ("raise", "drop").__contains__),
 }
-_QUERY = ("name", "window", "aggregates", "by", "where", "time", "distinct_on", "having")
+_QUERY = ("name", "window", "aggregates", "by", "where", "time", "distinct_on", "having", "names")
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,9 @@ def _query(given: Any, number: int) -> Query:
     except Wrong as error:
         raise Wrong(f"query {given['name']!r}: {error}", error.line) from error
     except (ValueError, TypeError) as error:
-        blamed = next((word for word in ("where", "by", "distinct_on", "having") if f": {word}" in str(error)), None)
+        blamed = next(
+            (word for word in ("where", "by", "distinct_on", "having", "names") if f": {word}" in str(error)), None
+        )
         if "is not a window" in str(error):
             blamed = "window"
         raise given.wrong(str(error), blamed or "aggregates") from error

@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from windrow.core.expressions.errors import QueryError
+from windrow.core.expressions.errors import QueryError, hint
 from windrow.core.expressions.limits import QUERIES, beyond
 from windrow.core.expressions.types import spark_type
 from windrow.core.plan.groups import Entry, Placement, cut_from
@@ -80,7 +80,7 @@ class QuerySet:
                 raise QueryError(f"counting: there is no query {name!r}; there are {', '.join(map(repr, known[1:]))}")
         for column in local_keys:
             if column not in columns:
-                raise QueryError(f"local_keys: there is no column {column!r} in the events")
+                raise QueryError(f"local_keys: there is no column {column!r} in the events; {hint(column, columns)}")
         if NODE in columns:
             raise QueryError(f"the column {NODE!r} says which node an event came to; call the events' own otherwise")
         query_set.check()

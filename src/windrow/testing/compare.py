@@ -107,7 +107,7 @@ def _row_differences(actual: Row, expected: Row, query: Query) -> list[str]:
     counted = ("position",) if isinstance(query.window, OrderedWindow) and query.window.has_position else ()
     if not counted and actual.get("position") is not None:
         found.append(f"position is {actual['position']!r}, and nothing is counted")
-    for column in ("window_start", "window_end", *counted, "revision", *query.by):
+    for column in ("window_start", "window_end", *counted, "revision", *query.by, *dict(query.names)):
         if column not in actual:
             found.append(f"has no column {column!r}")
         elif not _equal(actual[column], expected.get(column)):

@@ -11,8 +11,8 @@ import math
 import re
 import struct
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time
-from decimal import Decimal, localcontext
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from functools import cmp_to_key
 from typing import Any
 
@@ -38,6 +38,8 @@ def _value(node: exp.Expr, row: Row) -> Any:
         return None
     if isinstance(node, exp.Boolean):
         return node.this
+    if isinstance(node, exp.Var):
+        return node.name.upper()
     if isinstance(node, exp.Literal):
         return node.name if node.is_string else int(node.name) if node.name.isdigit() else float(node.name)
     special = _SPECIAL.get(type(node))
@@ -52,7 +54,7 @@ def _value(node: exp.Expr, row: Row) -> Any:
 
 def _arguments(node: exp.Expr, row: Row) -> list[Any]:
     parts: list[exp.Expr] = []
-    for name in ("this", "expression", "expressions", "start", "length"):
+    for name in ("unit", "this", "expression", "expressions", "start", "length", "decimals", "replacement"):
         part = node.args.get(name)
         parts += part if isinstance(part, list) else [part] if part is not None else []
     return [_value(part.this if isinstance(part, exp.TsOrDsToDate) else part, row) for part in parts]
@@ -167,6 +169,18 @@ def _integer(x: Any, function: Callable[[Any], int] = math.trunc, bits: int = 64
     return whole if -(2 ** (bits - 1)) <= whole < 2 ** (bits - 1) else None
 
 
+def _round(x: Any, n: int = 0) -> Any:
+    """Half away from zero, of a double as Python writes it."""
+    if isinstance(x, int):
+        return x
+    if isinstance(x, float) and not abs(x) * 10.0**n < 1e14:
+        return x
+    if isinstance(x, Decimal) and abs(x) > 10 ** (38 + int(x.as_tuple().exponent)) - 1:
+        return None  # rounding could need a 39th digit
+    rounded = Decimal(repr(x) if isinstance(x, float) else x).quantize(Decimal(1).scaleb(-n), ROUND_HALF_UP)
+    return float(rounded) if isinstance(x, float) else rounded
+
+
 # --- comparisons and logic ----------------------------------------------------------------------------------------
 
 
@@ -250,6 +264,10 @@ def _nullif(node: exp.Expr, row: Row) -> Any:
     return None if _equal(a, b) else a
 
 
+def _nvl2(node: exp.Expr, row: Row) -> Any:
+    return _value(node.args["false" if _value(node.this, row) is None else "true"], row)
+
+
 def _extreme(choose: Callable[..., Any]) -> Callable[[exp.Expr, Row], Any]:
     def call(node: exp.Expr, row: Row) -> Any:
         values = [value for value in _arguments(node, row) if value is not None]
@@ -274,6 +292,18 @@ def _like(text: str, pattern: str) -> bool:
     return bool(re.fullmatch("".join(marks.get(part) or re.escape(part[-1]) for part in parts), text, re.DOTALL))
 
 
+def _rlike(text: str, pattern: str) -> bool:
+    marks = {".": "[^\\n\\r\x85\u2028\u2029]", "$": r"\Z"}
+    parts = re.findall(r"\\.|\[(?:\\.|[^\]])*\]|.", pattern, re.DOTALL)
+    return bool(re.search("".join(marks.get(part, part) for part in parts), text, re.ASCII))
+
+
+def _trim(node: exp.Expr, row: Row) -> Any:
+    text = _value(node.this, row)
+    strip = {"LEADING": str.lstrip, "TRAILING": str.rstrip}.get(str(node.args.get("position")), str.strip)
+    return None if text is None else strip(text, " ")
+
+
 def _cast(node: exp.Expr, row: Row) -> Any:
     x, target = _value(node.this, row), node.args["to"].this.name
     if x is None:
@@ -281,7 +311,7 @@ def _cast(node: exp.Expr, row: Row) -> Any:
     if target.startswith("TIMESTAMP"):
         return _utc(x)
     if target == "DATE":
-        return _day(x)
+        return _utc(x).date() if isinstance(x, datetime) else _day(x)
     if target == "TEXT":
         return str(x).lower() if isinstance(x, bool) else str(x)
     if target == "BOOLEAN":
@@ -301,6 +331,38 @@ def _cast(node: exp.Expr, row: Row) -> Any:
         return math.copysign(math.inf, x)
 
 
+# --- parts of timestamps and dates, in UTC ----------------------------------------------------------------------------
+
+_PARTS: dict[str, Callable[[Any], int]] = {
+    "SECOND": lambda moment: _utc(moment).second,
+    "MINUTE": lambda moment: _utc(moment).minute,
+    "HOUR": lambda moment: _utc(moment).hour,
+    "DAY": lambda moment: _utc(moment).day,
+    "DAYOFWEEK": lambda moment: _utc(moment).isoweekday() % 7 + 1,
+    "DOY": lambda moment: _utc(moment).timetuple().tm_yday,
+    "WEEK": lambda moment: _utc(moment).isocalendar().week,
+    "MONTH": lambda moment: _utc(moment).month,
+    "QUARTER": lambda moment: (_utc(moment).month + 2) // 3,
+    "YEAR": lambda moment: _utc(moment).year,
+}
+
+
+def _date_trunc(unit: str, moment: datetime) -> datetime:
+    """What is smaller than the unit is as small as it can be; the zone is that of the timestamp, or none."""
+    utc, zone = _utc(moment), moment.tzinfo
+    unit = {"DD": "DAY", "MON": "MONTH", "MM": "MONTH", "YYYY": "YEAR", "YY": "YEAR"}.get(unit, unit)
+    if unit == "WEEK":
+        begun = datetime.combine(utc.date() - timedelta(utc.weekday()), time(), UTC)
+    elif unit == "QUARTER":
+        begun = datetime(utc.year, (utc.month - 1) // 3 * 3 + 1, 1, tzinfo=UTC)
+    else:
+        kept = ["YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND"].index(unit) + 1
+        year, *others = utc.timetuple()[:kept]
+        month, day, hour, minute, second = (*others, *[1, 1, 0, 0, 0][len(others) :])
+        begun = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+    return begun.astimezone(zone) if zone else begun.replace(tzinfo=None)
+
+
 _SPECIAL: dict[type[exp.Expr], Callable[[exp.Expr, Row], Any]] = {
     **dict.fromkeys(_STEPS[1:], _steps),
     exp.And: lambda node, row: _until(node, row, False, _and),
@@ -313,6 +375,8 @@ _SPECIAL: dict[type[exp.Expr], Callable[[exp.Expr, Row], Any]] = {
     exp.Case: _case,
     exp.If: _if,
     exp.Nullif: _nullif,
+    exp.Nvl2: _nvl2,
+    exp.Trim: _trim,
     exp.Coalesce: _coalesce,
     exp.Greatest: _extreme(max),
     exp.Least: _extreme(min),
@@ -339,13 +403,16 @@ _STRICT: dict[type[exp.Expr], Callable[..., Any]] = {
     exp.Abs: lambda x: _fitting(abs(x)),
     exp.Ceil: lambda x: _integer(x, math.ceil),
     exp.Floor: lambda x: _integer(x, math.floor),
+    exp.Round: _round,
+    exp.Sign: lambda x: math.nan if x != x else float((x > 0) - (x < 0)),
+    exp.Pi: lambda: math.pi,
+    exp.Atan2: lambda y, x: math.atan2(y + 0.0, x + 0.0),
     **{getattr(exp, name.title()): _real(getattr(math, name)) for name in _REAL},
     exp.Ln: _ln,
     exp.Log: _log,
     exp.Pow: _power,
     exp.Lower: str.lower,
     exp.Upper: str.upper,
-    exp.Trim: lambda text: text.strip(" "),
     exp.Length: len,
     exp.Concat: lambda *parts: "".join(parts),
     exp.DPipe: lambda a, b: a + b,
@@ -354,7 +421,21 @@ _STRICT: dict[type[exp.Expr], Callable[..., Any]] = {
     exp.Contains: lambda text, part: part in text,
     exp.Substring: _substring,
     exp.Like: _like,
-    exp.Hour: lambda moment: _utc(moment).hour,
-    exp.Minute: lambda moment: _utc(moment).minute,
-    exp.DayOfWeek: lambda moment: _utc(moment).isoweekday() % 7 + 1,
+    exp.RegexpLike: _rlike,
+    exp.Replace: str.replace,
+    exp.Left: lambda text, count: text[:count],
+    exp.Right: lambda text, count: text[max(0, len(text) - count) :],
+    exp.Second: _PARTS["SECOND"],
+    exp.Minute: _PARTS["MINUTE"],
+    exp.Hour: _PARTS["HOUR"],
+    exp.Day: _PARTS["DAY"],
+    exp.DayOfMonth: _PARTS["DAY"],
+    exp.DayOfWeek: _PARTS["DAYOFWEEK"],
+    exp.DayOfYear: _PARTS["DOY"],
+    exp.WeekOfYear: _PARTS["WEEK"],
+    exp.Month: _PARTS["MONTH"],
+    exp.Quarter: _PARTS["QUARTER"],
+    exp.Year: _PARTS["YEAR"],
+    exp.Extract: lambda part, moment: _PARTS[part](moment),
+    exp.TimestampTrunc: _date_trunc,
 }

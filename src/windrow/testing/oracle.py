@@ -205,6 +205,7 @@ class Oracle:
         result["window_end"] = self._time(content.end, standing.time_column)
         if content.position is not None:
             result["position"] = content.position
+        result.update({name: result[column] for name, column in query.names})
         result["revision"] = emission.revision
         if self._updates is not None:
             result["retracted"] = emission.retracted

@@ -41,7 +41,7 @@ from windrow.testing.standing import Row
 _OPTIONS = ("time", "lateness", "updates", "order_by", "bad_events")
 _ACTIONS = ("input", "watermark", "add", "remove", "finish")
 _DETAILS = ("expect", "error", "counted", "measure", "since", "becomes", "when")
-_QUERY = {"name", "window", "aggregates", "by", "where", "time", "distinct_on", "having"}
+_QUERY = {"name", "window", "aggregates", "by", "where", "time", "distinct_on", "having", "names"}
 
 
 class Runtime(Protocol):

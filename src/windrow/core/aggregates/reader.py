@@ -22,6 +22,7 @@ from windrow.core.expressions.errors import SqlError
 from windrow.core.expressions.parse import Expression, parse
 from windrow.core.expressions.tokens import Call, Phrase, Token
 
+OVER = "functions OVER a window of rows are not read; group by a window instead, such as window(ts, '1 hour')"
 SYNONYMS = {"avg": "mean", "std": "stddev", "percentile": "quantile", "collect_list": "collect"}
 _P0 = parse("p0")
 
@@ -55,7 +56,7 @@ class AggregateCall(Call):
                 self.where = phrase.part(index + 3, end).expression("the condition")
                 index = end + 1
             elif word == "OVER":
-                phrase.refuse("functions OVER a window of rows are not read; group by a window instead", index)
+                phrase.refuse(OVER, index)
             else:
                 return index
 

@@ -3,8 +3,10 @@
     query │ keys … │ window_start │ window_end │ [position] │ revision │ [retracted] │ a column for every aggregate
 
 A query's row is null in the columns of aggregates that it does not have, and in keys that are not its own;
-`results_of` gives one query's own columns. Here HAVING is carried out: a row that does not satisfy it is not written,
-and one with a revision, which replaces a row that may have been, is taken back.
+`results_of` gives one query's own columns. What a query calls a key or a bound (`Query.names`) is a column beside the
+aggregates, so that the columns that queries share are called the same whoever comes or goes. Here HAVING is carried
+out: a row that does not satisfy it is not written, and one with a revision, which replaces a row that may have been, is
+taken back.
 
 What is emitted comes in **chunks**, each with the answers of a projection: an answer is a window, a query, and a row of
 the projection's columns, which many queries share. The answers of all chunks are laid end to end, and `order` says
@@ -35,8 +37,6 @@ from windrow.core.plan.groups import Partial, Signature, partials_of
 from windrow.core.query.given import Queries, queries_from
 from windrow.core.query.query import Query
 from windrow.core.slices.kernel import key_name
-from windrow.core.windows.fixed import Window
-from windrow.core.windows.ordered import OrderedWindow
 
 RESULT_COLUMNS = ("query", "window_start", "window_end", "revision", "retracted")  # that every result may have
 Frame = TypeVar("Frame")
@@ -58,9 +58,13 @@ class ResultSchema:
         keys = dict.fromkeys(key for by in dict.fromkeys(query.by for query in self.queries) for key in by)
         self.keys = {key: self.keys[key] for key in keys}
         self.names = pl.Series("query", [query.name for query in self.queries], dtype=pl.String)
-        windows = dict.fromkeys(query.window for query in self.queries)
-        self.positions = any(_has_position(window) for window in windows)
+        self.positions = any("position" in query.named_columns for query in self.queries)
         self.rank = self.names.rank("ordinal").cast(pl.Int64).to_numpy()
+        self.named: dict[tuple[str, str], list[int]] = {}  # a name and its column: the queries that call it so
+        for number, query in enumerate(self.queries):
+            for name, column in query.names:
+                if name != column:
+                    self.named.setdefault((name, column), []).append(number)
 
     @cached_property
     def empty(self) -> pl.DataFrame:
@@ -99,8 +103,15 @@ class ResultSchema:
                     if dtype != pl.Boolean():
                         text = signature.having.text
                         raise QueryError(f"query {query.name!r}: having: {text!r} is {dtype}, not true or false")
-        lists = dict.fromkeys(query.aggregates for query in self.queries)  # columns stand in the order of the queries
-        names = dict.fromkeys(aggregate.name for aggregates in lists for aggregate in aggregates)
+        self._add_names()
+
+    def _add_names(self) -> None:
+        """Add the columns of keys and bounds under other names, and put all in the order of the queries."""
+        shared = {**self.keys, "window_start": self.bound, "window_end": self.bound, "position": pl.Int64()}
+        for (name, column), numbers in self.named.items():
+            self._add_column(name, shared[column], self.queries[numbers[0]])
+        lists = {(query.names, query.aggregates): query for query in self.queries}.values()
+        names = dict.fromkeys(name for query in lists for name in query.columns)
         self.columns = {name: self.columns[name] for name in names}
 
     def _add_column(self, name: str, dtype: pl.DataType, query: Query) -> None:
@@ -110,7 +121,10 @@ class ResultSchema:
                 f"{self.columns[name]} in another query; give one an alias"
             )
         if name in self.keys:
-            raise QueryError(f"column {name!r} is both a key and an aggregate; give one an alias")
+            what = (
+                "an aggregate" if name in {one.name for one in query.aggregates} else f"a name in query {query.name!r}"
+            )
+            raise QueryError(f"column {name!r} is both a key and {what}; give one an alias")
 
     def build(self, emitted: Iterable[Emitted]) -> tuple[pl.DataFrame, Counter[str]]:
         """The result table, and for each column how many integers did not fit into int64."""
@@ -144,8 +158,16 @@ class ResultSchema:
             overflows.update(lost)
             answers.append(narrowed)
         results = pl.concat([pl.DataFrame(columns), *self._values(answers, order)], how="horizontal")
+        results = self._with_names(results, query[order])
         in_order = results.columns == self.empty.columns
         return labelled(results if in_order else results.select(self.empty.columns), self.queries), overflows
+
+    def _with_names(self, results: pl.DataFrame, query: Ints) -> pl.DataFrame:
+        """The results with the keys and bounds of queries that call them otherwise also under those names."""
+        for (name, column), numbers in self.named.items():
+            calls_it_so = pl.Series(np.isin(query, numbers))
+            results = results.with_columns(results[column].zip_with(calls_it_so, results[name]).alias(name))
+        return results
 
     def _keys(self, chunks: list[Emitted], order: Ints) -> dict[str, pl.Series]:
         if not self.keys:
@@ -343,10 +365,6 @@ def _as(bound: pl.Series, dtype: pl.DataType) -> pl.Series:
     return bound.cast(dtype) if dtype != pl.Int64() else bound
 
 
-def _has_position(window: Window) -> bool:
-    return isinstance(window, OrderedWindow) and window.has_position
-
-
 def too_large(overflows: Counter[str]) -> OverflowError:
     """The refusal of a whole table whose integers do not fit."""
     name, lost = overflows.most_common(1)[0]
@@ -383,11 +401,13 @@ def label_of(results: Any) -> Label | None:
 
 
 def own_columns(query: Query, columns: Sequence[str]) -> list[str]:
-    """The columns of a query's own results, among those of all."""
-    own = ["query", *query.by, "window_start", "window_end", "revision"]
+    """The columns of a query's own results, among those of all: keys and bounds as the query calls them."""
+    names: dict[str, list[str]] = {}
+    for name, column in query.names:
+        names.setdefault(column, []).append(name)
+    own = ["query", *query.named_columns, "revision"]
     own += [column for column in ("retracted",) if column in columns]
-    if _has_position(query.window):
-        own.insert(own.index("revision"), "position")
+    own = [name for column in own for name in names.get(column, [column])]
     return own + [aggregate.name for aggregate in query.aggregates]
 
 

@@ -49,6 +49,8 @@ class TextError(SqlError):
 
 
 def hint(word: str, words: Iterable[str]) -> str:
-    """What a word may have been meant to be."""
-    near = difflib.get_close_matches(word[:100], list(words), 1)  # which takes the square of their length
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(words)}"
+    """What a word may have been meant to be: the same in another case, or else one that is close."""
+    listed = list(words)
+    near = [one for one in listed if one.lower() == word.lower()]
+    near = near or difflib.get_close_matches(word[:100], listed, 1)  # which takes the square of their length
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(listed) or 'none'}"

@@ -8,11 +8,13 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
 
 import polars as pl
 from sqlglot import exp
 
+from windrow.core.expressions.patterns import regular_expression
 from windrow.core.expressions.terms import (
     BOOLEAN,
     FLOAT64,
@@ -313,6 +315,84 @@ def _round(name: str, term: Term) -> Term:
     return Term(INT64, expr, f"CASE WHEN {x} >= {-edge}D AND {x} < {edge}D THEN {name}({x}) END")
 
 
+def _rounded(term: Term, digits: Term | None = None) -> Term:
+    """ROUND half away from zero, of a double as it is written: 1.005 is half a hundredth, although its bits are less.
+
+    A half is written as (k + 0.5) / 10^n, and of all doubles that division gives the nearest one to it, which is x
+    if x is written so: a double holds all of 15 digits. From 10^14 / 10^n on x stays as it is: its digits end there.
+    """
+    n = digits.value if digits else 0
+    if not isinstance(n, int) or not 0 <= n <= 15:
+        refuse("ROUND takes an integer literal from 0 to 15 as the number of digits")
+    dtype = _number_type("ROUND", term)
+    if dtype == INT64:
+        return convert(term, INT64)
+    if isinstance(dtype, pl.Decimal):
+        if n >= dtype.scale:
+            return term
+        x, text = term.polars, term.spark
+        if dtype.precision == 38:  # null where a half would be rounded to a 39th digit
+            most = 10 ** (38 - dtype.scale) - 1
+            x, text = (
+                pl.when(x.abs() <= pl.lit(Decimal(most))).then(x),
+                f"CASE WHEN ABS({text}) <= {most}BD THEN {text} END",
+            )
+        dtype = decimal(dtype.precision - dtype.scale + 1, n)
+        expr = x.round(n, mode="half_away_from_zero").cast(dtype)
+        return Term(dtype, expr, f"CAST(ROUND({text}, {n}) AS {spark_type(dtype)})")
+    term, factor = need(FLOAT64, term, "ROUND"), 10.0**n
+    x, size = term.polars, term.polars.abs() * factor
+    below, unit = size.floor(), x * 0.0 + factor  # by a constant Polars does not divide: it multiplies by its inverse
+    whole = below + (x.abs() >= (below + 0.5) / unit).cast(FLOAT64)
+    expr = pl.when(size < 1e14).then(x.sign() * whole / unit).otherwise(x)
+    text = f"CASE WHEN ABS({term.spark}) * {factor!r}D < {1e14}D THEN ROUND({term.spark}, {n}) ELSE {term.spark} END"
+    return Term(FLOAT64, expr, text)
+
+
+def _trim(term: Term, side: Term | None = None) -> Term:
+    term, name = (
+        need(STRING, term, "TRIM"),
+        {"LEADING": "LTRIM", "TRAILING": "RTRIM"}.get(str(side and side.value), "TRIM"),
+    )
+    strip = {"LTRIM": term.polars.str.strip_chars_start, "RTRIM": term.polars.str.strip_chars_end}
+    return Term(STRING, strip.get(name, term.polars.str.strip_chars)(" "), f"{name}({term.spark})")
+
+
+def _replace(term: Term, part: Term, by: Term) -> Term:
+    term, part, by = (need(STRING, one, "REPLACE") for one in (term, part, by))
+    if not part.is_literal or not part.value or not by.is_literal or by.value is None:
+        refuse("REPLACE takes two literals, of which the first is not empty")
+    expr = term.polars.str.replace_all(str(part.value), by.polars, literal=True)
+    return Term(STRING, expr, f"REPLACE({term.spark}, {part.spark}, {by.spark})")
+
+
+def _end(name: str, term: Term, count: Term) -> Term:
+    """LEFT or RIGHT."""
+    term = need(STRING, term, name)
+    if not isinstance(count.value, int) or count.value < 0:
+        refuse(f"{name} takes an integer literal of zero or more")
+    expr = term.polars.str.head(count.value) if name == "LEFT" else term.polars.str.tail(count.value)
+    return Term(STRING, expr, f"{name}({term.spark}, {count.value})")
+
+
+def _rlike(term: Term, pattern: Term) -> Term:
+    term, text = need(STRING, term, "RLIKE"), pattern.value
+    if not isinstance(text, str):
+        refuse("RLIKE takes a literal pattern")
+    portable = literal(regular_expression(text))
+    expr = term.polars.str.contains(str(portable.value))
+    try:
+        pl.select(pl.lit("").str.contains(str(portable.value)))
+    except pl.exceptions.ComputeError:
+        refuse(f"RLIKE: {text!r} is not a regular expression, or one too large")
+    return Term(BOOLEAN, expr, f"({term.spark} RLIKE {portable.spark})")
+
+
+def _arctan2(y: pl.Expr, x: pl.Expr) -> pl.Expr:
+    """As Spark has it, for which zero has no sign."""
+    return pl.arctan2(*(pl.when(value == 0).then(0.0).otherwise(value) for value in (y, x)))
+
+
 def _substring(term: Term, start: Term, length: Term | None = None) -> Term:
     term, first, count = need(STRING, term, "SUBSTRING"), start.value, length.value if length else None
     if not isinstance(first, int) or (length and not isinstance(count, int)) or (isinstance(count, int) and count < 0):
@@ -333,14 +413,92 @@ def _like(term: Term, pattern: Term) -> Term:
     return Term(BOOLEAN, expr, f"({term.spark} LIKE {pattern.spark})")
 
 
+_DAY = "86400000000L"
+
+
 def _clock(name: str, from_micros: str, polars: Callable[[pl.Expr], pl.Expr], term: Term) -> Term:
+    """HOUR, MINUTE or SECOND; Spark's own functions would use the session's time zone."""
     if not isinstance(term.dtype, pl.Datetime):
         refuse(f"{name} needs a timestamp, not {term.dtype} {term.spark}")
     if not term.dtype.time_zone:
         return Term(INT64, polars(term.polars).cast(INT64), f"CAST({name}({term.spark}) AS BIGINT)")
-    # Spark's own functions would use the session's time zone
     expr = polars(term.polars.dt.convert_time_zone("UTC")).cast(INT64)
     return Term(INT64, expr, from_micros.format(f"UNIX_MICROS({term.spark})"))
+
+
+def _day(what: str, term: Term) -> Term:
+    """The day of a timestamp in UTC, or a date itself."""
+    if isinstance(term.dtype, pl.Date):
+        return term
+    if not isinstance(term.dtype, pl.Datetime):
+        refuse(f"{what} needs a timestamp or a date, not {term.dtype} {term.spark}")
+    if not term.dtype.time_zone:
+        return Term(pl.Date(), term.polars.dt.date(), f"CAST({term.spark} AS DATE)")
+    micros = f"UNIX_MICROS({term.spark})"
+    day = f"DATE_FROM_UNIX_DATE(CAST(({micros} - PMOD({micros}, {_DAY})) DIV {_DAY} AS INT))"
+    return Term(pl.Date(), term.polars.dt.convert_time_zone("UTC").dt.date(), day)
+
+
+def _calendar(name: str, polars: Callable[[pl.Expr], pl.Expr], term: Term) -> Term:
+    """A part of the day of a timestamp, or of a date."""
+    day = _day(name, term)
+    return Term(INT64, polars(day.polars).cast(INT64), f"CAST({name}({day.spark}) AS BIGINT)")
+
+
+_CLOCK_UNITS = {"SECOND": ("1s", 1_000_000), "MINUTE": ("1m", 60_000_000), "HOUR": ("1h", 3_600_000_000)}
+_DAY_UNITS = {"DAY": "1d", "WEEK": "1w", "MONTH": "1mo", "QUARTER": "1q", "YEAR": "1y"}
+_ALSO_UNITS = {"DD": "DAY", "MON": "MONTH", "MM": "MONTH", "YYYY": "YEAR", "YY": "YEAR"}
+
+
+def _date_trunc(unit: Term, term: Term) -> Term:
+    """The second, hour, day, … that a timestamp lies in, in UTC."""
+    given = str(unit.value).upper()
+    name, dtype = _ALSO_UNITS.get(given, given), term.dtype
+    if name not in (*_CLOCK_UNITS, *_DAY_UNITS):
+        refuse(f"DATE_TRUNC takes {', '.join((*_CLOCK_UNITS, *_DAY_UNITS))}, not {given}")
+    if not isinstance(dtype, pl.Datetime):
+        refuse(f"DATE_TRUNC needs a timestamp, not {dtype} {term.spark}")
+    every = _DAY_UNITS[name] if name in _DAY_UNITS else _CLOCK_UNITS[name][0]
+    utc = term.polars.dt.convert_time_zone("UTC") if dtype.time_zone else term.polars
+    expr = utc.dt.truncate(every)
+    if dtype.time_zone:
+        expr = expr.dt.convert_time_zone(dtype.time_zone)
+    return Term(dtype, expr, _truncated(name, term))
+
+
+def _truncated(name: str, term: Term) -> str:
+    """DATE_TRUNC for Spark, whose own one is in the session's time zone."""
+    day, zoned = _day("DATE_TRUNC", term).spark, isinstance(term.dtype, pl.Datetime) and term.dtype.time_zone
+    if name in _DAY_UNITS:
+        begin = day if name == "DAY" else f"TRUNC({day}, '{name}')"
+        return f"TIMESTAMP_MICROS(UNIX_DATE({begin}) * {_DAY})" if zoned else f"CAST({begin} AS TIMESTAMP_NTZ)"
+    if zoned:
+        micros = f"UNIX_MICROS({term.spark})"
+        return f"TIMESTAMP_MICROS({micros} - PMOD({micros}, {_CLOCK_UNITS[name][1]}L))"
+    parts = [f"{part}({term.spark})" for part in ("HOUR", "MINUTE", "SECOND")]
+    shown = parts[: 3 - list(_CLOCK_UNITS).index(name)]
+    return f"(CAST({day} AS TIMESTAMP_NTZ) + MAKE_DT_INTERVAL(0, {', '.join(shown)}))"
+
+
+_PARTS: dict[str, _Rule] = {
+    "SECOND": partial(_clock, "SECOND", "(PMOD({0}, 60000000L) DIV 1000000L)", lambda t: t.dt.second()),
+    "MINUTE": partial(_clock, "MINUTE", "(PMOD({0}, 3600000000L) DIV 60000000L)", lambda t: t.dt.minute()),
+    "HOUR": partial(_clock, "HOUR", "(PMOD({0}, 86400000000L) DIV 3600000000L)", lambda t: t.dt.hour()),
+    "DAY": partial(_calendar, "DAY", lambda t: t.dt.day()),
+    "DAYOFWEEK": partial(_calendar, "DAYOFWEEK", lambda t: t.dt.weekday() % 7 + 1),
+    "DOY": partial(_calendar, "DAYOFYEAR", lambda t: t.dt.ordinal_day()),
+    "WEEK": partial(_calendar, "WEEKOFYEAR", lambda t: t.dt.week()),
+    "MONTH": partial(_calendar, "MONTH", lambda t: t.dt.month()),
+    "QUARTER": partial(_calendar, "QUARTER", lambda t: t.dt.quarter()),
+    "YEAR": partial(_calendar, "YEAR", lambda t: t.dt.year()),
+}
+
+
+def _extract(part: Term, term: Term) -> Term:
+    name = str(part.value).upper()
+    if name not in _PARTS:
+        refuse(f"EXTRACT takes {', '.join(_PARTS)}, not {name}")
+    return _PARTS[name](term)
 
 
 def least(rule: _Rule) -> int:
@@ -356,6 +514,7 @@ CASTS = {
     "FLOAT": pl.Float32(),
     "TEXT": STRING,
     "BOOLEAN": BOOLEAN,
+    "DATE": pl.Date(),
 }
 _NUMERALS = {True: r"^ *([+-]?[0-9]+) *\z", False: r"^ *([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?) *\z"}
 
@@ -364,6 +523,8 @@ def cast(term: Term, target: pl.DataType) -> Term:
     source = term.dtype
     if source in (target, NULL) or (target == FLOAT64 and source.is_numeric()):
         return convert(term, target)
+    if target == pl.Date() and isinstance(source, pl.Datetime):
+        return _day("CAST", term)
     if target == pl.Float32() and source != BOOLEAN:  # by way of a double, so that all round alike
         term = cast(term, FLOAT64)
     elif source == STRING and target.is_numeric():
@@ -375,18 +536,23 @@ def cast(term: Term, target: pl.DataType) -> Term:
     elif source.is_float() and target == INT64:  # Spark takes 2 to the 63rd for the largest integer
         term = convert(term, FLOAT64)
         term = replace(term, spark=f"NULLIF({term.spark}, {2.0**63}D)")
-    elif not (source == BOOLEAN or source.is_integer() or (source.is_numeric() and target.is_integer())):
+    elif target == pl.Date() or not (
+        source == BOOLEAN or source.is_integer() or (source.is_numeric() and target.is_integer())
+    ):
         refuse(f"CAST from {source} to {target} would not be the same everywhere")
     return Term(target, term.polars.cast(target, strict=False), f"TRY_CAST({term.spark} AS {spark_type(target)})")
 
 
-_PAIR, _LIST, _DAY = "this expression", "this expressions", "86400000000L"
-_WEEKDAY = f"(PMOD(({{0}} - PMOD({{0}}, {_DAY})) DIV {_DAY} + 4L, 7L) + 1L)"
+_PAIR, _LIST = "this expression", "this expressions"
 # How often a rule writes its operands down, at most, where one of them stands there more than once; the last number is
 # that of all further ones. Of IN it is as often as there are values.
 COPIES: dict[type[exp.Expr], tuple[int, ...]] = {
-    **dict.fromkeys((exp.NullSafeEQ, exp.NullSafeNEQ, exp.Is, exp.Greatest, exp.Pow), (2,)),
-    **dict.fromkeys((exp.Abs, exp.Ln, exp.Log, exp.DayOfWeek), (2,)),
+    **dict.fromkeys((exp.NullSafeEQ, exp.NullSafeNEQ, exp.Is, exp.Greatest, exp.Pow, exp.Atan2), (2,)),
+    **dict.fromkeys((exp.Abs, exp.Ln, exp.Log, exp.Day, exp.DayOfMonth, exp.DayOfWeek, exp.DayOfYear), (2,)),
+    **dict.fromkeys((exp.WeekOfYear, exp.Month, exp.Quarter, exp.Year), (2,)),
+    **dict.fromkeys((exp.Extract, exp.Nvl2), (1, 2)),
+    exp.TimestampTrunc: (1, 4),
+    exp.Round: (16, 1),  # eight times, each within several signs
     **dict.fromkeys((exp.Ceil, exp.Floor), (3,)),
     **dict.fromkeys((exp.Between, exp.Nullif), (2, 1)),
     exp.Div: (1, 2),
@@ -395,7 +561,7 @@ COPIES: dict[type[exp.Expr], tuple[int, ...]] = {
 }
 STEPS = (exp.Paren, exp.Add, exp.Sub, exp.Mul, exp.Neg, exp.Abs)  # rules that take arithmetic on
 # Rules that do not compute all operands of each event, and so say themselves where these leave 64 bits, if anywhere.
-LAZY = (exp.And, exp.Or, exp.If, exp.Nullif, exp.Coalesce, exp.Case)
+LAZY = (exp.And, exp.Or, exp.If, exp.Nullif, exp.Nvl2, exp.Coalesce, exp.Case)
 # Node class: the arguments that the rule understands, in its order, and the rule. What is not here is refused.
 RULES: dict[type[exp.Expr], tuple[str, _Rule]] = {
     exp.Paren: ("this", lambda term: term),
@@ -418,6 +584,10 @@ RULES: dict[type[exp.Expr], tuple[str, _Rule]] = {
     ),
     exp.If: ("this true false", lambda c, then, other=None: choose("IF", [(c, then)], other or literal(None))),
     exp.Nullif: (_PAIR, lambda a, b: choose("NULLIF", [(compare("=", a, b), literal(None))], a)),
+    exp.Nvl2: (
+        "this true false",
+        lambda term, then, other: choose("NVL2", [(negate(_is(term, literal(None))), then)], other),
+    ),
     exp.Coalesce: (_LIST, partial(_pick, "COALESCE")),
     exp.Greatest: (_LIST, partial(_pick, "GREATEST")),
     exp.Least: (_LIST, partial(_pick, "LEAST")),
@@ -430,6 +600,9 @@ RULES: dict[type[exp.Expr], tuple[str, _Rule]] = {
     exp.Abs: ("this", partial(_signed, "ABS")),
     exp.Ceil: ("this", partial(_round, "CEIL")),
     exp.Floor: ("this", partial(_round, "FLOOR")),
+    exp.Round: ("this decimals", _rounded),
+    exp.Sign: ("this", _real("SIGNUM", gives=FLOAT64, polars=pl.Expr.sign)),
+    exp.Pi: ("", lambda: literal(math.pi)),
     exp.Sqrt: ("this", _real("SQRT", gives=FLOAT64, polars=pl.Expr.sqrt)),
     exp.Exp: ("this", _real("EXP", gives=FLOAT64, polars=pl.Expr.exp)),
     exp.Ln: ("this", _real("LN", gives=FLOAT64, polars=lambda x: pl.when(x > 0).then(x.log()))),
@@ -441,12 +614,16 @@ RULES: dict[type[exp.Expr], tuple[str, _Rule]] = {
     exp.Asin: ("this", _real("ASIN", gives=FLOAT64, polars=pl.Expr.arcsin)),
     exp.Acos: ("this", _real("ACOS", gives=FLOAT64, polars=pl.Expr.arccos)),
     exp.Atan: ("this", _real("ATAN", gives=FLOAT64, polars=pl.Expr.arctan)),
+    exp.Atan2: (_PAIR, _real("ATAN2", gives=FLOAT64, polars=_arctan2)),
     exp.Radians: ("this", _real("RADIANS", gives=FLOAT64, polars=pl.Expr.radians)),
     exp.Degrees: ("this", _real("DEGREES", gives=FLOAT64, polars=pl.Expr.degrees)),
     exp.IsNan: ("this", _real("ISNAN", gives=BOOLEAN, polars=lambda x: x.is_nan().fill_null(False))),
     exp.Lower: ("this", _text("LOWER", gives=STRING, polars=lambda s: s.str.to_lowercase())),
     exp.Upper: ("this", _text("UPPER", gives=STRING, polars=lambda s: s.str.to_uppercase())),
-    exp.Trim: ("this", _text("TRIM", gives=STRING, polars=lambda s: s.str.strip_chars(" "))),
+    exp.Trim: ("this position", _trim),
+    exp.Replace: ("this expression replacement", _replace),
+    exp.Left: (_PAIR, partial(_end, "LEFT")),
+    exp.Right: (_PAIR, partial(_end, "RIGHT")),
     exp.Length: ("this", _text("LENGTH", gives=pl.Int32(), polars=lambda s: s.str.len_chars().cast(pl.Int32))),
     exp.Concat: ("expressions", _text("CONCAT", gives=STRING, polars=lambda *s: pl.concat_str(s))),
     exp.DPipe: (_PAIR, _text("CONCAT", gives=STRING, polars=lambda *s: pl.concat_str(s))),
@@ -455,7 +632,18 @@ RULES: dict[type[exp.Expr], tuple[str, _Rule]] = {
     exp.Contains: (_PAIR, _text("CONTAINS", gives=BOOLEAN, polars=lambda s, part: s.str.contains(part, literal=True))),
     exp.Substring: ("this start length", _substring),
     exp.Like: (_PAIR, _like),
-    exp.Hour: ("this", partial(_clock, "HOUR", f"(PMOD({{0}}, {_DAY}) DIV 3600000000L)", lambda t: t.dt.hour())),
-    exp.Minute: ("this", partial(_clock, "MINUTE", "(PMOD({0}, 3600000000L) DIV 60000000L)", lambda t: t.dt.minute())),
-    exp.DayOfWeek: ("this", partial(_clock, "DAYOFWEEK", _WEEKDAY, lambda t: t.dt.weekday() % 7 + 1)),
+    exp.RegexpLike: (_PAIR, _rlike),
+    exp.Second: ("this", _PARTS["SECOND"]),
+    exp.Minute: ("this", _PARTS["MINUTE"]),
+    exp.Hour: ("this", _PARTS["HOUR"]),
+    exp.Day: ("this", _PARTS["DAY"]),
+    exp.DayOfMonth: ("this", _PARTS["DAY"]),
+    exp.DayOfWeek: ("this", _PARTS["DAYOFWEEK"]),
+    exp.DayOfYear: ("this", _PARTS["DOY"]),
+    exp.WeekOfYear: ("this", _PARTS["WEEK"]),
+    exp.Month: ("this", _PARTS["MONTH"]),
+    exp.Quarter: ("this", _PARTS["QUARTER"]),
+    exp.Year: ("this", _PARTS["YEAR"]),
+    exp.Extract: (_PAIR, _extract),
+    exp.TimestampTrunc: ("unit this", _date_trunc),
 }

@@ -15,19 +15,26 @@ What an expression means (where engines differ by default, this is what they are
   nor what has a null operand, nor an event that the query's filters leave out.
 - `/` divides doubles; division and remainder by zero are null. `%` is for integers and has the dividend's sign.
 - Logic has three values. NaN equals NaN and is greater than every number; -0.0 equals 0.0. `isnan(NULL)` is false.
-- `greatest` and `least` skip nulls, `concat` and `||` do not. Strings compare by code point; `trim` takes spaces only.
-- `sqrt` of a negative number is NaN, `ln` of zero or less is null; `log(b, x)`, and so `log10` and `log2`, is
-  ln(x) / ln(b). `power` is Java's: 1 to the power of NaN or infinity is NaN. The last bit of exp, ln, power and the
+- `greatest` and `least` skip nulls, `concat` and `||` do not. Strings compare by code point.
+- `sqrt` of a negative number is NaN, `ln` of zero or less is null; `log(b, x)`, and so `log10` and `log2`, is ln(x) /
+  ln(b). `power` is Java's: 1 to the power of NaN or infinity is NaN. The last bit of exp, ln, power and the
   trigonometric functions is the machine's own.
+- `round(x, n)` rounds a half away from zero, of a double as it is written (1.005 to 1.01); from 10^14 / 10^n on it
+  stays as it is. Integers stay, decimals get n digits, null where a 39th could be needed. `sign` of NaN is NaN.
 - `ceil` and `floor` give BIGINT. They and CAST give null where the number does not fit or the text is not a number
   (digits with a sign, for DOUBLE also fraction and exponent, spaces around them). CAST cuts toward zero.
-- A timestamp compares with a timestamp or an ISO literal, which is UTC unless it names a zone; `hour`, `minute` and
-  `dayofweek` (Sunday is 1) are those of UTC. A Datetime with a zone is Spark's TIMESTAMP, without one TIMESTAMP_NTZ.
-  A date compares with a date or a literal such as DATE '2024-05-31', which beside a timestamp is its midnight.
+- `trim`, `ltrim` and `rtrim` take spaces only; `left`, `right` and `substring` count code points. `replace` takes
+  literals. `RLIKE` looks anywhere for a literal pattern in signs that Java and Rust read alike (`patterns`): classes
+  are those of ASCII, `.` is all but ends of lines, `$` the very end of the text.
+- A timestamp compares with a timestamp or an ISO literal, which is UTC unless it names a zone; `year` to `second`,
+  `extract`, `date_trunc` and CAST to DATE are those of UTC (`dayofweek`: Sunday is 1; weeks are those of ISO and
+  begin on Monday). A Datetime with a zone is Spark's TIMESTAMP, without one TIMESTAMP_NTZ. A date compares with a
+  date or a literal such as DATE '2024-05-31', which beside a timestamp is its midnight.
 
 Limits: decimals under `+ - *` must fit 38 digits (beyond, Polars and the evaluator raise; so does Spark, or with ANSI
-off it gives null); column names match exactly, though Spark ignores case; `upper` and `lower` follow each engine's
-Unicode version.
+off it gives null); column names match exactly, because events can have `Speed` and `speed`, and Spark's rule depends on
+a setting of its session: another case is refused with "did you mean"; `upper` and `lower` follow each engine's Unicode
+version.
 """
 
 from __future__ import annotations
@@ -44,9 +51,11 @@ from itertools import chain, repeat
 import polars as pl
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
-from sqlglot.errors import SqlglotError
+from sqlglot.errors import ErrorLevel, SqlglotError
 
+from windrow.core.expressions.errors import hint
 from windrow.core.expressions.functions import CASTS, COPIES, LAZY, RULES, STEPS, cast, choose, compare, least, negate
+from windrow.core.expressions.instead import COLUMN, INSTEAD
 from windrow.core.expressions.limits import (
     DEPTH,
     DIGITS,
@@ -201,13 +210,15 @@ def _read(text: str) -> exp.Expr:
         detail = (getattr(error, "errors", None) or [{}])[0]
         where = f" at {detail['highlight']!r}, column {detail['col']}" if detail.get("highlight") else ""
         raise Refusal(f"it is not a complete SQL expression{where}", detail.get("col") or 0) from None
-    except (LookupError, AttributeError, TypeError, ValueError) as error:  # of a reader that did not expect this text
+    except _NOT_EXPECTED as error:  # of a reader that did not expect this text
         raise Refusal("it is not a complete SQL expression") from error
     if len(nodes) > 1:
         refuse("it holds several statements")
     return nodes[0].unnest() if nodes and nodes[0] is not None else refuse("it is empty, or not an expression")
 
 
+_NOT_EXPECTED = (LookupError, AttributeError, TypeError, ValueError)
+_OF_DAYS = (exp.Day, exp.DayOfMonth, exp.DayOfWeek, exp.DayOfYear, exp.WeekOfYear, exp.Month, exp.Year)
 _CHAINS = (exp.Connector, exp.DPipe)  # of which a long one is one level
 
 
@@ -227,7 +238,7 @@ def _check(node: exp.Expr) -> None:
     """Refuse what has no rule, or uses more of its node than the rule knows; write one meaning in one way."""
     if isinstance(node.parent, exp.DataType) or isinstance(node, (exp.Identifier, exp.DataType)):
         return
-    if isinstance(node, exp.TsOrDsToDate) and isinstance(node.parent, exp.DayOfWeek):
+    if isinstance(node, exp.TsOrDsToDate) and isinstance(node.parent, _OF_DAYS):
         return  # sqlglot's own addition
     if type(node) not in _FORMS:
         refuse(_reason(node))
@@ -244,7 +255,8 @@ def _check(node: exp.Expr) -> None:
     if isinstance(node, (exp.Cast, exp.TryCast)):
         node.set("safe", None)
         if node.args["to"].this.name not in CASTS and not (_is_moment(node) and node.this.is_string):
-            refuse(f"there is no CAST to {node.args['to'].sql('spark')}, only to {', '.join(CASTS)}")
+            others = ", ".join(CASTS).replace("TEXT", "STRING")
+            refuse(f"there is no CAST to {node.args['to'].sql('spark')}, only to {others}")
     if isinstance(node, exp.Column):
         if node.name == "*" or re.fullmatch(r"\^.*\$", node.name, re.DOTALL):
             refuse(f"Polars reads the column name {node.name!r} as a pattern; rename the column")
@@ -264,18 +276,36 @@ def _is_moment(node: exp.Expr) -> bool:
 def _reason(node: exp.Expr) -> str:
     if isinstance(node, exp.Window):
         return "window functions are not allowed"
+    if isinstance(node, exp.Func) and _name(node).lower() in INSTEAD:
+        return unknown(_name(node))
     if isinstance(node, exp.AggFunc):
         return f"{node.sql_name()} is an aggregate function; an expression sees one event"
     if isinstance(node, (exp.Query, exp.SubqueryPredicate)):
         return "subqueries are not allowed"
+    if isinstance(node, (exp.ILike, exp.IntDiv)):
+        name = "ILIKE" if isinstance(node, exp.ILike) else "DIV"
+        return f"{name} is not supported; {INSTEAD[name.lower()]}"
     if isinstance(node, exp.Func):
-        name = node.name if isinstance(node, exp.Anonymous) else node.sql_name()
-        return unknown(name)
+        return unknown(_name(node))
     return f"{node.sql('spark')} is not supported"
 
 
+def _name(node: exp.Func) -> str:
+    """What a function is called in Spark, where sqlglot knows it."""
+    if isinstance(node, exp.Anonymous):
+        return node.name
+    try:
+        written = re.match(r"(\w+)(?:\(|\Z)", node.sql("spark", unsupported_level=ErrorLevel.IGNORE))
+    except _NOT_EXPECTED:  # of a writer that did not expect these arguments
+        written = None
+    return written[1] if written and written[1] not in FUNCTIONS else node.sql_name()
+
+
 def unknown(name: str, also: Collection[str] = (), otherwise: str = "") -> str:
-    """The refusal of a function that there is not: those whose names are near, or what to do otherwise."""
+    """The refusal of a function that there is not: what to write instead, whose names are near, or what else to do."""
+    if name.lower() in INSTEAD:
+        instead = INSTEAD[name.lower()]
+        return f"there is no function {name}; {otherwise if otherwise and instead == COLUMN else instead}"
     names = {one.lower(): one for one in (*FUNCTIONS, *also)}
     near = [names[one] for one in difflib.get_close_matches(name.lower()[:100], names, n=2, cutoff=0.65)]
     hint = f"did you mean {' or '.join(near)}?" if near else otherwise
@@ -332,10 +362,12 @@ def _term(node: exp.Expr, schema: Schema, bind: Callable[..., Term]) -> Term:
             return replace(term, dtype=STRING, polars=term.polars.cast(STRING))
         beyond = term.dtype in (pl.UInt64, pl.UInt128, pl.Int128)  # Spark has no such integers
         return replace(term, dtype=INT64, polars=term.polars.cast(INT64)) if beyond else term
+    if isinstance(node, exp.Var):
+        return literal(node.name)
     if isinstance(node, (exp.Literal, exp.Boolean, exp.Null)):
         return literal(_number(node.name) if node.is_number else node.args.get("this"))
     if isinstance(node, (exp.Cast, exp.TryCast)):
-        if _is_moment(node):
+        if _is_moment(node) and node.this.is_string:
             if node.args["to"].this.name == "DATE":
                 return literal(day(node.this.name), pl.Date())
             return literal(instant(node.this.name), pl.Datetime("us", "UTC"))
@@ -350,6 +382,7 @@ def _term(node: exp.Expr, schema: Schema, bind: Callable[..., Term]) -> Term:
         parts = list(node.flatten())
     else:
         values = [node.args[name] for name in _FORMS[type(node)].split() if node.args.get(name)]
+        values = [exp.Var(this=value) if isinstance(value, str) else value for value in values]
         parts = [part for value in values for part in (value if isinstance(value, list) else [value])]
     parts = [part.this if isinstance(part, exp.TsOrDsToDate) else part for part in parts]
     first, *others = (len(parts), 1) if isinstance(node, exp.In) else COPIES.get(type(node), (1,))
@@ -360,8 +393,7 @@ def _term(node: exp.Expr, schema: Schema, bind: Callable[..., Term]) -> Term:
 
 def _column(name: str, schema: Schema) -> Term:
     if name not in schema:
-        near = difflib.get_close_matches(name[:100], schema) or list(schema)[:8]
-        refuse(f"there is no column {name!r}; there are {', '.join(near)}")
+        refuse(f"there is no column {name!r}; {hint(name, schema)}")
     quoted = name.replace("`", "``")
     return Term(schema[name], pl.col(name), f"`{quoted}`")
 
@@ -371,6 +403,7 @@ _FORMS: dict[type[exp.Expr], str] = {
     exp.Column: "this",
     exp.Literal: "this is_string",
     exp.Boolean: "this",
+    exp.Var: "this",
     exp.Null: "",
     exp.Cast: "this to",
     exp.TryCast: "this to",
@@ -379,6 +412,7 @@ _FORMS: dict[type[exp.Expr], str] = {
 _NEEDED = dict.fromkeys(_FORMS, 0) | {kind: least(rule) for kind, (_, rule) in RULES.items()}
 FUNCTIONS = sorted(
     {name for kind in RULES if issubclass(kind, exp.Func) for name in kind.sql_names()}
-    - {"AND", "OR", "LIKE", "IS_NAN", "DAY_OF_WEEK", "IIF", "LEN"}
-    | {"LOG10", "LOG2", "DAYOFWEEK"}
+    - {"AND", "OR", "LIKE", "IS_NAN", "DAY_OF_WEEK", "DAY_OF_MONTH", "DAY_OF_YEAR", "WEEK_OF_YEAR", "IIF", "LEN"}
+    - {"TIMESTAMP_TRUNC", "ENDS_WITH", "STARTS_WITH"}
+    | {"LOG10", "LOG2", "DATE_TRUNC", "LTRIM", "RTRIM", "MOD"}
 )

@@ -32,11 +32,13 @@ class Query:
     name:        what its rows are called in the results; unique in an engine
     window:      made by `tumbling`, `session`, `counting` and so on, or one of your own; or text: "tumbling(1 hour)"
     aggregates:  one or several of `wr.mean("speed")`, or SQL text such as "mean(speed)", or {"v": "mean(speed)"}
-    by:          key columns; () for the whole stream, the default; a window with scope="node" adds `node`
+    by:          key columns; () for the whole stream, the default; a window with scope="node" adds `node`. Or what they
+                 are called in the results, {"vehicle": "car"}
     where:       a predicate in SQL; a window without an event that satisfies it is not emitted
     time:        the time column of its window, where it is not the engine's own; "arrival" for processing time
     distinct_on: drop events that repeat these columns, no further apart than the lateness
     having:      a predicate over aggregates, such as "count() > 10"; windows that do not satisfy it are not emitted
+    names:       what keys and bounds are called in the results of this query: {"hour": "window_start"}
     """
 
     name: str
@@ -47,23 +49,29 @@ class Query:
     time: str | None = None
     distinct_on: tuple[str, ...] = ()
     having: Aggregate | None = None
+    names: tuple[tuple[str, str], ...] = ()  # a name, and of which column
 
     def __init__(
         self,
         name: str,
         window: Window | str,
         aggregates: Aggregate | str | Iterable[Aggregate | str] | Mapping[str, Aggregate | str],
-        by: str | Sequence[str] = (),
+        by: str | Sequence[str] | Mapping[str, str] = (),
         where: str | Expression | None = None,
         time: str | None = None,
         distinct_on: str | Sequence[str] = (),
         having: str | Aggregate | None = None,
+        names: Mapping[str, str] | Iterable[tuple[str, str]] = (),
     ) -> None:
         if not isinstance(name, str) or not name:
             raise QueryError(f"a query needs a name, not {name!r}")
         window = _window(name, window)
         if not isinstance(having, str | Aggregate | None):
             raise QueryError(f"query {name!r}: having must be a predicate such as 'count() > 10', not {having!r}")
+        names = _names(name, names)
+        if isinstance(by, Mapping):
+            names = {**{alias: key for alias, key in by.items() if alias != key}, **names}
+            by = tuple(dict.fromkeys(by.values()))
         vars(self).update(
             name=name,
             window=window,
@@ -73,6 +81,7 @@ class Query:
             time=time,
             distinct_on=_columns(name, "distinct_on", distinct_on),
             having=_read(formula, having, name, "having"),
+            names=tuple(names.items()),
         )
         _check_names(self)
         scope, ordered = scope_of(window), [each for each in self.computed if each.needs_order]
@@ -103,6 +112,7 @@ class Query:
             "time": self.time,
             "distinct_on": list(self.distinct_on),
             "having": self.having and self.having.to_dict(),
+            "names": dict(self.names),
         }
         return {field: value for field, value in described.items() if value}
 
@@ -135,6 +145,18 @@ class Query:
         return isinstance(self.window, OrderedWindow) or any(aggregate.needs_order for aggregate in self.computed)
 
     @property
+    def named_columns(self) -> tuple[str, ...]:
+        """The columns of its results that `names` can name otherwise: keys and bounds."""
+        counted = isinstance(self.window, OrderedWindow) and self.window.has_position
+        return (*self.by, "window_start", "window_end", *(["position"] if counted else []))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of its results that are its own: names of keys and bounds, and aggregates."""
+        names = (name for name, column in self.names if name != column)
+        return (*names, *(aggregate.name for aggregate in self.aggregates))
+
+    @property
     def filter_first(self) -> Expression | None:
         """The predicate, where it must come before the windowing because it decides the windows' bounds."""
         return self.where if isinstance(self.window, Session | OrderedWindow) else None
@@ -152,10 +174,20 @@ def _check_names(query: Query) -> None:
     """Refuse more columns than a query may have, and names that cannot be written down."""
     if len(query.aggregates) > COLUMNS:
         raise QueryError(f"query {query.name!r} has {beyond('columns', len(query.aggregates), COLUMNS)}; make several")
-    named = (query.name, query.time or "", *query.by, *query.distinct_on, *(one.name for one in query.aggregates))
+    aggregates = {one.name for one in query.aggregates}
+    named = (query.name, query.time or "", *query.by, *query.distinct_on, *aggregates, *dict(query.names))
     for name in named:
         if not_text(name) is not None:
             raise QueryError(f"query {query.name!r}: the name {name!r} has half of a character")
+    columns = query.named_columns
+    for name, column in query.names:
+        if column not in columns:
+            raise QueryError(f"query {query.name!r}: names: {column!r} is none of {', '.join(columns)}")
+        if name != column and (name in (*RESERVED, *query.by) or name in aggregates):
+            what = "an aggregate" if name in aggregates else "a key" if name in query.by else "a column of every result"
+            raise QueryError(
+                f"query {query.name!r}: {column!r} cannot be called {name!r}, which is {what}; choose another alias"
+            )
 
 
 def time_of(queries: Iterable[Query], given: str | None, columns: Mapping[str, pl.DataType] | None = None) -> str:
@@ -268,6 +300,16 @@ def _keys(name: str, window: Window, by: tuple[str, ...]) -> tuple[str, ...]:
             "them; leave one out"
         )
     return (*by, NODE) if scope == "node" and NODE not in by else by
+
+
+def _names(name: str, given: Any) -> dict[str, str]:
+    try:
+        names = dict(given)
+    except (TypeError, ValueError):
+        names = {None: None}
+    if not all(isinstance(word, str) and word for pair in names.items() for word in pair):
+        raise QueryError(f"query {name!r}: names must be such as {{'hour': 'window_start'}}, not {given!r}")
+    return names
 
 
 def _columns(name: str, what: str, given: str | Sequence[str]) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ groups. `sql` has the same columns as Spark SQL, for those that the JVM prepares
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,7 +18,7 @@ import polars as pl
 
 from windrow.core.aggregates.functions import FUNCTIONS, Aggregate
 from windrow.core.arrays.dataframes import ChangedType, InputError, fitted
-from windrow.core.expressions.errors import QueryError
+from windrow.core.expressions.errors import QueryError, hint
 from windrow.core.expressions.parse import Expression, parse
 from windrow.core.expressions.terms import Overflow, literal
 from windrow.core.plan.groups import Group, Signature
@@ -187,10 +186,7 @@ class Binding:
 
     def _column(self, name: str, whose: str) -> pl.DataType:
         if name not in self._columns:
-            near = difflib.get_close_matches(name, self._columns, 1)
-            columns = ", ".join(map(repr, self._columns)) or "none"
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {columns}"
-            raise QueryError(f"{whose}: there is no column {name!r} in the events{hint}")
+            raise QueryError(f"{whose}: there is no column {name!r} in the events; {hint(name, self._columns)}")
         self.needed[name] = self._columns[name]
         return self._columns[name]
 

@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from windrow.core.arrays.dataframes import InputError
+from windrow.core.expressions.errors import hint
 from windrow.io.event_files import TextForm, from_text, is_text_in_json, separator_of
 from windrow.io.event_files import shown as shown_text
 from windrow.io.yaml_files import one_of
@@ -59,7 +60,7 @@ class Lines:
         if self.header is not None:
             for name in types:
                 if name not in self.header:
-                    raise InputError(f"{self._what} has no column {name!r}; it has {', '.join(self.header)}")
+                    raise InputError(f"{self._what} has no column {name!r}; {hint(name, self.header)}")
         lines = data.removesuffix(b"\n").split(b"\n") if data else []
         frames = [nothing(needed)]
         for begin, end, parsed in bisected(lines, lambda part: self._parsed(part, types)):

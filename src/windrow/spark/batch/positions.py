@@ -265,17 +265,14 @@ def with_bounds(results: DataFrame, job: Job, partial: bool) -> DataFrame:
     if not partial:
         full = F.element_at(F.create_map(*(F.lit(value) for pair in lengths.items() for value in pair)), F.col("query"))
         kept = kept.where(F.col(quoted(SIZE)) == full)
-    columns = []
-    for name in types.names:
-        kind = types[name].dataType
-        if name == "position":
-            column = F.col("window_start").cast(kind)
-        elif name in ("window_start", "window_end"):
-            column = _bound(FIRST if name == "window_start" else LAST, kind.typeName())
-        else:
-            column = F.col(quoted(name))
-        columns.append(column.alias(name))
-    return kept.select(*columns)
+    kind = types["window_start"].dataType.typeName()
+    columns = {name: F.col(quoted(name)) for name in results.columns if name in types.names}
+    columns["position"] = F.col("window_start").cast(types["position"].dataType)
+    columns["window_start"], columns["window_end"] = _bound(FIRST, kind), _bound(LAST, kind)
+    for (name, column), numbers in job.compiled.results.named.items():
+        is_so = F.col("query").isin([job.entries[number].query.name for number in numbers])
+        columns[name] = F.when(is_so, columns[column]).otherwise(columns.get(name, F.lit(None)))
+    return kept.select(*(columns[name].alias(name) for name in types.names))
 
 
 def _bound(name: str, kind: str) -> Column:

@@ -19,7 +19,7 @@ from pyspark.sql import types as t
 
 from windrow.core.assemble.results import RESULT_COLUMNS
 from windrow.core.expressions.border import border
-from windrow.core.expressions.errors import QueryError
+from windrow.core.expressions.errors import QueryError, hint
 from windrow.core.expressions.types import type_of
 from windrow.core.plan.options import StreamOptions
 from windrow.core.query.given import Queries, queries_from, some_queries
@@ -140,21 +140,21 @@ class QueryBook:
         for key in query.by:
             if key not in version.keys:
                 raise QueryError(f"query {query.name!r}: {key!r} is none of the book's keys {list(version.keys)}")
-        for aggregate in query.aggregates:
-            if aggregate.name not in version.columns:
+        for name in query.columns:
+            if name not in version.columns:
                 raise QueryError(
-                    f"query {query.name!r}: {aggregate.name!r} is none of the book's columns {list(version.columns)}; "
+                    f"query {query.name!r}: {name!r} is none of the book's columns {list(version.columns)}; "
                     "give it the alias of one"
                 )
         if version.events is not None:
             refuse_unstreamable([query], version.events["time"])
             types = _result_types(query, version.events)
-            for aggregate in query.aggregates:
-                kind = _plain(types[aggregate.name])
-                if kind != version.columns[aggregate.name]:
+            for name in query.columns:
+                kind = _plain(types[name])
+                if kind != version.columns[name]:
                     raise QueryError(
-                        f"query {query.name!r}: {aggregate.name!r} would be {kind.upper()}, and the book's column is "
-                        f"{version.columns[aggregate.name].upper()}"
+                        f"query {query.name!r}: {name!r} would be {kind.upper()}, and the book's column is "
+                        f"{version.columns[name].upper()}"
                     )
 
     def __repr__(self) -> str:
@@ -210,8 +210,7 @@ def _check_key(key: str, events: Mapping[str, Any]) -> None:
     """Refuse a key of the book that no event has."""
     columns = _columns(events)
     if key not in columns:
-        there = ", ".join(map(repr, columns))
-        raise QueryError(f"the book's keys: there is no column {key!r} in the events; there are {there}")
+        raise QueryError(f"the book's keys: there is no column {key!r} in the events; {hint(key, columns)}")
     if columns[key].is_nested():
         raise QueryError(f"the book's keys: column {key!r} is {_plain(columns[key]).upper()}, which cannot be a key")
 

@@ -2,7 +2,7 @@
 
     GROUP BY car, window(ts, '1 hour', '5 minutes')   ──▶   keys ("car",), sliding("1 hour", "5 minutes"), time "ts"
 
-Items may also be numbers of columns of SELECT, the alias that the window has there, or ALL, as in Spark.
+Items may also be numbers of columns of SELECT, the alias that a column or the window has there, or ALL, as in Spark.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def grouping(clause: Phrase, selected: Sequence[Item]) -> Grouping:
             if call:
                 item.refuse("a statement has one window; write another statement, they share one pass")
             call = (item[0].name.lower(), *window(item))
-        elif len(item) != 1 or not item[0].is_name:
+        elif not _is_column(item):
             item.refuse(f"GROUP BY takes columns and a window; {_instead(item)}")
         elif item[0].name in keys:
             item.refuse(f"{item[0].name} is a key twice; leave one out")
@@ -102,10 +102,13 @@ def _everything(clause: Phrase, selected: Sequence[Item]) -> Iterator[Phrase]:
             clause.refuse("GROUP BY ALL takes the window from SELECT; select window(ts, '10 minutes') or another")
         yield from plain
         return
-    for item in clause.split():
+    items = clause.split()
+    written = {item.text for item in items}  # what is grouped by itself has its alias besides: that is another column
+    for item in items:
         if not item.tokens:
             item.refuse("a key is missing here")
-        windows = [shown for shown, alias in selected if alias and alias.name == item.text and is_window(shown)]
+        named = [shown for shown, alias in selected if alias and len(item) == 1 and alias.name == item[0].name]
+        named = [shown for shown in named if is_window(shown) or (_is_column(shown) and shown.text not in written)]
         if item.text.isdecimal():
             number = int(item.text) if len(item.text) < 9 else 0
             if not 1 <= number <= len(selected):
@@ -115,7 +118,11 @@ def _everything(clause: Phrase, selected: Sequence[Item]) -> Iterator[Phrase]:
                 item.refuse(f"column {number} is {shown.text}, an aggregate; GROUP BY takes keys and a window")
             yield shown
         else:
-            yield windows[0] if windows else item
+            yield named[0] if named else item
+
+
+def _is_column(item: Phrase) -> bool:
+    return len(item) == 1 and item[0].is_name
 
 
 def _instead(item: Phrase) -> str:

@@ -15,11 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import NoReturn
 
 from sqlglot import TokenType
 
 from windrow.core.aggregates.functions import Aggregate
-from windrow.core.aggregates.reader import as_formula
+from windrow.core.aggregates.reader import OVER, as_formula
 from windrow.core.expressions.border import border
 from windrow.core.expressions.errors import QueryError
 from windrow.core.expressions.limits import QUERIES, TOKENS, beyond
@@ -156,6 +157,9 @@ def _clauses(statement: Phrase) -> dict[str, Phrase]:
     if "FROM" not in clauses:
         statement.refuse("FROM is missing; name the table of the events")
     if "GROUP BY" not in clauses:
+        over = next((index for index in range(len(statement)) if statement.word(index) == "OVER"), None)
+        if over is not None:
+            statement.refuse(OVER, over)
         statement.refuse("GROUP BY is missing; add GROUP BY window(ts, '10 minutes') or another window")
     if clauses["SELECT"][0].kind == TokenType.HINT and len(clauses["SELECT"]) > 1:  # it changes how, not what
         clauses["SELECT"] = clauses["SELECT"].part(1)
@@ -209,21 +213,28 @@ def _query(name: str, statement: Phrase, clauses: Mapping[str, Phrase]) -> Query
         if word != "FROM":
             _check_dots(clause, by)
     columns: dict[str, tuple[Aggregate, Phrase]] = {}
+    names: dict[str, str] = {}  # of keys and bounds
     for shown, alias in selected:
-        if not _is_there(shown, alias, by):
-            column = alias.name if alias else shown.text
-            if column in by.keys:
-                shown.refuse(f"{column} is a key, and so cannot be the name of {shown.text}; give it another alias")
-            if column in columns:
-                shown.refuse(f"two columns are called {column!r}; give one another alias")
+        _check_commas(shown)
+        own = _own_column(shown, by)
+        column = alias.name if alias else own or shown.text
+        if own is None and column in by.keys:
+            shown.refuse(f"{column} is a key, and so cannot be the name of {shown.text}; give it another alias")
+        if column in columns or (column in names and names[column] != own):
+            shown.refuse(f"two columns are called {column!r}; give one another alias")
+        if own:
+            names[column] = own
+        elif own is None:
             columns[column] = READER.read(shown, "a column").alias(column), shown
     if not columns:
         clauses["SELECT"].refuse("no aggregate is selected; add one, such as count(*)")
     where = clauses["WHERE"].expression("the condition") if "WHERE" in clauses else None
-    having = _having(clauses["HAVING"], columns) if "HAVING" in clauses else None
+    having = _having(clauses["HAVING"], columns, names) if "HAVING" in clauses else None
     aggregates = [aggregate for aggregate, _ in columns.values()]
+    others = {own for name, own in names.items() if name != own}  # of the rest there is nothing to say
+    names = {name: own for name, own in names.items() if own in others}
     try:
-        return Query(name, by.window, aggregates, by.keys, where, by.time, having=having)
+        return Query(name, by.window, aggregates, by.keys, where, by.time, having=having, names=names)
     except QueryError as error:
         statement.refuse(str(error))
 
@@ -239,8 +250,8 @@ def _check_dots(clause: Phrase, by: Grouping) -> None:
             clause.refuse(f"{reason}; make the field a column of the events", index - 1)
 
 
-def _having(clause: Phrase, columns: Mapping[str, tuple[Aggregate, Phrase]]) -> Aggregate:
-    """The predicate, with what aliases stand for."""
+def _having(clause: Phrase, columns: Mapping[str, tuple[Aggregate, Phrase]], names: Mapping[str, str]) -> Aggregate:
+    """The predicate, with what aliases stand for; those of keys and bounds have no place in it."""
     tokens: list[Token] = []
     depth, inside = 0, 0  # a name within an aggregate, or in its FILTER, is a column of the events
     for index, token in enumerate(clause.tokens):
@@ -254,6 +265,12 @@ def _having(clause: Phrase, columns: Mapping[str, tuple[Aggregate, Phrase]]) -> 
             if len(tokens) > TOKENS:
                 clause.refuse(f"with what its names stand for it has {beyond('words', len(tokens), TOKENS)}", index)
             continue
+        if token.is_name and not clause.is_call(index) and not inside:
+            if token.name in names:
+                _refuse_key(clause, index, names[token.name])
+            alike = [name for name in columns if token.kind in _NAMES and name.lower() == token.name.lower()]
+            if alike:
+                clause.refuse(f"there is no column {token.name!r}; did you mean {alike[0]!r}?", index)
         tokens.append(token)
         if token.kind == TokenType.L_PAREN:
             depth += 1
@@ -265,8 +282,15 @@ def _having(clause: Phrase, columns: Mapping[str, tuple[Aggregate, Phrase]]) -> 
             depth -= 1
     for index, token in enumerate(clause.tokens):
         if token.kind == TokenType.DOT and clause.word(index + 1) in _BOUNDS:
-            clause.refuse("HAVING sees aggregates alone; choose rows of the results by their bounds", index - 1)
+            _refuse_key(clause, index - 1, _BOUNDS[clause.word(index + 1)])
     return as_formula(READER.read(replace(clause, tokens=tuple(tokens)), "HAVING"))
+
+
+def _refuse_key(clause: Phrase, index: int, column: str) -> NoReturn:
+    instead = "choose rows of the results by their bounds"
+    if column not in _BOUNDS.values():
+        instead = f"put the condition on the key {column} into WHERE"
+    clause.refuse(f"HAVING sees aggregates alone; {instead}", index)
 
 
 _BEHIND_CALLS = ("FILTER", "GROUP", "WITHIN GROUP")
@@ -292,34 +316,40 @@ _BEFORE_ALIAS |= {TokenType.END, TokenType.WINDOW}
 _BOUNDS = {"START": "window_start", "END": "window_end"}
 
 
-def _is_there(shown: Phrase, alias: Token | None, by: Grouping) -> bool:
-    """Whether an item is a key or the window, which every result has under its own name."""
+def _check_commas(shown: Phrase) -> None:
+    """Refuse a column that begins where no sign or word has ended the one before."""
+    for index, depth in list(shown.depths())[1:]:
+        begins = shown[index].kind in _NAMES or READER.is_aggregate(shown, index)
+        if not depth and begins and shown[index - 1].kind in _BEFORE_COMMA and shown.word(index) not in _BEHIND_VALUES:
+            shown.refuse(f"a comma is missing before {shown[index].text}", index)
+
+
+_NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
+_BEFORE_COMMA = {TokenType.R_PAREN, *_NAMES}
+_BEHIND_VALUES = ("OVER", "FILTER", "IGNORE", "RESPECT", "NULLS", "WITHIN", "GROUP", "WITHIN GROUP")
+
+
+def _own_column(shown: Phrase, by: Grouping) -> str | None:
+    """The key or the bound that an item is; "" for the window as a whole, which has two, None for anything else."""
     if shown.word(0) == "*":
         shown.refuse("* is not read: name keys and aggregates")
-    own = ""
     if len(shown) == 1 and shown[0].is_name:
         own = shown[0].name
         if own.lower() in by.called:
-            return True
+            return ""
         if own.lower() in _BOUNDS.values():
-            own = own.lower()
-        elif own not in by.keys:
+            return own.lower()
+        if own not in by.keys:
             near = [key for key in by.keys if key.lower() == own.lower()]
             hint = f"did you mean {near[0]}?" if near else f"add it to GROUP BY, or write first({own}) or the like"
             shown.refuse(f"{own} is neither a key nor inside an aggregate; {hint}")
-    elif shown.is_call(0) and shown[0].name.lower() == by.name:
+        return own
+    if shown.is_call(0) and shown[0].name.lower() == by.name:
         end = shown.closing(1)
         if window(shown.part(0, end + 1)) != (by.window, by.time):
             shown.refuse(f"this is not the window of GROUP BY; write {by.name}")
-        own = _bound(shown, end + 1)
-    elif shown[0].name.lower() in by.called and shown.word(1) == ".":
-        own = _bound(shown, 1)
-    else:
-        return False
-    if own and alias and alias.name != own:
-        reason = "a key keeps the name that it has in the events" if own in by.keys else "that is its name"
-        shown.refuse(f"{shown.text} is called {own} in the results, not {alias.name}: {reason}; leave the alias out")
-    return True
+        return _bound(shown, end + 1)
+    return _bound(shown, 1) if shown[0].name.lower() in by.called and shown.word(1) == "." else None
 
 
 def _bound(shown: Phrase, index: int) -> str:
