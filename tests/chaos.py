@@ -62,7 +62,7 @@ from windrow.nodes.transport.security import Address
 # How many seconds lie between two faults of a kind, on average.
 FAULTS = {"kill": 3.0, "stop": 8.0, "cut": 6.0, "delay": 10.0, "queries": 5.0}
 FAULTS |= {"half": 8.0, "damage": 4.0, "move": 6.0}
-HOLD = ("kill", "stop", "cut", "delay", "queries", "damage", "move")  # those that a tree bears today
+HOLD = tuple(FAULTS)  # those that a tree bears today
 RATE = 40  # events in a second at a node
 END = 2**63 - 1  # of all times
 LOOK = 0.03  # seconds between two looks at the processes
@@ -113,7 +113,7 @@ class Node:
     def is_let_in(self) -> bool:
         """Whether it runs, and its parent knows it."""
         status = self.status if self.is_up else {}
-        return bool(status) and (self.proxy is None or bool(status["link"]["connected"]))
+        return bool(status) and (self.proxy is None or bool(status.get("link", {}).get("connected")))
 
     @property
     def words(self) -> str:
