@@ -62,7 +62,6 @@ from windrow.nodes.transport.security import Address
 # How many seconds lie between two faults of a kind, on average.
 FAULTS = {"kill": 3.0, "stop": 8.0, "cut": 6.0, "delay": 10.0, "queries": 5.0}
 FAULTS |= {"half": 8.0, "damage": 4.0, "move": 6.0}
-HOLD = tuple(FAULTS)  # those that a tree bears today
 RATE = 40  # events in a second at a node
 END = 2**63 - 1  # of all times
 LOOK = 0.03  # seconds between two looks at the processes
@@ -247,7 +246,12 @@ class Storm:
     """One tree, from its start to the comparison of its windows; `done` counts what was done to it."""
 
     def __init__(
-        self, folder: Path, seed: int, seconds: float = 30.0, faults: Sequence[str] = HOLD, for_spark: bool = False
+        self,
+        folder: Path,
+        seed: int,
+        seconds: float = 30.0,
+        faults: Sequence[str] = tuple(FAULTS),
+        for_spark: bool = False,
     ) -> None:
         self.folder, self.seed, self.seconds = folder, seed, seconds
         self.done = Counter[str]()
@@ -817,7 +821,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--storms", type=int, default=0, help="this many, and no more")
     parser.add_argument("--seed", type=int, help="of the first storm; the next one has the next")
     parser.add_argument("--seconds", type=float, default=40, help="how long faults last in a storm")
-    parser.add_argument("--faults", default=",".join(HOLD), help=f"of {','.join(FAULTS)}")
+    parser.add_argument("--faults", default=",".join(FAULTS), help=f"of {','.join(FAULTS)}")
     parser.add_argument("--spark", type=int, default=0, help="every so-manieth tree feeds Spark; 0 for none")
     parser.add_argument("--folder", type=Path, help="where the trees are; a new one if it is not given")
     options = parser.parse_args(arguments)

@@ -67,7 +67,7 @@ def test_a_run_ends_with_1_at_the_first_storm_that_was_not_borne_and_says_how_to
     text = capsys.readouterr().out
     assert "root has ended with 2, and nobody wanted it to" in text
     assert "If these are of another tree, name another directory" in text
-    assert f"again: python tests/chaos.py --storms 1 --seed 7 --seconds 1 --faults {','.join(chaos.HOLD)}\n" in text
+    assert f"again: python tests/chaos.py --storms 1 --seed 7 --seconds 1 --faults {','.join(chaos.FAULTS)}\n" in text
     assert text.splitlines()[-1].split()[:3] == ["refused", "by", "name"]
     assert (tmp_path / "7/storm.log").exists()
 
