@@ -193,6 +193,15 @@ def test_words_that_people_use_mean_what_they_do_in_duckdb() -> None:
     assert own.with_columns(shown).sort(pl.all()).rows() == duck.with_columns(shown).sort(pl.all()).rows()
 
 
+def test_nvl2_looks_only_at_what_it_chooses() -> None:
+    events = pl.DataFrame({"ts": [1], "a": [2**62], "b": [None]}, schema_overrides={"b": pl.Int64()})
+    query = wr.Query("q", "tumbling(10)", {"v": "max(nvl2(b, a * 4, a))"}, time="ts")
+    assert wr.windows(events, query)["v"].to_list() == [2**62]
+    for text in ("max(nvl2(b, a, a * 4))", "max(nvl2(a * 4, 1, 2))"):
+        with pytest.raises(wr.InputError, match="64 bits"):
+            wr.windows(events, wr.Query("q", "tumbling(10)", {"v": text}, time="ts"))
+
+
 def test_every_function_that_there_is_not_has_a_sentence() -> None:
     for name, instead in INSTEAD.items():
         with pytest.raises(wr.SqlError) as raised:

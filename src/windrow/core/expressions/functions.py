@@ -135,6 +135,11 @@ def _is(term: Term, what: Term) -> Term:
     return compare("<=>", need(BOOLEAN, term, "IS TRUE"), need(BOOLEAN, what, "IS"))
 
 
+def _nvl2(term: Term, then: Term, other: Term) -> Term:
+    is_there = replace(negate(_is(term, literal(None))), overflow=term.overflow)
+    return choose("NVL2", [(is_there, then)], other)
+
+
 def _in(term: Term, *items: Term) -> Term:
     if not items or not all(item.is_literal for item in items):
         refuse("IN takes a list of literals")
@@ -584,10 +589,7 @@ RULES: dict[type[exp.Expr], tuple[str, _Rule]] = {
     ),
     exp.If: ("this true false", lambda c, then, other=None: choose("IF", [(c, then)], other or literal(None))),
     exp.Nullif: (_PAIR, lambda a, b: choose("NULLIF", [(compare("=", a, b), literal(None))], a)),
-    exp.Nvl2: (
-        "this true false",
-        lambda term, then, other: choose("NVL2", [(negate(_is(term, literal(None))), then)], other),
-    ),
+    exp.Nvl2: ("this true false", _nvl2),
     exp.Coalesce: (_LIST, partial(_pick, "COALESCE")),
     exp.Greatest: (_LIST, partial(_pick, "GREATEST")),
     exp.Least: (_LIST, partial(_pick, "LEAST")),
