@@ -321,7 +321,7 @@ def test_what_is_wrong_is_said_in_one_sentence(windrow: Windrow, arguments: str,
         (
             "q.sql",
             "SELECT key,\ncount(*)oops n FROM e GROUP BY key, window(ts, '1 hour')",
-            "q.sql: line 2, column 9: count(*)oops: it is not",
+            "q.sql: line 2, column 9: a comma is missing before oops",
         ),
         ("q.sql", f"SELECT sum({'(' * 500}x{')' * 500}) FROM e", "q.sql: line 1, column 51: it is nested too deeply"),
         ("q.sql", "SELECT count(*) FROM e GROUP BY count_window(" + "9" * 5000 + ")", "5,000 digits, and the limit"),

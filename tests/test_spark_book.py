@@ -194,7 +194,7 @@ def test_a_query_that_gets_past_the_book_ends_the_stream_with_the_reason(spark: 
 def test_a_key_that_a_stream_has_not_is_refused_by_name(spark: Any, tmp_path: Path) -> None:
     source = Source(tmp_path / "in")
     source.schema = "t BIGINT, m MAP<STRING, BIGINT>"
-    with pytest.raises(wr.QueryError, match=r"keys: there is no column 'typo' in the events; there are 't'$"):
+    with pytest.raises(wr.QueryError, match=r"keys: there is no column 'typo' in the events; there are t$"):
         wr.windows(source.read(spark), wr.QueryBook(tmp_path / "a", columns={"n": "bigint"}, keys=["typo"]), "t")
     with pytest.raises(wr.QueryError, match="the book's keys: column 'm' is MAP<STRING,BIGINT>, which no window query"):
         wr.windows(source.read(spark), wr.QueryBook(tmp_path / "b", columns={"n": "bigint"}, keys=["m"]), "t")

@@ -414,7 +414,7 @@ def test_no_node_outlives_the_command_that_started_it(tmp_path: Path) -> None:
 # --- what an operator asks ------------------------------------------------------------------------------------------
 
 WRONG = {  # texts, each with a part of the sentence that refuses it
-    "SELECT key, count(*)oops n FROM events GROUP BY key, window(ts, '1 second')": "complete SQL expression at 'oops'",
+    "SELECT key, count(*)oops n FROM events GROUP BY key, window(ts, '1 second')": "a comma is missing before oops",
     f"SELECT max({'(' * 5000}value{')' * 5000}) FROM events GROUP BY window(ts, '1 second')": "nested too deeply",
     f"SELECT max({' % '.join(['value'] * 500)}) FROM events GROUP BY window(ts, '1 second')": "nested too deeply",
     f"SELECT max({' % '.join(['key'] * 20)}) FROM events GROUP BY window(ts, '1 second')": "terms, and the limit is",
