@@ -79,7 +79,9 @@ def test_a_stream_is_refused_a_book_with_a_query_that_it_cannot_do(tmp_path: Pat
 
 
 def test_keys_that_the_stream_has_not_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(wr.QueryError, match="the book's keys: there is no column 'typo' in the events; there are t, o, k, many"):
+    with pytest.raises(
+        wr.QueryError, match="the book's keys: there is no column 'typo' in the events; there are t, o, k, many"
+    ):
         book_at(tmp_path / "one", ["typo"]).bind(stream())
     with pytest.raises(wr.QueryError, match="the book's keys: column 'many' is ARRAY<BIGINT>, which cannot be a key"):
         book_at(tmp_path / "two", ["many"]).bind(stream())
