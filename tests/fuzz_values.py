@@ -19,6 +19,7 @@ from typing import Any
 import polars as pl
 
 import windrow as wr
+from windrow.nodes.protocol.journal import MemoryStore
 from windrow.nodes.protocol.messages import (
     Ack,
     Batch,
@@ -33,7 +34,6 @@ from windrow.nodes.protocol.messages import (
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.queries import QuerySet
 from windrow.nodes.requests import AGAIN
-from windrow.testing.tree_simulation import Disk
 
 COLUMNS = {"t": pl.Int64(), "k": pl.String(), "d": pl.Date(), "x": pl.Int64(), "y": pl.Float64()}
 COLUMNS |= {"z": pl.Decimal(12, 2)}
@@ -108,7 +108,7 @@ class Tree:
 
     def __init__(self, query_set: QuerySet, inner: bool) -> None:
         self._query_set, self.parent, self.lives = query_set, "inner" if inner else "root", 0
-        self.disks = {"root": Disk(), **({"inner": Disk()} if inner else {})}
+        self.disks = {"root": MemoryStore(), **({"inner": MemoryStore()} if inner else {})}
         self.nodes: dict[str, Node] = {}
         self.events = {name: events_of(name) for name in ("evil", OTHER)}
         self.emitted: dict[int, pl.DataFrame] = {}
@@ -129,7 +129,7 @@ class Tree:
             self.lives += 1
             above = {"root": None, "inner": "root"}.get(name, self.parent)
             below = {"inner": ("evil", OTHER), "root": ("inner",) if self.parent == "inner" else ("evil", OTHER)}
-            disk = self.disks.setdefault(name, Disk()) if self._query_set.push_down or name in below else None
+            disk = self.disks.setdefault(name, MemoryStore()) if self._query_set.push_down or name in below else None
             given = self._query_set if name == "root" else None
             self.nodes[name] = Node(name, above, below.get(name, ()), self.lives, disk, given, block_size=2, log=5)
             self.carry(name, self.nodes[name].start(self.now))

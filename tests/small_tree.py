@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 import polars as pl
 
 import windrow as wr
+from windrow.nodes.protocol.journal import MemoryStore
 from windrow.nodes.protocol.messages import Ack, Batch, Message
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.queries import QuerySet
 from windrow.nodes.sources import Source
-from windrow.testing.tree_simulation import Disk
 
 
 class SmallTree:
@@ -23,7 +23,7 @@ class SmallTree:
         self._make, self._epoch, self._now = make, 0, 0
         self._results: list[pl.DataFrame] = []
         asked = QuerySet.of(queries, "ts", columns, lateness)
-        self.root = Node("root", None, ("n",), 1, Disk(), asked, ahead=None)
+        self.root = Node("root", None, ("n",), 1, MemoryStore(), asked, ahead=None)
         self.begin()
 
     def begin(self) -> None:

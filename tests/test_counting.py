@@ -32,6 +32,7 @@ from windrow.nodes.counting.local import Outgoing as Sent
 from windrow.nodes.counting.runs import Segment
 from windrow.nodes.counting.schemes import SCHEMES, Boundaries, Directive
 from windrow.nodes.counting.state import CountedState
+from windrow.nodes.protocol.journal import MemoryStore
 from windrow.nodes.protocol.messages import Ack, Batch, Out, Refused, Request
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.quantiles import local as quantiles_local
@@ -41,7 +42,7 @@ from windrow.nodes.refine import bounds, undecided
 from windrow.nodes.requests import AGAIN, Notice, Requests
 from windrow.nodes.tables import GONE, PROGRESS, NodeProgress, progress_table
 from windrow.testing import differences, recompute
-from windrow.testing.tree_simulation import Disk, Faults, Simulation, Tree
+from windrow.testing.tree_simulation import Faults, Simulation, Tree
 
 AGAIN_BY = "python tests/counting_scenarios.py --trace --seeds 1 --first"
 
@@ -333,8 +334,8 @@ def settled(out: Out, machines: Mapping[str, Node], sender: str, now: int = 0) -
 
 
 def test_a_node_below_another_that_dies_holds_no_counting_window_back() -> None:
-    root = Node("root", None, ("middle",), 1, Disk(), REFINED, timeout=50 * AGAIN)
-    middle = welcomed(Node("middle", "root", ("a", "b"), 1, Disk(), timeout=5 * AGAIN), root)
+    root = Node("root", None, ("middle",), 1, MemoryStore(), REFINED, timeout=50 * AGAIN)
+    middle = welcomed(Node("middle", "root", ("a", "b"), 1, MemoryStore(), timeout=5 * AGAIN), root)
     a, b = (welcomed(Node(name, "middle"), middle, root) for name in "ab")
     machines = {"root": root, "middle": middle, "a": a, "b": b}
     found = settled(b.read(events(2, 3), {"at": 2}, 0), machines, "b")
@@ -352,7 +353,7 @@ def test_a_node_below_another_that_dies_holds_no_counting_window_back() -> None:
 
 
 def test_an_idle_node_is_not_waited_for_however_often_it_is_asked() -> None:
-    root = Node("root", None, ("a", "b"), 1, Disk(), REFINED)
+    root = Node("root", None, ("a", "b"), 1, MemoryStore(), REFINED)
     a, b = welcomed(Node("a", "root"), root), welcomed(Node("b", "root", idle=3 * AGAIN), root)
     machines = {"root": root, "a": a, "b": b}
     settled(b.read(events(1), {"at": 1}, 0), machines, "b")
@@ -364,7 +365,7 @@ def test_an_idle_node_is_not_waited_for_however_often_it_is_asked() -> None:
 
 
 def test_a_node_that_leaves_after_its_end_gives_what_the_root_has_not_settled() -> None:
-    root = Node("root", None, ("a", "b"), 1, Disk(), REFINED)
+    root = Node("root", None, ("a", "b"), 1, MemoryStore(), REFINED)
     a, b = welcomed(Node("a", "root"), root), welcomed(Node("b", "root"), root)
     machines = {"root": root, "a": a, "b": b}
     settled(b.read(events(*range(10)), {"at": 10}, 0, last=True), machines, "b")
@@ -412,7 +413,7 @@ def test_a_notice_is_repeated_until_the_node_has_received_the_request_that_it_wa
 
 
 def test_a_root_that_was_restarted_asks_again() -> None:
-    disk = Disk()
+    disk = MemoryStore()
     root = Node("root", None, ("a", "b"), 1, disk, REFINED, log=1)
     for name in ("a", "b"):
         local = welcomed(Node(name, "root"), root)
@@ -424,7 +425,7 @@ def test_a_root_that_was_restarted_asks_again() -> None:
 
 def test_what_waits_at_a_node_that_cannot_read_again_outlives_it() -> None:
     asked = replace(REFINED, options=replace(REFINED.options, lateness=5))
-    root = Node("root", None, ("a",), 1, Disk(), asked)
+    root = Node("root", None, ("a",), 1, MemoryStore(), asked)
     local = welcomed(Node("a", "root", eager=True), root)
     talk(local, root, local.read(events(*range(10)), {"at": 10}, 0))  # 5 to 9 wait
     again = welcomed(Node("a", "root", life=2, eager=True), root)
@@ -441,7 +442,7 @@ def test_a_node_keeps_events_until_they_are_settled_and_reads_no_more_while_the_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(OrderedLogs, "room", property(lambda self: 40))
-    root = Node("root", None, ("a", "b"), 1, Disk(), REFINED)
+    root = Node("root", None, ("a", "b"), 1, MemoryStore(), REFINED)
     a, b = welcomed(Node("a", "root"), root), welcomed(Node("b", "root"), root)
     machines, at = {"root": root, "a": a, "b": b}, 0
     assert a.as_local.reader is not None
@@ -465,7 +466,7 @@ def test_a_node_keeps_events_until_they_are_settled_and_reads_no_more_while_the_
 
 def sent_by(asked: QuerySet = REFINED) -> tuple[Node, Node, Batch]:
     """A root with a node and another one, and a batch of that: a slice of 8 events and 4 events."""
-    root = Node("root", None, ("a", "b"), 1, Disk(), asked)
+    root = Node("root", None, ("a", "b"), 1, MemoryStore(), asked)
     local, other = welcomed(Node("a", "root"), root), welcomed(Node("b", "root"), root)
     ((_, batch),) = other.read(events(*range(13)), {"at": 13}, 0)
     assert isinstance(batch, Batch)
@@ -554,8 +555,8 @@ def test_a_key_of_another_type_is_refused() -> None:
 
 
 def test_a_node_below_another_child_is_not_spoken_for() -> None:
-    root = Node("root", None, ("middle", "b"), 1, Disk(), REFINED)
-    middle = welcomed(Node("middle", "root", ("a",), 1, Disk()), root)
+    root = Node("root", None, ("middle", "b"), 1, MemoryStore(), REFINED)
+    middle = welcomed(Node("middle", "root", ("a",), 1, MemoryStore()), root)
     a, b = welcomed(Node("a", "middle"), middle, root), welcomed(Node("b", "root"), root)
     settled(a.read(events(1, 2), {"at": 2}, 0), {"root": root, "middle": middle, "a": a}, "a")
     ((_, batch),) = b.read(events(1), {"at": 1}, 0)
@@ -603,7 +604,7 @@ def test_random_cells_in_batches_disturb_no_root(seed: int) -> None:
     ],
 )
 def test_a_request_that_cannot_be_is_not_heard(tables: Tables) -> None:
-    root = Node("root", None, ("a",), 1, Disk(), REFINED)
+    root = Node("root", None, ("a",), 1, MemoryStore(), REFINED)
     local = welcomed(Node("a", "root"), root)
     local.read(events(*range(10)), {"at": 10}, 0)
     assert local.receive("root", Request(0, "a", 7, 0, tables), 0) == []
@@ -669,7 +670,7 @@ class Flat:
     """A root and two nodes in one process; what one of them says or hears may be lost."""
 
     def __init__(self, asked: QuerySet = MEDIAN, **settings: Any) -> None:
-        self.root = Node("root", None, ("a", "b"), 1, Disk(), asked, **settings)
+        self.root = Node("root", None, ("a", "b"), 1, MemoryStore(), asked, **settings)
         self.machines = {"root": self.root}
         self.deaf: set[str] = set()
         self.rows: list[pl.DataFrame] = []
@@ -910,7 +911,7 @@ def test_a_run_is_the_same_again() -> None:
 def test_many_small_windows_are_agreed_on_in_few_messages(scheme: str, seed: int) -> None:
     names, size, each = ("a", "b", "c"), 60, 8_000
     query = wr.Query("q", wr.counting(size), ["count()", "sum(x)"])
-    root = Node("root", None, names, 1, Disk(), QuerySet.of([query], "t", COLUMNS, counting=scheme))
+    root = Node("root", None, names, 1, MemoryStore(), QuerySet.of([query], "t", COLUMNS, counting=scheme))
     nodes = {name: welcomed(Node(name, "root"), root) for name in names}
     way: list[tuple[float, int, str, str, Any]] = []
     dice, now, sent = random.Random(seed), 0, 0

@@ -54,9 +54,9 @@ class RolledBack(Simulation):
         if disk is not None:
             copies = self._copies.setdefault(name, [{}])
             if self.damaged is None and self.now > 0 and self.dice.random() < 0.6:
-                self.damaged, self.right = name, dict(disk._kept)
-                disk._kept = dict(self.dice.choice(copies))
-            copies.append(dict(disk._kept))
+                self.damaged, self.right = name, dict(disk.kept)
+                disk.kept = dict(self.dice.choice(copies))
+            copies.append(dict(disk.kept))
         super()._begin(name)
         self._connect_children(name)
         if name == "root":
@@ -79,7 +79,7 @@ class RolledBack(Simulation):
         super()._step()
         for name, disk in self._disks.items():
             if self.dice.random() < 0.05:
-                self._copies[name].append(dict(disk._kept))
+                self._copies[name].append(dict(disk.kept))
         for name, machine in self.machines.items():
             self._look(name, machine.refused)
 
@@ -91,7 +91,7 @@ class RolledBack(Simulation):
     def put_back(self) -> None:
         """The operator does what the reason says: the right spool is back, and all who are concerned start again."""
         assert self.damaged is not None
-        self._disks[self.damaged]._kept = self.right
+        self._disks[self.damaged].kept = self.right
         for name in (self.damaged, *(one for one, machine in self.machines.items() if machine.refused)):
             self._begin(name)
 

@@ -11,11 +11,11 @@ import pytest
 
 from scenarios import COLUMNS, COUNTED
 from windrow.nodes.protocol.homes import Homes
+from windrow.nodes.protocol.journal import MemoryStore
 from windrow.nodes.protocol.messages import Ack, Batch, Claim, Claimed, Message, Out, Refused
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.queries import QuerySet
 from windrow.nodes.requests import AGAIN
-from windrow.testing.tree_simulation import Disk
 
 
 class Tree:
@@ -24,7 +24,7 @@ class Tree:
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.counts: dict[int, list[int]] = {}  # of each batch of the root, the events in the windows that it has
-        self._disks = {name: Disk() for name in ("root", "east", "west", "far")}
+        self._disks = {name: MemoryStore() for name in ("root", "east", "west", "far")}
         self._lives, self._now = 0, 0
         self.begin("root", None)
         for name, parent in (("east", "root"), ("west", "root"), ("far", "east"), ("one", "west"), ("two", "far")):

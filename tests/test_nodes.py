@@ -21,6 +21,7 @@ from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
 from windrow.io.tables import pack
 from windrow.nodes.protocol.children import Child
 from windrow.nodes.protocol.homes import Homes
+from windrow.nodes.protocol.journal import MemoryStore
 from windrow.nodes.protocol.local import Mark, Reader
 from windrow.nodes.protocol.messages import (
     Ack,
@@ -46,7 +47,7 @@ from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.protocol.send_window import AGAIN, WINDOW
 from windrow.nodes.protocol.subtree import Subtree
 from windrow.nodes.queries import QuerySet
-from windrow.testing.tree_simulation import Disk, Faults
+from windrow.testing.tree_simulation import Faults
 
 PARTS, TREES = 8, 50  # make soak goes on
 
@@ -220,7 +221,7 @@ def test_what_is_wrong_with_a_message_is_said(data: bytes, reason: str) -> None:
 
 def root_of(*children: str, **more: Any) -> Node:
     asked = QuerySet.of([COUNTED], "t", COLUMNS, lateness=0)
-    return Node("root", None, children, 1, Disk(), asked, **more)
+    return Node("root", None, children, 1, MemoryStore(), asked, **more)
 
 
 def events(*times: int) -> pl.DataFrame:
@@ -298,7 +299,7 @@ def test_a_node_reads_no_more_once_too_much_is_not_acknowledged() -> None:
 
 
 def test_an_acknowledgement_that_overtakes_the_welcome_is_not_taken_for_a_loss() -> None:
-    root, disk = root_of("middle"), Disk()
+    root, disk = root_of("middle"), MemoryStore()
     middle = welcomed(Node("middle", "root", ("a",), 1, disk), root)
     local = welcomed(Node("a", "middle"), middle, root)
     made = middle.receive("a", local.read(events(1, 12), {"at": 2}, 0)[0][1], 0)  # and lost on the way to the root
@@ -413,7 +414,7 @@ def test_a_node_that_the_parent_does_not_know_is_refused_and_noted_once() -> Non
 def test_events_far_ahead_of_the_clock_are_refused_where_they_are_and_by_the_parent() -> None:
     columns = {"t": pl.Datetime("us")}
     asked = QuerySet.of([wr.Query("q", wr.tumbling("1 minute"), ["count()"])], "t", columns)
-    root = Node("root", None, ("a",), 1, Disk(), asked)
+    root = Node("root", None, ("a",), 1, MemoryStore(), asked)
     local = welcomed(Node("a", "root"), root)
     ahead = pl.DataFrame({"t": [3 * 86_400_000_000]}, schema=columns)
     with pytest.raises(ValueError, match="has the t 1970-01-04 00:00:00, further ahead of the clock than 1970-01-02"):
@@ -486,7 +487,7 @@ def test_a_query_that_goes_is_answered_no_more() -> None:
 
 
 def test_a_root_that_is_started_with_other_queries_changes_them_as_at_run_time() -> None:
-    disk = Disk()
+    disk = MemoryStore()
     asked = QuerySet.of([COUNTED], "t", COLUMNS)
     root = Node("root", None, ("a",), 1, disk, asked)
     local = welcomed(Node("a", "root"), root)
@@ -550,7 +551,7 @@ def test_a_query_begins_again_if_a_node_comes_back_that_has_gone_on_without_it()
 
 def test_a_query_does_not_begin_again_because_of_nodes_that_come_to_others() -> None:
     root = root_of("middle", joins=True)
-    middle = welcomed(Node("middle", "root", ("a", "late"), 1, Disk(), joins=True), root)
+    middle = welcomed(Node("middle", "root", ("a", "late"), 1, MemoryStore(), joins=True), root)
     a = welcomed(Node("a", "middle", life=1), middle, root)
 
     def pass_on(name: str, out: Out) -> None:
@@ -579,7 +580,7 @@ def test_a_query_does_not_begin_again_because_of_nodes_that_come_to_others() -> 
 
 def test_an_intermediate_node_whose_children_have_left_holds_no_query_and_no_watermark_back() -> None:
     root = root_of("middle", "b")
-    middle = welcomed(Node("middle", "root", ("a",), 1, Disk()), root)
+    middle = welcomed(Node("middle", "root", ("a",), 1, MemoryStore()), root)
     a, b = welcomed(Node("a", "middle"), middle, root), welcomed(Node("b", "root"), root)
     sent = [one for _, batch in a.read(events(1, 12), {"at": 2}, 0) for one in middle.receive("a", batch, 0)]
     a.receive("middle", sent[0][1], 0)
@@ -599,7 +600,7 @@ def test_an_intermediate_node_whose_children_have_left_holds_no_query_and_no_wat
 def test_a_root_that_crashes_among_its_changes_makes_them_all() -> None:
     asked, other = (QuerySet.of([query], "t", COLUMNS) for query in (COUNTED, QUERIES[0]))
 
-    class Breaks(Disk):
+    class Breaks(MemoryStore):
         left = 99
 
         def commit(self, put: dict[str, bytes], delete: Any) -> None:
@@ -625,7 +626,7 @@ def test_a_root_that_crashes_among_its_changes_makes_them_all() -> None:
 
 def test_a_parent_that_is_slow_slows_its_grandchildren_down() -> None:
     root = root_of("middle")
-    middle = welcomed(Node("middle", "root", ("a",), 1, Disk()), root)
+    middle = welcomed(Node("middle", "root", ("a",), 1, MemoryStore()), root)
     local = welcomed(Node("a", "middle"), middle, root)
     made: Out = []
     at = 0
@@ -700,12 +701,12 @@ def test_two_lives_that_are_offered_the_same_epoch_do_not_both_have_it() -> None
 
 
 def test_a_root_counts_its_lives_so_that_no_two_have_a_request_in_common() -> None:
-    disk, asked = Disk(), QuerySet.of([COUNTED], "t", COLUMNS)
+    disk, asked = MemoryStore(), QuerySet.of([COUNTED], "t", COLUMNS)
     assert [Node("root", None, ("a",), 7, disk, asked).epoch for _ in range(3)] == [1, 2, 3]
 
 
 def test_a_child_that_its_parent_is_not_configured_with_any_more_holds_nothing_back() -> None:
-    disk, asked = Disk(), QuerySet.of([COUNTED], "t", COLUMNS)
+    disk, asked = MemoryStore(), QuerySet.of([COUNTED], "t", COLUMNS)
     root = Node("root", None, ("a", "b"), 1, disk, asked)
     a = welcomed(Node("a", "root"), root)
     b = welcomed(Node("b", "root"), root)
@@ -719,7 +720,7 @@ def test_a_child_that_its_parent_is_not_configured_with_any_more_holds_nothing_b
 
 def test_events_without_a_time_are_counted_once_though_they_are_read_again() -> None:
     asked = QuerySet.of([COUNTED], "t", COLUMNS, bad_events="drop")
-    root = Node("root", None, ("a",), 1, Disk(), asked)
+    root = Node("root", None, ("a",), 1, MemoryStore(), asked)
     several = pl.DataFrame({"t": [1, 12, None], "k": ["a"] * 3, "x": [1] * 3}, schema=COLUMNS)
     local = welcomed(Node("a", "root", life=1), root)
     talk(local, root, local.read(several, {"at": 3}, 0))
@@ -733,7 +734,7 @@ def test_a_node_refuses_events_beyond_64_bits_or_counts_them_and_goes_on() -> No
     large = pl.DataFrame({"t": [1, 2, 12], "k": ["a"] * 3, "x": [3, 4_000_000_000, 1]}, schema=COLUMNS)
     for bad_events in ("raise", "drop"):
         asked = QuerySet.of([product], "t", COLUMNS, bad_events=bad_events)
-        root = Node("root", None, ("a",), 1, Disk(), asked)
+        root = Node("root", None, ("a",), 1, MemoryStore(), asked)
         local = welcomed(Node("a", "root"), root)
         if bad_events == "raise":
             with pytest.raises(
@@ -765,7 +766,7 @@ def test_a_node_that_had_ended_reads_again_for_a_parent_that_has_lost_everything
 
 def test_a_refusal_outlives_a_crash_of_the_parent() -> None:
     """What the others' watermark has said meanwhile would else be said under the same number, and otherwise."""
-    disk, asked = Disk(), QuerySet.of([COUNTED], "t", COLUMNS)
+    disk, asked = MemoryStore(), QuerySet.of([COUNTED], "t", COLUMNS)
     root = Node("root", None, ("a", "b"), 1, disk, asked)
     a = welcomed(Node("a", "root"), root)
     welcomed(Node("b", "root"), root)
@@ -796,7 +797,7 @@ def test_an_event_that_several_groups_leave_out_is_late_once() -> None:
         wr.Query("all", wr.tumbling(20), ["count()"]),
         wr.Query("runs", wr.session(3), ["count()"], by="k"),
     ]
-    root = Node("root", None, ("a",), 1, Disk(), QuerySet.of(queries, "t", COLUMNS, lateness=0), joins=True)
+    root = Node("root", None, ("a",), 1, MemoryStore(), QuerySet.of(queries, "t", COLUMNS, lateness=0), joins=True)
     first = welcomed(Node("a", "root"), root)
     rows = {"k": "x", "x": 1.0, "y": 0}
     talk(first, root, first.read(pl.DataFrame([{"t": 100, **rows}], schema=COLUMNS), {"count": 1}, 0))

@@ -11,13 +11,14 @@ import pytest
 import windrow as wr
 from test_nodes import welcomed
 from windrow.core.windows.ordered import scope_of
+from windrow.nodes.protocol.journal import MemoryStore
 from windrow.nodes.protocol.local import LocalRole
 from windrow.nodes.protocol.messages import Alive, Batch, Out, Refused, to_bytes
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.pushdown import Reported
 from windrow.nodes.queries import QuerySet
 from windrow.testing import differences, own, recompute
-from windrow.testing.tree_simulation import Disk, Faults, Simulation, Tree
+from windrow.testing.tree_simulation import Faults, Simulation, Tree
 
 assert own  # defines chained
 COLUMNS = {"t": pl.Int64(), "k": pl.String(), "x": pl.Int64(), "home": pl.String()}
@@ -198,7 +199,7 @@ def test_a_node_without_a_spool_is_refused() -> None:
 def test_a_root_that_feeds_spark_refuses_windows_of_nodes() -> None:
     asked = QuerySet.of([wr.Query("q", wr.counting(2, scope="node"), "sum(x)")], "t", COLUMNS, push_down=True)
     with pytest.raises(wr.QueryError, match="leave push_down out"):
-        Node("root", children=("a",), store=Disk(), initial=asked, feeds="slices")
+        Node("root", children=("a",), store=MemoryStore(), initial=asked, feeds="slices")
 
 
 def test_a_planted_error_is_found_within_40_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +281,7 @@ def test_a_name_that_comes_again_is_not_answered_by_windows_of_before() -> None:
 
 def test_a_node_goes_on_from_where_it_was_and_its_spool_keeps_no_windows_of_earlier_lives() -> None:
     run = tree_of([wr.Query("q", wr.counting(2, scope="node"), "sum(x)")], {"a": [(at, 1) for at in range(40)]})
-    root, disk = run.machines["root"], Disk()
+    root, disk = run.machines["root"], MemoryStore()
     for life in range(1, 6):
         local = welcomed(Node("a", "root", (), 10 * life, disk), root)
         for _ in range(6):
@@ -296,9 +297,9 @@ def test_a_node_goes_on_from_where_it_was_and_its_spool_keeps_no_windows_of_earl
 def test_a_node_that_has_ended_is_not_waited_for_again_when_its_parent_comes_back() -> None:
     query = wr.Query("q", wr.counting(1, scope="position"), ["sum(x)"])
     asked = QuerySet.of([query], "t", COLUMNS, push_down=True)
-    root, spool = Node("root", None, ("middle",), 1, Disk(), asked), Disk()
+    root, spool = Node("root", None, ("middle",), 1, MemoryStore(), asked), MemoryStore()
     middle = Node("middle", "root", ("a", "b"), 1, spool)
-    a, b = (Node(name, "middle", (), 1, Disk()) for name in "ab")
+    a, b = (Node(name, "middle", (), 1, MemoryStore()) for name in "ab")
     machines = {"root": root, "middle": middle, "a": a, "b": b}
     told: list[Any] = []
 

@@ -16,13 +16,14 @@ import pytest
 import windrow as wr
 from scenarios import changes_of, wrong_with
 from windrow.core.expressions.errors import QueryError
+from windrow.nodes.protocol.journal import MemoryStore
 from windrow.nodes.protocol.messages import Ack, Batch, Out, Request, from_bytes, to_bytes
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.quantiles import local
 from windrow.nodes.queries import QuerySet
 from windrow.nodes.requests import AGAIN
 from windrow.testing import differences, recompute
-from windrow.testing.tree_simulation import Disk, Faults, Simulation, Tree
+from windrow.testing.tree_simulation import Faults, Simulation, Tree
 
 COLUMNS = {"t": pl.Int64(), "k": pl.String(), "x": pl.Float64(), "y": pl.Int64()}
 LATENESS = 3
@@ -194,7 +195,7 @@ class Flat:
         self.names = tuple(f"n{number}" for number in range(nodes))
         asked = QuerySet.of(queries, "t", COLUMNS, quantiles=quantiles)
         self.settings = {"block_size": 3, **settings}
-        self.root = Node("root", None, self.names, 1, Disk(), asked, timeout=settings.pop("timeout", None))
+        self.root = Node("root", None, self.names, 1, MemoryStore(), asked, timeout=settings.pop("timeout", None))
         self.machines = {"root": self.root}
         self.now, self.up, self.rows, self.requests = 1, 0, list[pl.DataFrame](), list[Request]()
         self.deaf: set[str] = set()
@@ -370,7 +371,7 @@ def test_what_is_refined_and_what_is_not() -> None:
     assert QuerySet.of(QUERIES, "t", COLUMNS, quantiles="whole").refined == ()
     assert asked.added([wr.Query("later", wr.tumbling(5), ["median(x)"])], 0).refined == asked.refined
     assert QuerySet.from_dict(asked.to_dict(), asked.table) == asked
-    fed = Node("root", None, ("n",), 1, Disk(), asked, feeds="slices")
+    fed = Node("root", None, ("n",), 1, MemoryStore(), asked, feeds="slices")
     assert fed.query_set is not None
     assert fed.query_set.refined == ()
     with pytest.raises(QueryError, match="there are 'refine' and 'whole', not 'half'"):

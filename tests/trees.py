@@ -12,11 +12,12 @@ import polars as pl
 
 import windrow as wr
 from windrow.nodes.process.slice_sink import SliceSink
+from windrow.nodes.protocol.journal import MemoryStore
 from windrow.nodes.protocol.messages import Ack, Batch, Message, Out
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.queries import QuerySet
 from windrow.testing import recompute
-from windrow.testing.tree_simulation import Disk, Simulation
+from windrow.testing.tree_simulation import Simulation
 
 COLUMNS = {"t": pl.Int64(), "k": pl.String(), "x": pl.Int64()}
 LATENESS = 3
@@ -81,8 +82,8 @@ class Tree:
         self.asked = (asked or asking()).as_events()
         self.outlet.set_queries(self.asked)
         self.machines = {
-            "root": Node("root", None, ("middle", "c"), 1, Disk(), self.asked, feeds="slices"),
-            "middle": Node("middle", "root", ("a", "b"), 1, Disk()),
+            "root": Node("root", None, ("middle", "c"), 1, MemoryStore(), self.asked, feeds="slices"),
+            "middle": Node("middle", "root", ("a", "b"), 1, MemoryStore()),
             "a": Node("a", "middle", life=1),
             "b": Node("b", "middle", life=1),
             "c": Node("c", "root", life=1),

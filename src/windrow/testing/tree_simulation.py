@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -22,28 +22,11 @@ import polars as pl
 
 from windrow.core.query.query import Query
 from windrow.core.windows.fixed import INT64_MAX, INT64_MIN
+from windrow.nodes.protocol.journal import MemoryStore
 from windrow.nodes.protocol.messages import Ack, Batch, Message, Out, from_bytes, to_bytes
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.queries import QuerySet
 from windrow.nodes.requests import AGAIN
-
-
-class Disk:
-    """A log store that outlives a crash."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, bytes] = {}
-
-    def get(self, name: str) -> bytes | None:
-        return self._kept.get(name)
-
-    def names(self) -> Iterable[str]:
-        return list(self._kept)
-
-    def commit(self, put: dict[str, bytes], delete: Iterable[str]) -> None:
-        for name in delete:
-            self._kept.pop(name, None)
-        self._kept.update(put)
 
 
 @dataclass(frozen=True)
@@ -132,7 +115,7 @@ class Simulation:
     def __post_init__(self) -> None:
         self._way: list[tuple[int, int, str, str, bytes]] = []  # when, number, from, to, message
         durable = [name for name in self.tree.parents if self.tree.children[name] or self.query_set.push_down]
-        self._disks = {name: Disk() for name in durable}
+        self._disks = {name: MemoryStore() for name in durable}
         self._epochs = dict.fromkeys(self.tree.parents, 0)
         self._cuts: dict[tuple[str, str], int] = {}  # links that are cut, until when
         self._away: dict[str, int] = {}  # nodes that have left, until when

@@ -13,36 +13,18 @@ watermarks are what they were, and the batches themselves are files in the spool
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from windrow.io.atomic import replacing
 from windrow.io.private import make_folder
-from windrow.nodes.protocol.journal import LogStore, logged
+from windrow.nodes.protocol.journal import LogStore, MemoryStore, logged
 from windrow.nodes.protocol.messages import to_bytes
 from windrow.nodes.protocol.node import Node
 
 New = Callable[[LogStore], Node]  # a node in its next life, as a log store has it
 Step = Callable[[Node], object]  # what it was about to do
-
-
-class Copy:
-    """A log store that goes on from another one, which stays as it is."""
-
-    def __init__(self, store: LogStore, other: Mapping[str, bytes]) -> None:
-        self._kept = {name: store.get(name) or b"" for name in store.names()} | dict(other)
-
-    def get(self, name: str) -> bytes | None:
-        return self._kept.get(name)
-
-    def names(self) -> Iterable[str]:
-        return list(self._kept)
-
-    def commit(self, put: dict[str, bytes], delete: Iterable[str]) -> None:
-        for name in delete:
-            self._kept.pop(name, None)
-        self._kept |= put
 
 
 def breaks(store: LogStore, new: New, step: Step) -> bool:
@@ -89,7 +71,7 @@ def _without(store: LogStore, child: str) -> dict[str, bytes]:
 def _tried(store: LogStore, other: Mapping[str, bytes], new: New, step: Step) -> int | None:
     """How many batches a node has made when it begins with a copy of a log store; None if it breaks then or after."""
     try:
-        node = new(Copy(store, other))
+        node = new(MemoryStore({name: store.get(name) or b"" for name in store.names()} | dict(other)))
         made: int = node.status()["batches"]["made"]
         step(node)
     except (OSError, MemoryError):

@@ -33,6 +33,24 @@ class LogStore(Protocol):
     def commit(self, put: dict[str, bytes], delete: Iterable[str]) -> None: ...
 
 
+class MemoryStore:
+    """A log store in memory: the disk of a simulated node, or a copy on which something is tried."""
+
+    def __init__(self, kept: Mapping[str, bytes] | None = None) -> None:
+        self.kept = dict(kept or {})
+
+    def get(self, name: str) -> bytes | None:
+        return self.kept.get(name)
+
+    def names(self) -> Iterable[str]:
+        return list(self.kept)
+
+    def commit(self, put: dict[str, bytes], delete: Iterable[str]) -> None:
+        for name in delete:
+            self.kept.pop(name, None)
+        self.kept |= put
+
+
 class Kept(NamedTuple):
     """What the journal of an earlier life holds."""
 
