@@ -19,11 +19,11 @@ from core import Line
 
 import windrow as wr
 from windrow.io.generator import COLUMNS, TICK, Generator
+from windrow.nodes.protocol.journal import MemoryStore
 from windrow.nodes.protocol.messages import Ack, Batch, Out
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.queries import QuerySet
 from windrow.nodes.transport.wire import Reader, Writer
-from windrow.testing.tree_simulation import Disk
 
 DELAY = 20_000  # microseconds that a message takes
 STEP = 50_000  # microseconds of events that a node reads at a time
@@ -48,7 +48,7 @@ class Wired:
         self._ends: dict[tuple[str, str], tuple[Writer, Reader]] = defaultdict(lambda: (Writer(), Reader()))
         self._number = 0
         names = tuple(self.made.names)
-        self.machines = {"root": Node("root", None, names, 1, Disk(), self.asked)}
+        self.machines = {"root": Node("root", None, names, 1, MemoryStore(), self.asked)}
         self.machines |= {name: Node(name, "root", life=1) for name in names}
         for name, machine in self.machines.items():
             self._post(name, machine.start(self.now))

@@ -15,11 +15,11 @@ from core import Line
 
 import windrow as wr
 from windrow.core.windows.fixed import INT64_MAX
+from windrow.nodes.protocol.journal import MemoryStore
 from windrow.nodes.protocol.messages import Ack, Batch, Out
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.queries import QuerySet
 from windrow.nodes.transport.wire import Reader, Writer
-from windrow.testing.tree_simulation import Disk
 
 NODES = 8
 SECOND = 1_000_000
@@ -42,7 +42,7 @@ class Links:
     def __init__(self, queries: list[wr.Query], quantiles: str) -> None:
         asked = QuerySet.of(queries, "ts", COLUMNS, quantiles=quantiles)
         names = tuple(f"n{number}" for number in range(NODES))
-        self.machines = {"root": Node("root", None, names, 1, Disk(), asked, ahead=None)}
+        self.machines = {"root": Node("root", None, names, 1, MemoryStore(), asked, ahead=None)}
         self.machines |= {name: Node(name, "root", life=1, ahead=None) for name in names}
         self.up, self.down, self.now = 0, 0, 1
         self.rows: list[pl.DataFrame] = []

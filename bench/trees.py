@@ -33,12 +33,12 @@ from bench.baselines import approx, system
 from bench.baselines.common import needed
 from windrow.core.windows.ordered import Counting
 from windrow.io.generator import COLUMNS
+from windrow.nodes.protocol.journal import MemoryStore
 from windrow.nodes.protocol.messages import Ack, Batch, Message
 from windrow.nodes.protocol.node import SINK, Node
 from windrow.nodes.queries import QuerySet
 from windrow.nodes.requests import AGAIN
 from windrow.nodes.transport.wire import Reader, Writer
-from windrow.testing.tree_simulation import Disk
 
 FOREVER = 10**18
 
@@ -137,7 +137,7 @@ class Nodes:
                 parent,
                 tuple(children[name]),
                 1,
-                Disk() if children[name] else None,
+                MemoryStore() if children[name] else None,
                 asked if parent is None else None,
             )
             for name, parent in self.parents.items()
